@@ -1,0 +1,75 @@
+# Everything runs from the repository root. The first target that needs it builds .venv; it is brought up to date
+# when pyproject.toml or requirements.lock change.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+TORCH := $(shell grep -E '^torch==' requirements.lock)
+
+# ninja, which DeepSpeed calls by name, is in the environment's bin.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+# Each process computes with one thread and parallelism comes from processes: on shared cores, threads that spin
+# while they wait for each other are many times slower.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
+# DeepSpeed compiles its communication library at first use (about a minute): once, and kept with the environment.
+export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/$(VENV)/torch_extensions
+export TOKENIZERS_PARALLELISM ?= false
+export RAY_USAGE_STATS_ENABLED ?= 0
+export RAY_TRAIN_ENABLE_PRINT_PATCH ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format serve train benchmark lock clean distclean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(STAMP): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) on PATH; install Python 3.11 or say make PYTHON=…" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	# torch first and alone: what is installed satisfies the lock, so a build of your choice stays in place.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(TORCH)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP) ## start the app, ask three prompts in sequential and parallel mode, show the speedup
+	$(BIN)/python -m jobs.demo
+
+test: $(STAMP) ## run all tests
+	HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest
+
+lint: $(STAMP) ## check style (ruff) and types (mypy)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+serve: $(STAMP) ## serve the atlas model on this machine (OpenAI-compatible API)
+	$(BIN)/serve run configs/serve/local.yaml
+
+train: $(STAMP) ## train the two shipped models: the sequential twin, then PASTA from its weights
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-twin.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-pasta.yaml
+
+benchmark: $(STAMP) ## measure every figure in BENCHMARKS.md
+	$(BIN)/python -m jobs.benchmark
+
+lock: ## make requirements.lock anew from pyproject.toml, in an environment of its own
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet $(TORCH)
+	build/lock/bin/pip install --quiet '.[train,serve,dev]'
+	{ sed '/^[^#]/,$$d' requirements.lock; \
+	  build/lock/bin/pip freeze | grep -v '^pasta-platform' | sed -E 's/^(torch==[^+]*).*/\1/'; } > build/requirements.lock
+	mv build/requirements.lock requirements.lock && rm -rf build/lock
+
+clean: ## delete caches and build output
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -type d -print0 | xargs -0r rm -rf
+
+distclean: clean ## delete the environment too
+	rm -rf $(VENV)

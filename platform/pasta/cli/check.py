@@ -1,0 +1,111 @@
+"""``pasta check``: validate a file of annotated answers and print statistics."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pasta.cli.counting import Measures, codec_source, measure
+from pasta.cli.records import RecordError, parse_record, read_lines
+from pasta.errors import UserError
+from pasta.lang import CodecError
+from pasta.lang.document import ESTIMATE_STEP
+
+_EDGES = (0.0, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
+_BAR = 40
+
+
+def check(file: Path, tokenizer: str, field: str) -> int:
+    """Print each invalid line and the file's statistics; 1 if a record is invalid, else 0. Raises UserError."""
+    counted_with, make_codec = codec_source(tokenizer)
+    valid: list[Measures] = []
+    num_records = 0
+    for number, line in read_lines(file):
+        num_records += 1
+        try:
+            record = parse_record(line, field)
+            try:
+                valid.append(measure(record.document, make_codec()))
+            except CodecError as error:
+                raise RecordError(f"{field}: {error}") from None
+        except RecordError as error:
+            print(f"{file}:{number}: {error}")
+    if not num_records:
+        raise UserError(f"{file}: holds no records; expected one JSON object a line")
+    num_invalid = num_records - len(valid)
+    if num_invalid:
+        print()
+    print("\n".join([*statistics(valid, num_records), "", _line("tokens counted with", counted_with)]))
+    return 1 if num_invalid else 0
+
+
+def statistics(valid: Sequence[Measures], num_records: int) -> list[str]:
+    """A file's statistics, as lines."""
+    lines = [_line("records", f"{num_records}, {len(valid)} valid, {num_records - len(valid)} invalid")]
+    if not valid:
+        return lines
+    annotated = [counts for counts in valid if counts.num_threads > 1]
+    chunk_tokens = [n for counts in valid for n in counts.chunk_tokens]
+    estimates = [n for counts in valid for n in counts.estimates]
+    lines += [
+        _line("annotated", f"{_percent(len(annotated), len(valid))} of the valid ({len(annotated)})"),
+        _line("tokens an answer", _spread([counts.plain_tokens for counts in valid])),
+        _line("threads an answer", _spread([counts.num_threads for counts in valid])),
+        _line("nesting depth", _frequencies(counts.depth for counts in valid)),
+        _line("syncs an answer", _spread([counts.num_syncs for counts in valid])),
+    ]
+    if chunk_tokens:
+        exact = sum(
+            estimate == max(math.ceil(length / ESTIMATE_STEP), 1) * ESTIMATE_STEP
+            for length, estimate in zip(chunk_tokens, estimates, strict=True)
+        )
+        lines += [
+            _line("tokens a chunk", _spread(chunk_tokens)),
+            _line("estimates exact", f"{_percent(exact, len(estimates))} (the length rounded up to tens)"),
+        ]
+    speedups = [counts.speedup for counts in valid]
+    lines += ["", _line("theoretical speedup", _spread(speedups, digits=2))]
+    mean = f"{_geometric_mean(speedups):.2f}"
+    if annotated:
+        mean += f", of the annotated {_geometric_mean([counts.speedup for counts in annotated]):.2f}"
+    lines.append(_line("geometric mean", mean))
+    return lines + _histogram(speedups)
+
+
+def _histogram(speedups: Sequence[float]) -> list[str]:
+    counts = [sum(low <= s < high for s in speedups) for low, high in itertools.pairwise(_EDGES)]
+    used = [i for i, count in enumerate(counts) if count]
+    lines = []
+    for i in range(used[0], used[-1] + 1):
+        label = f"{_EDGES[i]:g} to {_EDGES[i + 1]:g}"
+        lines.append(
+            f"  {label:<16}{counts[i]:>7} {'█' * math.ceil(_BAR * counts[i] / max(counts))}".rstrip()
+        )
+    return lines
+
+
+def _spread(values: Sequence[float], digits: int = 0) -> str:
+    ordered = sorted(values)
+    median, ninetieth = (ordered[min(int(len(ordered) * q), len(ordered) - 1)] for q in (0.5, 0.9))
+    mean = sum(ordered) / len(ordered)
+    return (
+        f"mean {mean:.{max(digits, 1)}f}, median {median:.{digits}f}, 90% below {ninetieth:.{digits}f}, "
+        f"{ordered[0]:.{digits}f} to {ordered[-1]:.{digits}f}"
+    )
+
+
+def _frequencies(values: Iterable[int]) -> str:
+    return ", ".join(f"{value}: {count}" for value, count in sorted(Counter(values).items()))
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f}%"
+
+
+def _line(name: str, value: str) -> str:
+    return f"{name:<22}{value}"

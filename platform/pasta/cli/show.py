@@ -1,0 +1,77 @@
+"""``pasta show``: one annotated answer's threads over decoding steps."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from pasta.cli.counting import Measures, codec_source, measure
+from pasta.cli.records import Record, RecordError, numbered, parse_record, read_bytes
+from pasta.cli.timeline import LEGEND, render_timeline, to_ascii
+from pasta.errors import UserError
+from pasta.lang import ParseError, parse
+
+
+def show(file: Path, number: int, tokenizer: str, field: str, width: int | None) -> int:
+    """Print record ``number`` of ``file`` as a timeline; returns the exit code. Raises UserError."""
+    record = _read(file, number, field)
+    counted_with, make_codec = codec_source(tokenizer)
+    counts = measure(record.document, make_codec())
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    columns = width or shutil.get_terminal_size((100, 24)).columns
+    drawing = render_timeline(counts.trace, columns, color, topics=counts.topics, sync_id=counts.sync_id)
+    lines = [drawing, "", LEGEND, summary(counts), f"tokens counted with: {counted_with}"]
+    if record.prompt:
+        lines = [f"prompt: {_shorten(record.prompt, columns - len('prompt: '))}", "", *lines]
+    text = "\n".join(lines)
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        text = to_ascii(text)
+    print(text)
+    return 0
+
+
+def summary(counts: Measures) -> str:
+    """A document's figures, in two lines."""
+    lanes = counts.trace.lanes()
+    busy = [lane for lane in lanes if lane]
+    return (
+        f"critical path {counts.trace.critical_path} steps, {counts.plain_tokens} tokens sequentially "
+        f"({counts.trace.num_tokens} with tags), theoretical speedup {counts.speedup:.2f}\n"
+        f"lanes: {max(lanes)} at most, {sum(lanes) / max(len(busy), 1):.1f} on average"
+    )
+
+
+def _read(file: Path, number: int, field: str) -> Record:
+    data = read_bytes(file)
+    name = "standard input" if str(file) == "-" else str(file)
+    if not data.strip():
+        raise UserError(f"{name}: is empty; expected an annotated answer or a JSONL file of them")
+    if not data.lstrip().startswith(b"{"):
+        if number != 1:
+            raise UserError(f"--record {number}: {name} is one answer in text form, not a JSONL file")
+        return _plain(data, name)
+    lines = list(numbered(data.splitlines()))
+    if number > len(lines):
+        raise UserError(f"--record {number}: {name} has {len(lines)} records")
+    line_number, line = lines[number - 1]
+    try:
+        return parse_record(line, field)
+    except RecordError as error:
+        raise UserError(f"{name}:{line_number}: {error}") from None
+
+
+def _plain(data: bytes, name: str) -> Record:
+    try:
+        return Record("", parse(data.decode("utf-8")))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: byte {error.start + 1} is not UTF-8") from None
+    except ParseError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def _shorten(text: str, width: int) -> str:
+    text = "".join(c if c.isprintable() else " " for c in text)
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: max(width - 1, 1)] + "…"

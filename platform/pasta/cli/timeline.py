@@ -1,0 +1,209 @@
+"""Threads over time, drawn with characters: one row a thread, time to the right."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pasta.interpreter import ThreadTrace, Trace
+
+Unit = Literal["steps", "seconds"]
+
+DECODES, FORKS, WAITS, JOINS, FIRST, LAST = "━┳·◆╰╯"
+LEGEND = f"{DECODES} decodes   {FORKS} forks   {WAITS} waits   {JOINS} joins"
+_ASCII = str.maketrans("━┳·◆╰╯│…", "=+.*`'|~")
+_COLORS = ("\033[36m", "\033[33m", "\033[32m", "\033[35m", "\033[34m", "\033[31m")
+_BOLD, _DIM, _RESET = "\033[1m", "\033[2m", "\033[0m"
+_MIN_BAR = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One row: a thread decodes from ``start`` to ``end`` (steps or seconds, from 0), but for its ``waits``.
+
+    ``num_tokens`` are its own, without a chunk's closing tag; ``estimate`` is the length that the promise gave, 0
+    for the main thread. ``forks`` and ``joins`` are the moments at which chunks are forked and joined.
+    """
+
+    label: str
+    start: float
+    end: float
+    num_tokens: int
+    depth: int = 0
+    estimate: int = 0
+    forks: tuple[float, ...] = ()
+    joins: tuple[float, ...] = ()
+    waits: tuple[tuple[float, float], ...] = ()
+
+
+def render_timeline(
+    trace: Trace,
+    width: int = 100,
+    color: bool = False,
+    *,
+    topics: Sequence[str] = (),
+    unit: Unit = "steps",
+    origin: float | None = None,
+    sync_id: int | None = None,
+) -> str:
+    """Draw a trace ``width`` columns wide, over critical-path steps or over the driver's clock.
+
+    ``topics[i]`` labels thread i. ``origin`` is the clock's reading at the left edge (by default the first token's
+    time). With ``sync_id`` the syncs that had nothing to wait for are marked too.
+    """
+    return render_lanes(lanes_of(trace, topics, unit, origin, sync_id), width, color, unit)
+
+
+def lanes_of(
+    trace: Trace,
+    topics: Sequence[str] = (),
+    unit: Unit = "steps",
+    origin: float | None = None,
+    sync_id: int | None = None,
+) -> list[Lane]:
+    """The rows of a trace, in reading order. The arguments are those of :func:`render_timeline`."""
+    if origin is None:
+        origin = min((thread.times[0] for thread in trace.threads if thread.times), default=0.0)
+    # When each token of each thread was there.
+    moments: list[tuple[float, ...]] = [
+        t.steps if unit == "steps" else tuple(time - origin for time in t.times) for t in trace.threads
+    ]
+    lanes: list[Lane] = []
+
+    def fork_moment(child: ThreadTrace) -> float:
+        if child.parent is None:
+            return 0.0
+        return moments[child.parent][trace.threads[child.parent].steps.index(child.forked_at)]
+
+    def add(thread: ThreadTrace) -> None:
+        times = moments[thread.id]
+        children = [child for child in trace.threads if child.parent == thread.id]
+        waited = dict(thread.waits)
+        waits, joins = [], []
+        for index, (token, step) in enumerate(zip(thread.token_ids, thread.steps, strict=True)):
+            if step in waited:
+                resumed = waited[step] if unit == "steps" else times[min(index + 1, len(times) - 1)]
+                waits.append((times[index], resumed))
+                joins.append(resumed)
+            elif token == sync_id:
+                joins.append(times[index])
+        start = fork_moment(thread)
+        topic = topics[thread.id] if thread.id < len(topics) else ""
+        lanes.append(
+            Lane(
+                label=topic or ("main" if thread.parent is None else f"chunk {thread.id}"),
+                start=start,
+                end=times[-1] if times else start,
+                num_tokens=max(len(thread.token_ids) - (thread.parent is not None), 0),
+                depth=thread.depth,
+                estimate=thread.estimate,
+                forks=tuple(fork_moment(child) for child in children),
+                joins=tuple(joins),
+                waits=tuple(waits),
+            )
+        )
+        for child in children:
+            add(child)
+
+    for thread in trace.threads:
+        if thread.parent is None:
+            add(thread)
+    return lanes
+
+
+def render_lanes(lanes: Sequence[Lane], width: int = 100, color: bool = False, unit: Unit = "steps") -> str:
+    """Draw rows ``width`` columns wide (at least 40), with an axis above."""
+    width = max(width, 40)
+    labels = ["  " * lane.depth + _printable(lane.label) for lane in lanes]
+    notes = [f"{lane.num_tokens}" + (f"/{lane.estimate}" if lane.estimate else "") for lane in lanes]
+    label_width = min(max(map(_cells, labels), default=0), max(width // 3, 8))
+    note_width = max(map(len, notes), default=0) + len(" tokens")
+    bar = max(width - label_width - note_width - 2, _MIN_BAR)
+    total = max((lane.end for lane in lanes), default=0.0)
+    if unit == "steps" and 0 < total < bar:
+        bar = math.ceil(total)  # one column a step
+    scale = bar / total if total else 0.0
+    out = [" " * (label_width + 1) + _axis(total, bar, unit)]
+    for index, (lane, label, note) in enumerate(zip(lanes, labels, notes, strict=True)):
+        row = "".join(_row(lane, bar, scale))
+        if color:
+            row = _paint(row, _BOLD if lane.depth == 0 else _COLORS[index % len(_COLORS)])
+        out.append(f"{_fit(label, label_width)} {row} {note:>{note_width - len(' tokens')}} tokens")
+    return "\n".join(line.rstrip() for line in out)
+
+
+def to_ascii(drawing: str) -> str:
+    """The same drawing for a terminal that shows ASCII only."""
+    return drawing.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+def _row(lane: Lane, bar: int, scale: float) -> list[str]:
+    cells = [" "] * bar
+
+    def first(moment: float) -> int:
+        return min(max(int(moment * scale + 1e-9), 0), bar - 1)
+
+    def last(moment: float) -> int:
+        return min(max(math.ceil(moment * scale - 1e-9) - 1, 0), bar - 1)
+
+    if lane.end <= lane.start:
+        return cells
+    for column in range(first(lane.start), max(last(lane.end), first(lane.start)) + 1):
+        cells[column] = DECODES
+    if lane.depth:
+        cells[max(last(lane.end), first(lane.start))] = LAST
+        cells[first(lane.start)] = FIRST
+    for start, end in lane.waits:
+        for column in range(first(start), last(end) + 1):
+            cells[column] = WAITS
+    for moment in lane.forks:
+        cells[last(moment)] = FORKS
+    for moment in lane.joins:
+        cells[last(moment)] = JOINS
+    return cells
+
+
+def _axis(total: float, bar: int, unit: Unit) -> str:
+    """Ticks at round numbers, about twelve columns apart."""
+    if not total:
+        return ""
+    rough = total * 12 / bar
+    magnitude = 10.0 ** math.floor(math.log10(rough))
+    step = next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor >= rough)
+    if unit == "steps":
+        step = max(1.0, step)
+    digits = max(0, -math.floor(math.log10(step)))
+    axis = [" "] * bar
+    for tick in range(int(total / step) + 1):
+        text = "│" + (f"{tick * step:.0f}" if unit == "steps" else f"{tick * step:.{digits}f} s")
+        column = int(tick * step * bar / total)
+        if column + len(text) <= bar:
+            axis[column : column + len(text)] = text
+    return "".join(axis)
+
+
+def _paint(row: str, color: str) -> str:
+    row = re.sub(f"{WAITS}+", lambda waits: f"{_RESET}{_DIM}{waits[0]}{_RESET}{color}", row)
+    return f"{color}{row}{_RESET}"
+
+
+def _printable(text: str) -> str:
+    """Without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else "·" for c in text)
+
+
+def _cells(text: str) -> int:
+    """Columns that a terminal gives to ``text``."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def _fit(text: str, width: int) -> str:
+    if _cells(text) > width:
+        while _cells(text) > width - 1:
+            text = text[:-1]
+        text += "…"
+    return text + " " * (width - _cells(text))

@@ -1,0 +1,34 @@
+"""How a command ends: exit codes, and one line instead of a stack trace for a user's mistake."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from pasta.errors import UserError
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+def run_main(main: Callable[[], int | None]) -> NoReturn:
+    """Run a command's main function and exit the process with its code.
+
+    A UserError becomes one line ``error: …`` on stderr and exit code 2, Ctrl-C one line and 130; a reader that went
+    away (``pasta show | head``) ends the command quietly. Anything else is a bug and keeps its stack trace.
+    """
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        code = EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_BROKEN_PIPE
+    sys.exit(code)

@@ -1,0 +1,33 @@
+"""The PASTA interpreter, sans-I/O: threads, segments, positions, constraints, critical path."""
+
+from pasta.interpreter.interpreter import Interpreter
+from pasta.interpreter.limits import Constraint, ConstraintError, Limits
+from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
+from pasta.interpreter.reading import ReadingOrder
+from pasta.interpreter.snapshot import Snapshot
+from pasta.interpreter.thread import Action, End, Feed, Finish, Fork, Join, Mode, Thread, Wait
+from pasta.interpreter.trace import ThreadTrace, Trace
+
+__all__ = [
+    "IGNORE",
+    "Action",
+    "Constraint",
+    "ConstraintError",
+    "End",
+    "Feed",
+    "Finish",
+    "Fork",
+    "Interpreter",
+    "Join",
+    "Limits",
+    "Linearised",
+    "Mode",
+    "ReadingOrder",
+    "Snapshot",
+    "Thread",
+    "ThreadTrace",
+    "TokenKind",
+    "Trace",
+    "Wait",
+    "linearise",
+]

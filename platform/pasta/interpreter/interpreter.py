@@ -1,0 +1,385 @@
+"""The interpreter: tokens in, actions out. Nothing else in the code base decides what a tag means.
+
+It does no I/O and knows no model. A driver (the engine's step loop, the training linearisation, a
+simulator, a test) asks ``allowed`` what a thread may emit, reports each token by ``emit``, and collects by
+``take_feeds`` what the next forward must feed. Segments, visibility and positions are kept as DESIGN
+section 3 defines them: ``sees[s]`` is the bitmask of segments that segment ``s`` sees, itself included.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+from pasta.interpreter.limits import MAX_TOPIC_PIECE, Base, Constraint, ConstraintError, Limits
+from pasta.interpreter.snapshot import Snapshot
+from pasta.interpreter.storage import drive, stored_ids
+from pasta.interpreter.thread import Action, End, Feed, Finish, Fork, Join, Mode, Thread, Wait
+from pasta.interpreter.trace import Trace, trace_of
+from pasta.lang.document import ESTIMATE_STEP, MAX_TOPIC_CHARS
+from pasta.lang.grammar import TagGrammar
+
+
+class Interpreter:
+    """The thread tree of one response.
+
+    ``prompt`` are the prompt's token ids (positions 0, 1, …, in segment 0). With ``parallel`` false no
+    promise and no sync is allowed: plain sequential decoding. With ``strict`` false ``emit`` checks the
+    grammar only, not the limits: for documents that exist already.
+    """
+
+    def __init__(
+        self,
+        grammar: TagGrammar,
+        limits: Limits,
+        prompt: Sequence[int],
+        *,
+        parallel: bool = True,
+        strict: bool = True,
+    ) -> None:
+        self.grammar = grammar
+        self.limits = limits
+        self.prompt = list(prompt)
+        self.prompt_positions = list(range(len(self.prompt)))
+        self.prompt_segments = [0] * len(self.prompt)
+        self.parallel = parallel
+        self.strict = strict
+        self.sees: list[int] = [1]
+        main = Thread(0, (), None, 0, segment=0, next_position=len(self.prompt), clock=0, subtree=1)
+        self.threads: list[Thread] = [main]
+        self.num_tokens = 0
+        self.truncated = False
+        self.done = False
+        self._reserved = main.reserved
+        self._feeds: list[Feed] = []
+        self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
+        self._open_promises = 0
+        self._constraints: dict[tuple[Base, tuple[int, ...]], Constraint] = {}
+
+    @classmethod
+    def for_chunk(
+        cls, grammar: TagGrammar, limits: Limits, snapshot: Snapshot, *, strict: bool = True
+    ) -> Self:
+        """An interpreter whose main thread is one chunk of a response that lives elsewhere.
+
+        The snapshot's tokens take the prompt's place; ``<async>`` is fed first.
+        """
+        self = cls(grammar, limits, snapshot.token_ids, strict=strict)
+        self.prompt_positions = list(snapshot.positions)
+        self.prompt_segments = list(snapshot.segments)
+        self.sees = list(snapshot.sees)
+        root = self.threads[0]
+        root.path, root.depth, root.is_chunk = snapshot.path, len(snapshot.path), True
+        root.segment = self._new_segment((1 << len(self.sees)) - 1)
+        root.subtree = 1 << root.segment
+        root.next_position = snapshot.start_position
+        self._open_chunk(root)
+        return self
+
+    # -- what may come next ----------------------------------------------------------------------------
+
+    def allowed(self, thread: int) -> Constraint:
+        """The token ids that ``thread`` may emit next. Raises ``ConstraintError`` if it is not running."""
+        t = self.threads[thread]
+        if t.mode == Mode.TEXT:
+            return self._allowed_in_text(t)
+        if t.mode == Mode.OPEN:
+            return self._only(self.grammar.open_ids[t.open_index])
+        if t.mode == Mode.TOPIC:
+            if t.topic_chars == 0:
+                return self._constraint("topic", ())
+            if (
+                t.topic_chars + MAX_TOPIC_PIECE > MAX_TOPIC_CHARS
+                or len(t.tokens) - t.topic_start >= self.limits.max_topic_tokens
+            ):
+                return self._constraint("none", self._tail_choices(t))
+            return self._constraint("topic", self._tail_choices(t))
+        if t.mode == Mode.TAIL:
+            return self._constraint("none", self._tail_choices(t))
+        if t.mode == Mode.CLOSE:
+            return self._only(self.grammar.control.close)
+        raise ConstraintError(f"thread {thread} is {t.mode.name.lower()}: it emits nothing")
+
+    def must_end(self, thread: int) -> bool:
+        """Whether a limit leaves ``thread`` nothing but its end."""
+        t = self.threads[thread]
+        return t.mode == Mode.TEXT and not self._has_room(t, 1)
+
+    def _allowed_in_text(self, t: Thread) -> Constraint:
+        control = self.grammar.control
+        ends = (control.async_close,) if t.is_chunk else tuple(self.grammar.eos_ids)
+        if not self._has_room(t, 1):
+            return self._constraint("none", ends)
+        if not self.parallel:
+            return self._constraint("text", ends)
+        if self._may_promise(t):
+            return self._constraint("text", (*ends, control.sync, control.promise))
+        return self._constraint("text", (*ends, control.sync))
+
+    def _may_promise(self, t: Thread) -> bool:
+        limits = self.limits
+        return (
+            len(self.threads) + self._open_promises < limits.max_threads
+            and t.depth < limits.max_depth
+            and self._has_room(t, self._tag_cost + 2)
+            and t.next_position + self._tag_cost + ESTIMATE_STEP + 4 < limits.max_positions
+        )
+
+    def _has_room(self, t: Thread, tokens: int) -> bool:
+        """Whether ``tokens`` more fit beside what every thread needs to end."""
+        limits = self.limits
+        return (
+            self.num_tokens + self._reserved + tokens <= limits.max_tokens
+            and t.next_position + tokens < limits.max_positions
+            and (not t.is_chunk or len(t.tokens) + tokens < limits.max_chunk_tokens)
+        )
+
+    def _tail_choices(self, t: Thread) -> tuple[int, ...]:
+        node = t.tail or self.grammar.tail
+        largest = self.limits.max_positions - t.next_position - node.depth_below - 6
+        return tuple(
+            token for token, child in node.children.items() if child.smallest <= max(largest, ESTIMATE_STEP)
+        )
+
+    def _only(self, token: int) -> Constraint:
+        return self._constraint("none", (token,))
+
+    def _constraint(self, base: Base, extra: tuple[int, ...]) -> Constraint:
+        found = self._constraints.get((base, extra))
+        if found is None:
+            found = self._constraints[base, extra] = Constraint(base, frozenset(extra))
+        return found
+
+    # -- what happens ----------------------------------------------------------------------------------
+
+    def emit(self, thread: int, token: int, time: float = 0.0) -> tuple[Action, ...]:
+        """Thread ``thread`` has produced ``token``. Returns what follows from it.
+
+        Raises :class:`ConstraintError`, leaving the state as it was, if the token is not allowed.
+        """
+        t = self.threads[thread]
+        if not t.running:
+            raise ConstraintError(f"thread {thread} is {t.mode.name.lower()}: it emits nothing")
+        if self.strict and not self.allowed(thread).permits(token, self.grammar):
+            raise ConstraintError(f"token {token} is not allowed in thread {thread} ({t.mode.name.lower()})")
+        if t.mode == Mode.TEXT:
+            return self._emit_in_text(t, token, time)
+        self._emit_in_tag(t, token, time)
+        return self._fork(t) if token == self.grammar.control.close else ()
+
+    def take_feeds(self) -> list[Feed]:
+        """What the next forward must feed, in the order in which it was emitted."""
+        feeds, self._feeds = self._feeds, []
+        return feeds
+
+    def _emit_in_text(self, t: Thread, token: int, time: float) -> tuple[Action, ...]:
+        grammar, control = self.grammar, self.grammar.control
+        if 0 <= token < len(grammar.text_mask) and grammar.text_mask[token]:
+            self._append(t, token, time)
+        elif token == control.promise and self.parallel:
+            self._append(t, token, time)
+            t.mode, t.open_index = Mode.OPEN, 0
+            self._open_promises += 1
+            self._reserve(t, self._tag_cost + 2)  # the rest of the tag, <async>, </async>, and the own end
+        elif token == control.sync and self.parallel:
+            return self._sync(t, time)
+        elif token == control.async_close if t.is_chunk else token in grammar.eos_ids:
+            self.truncated |= self.must_end(t.id)
+            self._reserve(t, 0)
+            self._append(t, token, time, wants_logits=False)
+            t.mode = Mode.ENDED
+            return self._settle(t)
+        else:
+            raise ConstraintError(f"token {token} has no place in the text of thread {t.id}")
+        return ()
+
+    def _emit_in_tag(self, t: Thread, token: int, time: float) -> None:
+        grammar = self.grammar
+        tail = grammar.tail if t.mode == Mode.TOPIC and t.topic_chars else t.tail
+        if t.mode == Mode.OPEN and token == grammar.open_ids[t.open_index]:
+            t.open_index += 1
+            if t.open_index == len(grammar.open_ids):
+                t.mode, t.topic_chars, t.tail = Mode.TOPIC, 0, None
+                t.topic_start = len(t.tokens) + 1
+        elif t.mode in (Mode.TOPIC, Mode.TAIL) and tail is not None and token in tail.children:
+            if t.mode == Mode.TOPIC:
+                t.topic_end = len(t.tokens)
+            t.mode, t.tail = Mode.TAIL, tail.children[token]
+            if t.tail.estimate is not None:
+                t.mode, t.promised = Mode.CLOSE, t.tail.estimate
+        elif t.mode == Mode.TOPIC and 0 <= token < len(grammar.topic_mask) and grammar.topic_mask[token]:
+            t.topic_chars += grammar.topic_chars[token]
+        elif not (t.mode == Mode.CLOSE and token == grammar.control.close):
+            raise ConstraintError(f"token {token} has no place in the promise of thread {t.id}")
+        self._append(t, token, time)
+        if t.reserved > 1:
+            self._reserve(t, t.reserved - 1)
+
+    def _append(self, t: Thread, token: int, time: float, *, wants_logits: bool = True) -> None:
+        t.clock += 1
+        self.num_tokens += 1
+        t.tokens.append(token)
+        t.positions.append(t.next_position)
+        t.segments.append(t.segment)
+        t.steps.append(t.clock)
+        t.times.append(time)
+        self._feeds.append(Feed(t.id, token, t.next_position, t.segment, wants_logits))
+        t.next_position += 1
+
+    def _reserve(self, t: Thread, tokens: int) -> None:
+        self._reserved += tokens - t.reserved
+        t.reserved = tokens
+
+    # -- fork, sync, end -------------------------------------------------------------------------------
+
+    def _new_segment(self, visible: int) -> int:
+        segment = len(self.sees)
+        self.sees.append(visible | 1 << segment)
+        return segment
+
+    def _fork(self, parent: Thread) -> tuple[Action, ...]:
+        visible = self.sees[parent.segment]
+        segment = self._new_segment(visible)
+        child = Thread(
+            id=len(self.threads),
+            path=(*parent.path, len(parent.children)),
+            parent=parent.id,
+            depth=parent.depth + 1,
+            segment=segment,
+            next_position=parent.next_position,
+            clock=parent.clock,
+            is_chunk=True,
+            topic_ids=tuple(parent.tokens[parent.topic_start : parent.topic_end]),
+            estimate=parent.promised,
+            subtree=1 << segment,
+        )
+        self.threads.append(child)
+        self._open_promises -= 1
+        self._reserved += child.reserved
+        self._reserve(parent, 1)
+        parent.children.append((len(parent.tokens), child.id))
+        parent.outstanding.append(child.id)
+        parent.unfinished += 1
+        parent.mode, parent.tail = Mode.TEXT, None
+        parent.segment = self._new_segment(visible)
+        # Room for the chunk and its two tags.
+        parent.next_position += parent.promised + 2
+        self._open_chunk(child)
+        return (Fork(parent.id, child.id),)
+
+    def _open_chunk(self, child: Thread) -> None:
+        """<async> is given, not decoded: it costs a place in the cache but no step."""
+        self.num_tokens += 1
+        self._feeds.append(
+            Feed(
+                child.id,
+                self.grammar.control.async_open,
+                child.next_position,
+                child.segment,
+                wants_logits=True,
+            )
+        )
+        child.next_position += 1
+
+    def _sync(self, t: Thread, time: float) -> tuple[Action, ...]:
+        sync = self.grammar.control.sync
+        if not t.outstanding:
+            self._append(t, sync, time)
+            return ()
+        t.mode = Mode.WAITING
+        t.clock += 1
+        self.num_tokens += 1
+        t.tokens.append(sync)
+        t.steps.append(t.clock)
+        t.times.append(time)
+        return (Wait(t.id),) if t.unfinished else (self._join(t),)
+
+    def _join(self, t: Thread) -> Join:
+        visible = self.sees[t.segment]
+        for child in t.outstanding:
+            visible |= self.threads[child].subtree
+        joined, t.outstanding = tuple(t.outstanding), []
+        ready = max(self.threads[child].end_clock for child in joined)
+        if ready > t.clock:
+            t.waits.append((t.clock, ready))
+            t.clock = ready
+        t.segment = self._new_segment(visible)
+        t.mode = Mode.TEXT
+        t.positions.append(t.next_position)
+        t.segments.append(t.segment)
+        self._feeds.append(
+            Feed(t.id, self.grammar.control.sync, t.next_position, t.segment, wants_logits=True)
+        )
+        t.next_position += 1
+        return Join(t.id, joined)
+
+    def _settle(self, t: Thread) -> tuple[Action, ...]:
+        """Carry an ending upwards: to a parent that waits at a sync, or that has itself ended."""
+        actions: list[Action] = []
+        while t.mode == Mode.ENDED and t.unfinished == 0:
+            t.mode = Mode.DONE
+            for _, child in t.children:
+                t.subtree |= self.threads[child].subtree
+            t.subtree |= self._own_segments(t)
+            t.end_clock = max([t.clock, *(self.threads[child].end_clock for _, child in t.children)])
+            if t.parent is None:
+                self.done = True
+                actions.append(End(self.finish_reason))
+                break
+            actions.append(Finish(t.id))
+            t = self.threads[t.parent]
+            t.unfinished -= 1
+            if t.mode == Mode.WAITING and t.unfinished == 0:
+                actions.append(self._join(t))
+        return tuple(actions)
+
+    @staticmethod
+    def _own_segments(t: Thread) -> int:
+        mask = 1 << t.segment
+        for segment in set(t.segments):
+            mask |= 1 << segment
+        return mask
+
+    # -- results ---------------------------------------------------------------------------------------
+
+    @property
+    def finish_reason(self) -> str:
+        """``"length"`` if a limit ended a thread, else ``"stop"``."""
+        return "length" if self.truncated else "stop"
+
+    @property
+    def critical_path(self) -> int:
+        """Steps to the end when every live thread decodes one token a step (so far, if not done)."""
+        return max(max(t.clock, t.end_clock) for t in self.threads)
+
+    @property
+    def live_threads(self) -> list[int]:
+        """Ids of the threads that have a next token to emit."""
+        return [t.id for t in self.threads if t.running]
+
+    def response_ids(self, thread: int = 0) -> list[int]:
+        """The response's token ids in storage order (so far); for a chunk, between its tags, ``</async>`` last."""
+        t = self.threads[thread]
+        return stored_ids(self.threads, thread, self.grammar.control.async_open)
+
+    def drive(self, thread: int, ids: Sequence[int], time: float = 0.0) -> tuple[Action, ...]:
+        """Emit a thread's whole response, given in storage order as ``response_ids`` gives it.
+
+        Raises ``ConstraintError`` if the ids are not one well-formed thread.
+        """
+        return drive(self, thread, ids, time)
+
+    def snapshot(self, thread: int) -> Snapshot:
+        """All that decoding chunk ``thread`` elsewhere needs, from right before its ``<async>``."""
+        t = self.threads[thread]
+        assert t.is_chunk, f"thread {thread} is not a chunk"
+        start, own = t.async_place
+        visible = self.sees[own] & ~(1 << own)
+        rows = list(zip(self.prompt, self.prompt_positions, self.prompt_segments, strict=True))
+        for other in self.threads:
+            if other.is_chunk:
+                rows.append((self.grammar.control.async_open, *other.async_place))
+            rows += zip(other.tokens, other.positions, other.segments, strict=False)
+        return Snapshot.renumbered(rows, self.sees, visible, start_position=start, path=t.path)
+
+    def trace(self) -> Trace:
+        """Who decoded what, when: the record that every picture and report reads."""
+        return trace_of(self.threads, self.critical_path, self.num_tokens)

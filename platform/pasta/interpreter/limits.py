@@ -1,0 +1,61 @@
+"""Bounds on a response, and what a thread may emit next under them."""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from pasta.errors import UserError
+from pasta.lang.grammar import TagGrammar
+
+#: No generated topic token is longer, so that a topic near its limit needs no per-token check.
+MAX_TOPIC_PIECE = 16
+Base = Literal["text", "topic", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on one response. Raises ``UserError`` when one is not a positive integer.
+
+    ``max_tokens`` counts every token of the response, tags included; ``max_chunk_tokens`` one chunk's own
+    tokens; ``max_positions`` is the model's context; ``max_depth`` 1 means chunks without chunks inside.
+    """
+
+    max_tokens: int = 2048
+    max_chunk_tokens: int = 1024
+    max_threads: int = 64
+    max_depth: int = 4
+    max_topic_tokens: int = 24
+    max_positions: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UserError(f"{field.name}: {value!r}, expected a positive integer")
+
+
+class ConstraintError(ValueError):
+    """A token that the grammar or a limit does not allow at this place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """The token ids a thread may emit next: a base set and single ids on top of it.
+
+    Base ``text`` is the grammar's text mask; ``topic`` its topic mask up to ``MAX_TOPIC_PIECE`` characters
+    a token; ``none`` is empty.
+    """
+
+    base: Base
+    extra: frozenset[int]
+
+    def permits(self, token: int, grammar: TagGrammar) -> bool:
+        """Whether ``token`` is allowed."""
+        if token in self.extra:
+            return True
+        if not 0 <= token < len(grammar.text_mask):
+            return False
+        if self.base == "text":
+            return bool(grammar.text_mask[token])
+        if self.base == "topic":
+            return bool(grammar.topic_mask[token]) and grammar.topic_chars[token] <= MAX_TOPIC_PIECE
+        return False

@@ -1,0 +1,101 @@
+"""A document as training sees it: rows in storage order with positions, segments and targets.
+
+Driven by an :class:`Interpreter`, so that training cannot mean anything else than decoding does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pasta.interpreter.interpreter import Interpreter
+from pasta.interpreter.limits import Limits
+from pasta.lang.grammar import TagGrammar
+
+IGNORE = -100
+
+
+class TokenKind(IntEnum):
+    """What a target is, for losses by kind."""
+
+    NONE = 0
+    TEXT = 1
+    PROMISE = 2
+    TOPIC = 3
+    ESTIMATE = 4
+    CLOSE = 5
+    ASYNC_CLOSE = 6
+    SYNC = 7
+    EOS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Linearised:
+    """Parallel lists of length T (prompt and response), and the visibility bitmask of each segment.
+
+    ``targets[i]`` is what the logits of row i predict, or -100; ``kinds[i]`` is that target's kind.
+    """
+
+    token_ids: list[int]
+    positions: list[int]
+    segments: list[int]
+    targets: list[int]
+    kinds: list[int]
+    sees: list[int]
+
+
+def linearise(grammar: TagGrammar, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Linearised:
+    """Linearise a response in storage order that ends with end-of-text.
+
+    Raises ``ConstraintError`` if it is not well-formed. A thread's row predicts the thread's next token: a
+    promise's ``/>`` its parent's, ``<async>`` the chunk's first; ``</async>`` predicts nothing.
+    """
+    limits = Limits(max_depth=1 << 20, max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 30)
+    interpreter = Interpreter(grammar, limits, prompt_ids, strict=False)
+    interpreter.drive(0, response_ids)
+    feeds = interpreter.take_feeds()
+    ids = [*prompt_ids, *(feed.token for feed in feeds)]
+    targets = [IGNORE] * len(ids)
+    kinds = [int(TokenKind.NONE)] * len(ids)
+    last_row = {0: len(prompt_ids) - 1}
+    for row, feed in enumerate(feeds, start=len(prompt_ids)):
+        previous = last_row.get(feed.thread, -1)
+        if previous >= 0:
+            targets[previous] = feed.token
+            kinds[previous] = int(_kind(grammar, feed.token))
+        last_row[feed.thread] = row
+    _mark_tags(grammar, ids, targets, kinds)
+    return Linearised(
+        token_ids=ids,
+        positions=[*range(len(prompt_ids)), *(feed.position for feed in feeds)],
+        segments=[*([0] * len(prompt_ids)), *(feed.segment for feed in feeds)],
+        targets=targets,
+        kinds=kinds,
+        sees=list(interpreter.sees),
+    )
+
+
+def _kind(grammar: TagGrammar, token: int) -> TokenKind:
+    control = grammar.control
+    return {
+        control.promise: TokenKind.PROMISE,
+        control.close: TokenKind.CLOSE,
+        control.async_close: TokenKind.ASYNC_CLOSE,
+        control.sync: TokenKind.SYNC,
+        **dict.fromkeys(grammar.eos_ids, TokenKind.EOS),
+    }.get(token, TokenKind.TEXT)
+
+
+def _mark_tags(grammar: TagGrammar, ids: Sequence[int], targets: Sequence[int], kinds: list[int]) -> None:
+    """Tell topic and estimate tokens from text: a tag's rows stand together in storage order."""
+    row = 0
+    while row < len(ids):
+        if ids[row] == grammar.control.promise:
+            kind = TokenKind.TOPIC
+            topic_from = row + 1 + len(grammar.open_ids)
+            while ids[row] != grammar.control.close:
+                if row > topic_from - 1 and targets[row] in grammar.tail.children:
+                    kind = TokenKind.ESTIMATE
+                if targets[row] != grammar.control.close:
+                    kinds[row] = int(kind)
+                row += 1
+        row += 1

@@ -1,0 +1,57 @@
+"""What a chunk's decoder elsewhere must know: the tokens that the chunk sees, and how they see each other."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The tokens visible to a chunk at its fork: parallel lists of ids, positions and segments.
+
+    ``sees`` are the visibility bitmasks of the segments (renumbered from 0). ``start_position`` is the
+    position of the chunk's ``<async>``, ``path`` the chunk's name in its thread tree.
+    """
+
+    token_ids: tuple[int, ...]
+    positions: tuple[int, ...]
+    segments: tuple[int, ...]
+    sees: tuple[int, ...]
+    start_position: int
+    path: tuple[int, ...]
+
+    @classmethod
+    def renumbered(
+        cls,
+        rows: Sequence[tuple[int, int, int]],
+        sees: Sequence[int],
+        visible: int,
+        *,
+        start_position: int,
+        path: tuple[int, ...],
+    ) -> "Snapshot":
+        """From ``(token, position, segment)`` rows; only those in the bitmask ``visible`` of segments are kept."""
+        kept = [segment for segment in range(len(sees)) if visible >> segment & 1]
+        new = {segment: number for number, segment in enumerate(kept)}
+        seen = [row for row in rows if row[2] in new]
+        rows = sorted(seen, key=lambda row: row[2])  # stable: order within a segment is kept
+        return cls(
+            token_ids=tuple(row[0] for row in rows),
+            positions=tuple(row[1] for row in rows),
+            segments=tuple(new[row[2]] for row in rows),
+            sees=tuple(sum(1 << new[k] for k in kept if sees[q] >> k & 1) for q in kept),
+            start_position=start_position,
+            path=path,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain lists, for a message to another process."""
+        values: dict[str, Any] = asdict(self)
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Snapshot":
+        """The inverse of :meth:`to_dict`."""
+        return cls(
+            **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+        )

@@ -1,0 +1,77 @@
+"""The record of a decoded response: which thread emitted which token at which step and time."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pasta.interpreter.thread import Thread
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTrace:
+    """One thread. ``steps[i]`` is the critical-path step of ``token_ids[i]`` (from 1), ``times[i]`` the
+    driver's clock in seconds. ``waits`` are (from, to) steps spent at syncs."""
+
+    id: int
+    path: tuple[int, ...]
+    parent: int | None
+    depth: int
+    topic_ids: tuple[int, ...]
+    estimate: int
+    token_ids: tuple[int, ...]
+    steps: tuple[int, ...]
+    times: tuple[float, ...]
+    waits: tuple[tuple[int, int], ...]
+    forked_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A response's threads in creation order; ``num_tokens`` counts tags and the given ``<async>`` too."""
+
+    threads: tuple[ThreadTrace, ...]
+    critical_path: int
+    num_tokens: int
+
+    def lanes(self) -> list[int]:
+        """How many threads emit a token at each step: ``critical_path`` entries."""
+        counts = [0] * self.critical_path
+        for thread in self.threads:
+            for step in thread.steps:
+                counts[step - 1] += 1
+        return counts
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able lists and dictionaries."""
+        return asdict(self)
+
+
+def trace_of(threads: Sequence[Thread], critical_path: int, num_tokens: int) -> Trace:
+    """Freeze the threads of an interpreter."""
+    return Trace(
+        tuple(
+            ThreadTrace(
+                id=t.id,
+                path=t.path,
+                parent=t.parent,
+                depth=t.depth,
+                topic_ids=t.topic_ids,
+                estimate=t.estimate,
+                token_ids=tuple(t.tokens),
+                steps=tuple(t.steps),
+                times=tuple(t.times),
+                waits=tuple(t.waits),
+                forked_at=_forked_at(t, threads),
+            )
+            for t in threads
+        ),
+        critical_path,
+        num_tokens,
+    )
+
+
+def _forked_at(t: Thread, threads: Sequence[Thread]) -> int:
+    if t.parent is None:
+        return 0
+    before = next(before for before, child in threads[t.parent].children if child == t.id)
+    return threads[t.parent].steps[before - 1]

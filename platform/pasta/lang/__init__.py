@@ -1,0 +1,27 @@
+"""PASTA-LANG: documents, their text form, and the codec between documents and token ids."""
+
+from pasta.lang.codec import Codec, CodecError, TextStream, add_control_tokens
+from pasta.lang.document import CONTROL_TOKENS, Chunk, Document, Item, Sync, Text, render
+from pasta.lang.grammar import ControlIds, TagGrammar
+from pasta.lang.parser import ParseError, parse, strip
+from pasta.lang.printer import to_text
+
+__all__ = [
+    "CONTROL_TOKENS",
+    "Chunk",
+    "Codec",
+    "CodecError",
+    "ControlIds",
+    "Document",
+    "Item",
+    "ParseError",
+    "Sync",
+    "TagGrammar",
+    "Text",
+    "TextStream",
+    "add_control_tokens",
+    "parse",
+    "render",
+    "strip",
+    "to_text",
+]

@@ -1,0 +1,399 @@
+"""Between documents and token ids: the only place that maps one to the other.
+
+Text never becomes a control token: it is encoded with special-token parsing off, and should a tokenizer
+ignore that, the text is cut inside every special string until no special id is left.
+"""
+
+import itertools
+import re
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+from pasta.errors import UserError
+from pasta.lang.document import CONTROL_TOKENS, ESTIMATE_STEP, Chunk, Document, Item, Sync, Text, is_topic
+from pasta.lang.grammar import ControlIds, TagGrammar, TailNode, build_tail
+
+MAX_ESTIMATE = 2000
+_TOPIC_OPEN = ' topic="'
+# A character has at most four bytes; ids that are none after so many never will be.
+_LONGEST_WAIT = 8
+# A SentencePiece tokenizer adds a space at the start of a text and drops it on decoding. Behind an anchor
+# neither happens. The empty anchor comes first: most tokenizers are exact without one.
+_ANCHORS = ("", "\n", ":", "=", "a")
+_PROBES = ("a", " a", "  a", "a ", "\n- a", " ", "1.", "é", "«", "\n\nA b")
+# How a vocabulary may spell the characters no topic may hold; only such entries are decoded one by one.
+_SUSPECT = re.compile('["<>\r\nĊč]')
+_BANNED_IN_TOPIC = re.compile('["<>\r\n]')
+
+
+class CodecError(UserError):
+    """A tokenizer that cannot carry PASTA-LANG, or token ids that are not a document."""
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that the codec uses."""
+
+    eos_token_id: int | None
+
+    def __call__(self, text: str, **options: Any) -> Any: ...
+    def __len__(self) -> int: ...
+    def decode(self, token_ids: Any, **options: Any) -> str: ...
+    def get_vocab(self) -> dict[str, int]: ...
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+
+
+def add_control_tokens(tokenizer: Any) -> int:
+    """Add the missing control tokens to a Hugging Face tokenizer; returns how many were added.
+
+    The model's embedding must then be resized to at least ``len(tokenizer)`` rows.
+    """
+    vocabulary = tokenizer.get_vocab()
+    missing = [token for token in CONTROL_TOKENS if token not in vocabulary]
+    return int(tokenizer.add_tokens(missing, special_tokens=True)) if missing else 0
+
+
+class Codec:
+    """Encodes and decodes documents, text and prompts with one Hugging Face tokenizer.
+
+    Raises :class:`CodecError` if a control token is missing or not special, if there is no end-of-text
+    token, or if the tokenizer cannot reproduce plain text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        vocabulary = tokenizer.get_vocab()
+        missing = [token for token in CONTROL_TOKENS if token not in vocabulary]
+        if missing:
+            raise CodecError(
+                f"tokenizer: control tokens {' '.join(missing)} are not in the vocabulary; add them with "
+                "pasta.lang.add_control_tokens and resize the model's embedding"
+            )
+        self.control = ControlIds(*(vocabulary[token] for token in CONTROL_TOKENS))
+        if tokenizer.eos_token_id is None:
+            raise CodecError(
+                "tokenizer: eos_token is not set; an end-of-text token is needed to end an answer"
+            )
+        self.special_ids = _special_ids(tokenizer) | {*self.control.as_tuple(), int(tokenizer.eos_token_id)}
+        specials = sorted(
+            (t for t, i in vocabulary.items() if i in self.special_ids and t), key=len, reverse=True
+        )
+        self._special_pattern = re.compile("|".join(map(re.escape, specials)))
+        self._anchor = next((anchor for anchor in _ANCHORS if self._is_exact(anchor)), None)
+        if self._anchor is None:
+            raise CodecError(
+                "tokenizer: decode(encode(text)) changes plain text; a lossless tokenizer is needed"
+            )
+        self._anchor_ids = self._raw_encode(self._anchor) if self._anchor else []
+        self._anchor_text = self._raw_decode(self._anchor_ids) if self._anchor else ""
+        #: What ends an answer: the special token that the chat template puts behind an assistant's turn
+        #: (Gemma's <end_of_turn>), or else the tokenizer's end-of-text.
+        turn_end, end_of_text = self._turn_end(), int(tokenizer.eos_token_id)
+        self.eos_id: int = end_of_text if turn_end is None else turn_end
+        self.eos_ids: frozenset[int] = frozenset({self.eos_id, end_of_text})
+
+    # -- text ------------------------------------------------------------------------------------------
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of plain text, none of them special. ``decode_text`` gives the text back."""
+        if not text:
+            return []
+        ids = self._encode_behind_anchor(text)
+        return ids if self.special_ids.isdisjoint(ids) else self._encode_in_pieces(text)
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        """The text of plain token ids (incomplete UTF-8 shows as U+FFFD)."""
+        if not ids:
+            return ""
+        return self._raw_decode([*self._anchor_ids, *ids])[len(self._anchor_text) :]
+
+    # -- documents -------------------------------------------------------------------------------------
+
+    def encode(self, document: Document) -> list[int]:
+        """Token ids of a document in storage order, without end-of-text.
+
+        Raises :class:`CodecError` if the tokenizer cannot represent a text exactly or an estimate is larger
+        than the grammar's.
+        """
+        out: list[int] = []
+        self._encode_items(document.items, out)
+        return out
+
+    def encode_promise(self, topic: str, tokens: int) -> list[int]:
+        """Token ids of a promise, from ``<promise`` to ``/>``."""
+        if not 0 < tokens <= MAX_ESTIMATE:
+            raise CodecError(f"promise {topic!r}: tokens={tokens}, expected at most {MAX_ESTIMATE}")
+        return [
+            self.control.promise,
+            *self.encode_text(_TOPIC_OPEN),
+            *self._encode_exact(topic),
+            *self.encode_text(_tail(tokens)),
+            self.control.close,
+        ]
+
+    def decode(self, ids: Sequence[int]) -> Document:
+        """The document behind token ids in storage order (a final end-of-text may be there or not).
+
+        Raises :class:`CodecError`, naming the place, if they are not well-formed.
+        """
+        ids = list(ids[:-1]) if ids and ids[-1] == self.eos_id else list(ids)
+        items, at = self._decode_items(ids, 0, inside=False)
+        assert at == len(ids)
+        return Document(items)
+
+    def topic_of(self, ids: Sequence[int]) -> tuple[str, int]:
+        """Topic and estimate of a promise's ids, from ``<promise`` to ``/>``, both tags included."""
+        open_ids = self.grammar.open_ids
+        for cut in range(len(ids) - 2, 1 + len(open_ids), -1):
+            node: TailNode | None = self.grammar.tail
+            for token in ids[cut:-1]:
+                node = node.children.get(token) if node else None
+            if node is not None and node.estimate is not None:
+                # A decoder may drop the bytes of half a character: a model can write such a topic.
+                return self.decode_text(ids[1 + len(open_ids) : cut]) or "\ufffd", node.estimate
+        raise CodecError(f"promise: token ids {list(ids)[:40]} do not spell a topic and an estimate")
+
+    # -- prompts ---------------------------------------------------------------------------------------
+
+    def encode_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a chat prompt, ready for the assistant's answer.
+
+        The chat template's own text is encoded with its special tokens, each message's content as plain
+        text: nothing that a user sends can become a special token. Raises :class:`CodecError` if the
+        tokenizer has no chat template or the template rejects the messages.
+        """
+        contents = [str(message["content"]) for message in messages]
+        marks = _marks(contents)
+        marked = [{**message, "content": mark} for message, mark in zip(messages, marks, strict=True)]
+        template = self._render_template(marked)
+        actual = self._render_template(messages)
+        pieces = re.split("(" + "|".join(map(re.escape, marks)) + ")", template)
+        for prepare in (str, str.strip):
+            values = {mark: prepare(content) for mark, content in zip(marks, contents, strict=True)}
+            if "".join(values.get(piece, piece) for piece in pieces) == actual:
+                break
+        else:
+            raise CodecError(
+                "chat template: it rewrites message contents, so user text cannot be kept apart from it"
+            )
+        ids: list[int] = []
+        for piece in pieces:
+            if piece in values:
+                ids += self._encode_lossy(values[piece])
+            elif piece:
+                ids += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
+        return ids
+
+    # -- grammar ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def grammar(self) -> TagGrammar:
+        """What the interpreter needs to know of this tokenizer."""
+        vocabulary = self._tokenizer.get_vocab()
+        size = max(len(self._tokenizer), 1 + max(vocabulary.values()))
+        text_mask, topic_mask = bytearray(size), bytearray(size)
+        topic_chars = array("H", bytes(2 * size))
+        for token, token_id in vocabulary.items():
+            if token_id in self.special_ids:
+                continue
+            text_mask[token_id] = 1
+            text = self.decode_text([token_id]) if not token or _SUSPECT.search(token) else token
+            if text and not _BANNED_IN_TOPIC.search(text):
+                topic_mask[token_id] = 1
+                topic_chars[token_id] = min(len(text), 65535)
+        tail = build_tail(
+            {n: self.encode_text(_tail(n)) for n in range(ESTIMATE_STEP, MAX_ESTIMATE + 1, ESTIMATE_STEP)}
+        )
+        for token_id in tail.children:
+            topic_mask[token_id] = 0
+        return TagGrammar(
+            control=self.control,
+            eos_id=self.eos_id,
+            eos_ids=self.eos_ids,
+            open_ids=tuple(self.encode_text(_TOPIC_OPEN)),
+            tail=tail,
+            text_mask=bytes(text_mask),
+            topic_mask=bytes(topic_mask),
+            topic_chars=topic_chars,
+            max_estimate=MAX_ESTIMATE,
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------
+
+    def _raw_encode(self, text: str) -> list[int]:
+        ids: list[int] = list(
+            self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        )
+        return ids
+
+    def _raw_decode(self, ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+    def _is_exact(self, anchor: str) -> bool:
+        anchor_ids = self._raw_encode(anchor) if anchor else []
+        anchor_text = self._raw_decode(anchor_ids) if anchor else ""
+        for probe in _PROBES:
+            ids = self._raw_encode(anchor + probe)
+            if ids[: len(anchor_ids)] != anchor_ids or self._raw_decode(ids) != anchor_text + probe:
+                return False
+        return True
+
+    def _encode_behind_anchor(self, text: str) -> list[int]:
+        ids = self._raw_encode(f"{self._anchor}{text}")
+        if ids[: len(self._anchor_ids)] == self._anchor_ids:
+            return ids[len(self._anchor_ids) :]
+        return self._raw_encode(text)  # the anchor merged with the text
+
+    def _encode_in_pieces(self, text: str) -> list[int]:
+        """Encode text in which special strings stand, cut behind the first character of each."""
+        cuts = [0, *(match.start() + 1 for match in self._special_pattern.finditer(text)), len(text)]
+        ids: list[int] = []
+        for start, end in itertools.pairwise(cuts):
+            piece = self._encode_behind_anchor(text[start:end])
+            if not self.special_ids.isdisjoint(piece):
+                piece = [i for character in text[start:end] for i in self._encode_behind_anchor(character)]
+            ids += piece
+        if not self.special_ids.isdisjoint(ids):
+            raise CodecError(f"tokenizer: text {text[:40]!r} holds a character that is a special token")
+        return ids
+
+    def _encode_exact(self, text: str) -> list[int]:
+        ids = self.encode_text(text)
+        if self.decode_text(ids) != text:
+            raise CodecError(
+                f"tokenizer: text {text[:60]!r} does not survive encoding; it cannot be trained on"
+            )
+        return ids
+
+    def _encode_lossy(self, text: str) -> list[int]:
+        """A user's text: lone surrogates (broken JSON escapes) become U+FFFD instead of an error."""
+        return self.encode_text(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+    def _encode_items(self, items: tuple[Item, ...], out: list[int]) -> None:
+        for item in items:
+            if isinstance(item, Text):
+                out += self._encode_exact(item.text)
+            elif isinstance(item, Sync):
+                out.append(self.control.sync)
+            else:
+                out += self.encode_promise(item.topic, item.tokens)
+                out.append(self.control.async_open)
+                self._encode_items(item.items, out)
+                out.append(self.control.async_close)
+
+    def _decode_items(self, ids: list[int], at: int, *, inside: bool) -> tuple[tuple[Item, ...], int]:
+        items: list[Item] = []
+        control = self.control
+        run: list[int] = []
+
+        def flush() -> None:
+            if run:
+                items.append(Text(self.decode_text(run)))
+                run.clear()
+
+        while at < len(ids):
+            token = ids[at]
+            if token == control.promise:
+                flush()
+                try:
+                    end = ids.index(control.close, at)
+                except ValueError:
+                    raise CodecError(f"token {at}: promise without '/>'") from None
+                topic, estimate = self.topic_of(ids[at : end + 1])
+                if not is_topic(topic):
+                    raise CodecError(f"token {at}: {topic!r} is no topic")
+                if end + 1 >= len(ids) or ids[end + 1] != control.async_open:
+                    raise CodecError(f"token {end + 1}: expected <async> after a promise")
+                inner, at = self._decode_items(ids, end + 2, inside=True)
+                items.append(Chunk(topic, estimate, inner))
+            elif token == control.sync:
+                flush()
+                items.append(Sync())
+                at += 1
+            elif token == control.async_close and inside:
+                flush()
+                return tuple(items), at + 1
+            elif token in self.special_ids:
+                raise CodecError(f"token {at}: special token {token} has no place here")
+            else:
+                run.append(token)
+                at += 1
+        if inside:
+            raise CodecError(f"token {at}: expected </async>, found the end")
+        flush()
+        return tuple(items), at
+
+    def _turn_end(self) -> int | None:
+        if not getattr(self._tokenizer, "chat_template", None):
+            return None
+        (mark,) = _marks([""])
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+        try:
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False)
+        except Exception:  # a template that refuses this pair says so when a real prompt is rendered
+            return None
+        ids = self._tokenizer(text.partition(mark)[2].lstrip(), add_special_tokens=False)["input_ids"]
+        return int(ids[0]) if ids and ids[0] in self.special_ids else None
+
+    def _render_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=True
+            )
+        except (
+            Exception
+        ) as error:  # Jinja errors and missing templates alike are the model's, not a bug of ours
+            raise CodecError(f"chat template: {str(error).splitlines()[0]}") from error
+        return text
+
+
+class TextStream:
+    """Turns one thread's token ids into text as they come, never showing half a character."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        # The window starts with the ids of the last text given out, as context: some tokenizers decode a
+        # piece differently at the start of a text, and a run of byte tokens must not be cut in a character.
+        self._window: list[int] = []
+        self._num_shown = 0
+        self._shown = ""
+
+    def push(self, token: int) -> str:
+        """The text that ``token`` completes; empty while a character is incomplete."""
+        self._window.append(token)
+        text = self._codec.decode_text(self._window)
+        incomplete = text.endswith("\ufffd") or len(text) == len(self._shown)  # some drop half a character
+        if incomplete and len(self._window) - self._num_shown < _LONGEST_WAIT:
+            return ""
+        new = text[len(self._shown) :]
+        self._window = self._window[self._num_shown :]
+        self._num_shown = len(self._window)
+        self._shown = self._codec.decode_text(self._window)
+        return new
+
+    def flush(self) -> str:
+        """What is left at the end of a thread (U+FFFD for bytes that never became a character)."""
+        new = self._codec.decode_text(self._window)[len(self._shown) :] if self._window else ""
+        self._window, self._num_shown, self._shown = [], 0, ""
+        return new
+
+
+def _tail(tokens: int) -> str:
+    return f'" tokens="{tokens}"'
+
+
+def _special_ids(tokenizer: Any) -> set[int]:
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {int(i) for i, token in added.items() if getattr(token, "special", False)} | {
+        int(i) for i in getattr(tokenizer, "all_special_ids", [])
+    }
+
+
+def _marks(contents: Sequence[str]) -> list[str]:
+    """One string for each message that occurs in none of them."""
+    stem, everything = "MESSAGE", "".join(contents)
+    while stem in everything:
+        stem += "X"
+    return [f"{stem}{index}END" for index in range(len(contents))]

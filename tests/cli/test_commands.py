@@ -1,0 +1,205 @@
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from pasta.cli.main import run
+from pasta.errors import UserError
+
+TEA = (
+    'Two drinks.<promise topic="tea" tokens="20"/><async> Tea comes from leaves, dried and steeped in water that '
+    'must not be too hot.</async><promise topic="coffee" tokens="20"/><async> Coffee comes from beans. '
+    '<promise topic="roast" tokens="20"/><async>It is roasted well.</async></async><sync/> Both wake you up.'
+)
+TEA_PLAIN = (
+    "Two drinks. Tea comes from leaves, dried and steeped in water that must not be too hot. Coffee comes from "
+    "beans. It is roasted well. Both wake you up."
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*records, name="a.jsonl"):
+        path = tmp_path / name
+        lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    return write
+
+
+def check(path, *options):
+    return run(["check", str(path), "--tokenizer", "words", *options])
+
+
+def show(path, *options):
+    return run(["show", str(path), "--tokenizer", "words", "--width", "100", *options])
+
+
+def test_check_accepts_valid_records_and_counts_them(write, capsys):
+    path = write(
+        {"prompt": "Drinks?", "annotated": TEA, "answer": TEA_PLAIN},
+        "",
+        {"messages": [{"role": "user", "content": "Hi"}], "annotated": "Hello there."},
+    )
+    assert check(path) == 0
+    out = capsys.readouterr().out
+    assert "2, 2 valid, 0 invalid" in out
+    assert "50.0% of the valid (1)" in out
+    assert "0: 1, 2: 1" in out  # nesting depth
+    assert "estimates exact       66.7%" in out  # roast's is 5, which rounds up to 10
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"prompt": "x",', "not JSON: "),
+        ("[]", "expected an object"),
+        ('{"annotated": "a"}', "neither 'prompt' nor 'messages'"),
+        ('{"prompt": 1, "annotated": "a"}', "prompt: expected a string, got a number"),
+        ('{"prompt": "x", "annotate": "a"}', "no key 'annotated'; keys here: 'prompt', 'annotate'"),
+        ('{"prompt": "x", "annotated": null}', "no key 'annotated'"),
+        (
+            '{"prompt": "x", "annotated": "a\\nb <sync/></async>"}',
+            "annotated: line 2, column 10: expected no </async>",
+        ),
+        (
+            '{"prompt": "x", "annotated": "<promise topic=\\"t\\" tokens=\\"7\\"/>"}',
+            "expected a positive multiple of 10",
+        ),
+        (
+            '{"prompt": "x", "annotated": "ab", "answer": "aB"}',
+            "differ at character 2, expected 'B', got 'b'",
+        ),
+        ('{"prompt": "x", "annotated": "a", "answer": "ab"}', "differ at character 2, expected 'b', got ''"),
+        ('{"messages": [], "annotated": "a"}', "messages: expected a list of objects"),
+        (
+            '{"messages": [{"role": "user"}], "annotated": "a"}',
+            "expected 'role' and 'content' in each message",
+        ),
+        ('{"prompt": "\\ud800", "annotated": "a"}', "half of a surrogate pair"),
+    ],
+)
+def test_check_names_each_bad_line_and_goes_on(write, capsys, line, expected):
+    good = {"prompt": "x", "annotated": "a"}
+    path = write(good, line, good)
+    assert check(path) == 1
+    out = capsys.readouterr().out
+    assert f"{path}:2: " in out
+    assert expected in out
+    assert "3, 2 valid, 1 invalid" in out
+
+
+def test_check_survives_bytes_and_nesting_that_no_record_has(tmp_path, capsys):
+    path = tmp_path / "a.jsonl"
+    deep = '<promise topic="x" tokens="10"/><async>' * 3000 + "</async>" * 3000
+    record = json.dumps({"prompt": "x", "annotated": deep}).encode()
+    path.write_bytes(b"\xef\xbb\xbf" + record + b'\n{"prompt": "\xff"}\n' + b"[" * 100_000 + b"\n")
+    assert check(path) == 1
+    out = capsys.readouterr().out
+    assert f"{path}:1: annotated: chunks are nested too deeply" in out
+    assert f"{path}:2: byte 13 is not UTF-8" in out
+    assert f"{path}:3: " in out
+
+
+def test_check_reads_another_field(write):
+    assert check(write({"prompt": "x", "output": "a"}), "--field", "output") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "expected"),
+    [
+        (["check", "FILE"], None, "cannot be read (No such file or directory)"),
+        (["check", "FILE"], "\n", "holds no records"),
+        (["check", "FILE", "--tokenizer", "no/such"], "{}", "no such directory; expected atlas, words, or a"),
+        (["check", "FILE", "--tokenizer", "."], "{}", "no tokenizer could be read there"),
+        (["show", "FILE"], "\n", "is empty"),
+        (["show", "FILE", "--record", "2"], '{"prompt": "x", "annotated": "a"}', "has 1 records"),
+        (["show", "FILE", "--record", "2"], "plain text", "is one answer in text form"),
+        (["show", "FILE"], '\n{"prompt": "x"}', "FILE:2: no key 'annotated'"),
+        (["show", "FILE"], "a</async>", "FILE: line 1, column 2: expected no </async> outside a chunk"),
+    ],
+)
+def test_misuse_is_one_line(tmp_path, monkeypatch, arguments, content, expected):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / "FILE").write_text(content)
+    with pytest.raises(UserError) as caught:
+        run([*arguments[:2], "--tokenizer", "words", *arguments[2:]])
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_arguments_exit_with_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        run(["show", "--width", "0"])
+    assert caught.value.code == 2
+    assert "'0' is not a positive integer" in capsys.readouterr().err
+
+
+def test_show_draws_every_thread_of_a_record(write, capsys):
+    assert (
+        show(
+            write({"prompt": "Hi", "annotated": "a"}, {"prompt": "Drinks?", "annotated": TEA}),
+            "--record",
+            "2",
+        )
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "prompt: Drinks?"
+    drawn = {line.split()[0]: line for line in lines[3:7]}
+    assert list(drawn) == ["main", "tea", "coffee", "roast"]
+    assert drawn["main"].count("┳") == 2
+    assert drawn["main"].count("◆") == 1
+    assert "·" in drawn["main"]
+    assert drawn["coffee"].count("┳") == 1
+    assert drawn["tea"].endswith("17/20 tokens")
+    assert "critical path" in lines[-3]
+
+
+def test_show_reads_one_answer_in_text_form_from_stdin():
+    done = subprocess.run(
+        [sys.executable, "-m", "pasta.cli", "show", "--tokenizer", "words", "--width", "60"],
+        input=TEA, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    assert "coffee" in done.stdout
+    assert "\033" not in done.stdout
+    assert all(len(line) <= 60 for line in done.stdout.splitlines()[:5])
+
+
+def test_show_falls_back_to_ascii():
+    done = subprocess.run(
+        [sys.executable, "-m", "pasta.cli", "show", "--tokenizer", "words", "--width", "60"],
+        input=TEA.encode(), capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert b"====+" in done.stdout
+
+
+def test_the_command_counts_with_the_packaged_tokenizer_by_default(write):
+    path = write({"prompt": "Drinks?", "annotated": TEA, "answer": TEA_PLAIN})
+    done = subprocess.run(
+        [sys.executable, "-m", "pasta.cli", "check", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1, 1 valid, 0 invalid" in done.stdout
+    assert re.search(r"tokens counted with +(atlas|words)$", done.stdout, re.MULTILINE)
+
+
+def test_tokens_are_counted_with_any_tokenizer(write, tmp_path, capsys):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({character: i for i, character in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="</s>", clean_up_tokenization_spaces=False
+    )
+    fast.save_pretrained(tmp_path / "bytes")
+    path = write({"prompt": "x", "annotated": "four<sync/>"})
+    assert run(["check", str(path), "--tokenizer", str(tmp_path / "bytes")]) == 0
+    assert "tokens an answer      mean 5.0" in capsys.readouterr().out

@@ -1,0 +1,97 @@
+import re
+
+import pytest
+
+from pasta.cli.counting import WordTokenizer, measure
+from pasta.cli.timeline import Lane, lanes_of, render_lanes, render_timeline, to_ascii
+from pasta.interpreter import Interpreter, Limits
+from pasta.lang import Codec, parse
+
+TWO = (
+    'a b<promise topic="one" tokens="10"/><async> c d e f</async><promise topic="two" tokens="10"/><async> g</async>'
+    "<sync/> h"
+)
+
+
+def counts_of(text):
+    return measure(parse(text), Codec(WordTokenizer()))
+
+
+def test_one_column_is_one_step_where_there_is_room():
+    counts = counts_of(TWO)
+    main, one, two = render_timeline(counts.trace, 100, topics=counts.topics).splitlines()[1:]
+    # a, b, and a promise of five tokens: the first fork is at step 7, the second five steps later, the sync at 13,
+    # and its wait ends with step 14.
+    assert main.split()[1] == "━━━━━━┳━━━━┳━◆━━"
+    assert main.index("┳") + 1 == one.index("╰")
+    assert main.rindex("┳") + 1 == two.index("╰")
+    assert one.count("━") == 3  # four words and the closing tag, of which the ends are drawn as such
+
+
+def test_a_join_that_waits_for_nothing_is_marked_when_the_sync_is_known():
+    counts = counts_of("a<sync/> b")
+    assert "◆" not in render_timeline(counts.trace)
+    assert "◆" in render_timeline(counts.trace, sync_id=counts.sync_id)
+
+
+def test_lanes_stand_in_reading_order_with_their_figures():
+    nested = 'x<promise topic="one" tokens="20"/><async> c<promise topic="in" tokens="10"/><async> d</async></async> e'
+    lanes = lanes_of(counts_of(nested + '<promise topic="two" tokens="10"/><async> g</async>').trace)
+    assert [lane.depth for lane in lanes] == [0, 1, 2, 1]
+    assert lanes[2].start == lanes[1].forks[0]
+    assert lanes[0].forks == (lanes[1].start, lanes[3].start)
+
+
+def test_seconds_come_from_the_driver_s_clock():
+    codec = Codec(WordTokenizer())
+    ids = [*codec.encode(parse('a<promise topic="t" tokens="10"/><async> b</async><sync/> c')), codec.eos_id]
+    interpreter = Interpreter(codec.grammar, Limits(), ())
+    clock, stack = 100.0, [0]
+    for token in ids:
+        if token == codec.control.async_open:
+            stack.append(1)
+            continue
+        clock += 0.5
+        interpreter.emit(stack[-1], token, clock)
+        if token == codec.control.async_close:
+            stack.pop()
+    main, chunk = lanes_of(interpreter.trace(), unit="seconds", origin=100.0)
+    assert (main.start, main.end) == (0.0, clock - 100.0)
+    assert chunk.start == main.forks[0] == 3.0
+    assert chunk.end == 4.0
+    assert "│0 s" in render_timeline(interpreter.trace(), unit="seconds")
+
+
+@pytest.mark.parametrize("width", [1, 40, 57, 100, 300])
+def test_a_drawing_keeps_to_its_width(width):
+    counts = counts_of(TWO.replace(" c d e f", " word" * 500))
+    for line in render_timeline(counts.trace, width, topics=counts.topics).splitlines():
+        assert len(line) <= max(width, 40)
+
+
+def test_labels_are_cut_and_cleaned_for_the_terminal():
+    lanes = [Lane("\033[2J" + "x" * 90, 0, 5, 5), Lane("日本語", 0, 5, 5, depth=1)]
+    drawn = render_lanes(lanes, 60)
+    assert "\033" not in drawn
+    assert "…" in drawn
+    first, second = drawn.splitlines()[1:]
+    assert first.index("━") == second.index("╰") + 3  # each wide character takes two columns
+
+
+def test_colour_only_adds_escapes():
+    counts = counts_of(TWO)
+    plain = render_timeline(counts.trace, 80, topics=counts.topics)
+    colored = render_timeline(counts.trace, 80, True, topics=counts.topics)
+    assert colored != plain
+    assert re.sub(r"\033\[\d*m", "", colored) == plain
+
+
+def test_an_empty_timeline_and_empty_threads_can_be_drawn():
+    assert render_lanes([], 80).strip() == ""
+    assert "main" in render_lanes([Lane("main", 0, 0, 0)], 80)
+    assert "chunk" in render_lanes([Lane("main", 0, 9, 9), Lane("chunk", 9, 9, 0, depth=1)], 80)
+
+
+def test_ascii_has_no_other_characters():
+    counts = counts_of(TWO)
+    assert to_ascii(render_timeline(counts.trace, 80, topics=("é", "ü", "…"))).isascii()

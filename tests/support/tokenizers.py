@@ -1,0 +1,84 @@
+"""Real tokenizers of every kind that the codec must serve, built here in a moment."""
+
+import functools
+import io
+import tempfile
+from pathlib import Path
+
+import sentencepiece
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import ByT5Tokenizer, LlamaTokenizer, PreTrainedTokenizerFast
+
+from pasta.lang import Codec, add_control_tokens
+
+TEXT = [
+    "The capital of France is Paris. It lies on the Seine.\n- Japan: the capital is Tokyo.",
+    "1. First, heat the water.\n2. Then add salt (10 g).\n\nIn short: <b>boil</b> it.<br/>",
+    'A list: "quoted", x < y > z, 100% of é, ß, 日本. \\frac{1}{2} \\\\',
+]
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}"
+    "{% if m['role'] == 'assistant' %}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+MARKERS = ["<|end|>", "<|user|>", "<|assistant|>"]
+
+
+@functools.cache
+def byte_level() -> PreTrainedTokenizerFast:
+    """A fast byte-level BPE, as GPT-2, Llama 3 and Qwen have."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, special_tokens=MARKERS, initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(TEXT * 5, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|end|>", additional_special_tokens=MARKERS[1:]
+    )
+    return _finished(tokenizer)
+
+
+@functools.cache
+def sentencepiece_bpe() -> LlamaTokenizer:
+    """SentencePiece BPE with byte fallback and a dummy prefix space, as Llama 2 and Mistral have."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT * 20),
+        model_writer=model,
+        vocab_size=400,
+        model_type="bpe",
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "tokenizer.model").write_bytes(model.getvalue())
+        tokenizer = LlamaTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": MARKERS, "eos_token": "<|end|>"})
+    return _finished(tokenizer)
+
+
+@functools.cache
+def slow_bytes() -> ByT5Tokenizer:
+    """A slow tokenizer, written in Python."""
+    tokenizer = ByT5Tokenizer(extra_ids=0)
+    tokenizer.add_special_tokens({"additional_special_tokens": MARKERS, "eos_token": "<|end|>"})
+    return _finished(tokenizer)
+
+
+KINDS = {"byte-level": byte_level, "sentencepiece": sentencepiece_bpe, "slow": slow_bytes}
+
+
+@functools.cache
+def codec(kind: str = "byte-level") -> Codec:
+    return Codec(KINDS[kind]())
+
+
+def _finished(tokenizer):
+    tokenizer.chat_template = TEMPLATE
+    add_control_tokens(tokenizer)
+    return tokenizer

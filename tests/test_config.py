@@ -1,0 +1,247 @@
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from pasta.config import ConfigError, fingerprint, load_config, parse_config, read_yaml, to_dict
+from pasta.errors import UserError
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    learning_rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.98)
+    kind: Literal["adam", "sgd"] = "adam"
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise UserError(f"learning_rate: {self.learning_rate}, expected a positive number")
+
+
+@dataclass(frozen=True)
+class Source:
+    path: Path
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Config:
+    name: str
+    steps: int = 5
+    seed: int | None = None
+    shuffle: bool = True
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    second: Optimizer | None = None
+    sources: list[Source] = field(default_factory=list)
+
+
+class Model(BaseModel):
+    name: str
+    inner: Optimizer = Optimizer()
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text: str, *overrides: str, cls=Config):
+        path = tmp_path / "a.yaml"
+        path.write_text(text)
+        return load_config(path, cls, overrides)
+
+    return load
+
+
+@pytest.fixture
+def message(load):
+    def message(text: str, *overrides: str, cls=Config) -> str:
+        with pytest.raises(ConfigError) as caught:
+            load(text, *overrides, cls=cls)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return message
+
+
+def test_a_file_fills_nested_dataclasses(load):
+    config = load("name: a\noptimizer: {betas: [0.8, 0.9]}\nsources: [{path: x/y}]\n")
+    assert config == Config("a", optimizer=Optimizer(betas=(0.8, 0.9)), sources=[Source(Path("x/y"))])
+
+
+def test_pydantic_models_are_configurations_too(load, message):
+    assert load("name: a\ninner: {kind: sgd}", cls=Model).inner.kind == "sgd"
+    assert "did you mean 'inner'" in message("name: a\niner: {}", cls=Model)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("2e-3", 2e-3), ("1E5", 1e5), (".5", 0.5), ("3", 3.0), ("1.", 1.0)]
+)
+def test_floats_are_read_as_people_write_them(load, text, value):
+    assert load(f"name: a\noptimizer: {{learning_rate: {text}}}").optimizer.learning_rate == value
+
+
+def test_yaml_is_version_1_2(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("a: no\nb: 010\nc: 0x10\nd: 2024-01-01\ne: 1:30\nf: ~\ng: .inf\nh: 'true'\ni: TRUE\n")
+    values = read_yaml(path)
+    assert values == {
+        "a": "no", "b": 10, "c": 16, "d": "2024-01-01", "e": "1:30", "f": None,
+        "g": float("inf"), "h": "true", "i": True,
+    }  # fmt: skip
+
+
+def test_anchors_and_merge_keys_work(load):
+    config = load("name: a\noptimizer: &o {kind: sgd}\nsecond: {<<: *o, learning_rate: 1}")
+    assert config.second == Optimizer(1.0, kind="sgd")
+
+
+def test_overrides_are_applied_on_top(load):
+    config = load(
+        "name: a\nsources: [{path: x}]",
+        "optimizer.learning_rate=1e-4",
+        "second.kind=sgd",
+        "sources.0.weight=2",
+    )
+    assert config.optimizer.learning_rate == 1e-4
+    assert config.second == Optimizer(kind="sgd")
+    assert config.sources[0].weight == 2.0
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: a\noptimizer: {learning_rte: 1}", "a.yaml: optimizer: unknown key 'learning_rte' (did you mean "),
+        ("name: a\nsecond: {knd: adam}", "second: unknown key 'knd' (did you mean 'kind'?)"),
+        ("name: a\nsources: [{pth: x}]", "sources.0: unknown key 'pth' (did you mean 'path'?)"),
+        ("name: a\nzzz: 1", "unknown key 'zzz' (known keys: name, optimizer, second, "),
+        ("steps: 3", "a.yaml: missing key 'name'"),
+        ("name: a\nsources: [{weight: 1}]", "missing key 'sources.0.path'"),
+        ("name: 5", "a.yaml: name: expected a valid string, got 5"),
+        ("name: a\nsteps: '5'", "steps: expected a valid integer, got '5'"),
+        ("name: a\nsteps: true", "steps: expected a valid integer, got True"),
+        ("name: a\nsteps: 1.5", "steps: expected a valid integer"),
+        ("name: a\nshuffle: 1", "shuffle: expected a valid boolean, got 1"),
+        ("name: a\nshuffle: yes", "shuffle: expected a valid boolean, got 'yes'"),
+        ("name: a\nseed: x", "seed: expected a valid integer, got 'x'"),
+        ("name: a\noptimizer: {kind: adm}", "optimizer.kind: expected 'adam' or 'sgd', got 'adm'"),
+        ("name: a\noptimizer: 3", "optimizer: expected a mapping of keys to values, got 3"),
+        ("name: a\noptimizer: {learning_rate: -1}", "optimizer: learning_rate: -1.0, expected a positive number"),
+        ("", "a.yaml: is empty; expected a mapping of keys to values"),
+        ("# nothing\n", "a.yaml: is empty"),
+        ("- a", "a.yaml: expected a mapping of keys to values, got ['a']"),
+        ("name: a\nname: b", "a.yaml:2:1: key 'name' is given twice"),
+        ("name: a\noptimizer: {kind: adam, kind: sgd}", "key 'kind' is given twice"),
+        ("name: [a", "a.yaml:1:9: expected ',' or ']'"),
+        ("name: !!python/name:os.system x", "could not determine a constructor"),
+        ("? [a]\n: 1", "unhashable key"),
+        ("name: *x", "undefined alias 'x'"),
+        ("name: \x00", "a.yaml: not YAML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_names_it(message, text, expected):
+    assert expected in message(text)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        (
+            "optimizer.learning_rate=abc",
+            "override 'optimizer.learning_rate=abc': optimizer.learning_rate: expected a",
+        ),
+        (
+            "optimizer.learning_rte=1",
+            "override 'optimizer.learning_rte=1': optimizer: unknown key 'learning_rte'",
+        ),
+        ("name.b=1", "'name' in"),
+        ("name", "override 'name': expected key=value"),
+        ("a..b=1", "expected key=value"),
+        ("sources.0.weight=1", "which has no '0'"),
+        ("steps=[1", "override 'steps=[1':1:3: expected"),
+    ],
+)
+def test_a_mistake_in_an_override_names_the_override(message, override, expected):
+    assert expected in message("name: a\nsources: []", override)
+
+
+def test_a_missing_or_unreadable_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nothing\.yaml: no such file"):
+        load_config(tmp_path / "nothing.yaml", Config)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path, Config)
+    (tmp_path / "b.yaml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"cannot be read \(not UTF-8 text\)"):
+        load_config(tmp_path / "b.yaml", Config)
+
+
+def test_values_that_no_file_can_hold_are_refused():
+    with pytest.raises(ConfigError, match="expected plain values"):
+        parse_config({"name": object()}, Config, "here")
+
+
+def test_to_dict_reads_back_to_an_equal_configuration(load):
+    config = load("name: a\nsources: [{path: x/y}]\nsecond: {kind: sgd}")
+    assert parse_config(to_dict(config), Config, "here") == config
+
+
+def test_a_fingerprint_depends_on_values_alone(load):
+    assert fingerprint(load("name: a\nsteps: 5\n")) == fingerprint(load("steps: 0x5\nname: 'a'\n"))
+    assert fingerprint(load("name: a")) != fingerprint(load("name: b"))
+    # Stable across processes and releases: a changed fingerprint makes every stage of a pipeline run again.
+    assert fingerprint({"b": [1, 2.5], "a": "é"}) == fingerprint({"a": "é", "b": (1, 2.5)})
+    assert fingerprint({"a": 1}) == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
+
+
+@given(st.floats(allow_nan=False))
+def test_every_float_survives_yaml(value):
+    from pasta.config import _parse_yaml
+
+    text = repr(value).replace("inf", ".inf")
+    assert float(_parse_yaml(text, "here")) == value
+
+
+MAIN = """
+import sys
+from pasta.entrypoint import run_main
+from pasta.errors import UserError
+def main():
+    {body}
+run_main(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "stderr"),
+    [
+        ("raise UserError('a.yaml: two\\nlines')", 2, "error: a.yaml: two lines\n"),
+        ("raise KeyboardInterrupt", 130, "interrupted\n"),
+        ("return 1", 1, ""),
+        ("return None", 0, ""),
+    ],
+)
+def test_a_command_ends_with_its_exit_code_and_at_most_one_line(body, code, stderr):
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN.format(body=body)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, stderr)
+
+
+def test_a_reader_that_goes_away_ends_a_command_quietly():
+    script = MAIN.format(body="print('x\\n' * 1_000_000)")
+    done = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$0" -c "$1" | head -1', sys.executable, script],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (141, "x\n", "")
+
+
+def test_a_bug_keeps_its_stack_trace():
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN.format(body="1 / 0")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr

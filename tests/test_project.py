@@ -1,0 +1,183 @@
+"""What must stay true of the repository as a whole: its walls, its set-up, its size."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ROOT / "platform" / "pasta"
+MAX_LINES = 400
+
+# What a package may import: of this project, and of others (None: anything; numpy comes with transformers).
+# The list runs one way.
+HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "pydantic", "numpy", "datasets", "wandb"}
+WALLS: dict[str, tuple[set[str], set[str] | None]] = {
+    "lang": ({"lang", "errors"}, set()),
+    "interpreter": ({"interpreter", "lang", "errors"}, set()),
+    "engine": (
+        {"engine", "interpreter", "lang", "errors"},
+        {"torch", "transformers", "numpy", "safetensors"},
+    ),
+    "data": ({"data", "interpreter", "lang", "errors", "config"}, None),
+    "training": ({"training", "data", "engine", "interpreter", "lang", "errors", "config", "tracking"}, None),
+    "evaluation": (
+        {"evaluation", "engine", "data", "interpreter", "lang", "errors", "config", "tracking"},
+        None,
+    ),
+    "cli": ({"cli", "data", "interpreter", "lang", "errors", "entrypoint"}, None),
+}
+
+
+def sources(*folders: Path) -> list[Path]:
+    return sorted(file for folder in folders for file in folder.rglob("*.py"))
+
+
+def imports(file: Path) -> set[str]:
+    """Dotted names of the modules that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_platform_does_not_shadow_the_standard_library():
+    assert not (ROOT / "platform" / "__init__.py").exists()
+    code = "import platform; print(platform.machine())"
+    machine = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert machine.stdout.strip()
+
+
+def test_the_top_level_is_the_design_s():
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tracked.returncode or not tracked.stdout:
+        pytest.skip("not a git checkout")
+    folders = {line.partition("/")[0] for line in tracked.stdout.splitlines() if "/" in line}
+    assert folders <= {".ci", "configs", "docker", "jobs", "platform", "serve", "tests"}
+
+
+@pytest.mark.parametrize("package", WALLS)
+def test_imports_stay_inside_the_walls(package):
+    ours, others = WALLS[package]
+    for file in sources(LIBRARY / package):
+        for module in imports(file):
+            if top(module) == "pasta":
+                assert (module.split(".") + [""])[1] in ours | {"", "__version__"}, f"{file} imports {module}"
+            elif others is not None:
+                standard = top(module) in sys.stdlib_module_names
+                assert standard or top(module) in others, f"{file} imports {module}"
+            assert top(module) not in {"jobs", "serve"}, f"{file} imports {module}"
+
+
+def test_ray_is_imported_in_jobs_and_serve_only():
+    for file in sources(LIBRARY):
+        assert "ray" not in {top(module) for module in imports(file)}, f"{file} imports ray"
+
+
+def test_the_language_and_the_interpreter_load_without_heavy_packages():
+    code = f"import sys, pasta.lang, pasta.interpreter, pasta.entrypoint; print(*sorted({HEAVY} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert loaded.stdout.strip() == ""
+
+
+def test_the_library_reads_neither_arguments_nor_the_environment():
+    outside = re.compile(r"\bos\.environ\b|\bos\.getenv\b|\bargparse\b|\bsys\.argv\b")
+    for file in sources(*(LIBRARY / package for package in WALLS if package != "cli")):
+        # A module may be a command too; its main function is not the library.
+        library = file.read_text(encoding="utf-8").partition("\ndef main(")[0]
+        assert not outside.search(library), file
+
+
+def test_every_package_of_the_library_is_one():
+    for folder in {file.parent for file in sources(LIBRARY)}:
+        assert (folder / "__init__.py").exists(), f"{folder} has no __init__.py"
+
+
+def test_files_stay_short():
+    for file in sources(LIBRARY, ROOT / "jobs", ROOT / "serve"):
+        lines = len(file.read_text(encoding="utf-8").splitlines())
+        assert lines <= MAX_LINES, f"{file} has {lines} lines"
+
+
+def test_nothing_is_left_to_do():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    for file in sources(LIBRARY, ROOT / "jobs", ROOT / "serve"):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            assert not marks.search(line), f"{file}:{number}: {line.strip()}"
+
+
+def test_make_names_only_what_exists():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for module in re.findall(r"python -m (jobs\.[\w.]+)", text):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), f"Makefile runs {module}"
+    for path in re.findall(r"\bconfigs/\S+\.yaml", text):
+        assert (ROOT / path).exists(), f"Makefile reads {path}"
+    targets = set(re.findall(r"^([a-z]+):", text, re.MULTILINE))
+    assert targets >= {"demo", "test", "lint", "serve", "train", "clean", "help"}
+
+
+def requirements(text: str) -> dict[str, str]:
+    pins = re.findall(r"^\s*\"?([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s\",;]+)", text, re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pins}
+
+
+def test_the_lock_holds_every_pin_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = requirements(
+        "\n".join([*project["dependencies"], *(line for extra in extras for line in extra)])
+    )
+    assert len(wanted) >= 20
+    locked = requirements((ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    assert {name: locked.get(name) for name in wanted} == wanted
+
+
+def test_the_lock_is_exact_and_belongs_to_no_machine():
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        # No addresses, no paths, no local versions such as +cpu: a name and a version.
+        assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line), line
+
+
+def test_all_configuration_is_yaml_that_can_be_read():
+    from pasta.config import read_yaml
+
+    for file in (ROOT / "configs").rglob("*"):
+        if file.is_file() and file.suffix != ".json":  # DeepSpeed's own format
+            assert file.suffix == ".yaml", file
+            assert read_yaml(file)
+
+
+def test_the_licence_is_apache_2():
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").split()[:4] == [
+        "Apache",
+        "License",
+        "Version",
+        "2.0,",
+    ]
+
+
+def test_the_library_is_imported_from_this_checkout():
+    import pasta
+
+    assert Path(pasta.__file__).resolve() == LIBRARY / "__init__.py"
