@@ -357,7 +357,6 @@ class Interpreter:
 
     def response_ids(self, thread: int = 0) -> list[int]:
         """The response's token ids in storage order (so far); for a chunk, between its tags, ``</async>`` last."""
-        t = self.threads[thread]
         return stored_ids(self.threads, thread, self.grammar.control.async_open)
 
     def drive(self, thread: int, ids: Sequence[int], time: float = 0.0) -> tuple[Action, ...]:

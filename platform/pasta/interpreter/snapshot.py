@@ -52,6 +52,5 @@ class Snapshot:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Snapshot":
         """The inverse of :meth:`to_dict`."""
-        return cls(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        )
+        lists = {key: tuple(values[key]) for key in ("token_ids", "positions", "segments", "sees", "path")}
+        return cls(start_position=int(values["start_position"]), **lists)

@@ -1,0 +1,170 @@
+"""The asyncio façade: a thread runs the engine's steps, coroutines submit, stream and cancel."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from pasta.engine.engine import Engine
+from pasta.engine.request import DoneEvent, Event, Request
+
+
+class EngineStopped(RuntimeError):
+    """The engine was stopped, or its step failed, while a request was under way."""
+
+
+class AsyncEngine:
+    """Runs an ``Engine`` in a thread of its own. All methods are for one event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._queues: dict[str, asyncio.Queue[list[Event] | BaseException]] = {}
+        self._commands: list[Callable[[], None]] = []
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Start the thread."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._run, name="pasta-engine", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread; open streams raise ``EngineStopped``."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        self._fail_all(EngineStopped("the engine was stopped"))
+
+    async def submit(self, request: Request) -> str:
+        """Queue a request; returns its id. Raises ``UserError`` if it can never fit."""
+        request_id: str = await self._call(lambda: self._submit(request))
+        return request_id
+
+    async def events(self, request_id: str) -> AsyncIterator[list[Event]]:
+        """The events of a submitted request, in batches of whatever has come, ``DoneEvent`` last.
+
+        Leaving the iteration early cancels the request.
+        """
+        queue = self._queues[request_id]
+        finished = False
+        try:
+            while not finished:
+                batch = await queue.get()
+                if isinstance(batch, BaseException):
+                    finished = True
+                    raise batch
+                while not queue.empty():
+                    more = queue.get_nowait()
+                    if isinstance(more, BaseException):
+                        raise more
+                    batch = batch + more
+                finished = isinstance(batch[-1], DoneEvent)
+                yield batch
+        finally:
+            self._queues.pop(request_id, None)
+            if not finished:
+                self._post(lambda: self.engine.cancel(request_id))
+
+    async def stream(self, request: Request) -> AsyncIterator[Event]:
+        """Submit and iterate over single events."""
+        request_id = await self.submit(request)
+        batches = self.events(request_id)
+        try:
+            async for batch in batches:
+                for event in batch:
+                    yield event
+        finally:
+            await batches.aclose()  # type: ignore[attr-defined]
+
+    async def cancel(self, request_id: str) -> bool:
+        """Stop a request between two steps; its stream ends with a ``DoneEvent`` of reason cancelled."""
+        return bool(await self._call(lambda: self._cancel(request_id)))
+
+    async def absorb(self, request_id: str, thread: int, response_ids: Sequence[int]) -> None:
+        """Give a request a chunk that was decoded elsewhere. Raises ``UserError`` if the request is gone."""
+        await self._call(lambda: self._dispatch(self.engine.absorb(request_id, thread, response_ids)))
+
+    # -- on the engine's thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not (self._commands or self._stopping or self.engine.has_work):
+                    self._wake.wait()
+                if self._stopping:
+                    return
+                commands, self._commands = self._commands, []
+            for command in commands:
+                command()
+            try:
+                if self.engine.has_work:
+                    self._dispatch(self.engine.step())
+            except Exception as error:
+                failure = EngineStopped(f"the engine's step failed: {error}")
+                failure.__cause__ = error
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(self._fail_all, failure)
+                return
+
+    def _submit(self, request: Request) -> str:
+        request_id = self.engine.submit(request)
+        self._queues[request_id] = asyncio.Queue()
+        return request_id
+
+    def _cancel(self, request_id: str) -> bool:
+        found = self.engine.cancel(request_id)
+        if found:
+            self._dispatch([DoneEvent(request_id, 0.0, self.engine.num_steps, 0, "cancelled", None)])
+        return found
+
+    def _dispatch(self, events: list[Event]) -> None:
+        by_request: dict[str, list[Event]] = {}
+        for event in events:
+            by_request.setdefault(event.request_id, []).append(event)
+        if by_request:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._deliver, by_request)
+
+    # -- between the two -------------------------------------------------------------------------------
+
+    def _deliver(self, by_request: dict[str, list[Event]]) -> None:
+        for request_id, events in by_request.items():
+            if (queue := self._queues.get(request_id)) is not None:
+                queue.put_nowait(events)
+
+    def _fail_all(self, failure: BaseException) -> None:
+        self._stopping = True
+        for queue in self._queues.values():
+            queue.put_nowait(failure)
+
+    def _post(self, command: Callable[[], Any]) -> None:
+        with self._wake:
+            self._commands.append(command)
+            self._wake.notify()
+
+    async def _call(self, function: Callable[[], Any]) -> Any:
+        """Run a function on the engine's thread, between two steps."""
+        if self._stopping or self._loop is None:
+            raise EngineStopped("the engine is not running")
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(method: Callable[[Any], None], value: Any) -> None:
+            if not future.done():
+                method(value)
+
+        def command() -> None:
+            assert self._loop is not None
+            try:
+                value = function()
+            except Exception as error:
+                self._loop.call_soon_threadsafe(settle, future.set_exception, error)
+            else:
+                self._loop.call_soon_threadsafe(settle, future.set_result, value)
+
+        self._post(command)
+        return await future

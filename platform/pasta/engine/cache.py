@@ -1,0 +1,65 @@
+"""The key-value cache: a fixed block of memory, one stretch a slot, tokens in the order they come."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+
+class LaneCache(Cache):
+    """Keys and values of ``num_slots`` requests, ``slot_tokens`` tokens each (and one scratch token).
+
+    All threads of a request share its slot: which token belongs to which thread is the mask's business, so
+    a fork or a join moves nothing. Padding is written to the scratch token, which no mask ever shows.
+    Memory: 2 · layers · heads · num_slots · (slot_tokens + 1) · head_dim elements.
+    """
+
+    def __init__(
+        self, config: Any, num_slots: int, slot_tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__(layers=[])
+        self.num_slots, self.slot_tokens = num_slots, slot_tokens
+        heads = config.num_key_value_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = (heads, num_slots * (slot_tokens + 1), head_dim)
+        # One tensor a layer: a stacked one is copied whole by compiled in-place writes.
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)]
+        self.values = [
+            torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)
+        ]
+        self.first_slot = 0
+        self.index = torch.zeros(0, dtype=torch.long, device=device)
+        self.window: Tensor | None = None
+
+    def place(self, first_slot: int, index: Tensor, window: Tensor) -> None:
+        """Where the next forward writes: ``index`` [B·Q] counts tokens over all slots.
+
+        Slots ``first_slot … first_slot + B`` take part; its ``window`` is any tensor whose last dimension
+        says how many tokens of each are read (a tensor, so that a traced forward keeps it variable).
+        """
+        self.first_slot, self.index, self.window = first_slot, index, window
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Write keys and values [B, H, Q, D]; return those of each slot's first T tokens [B, H, T, D]."""
+        return self._write(self.keys[layer_idx], key_states), self._write(
+            self.values[layer_idx], value_states
+        )
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Always 0: positions and masks are given explicitly."""
+        return 0
+
+    def _write(self, block: Tensor, states: Tensor) -> Tensor:
+        assert self.window is not None
+        heads, _, head_dim = block.shape
+        block.index_copy_(1, self.index, states.transpose(0, 1).reshape(heads, -1, head_dim))
+        slots = block.view(heads, self.num_slots, self.slot_tokens + 1, head_dim).transpose(0, 1)
+        batch = slots[self.first_slot : self.first_slot + states.shape[0]]
+        return batch[:, :, : self.window.shape[-1]]
+
+    def data_pointers(self) -> list[int]:
+        """Addresses of the blocks: they never change, since nothing is ever moved or copied."""
+        return [block.data_ptr() for block in (*self.keys, *self.values)]

@@ -1,0 +1,219 @@
+"""The engine: every step is one forward over the live lanes of all requests.
+
+    step:  admit waiting requests  →  prefill a chunk  →  forward all lanes  →  choose  →  interpret
+
+All state of a response is its interpreter's; all state of the cache is the runner's.
+"""
+
+import dataclasses
+import itertools
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from pasta.engine.loading import LoadedModel
+from pasta.engine.request import DoneEvent, EngineConfig, Event, Request, Result
+from pasta.engine.runner import Runner
+from pasta.engine.sampling import ConstraintTable, choose, uniform
+from pasta.engine.slot import Slot
+from pasta.errors import UserError
+from pasta.interpreter import Constraint, ConstraintError, Feed, Limits
+
+_NOTHING = Constraint("none", frozenset())
+
+
+class Engine:
+    """Decodes requests on one model. Not thread-safe: one thread calls it (see ``AsyncEngine``)."""
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig | None = None) -> None:
+        self.loaded = loaded
+        self.config = config or EngineConfig()
+        self.codec = loaded.codec
+        self.runner = Runner(loaded, self.config)
+        rows = loaded.model.config.vocab_size
+        self._table = ConstraintTable(self.codec.grammar, rows, loaded.model.device)
+        self._slots: list[Slot | None] = [None] * self.config.num_slots
+        self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
+        self._numbers = itertools.count()
+        self._next_bulk = 0
+        self.num_steps = 0
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> str:
+        """Queue a request; returns its id. Raises ``UserError`` if it can never fit."""
+        request_id = request.request_id or f"request-{next(self._numbers)}"
+        if any(slot and slot.request.request_id == request_id for slot in self._slots) or any(
+            waiting[0] == request_id for waiting in self._waiting
+        ):
+            raise UserError(f"request_id: {request_id!r} is in use; expected a new one")
+        limits = self.fit(request)
+        self._waiting.append(
+            (request_id, request.replace(request_id=request_id), limits, time.perf_counter())
+        )
+        return request_id
+
+    def fit(self, request: Request) -> Limits:
+        """The request's limits within the model's context and the cache of a slot.
+
+        Raises ``UserError`` if the prompt leaves no room for an answer.
+        """
+        prompt = len(request.prompt_ids) if request.snapshot is None else len(request.snapshot.token_ids)
+        context = min(self.config.slot_tokens, self.loaded.max_positions)
+        if prompt < 1:
+            raise UserError("prompt: it is empty, expected at least one token")
+        room = context - prompt - 1
+        if room < 1:
+            raise UserError(f"prompt: {prompt} tokens, but the context holds {context}; shorten the prompt")
+        if request.forced is not None and len(request.forced) > room:
+            raise UserError(
+                f"forced response: {len(request.forced)} tokens, but the context leaves room for {room}"
+            )
+        return dataclasses.replace(
+            request.limits,
+            max_tokens=min(request.limits.max_tokens, room),
+            max_positions=min(request.limits.max_positions, self.loaded.max_positions),
+        )
+
+    def cancel(self, request_id: str) -> bool:
+        """Stop a request and free its cache; whether it was there."""
+        for number, slot in enumerate(self._slots):
+            if slot and slot.request.request_id == request_id:
+                self._free(number)
+                return True
+        for waiting in self._waiting:
+            if waiting[0] == request_id:
+                self._waiting.remove(waiting)
+                return True
+        return False
+
+    def absorb(self, request_id: str, thread: int, response_ids: Sequence[int]) -> list[Event]:
+        """Take in chunk ``thread`` of a request, decoded elsewhere: its ids in storage order, ``</async>`` last.
+
+        Raises ``UserError`` if the request is not here, ``ConstraintError`` if the ids are not one chunk.
+        """
+        for slot in self._slots:
+            if slot and slot.request.request_id == request_id:
+                return slot.absorb(thread, response_ids, time.perf_counter(), self.num_steps)
+        raise UserError(f"request_id: {request_id!r} is not decoding here")
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._waiting) or any(slot and slot.pending for slot in self._slots)
+
+    @property
+    def num_active(self) -> int:
+        """Requests that hold a slot."""
+        return sum(slot is not None for slot in self._slots)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def num_lanes(self) -> int:
+        """Threads that decode a token in the next step."""
+        return sum(len(slot.interpreter.live_threads) for slot in self._slots if slot)
+
+    def generate(self, request: Request) -> Result:
+        """Decode one request to its end (the engine must have no other work)."""
+        request_id = self.submit(request)
+        while True:
+            for event in self.step():
+                if isinstance(event, DoneEvent) and event.request_id == request_id:
+                    assert event.result is not None
+                    return event.result
+
+    # -- the step --------------------------------------------------------------------------------------
+
+    def step(self) -> list[Event]:
+        """One step for every request that can go on; returns what happened."""
+        self._admit()
+        self.num_steps += 1
+        events: list[Event] = []
+        if (bulk := self._pick_bulk()) is not None:
+            slot = self._slots[bulk]
+            assert slot is not None
+            feeds = slot.take(self.config.prefill_chunk)
+            slot.bulk = bool(slot.pending)
+            events += self._forward(range(bulk, bulk + 1), {bulk: feeds})
+        lanes = {
+            number: slot.take(len(slot.pending))
+            for number, slot in enumerate(self._slots)
+            if slot and slot.pending and not slot.bulk and number != bulk
+        }
+        if lanes:
+            events += self._forward(range(min(lanes), max(lanes) + 1), lanes)
+        return events
+
+    def _admit(self) -> None:
+        for number, slot in enumerate(self._slots):
+            if slot is None and self._waiting:
+                _, request, limits, submitted = self._waiting.popleft()
+                self._slots[number] = Slot(request, limits, self.codec, submitted, time.perf_counter())
+
+    def _pick_bulk(self) -> int | None:
+        """The slot whose prompt is prefilled in this step, in turn."""
+        count = len(self._slots)
+        for offset in range(count):
+            number = (self._next_bulk + offset) % count
+            slot = self._slots[number]
+            if slot and slot.bulk and slot.pending:
+                self._next_bulk = number + 1
+                return number
+        return None
+
+    def _forward(self, numbers: range, feeds: dict[int, list[Feed]]) -> list[Event]:
+        slots = {number: slot for number in feeds if (slot := self._slots[number])}
+        logits = self.runner.forward(
+            numbers, feeds, {number: slot.interpreter.sees for number, slot in slots.items()}
+        )
+        rows = [(number, feed.thread) for number in feeds for feed in feeds[number] if feed.wants_logits]
+        tokens = self._choose(rows, logits) if rows else []
+        now = time.perf_counter()
+        events: list[Event] = []
+        for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
+            slot = slots[number]
+            if slot.done:
+                continue
+            try:
+                events += slot.emit(thread, token, now, self.num_steps)
+            except ConstraintError:
+                # Another lane of the same step has used up what a limit left.
+                (token,) = self._choose([(number, thread)], logits[row : row + 1])
+                events += slot.emit(thread, token, now, self.num_steps)
+        for number, slot in slots.items():
+            if slot.done:
+                result = slot.result(now, self.num_steps)
+                events.append(
+                    DoneEvent(slot.request.request_id, now, self.num_steps, 0, result.finish_reason, result)
+                )
+                self._free(number)
+        return events
+
+    def _choose(self, rows: Sequence[tuple[int, int]], logits: Tensor) -> list[int]:
+        """The next token of each (slot, thread) row from its logits [N, vocab]."""
+        constraints, params, draws = [], [], []
+        for number, thread in rows:
+            slot = self._slots[number]
+            assert slot is not None
+            sampling = slot.request.sampling
+            t = slot.interpreter.threads[thread]
+            constraints.append(_NOTHING if slot.forced is not None else slot.interpreter.allowed(thread))
+            params.append(sampling)
+            draws.append(uniform(sampling.seed, t.path, len(t.tokens)) if sampling.temperature > 0 else 0.0)
+        tokens = choose(logits, self._table.rows(constraints), params, draws, self.codec.control.promise)
+        for row, (number, thread) in enumerate(rows):
+            slot = self._slots[number]
+            if slot is not None and slot.forced is not None:
+                t = slot.interpreter.threads[thread]
+                tokens[row] = slot.forced[t.path][len(t.tokens)]
+        return tokens
+
+    def _free(self, number: int) -> None:
+        self._slots[number] = None
+        self.runner.release(number)

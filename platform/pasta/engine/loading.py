@@ -1,0 +1,165 @@
+"""Models for the engine: from a directory, or with random weights for measurements."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
+
+from pasta.engine.packing import can_pack, pack_linears
+from pasta.errors import UserError
+from pasta.lang import Codec, CodecError
+
+#: ``model_type`` of the families whose masks, positions and cache are tested against their own forward.
+SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text")
+#: Parameters below which a forward on a CPU is bound by per-op overhead, above it by reading the weights.
+SMALL_MODEL = 60_000_000
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to decode, its tokenizer and the codec on it."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    codec: Codec
+    name: str
+    num_parameters: int
+
+    @property
+    def max_positions(self) -> int:
+        """The model's context in positions."""
+        return int(self.model.config.max_position_embeddings)
+
+
+def check_architecture(config: Any, where: str) -> None:
+    """Raise ``UserError`` if the engine does not know this family."""
+    if config.model_type not in SUPPORTED_ARCHITECTURES:
+        raise UserError(
+            f"{where}: architecture {config.model_type!r} is not supported; "
+            f"expected one of {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+
+
+def resolve_dtype(name: str) -> torch.dtype:
+    """A torch dtype by name. Raises ``UserError`` on another name."""
+    if name not in DTYPES:
+        raise UserError(f"dtype: {name!r}, expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def resolve_device(name: str) -> torch.device:
+    """``auto`` is CUDA where there is one. Raises ``UserError`` for a device that is not there."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device: {name!r}, but torch finds no CUDA device here; use cpu")
+    return device
+
+
+def load_model(
+    path: str | Path, *, dtype: str = "float32", device: str = "auto", packed: bool | None = None
+) -> LoadedModel:
+    """Load a model directory (or a hub name that is in the local cache).
+
+    ``packed`` keeps linear weights in the CPU library's own layout (inference only; ``None``: where it pays).
+
+    Raises ``UserError`` in one line if it is missing, has no control tokens, or is of an unsupported family.
+    """
+    torch_dtype, torch_device = resolve_dtype(dtype), resolve_device(device)
+    where = str(path)
+    if (looks_local := Path(path).is_absolute() or where.startswith(".")) and not Path(path).is_dir():
+        raise UserError(
+            f"model: {where!r} is not a directory; expected one with config.json and model.safetensors"
+        )
+    try:
+        config = AutoConfig.from_pretrained(where)
+    except (OSError, ValueError) as error:
+        hint = (
+            "it has no readable config.json"
+            if looks_local or Path(path).is_dir()
+            else "no such directory or hub model"
+        )
+        raise UserError(f"model {where!r}: {hint} ({_first_line(error)})") from None
+    check_architecture(config, f"model {where!r}")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where)
+        codec = Codec(tokenizer)
+        model = AutoModelForCausalLM.from_pretrained(
+            where, dtype=torch_dtype, attn_implementation=attention_implementation(config)
+        )
+    except CodecError as error:
+        raise UserError(f"model {where!r}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"model {where!r}: cannot be loaded ({_first_line(error)})") from None
+    return _ready(model, tokenizer, codec, torch_device, where, packed)
+
+
+def random_model(
+    config: PretrainedConfig,
+    tokenizer: Any,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    seed: int = 0,
+    packed: bool | None = None,
+) -> LoadedModel:
+    """A model of this configuration with random weights: for parity tests and for replay at real sizes."""
+    check_architecture(config, "model configuration")
+    torch_device, torch_dtype = resolve_device(device), resolve_dtype(dtype)
+    torch.manual_seed(seed)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(torch_dtype)
+    try:
+        with torch_device:
+            model = AutoModelForCausalLM.from_config(
+                config, attn_implementation=attention_implementation(config), dtype=torch_dtype
+            )
+    finally:
+        torch.set_default_dtype(previous)
+    name = f"random {config.model_type}"
+    return _ready(model, tokenizer, Codec(tokenizer), torch_device, name, packed)
+
+
+def read_model_config(path: str | Path) -> PretrainedConfig:
+    """A transformers configuration from a JSON file or a model directory. Raises ``UserError``."""
+    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    try:
+        values = json.loads(file.read_text())
+        return AutoConfig.for_model(**values)
+    except FileNotFoundError:
+        raise UserError(f"model configuration {str(path)!r}: no such file") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"model configuration {str(path)!r}: {_first_line(error)}") from None
+
+
+def attention_implementation(config: Any) -> str:
+    """``sdpa`` where the family has it; Gemma 2 (soft-capped logits) has only eager attention."""
+    return "eager" if config.model_type == "gemma2" else "sdpa"
+
+
+def _ready(
+    model: Any, tokenizer: Any, codec: Codec, device: torch.device, name: str, packed: bool | None
+) -> LoadedModel:
+    rows = model.get_input_embeddings().num_embeddings
+    if codec.grammar.vocab_size > rows:
+        raise UserError(
+            f"model {name!r}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; "
+            "resize the embedding to make room for the control tokens (jobs.sft does)"
+        )
+    model.requires_grad_(False).to(device).eval()
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if packed or (packed is None and num_parameters >= SMALL_MODEL and can_pack(device, model.dtype)):
+        pack_linears(model)
+    return LoadedModel(model, tokenizer, codec, name, num_parameters)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

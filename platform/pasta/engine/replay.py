@@ -1,0 +1,53 @@
+"""Replay: decode given documents with their tokens forced, to time real thread structures at any model size.
+
+What the model says is computed, and thrown away: the cost of every step is real, the weights may be random.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from pasta.engine.engine import Engine
+from pasta.engine.request import Request, Result
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from pasta.lang import Codec, Document, Text
+from pasta.lang.document import Chunk, Item
+
+#: A document that exists already is bound by the cache alone.
+_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20, max_depth=1 << 20)
+
+
+def annotated_ids(codec: Codec, document: Document) -> list[int]:
+    """The annotated answer's token ids in storage order, end-of-text last."""
+    return [*codec.encode(document), codec.eos_id]
+
+
+def sequential_ids(codec: Codec, document: Document) -> list[int]:
+    """The same answer without its tags: the text's token ids in reading order, end-of-text last.
+
+    Each text run is encoded on its own, as ``annotated_ids`` does, so both hold the same text tokens.
+    """
+    return [*_text_ids(codec, document.items), codec.eos_id]
+
+
+def replay(engine: Engine, prompt_ids: Sequence[int], response_ids: Sequence[int], parallel: bool) -> Result:
+    """Decode a response (storage order, end-of-text last) with its tokens forced.
+
+    ``parallel`` false takes a response without tags. Raises ``UserError`` if it does not fit into the
+    engine's context, ``ConstraintError`` if it is not well-formed.
+    """
+    context = min(engine.config.slot_tokens, engine.loaded.max_positions)
+    if len(prompt_ids) + len(response_ids) >= context:
+        raise UserError(
+            f"replay: prompt and answer hold {len(prompt_ids) + len(response_ids)} tokens, but the engine's context "
+            f"holds {context}; raise slot_tokens or leave the document out"
+        )
+    request = Request(prompt_ids=prompt_ids, limits=_UNBOUNDED, parallel=parallel, forced=response_ids)
+    return engine.generate(request)
+
+
+def _text_ids(codec: Codec, items: Sequence[Item]) -> Iterator[int]:
+    for item in items:
+        if isinstance(item, Text):
+            yield from codec.encode_text(item.text)
+        elif isinstance(item, Chunk):
+            yield from _text_ids(codec, item.items)

@@ -1,0 +1,126 @@
+"""What goes into the engine and what comes out."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pasta.engine.sampling import SamplingParams
+from pasta.interpreter import Limits, Snapshot, Trace
+from pasta.lang import Document
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Sizes of an engine. ``num_slots`` requests decode at once; each holds ``slot_tokens`` tokens of cache
+    (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step.
+
+    ``trace_forward``: record the model's forward once and replay it without Python (CPU, small models are
+    bound by per-op overhead); ``None`` decides by the model's size.
+    """
+
+    num_slots: int = 8
+    slot_tokens: int = 2048
+    prefill_chunk: int = 256
+    trace_forward: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to decode. ``prompt_ids`` is the prompt, or ``snapshot`` a chunk of an answer elsewhere.
+
+    ``parallel`` false masks promises out. ``forced`` is a response in storage order to replay (its tokens
+    are fed, whatever the model says). ``place_locally`` decides for each fork, given the number of live
+    threads, whether the chunk becomes a lane here; otherwise its ``ForkEvent`` carries a snapshot and the
+    parent waits for ``absorb``. ``stream_text`` fills ``TokenEvent.text``.
+    """
+
+    prompt_ids: Sequence[int] = ()
+    snapshot: Snapshot | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    limits: Limits = field(default_factory=Limits)
+    parallel: bool = True
+    forced: Sequence[int] | None = None
+    place_locally: Callable[[int], bool] | None = None
+    stream_text: bool = False
+    request_id: str = ""
+
+    def replace(self, **changes: object) -> "Request":
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a request: ``time`` in seconds of ``time.perf_counter``, engine ``step``."""
+
+    request_id: str
+    time: float
+    step: int
+    thread: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent(Event):
+    """A thread produced a token; ``text`` is what it adds to the answer (empty for tags)."""
+
+    token: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForkEvent(Event):
+    """A promise closed. ``snapshot`` is set if the chunk is to be decoded elsewhere."""
+
+    child: int
+    path: tuple[int, ...]
+    topic: str
+    estimate: int
+    snapshot: Snapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEvent(Event):
+    """A thread waits at a sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinEvent(Event):
+    """A sync is resolved."""
+
+    children: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishEvent(Event):
+    """A chunk and its descendants are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished answer. ``text`` is what a user sees; ``document`` is ``None`` if a stop string cut it.
+
+    Times in seconds: ``queue_s`` until admission, ``ttft_s`` until the first token, ``total_s`` to the end,
+    all from submission. ``steps`` counts the forwards from the first token to the last.
+    """
+
+    request_id: str
+    response_ids: tuple[int, ...]
+    text: str
+    document: Document | None
+    trace: Trace
+    finish_reason: str
+    prompt_tokens: int
+    num_tokens: int
+    critical_path: int
+    steps: int
+    queue_s: float
+    ttft_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DoneEvent(Event):
+    """The request is over: ``finish_reason`` is stop, length or cancelled (then there is no result)."""
+
+    finish_reason: str
+    result: Result | None

@@ -1,0 +1,182 @@
+"""One forward of the model over rows of several requests: builds inputs, masks and cache places."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pasta.engine.cache import LaneCache
+from pasta.engine.loading import SMALL_MODEL, LoadedModel
+from pasta.engine.masks import expand, to_model_masks
+from pasta.engine.request import EngineConfig
+from pasta.interpreter import Feed
+
+_KEY_BUCKET = 64
+_SEGMENTS_AT_START = 32
+
+
+class Runner:
+    """The model, its cache, and which token of each slot's cache belongs to which segment.
+
+    A slot's tokens are appended as they are fed, whatever thread they come from. ``num_tokens[slot]`` says
+    how many it holds.
+    """
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+        self.model = loaded.model
+        self.model_config = loaded.model.config
+        self.device = loaded.model.device
+        self.dtype = loaded.model.dtype
+        slots, width = config.num_slots, config.slot_tokens + 1
+        self._scratch = config.slot_tokens
+        self.cache = LaneCache(self.model_config, slots, config.slot_tokens, self.dtype, self.device)
+        self.num_tokens = [0] * slots
+        self._num_segments = [0] * slots
+        # [slots, width]: segment (-1 where no token is) and position of each cached token.
+        self._key_segments = torch.full((slots, width), -1, dtype=torch.long, device=self.device)
+        self._key_positions = torch.zeros((slots, width), dtype=torch.long, device=self.device)
+        self._key_index = torch.arange(width, device=self.device)
+        self._sees = torch.zeros(
+            (slots, _SEGMENTS_AT_START, _SEGMENTS_AT_START), dtype=torch.bool, device=self.device
+        )
+        trace = config.trace_forward
+        if trace is None:
+            trace = loaded.num_parameters < SMALL_MODEL and self.device.type == "cpu"
+        self._trace_wanted = trace
+        self._traced: torch.jit.ScriptModule | None = None
+
+    def release(self, slot: int) -> None:
+        """Forget a slot's tokens."""
+        self.num_tokens[slot] = self._num_segments[slot] = 0
+        self._key_segments[slot].fill_(-1)
+
+    @torch.inference_mode()
+    def forward(
+        self, slots: range, feeds: Mapping[int, Sequence[Feed]], sees: Mapping[int, Sequence[int]]
+    ) -> Tensor:
+        """Feed tokens to neighbouring slots in one forward; returns logits [N, vocab].
+
+        ``feeds[slot]`` are the tokens of each slot that takes part, ``sees[slot]`` its visibility bitmasks.
+        The N rows are those that want logits, slot by slot in feeding order.
+        """
+        batch, longest = len(slots), max(len(rows) for rows in feeds.values())
+        # [4, B, Q]: token, position, segment, place in the slot's cache.
+        inputs = np.zeros((4, batch, longest), dtype=np.int64)
+        inputs[2], inputs[3] = -1, self._scratch
+        wanted = []
+        for slot, rows in feeds.items():
+            at, first = slot - slots.start, self.num_tokens[slot]
+            count = len(rows)
+            inputs[0, at, :count] = [feed.token for feed in rows]
+            inputs[1, at, :count] = [feed.position for feed in rows]
+            inputs[2, at, :count] = [feed.segment for feed in rows]
+            inputs[3, at, :count] = range(first, first + count)
+            wanted += [at * longest + i for i, feed in enumerate(rows) if feed.wants_logits]
+            self.num_tokens[slot] = first + count
+            self._learn_segments(slot, sees[slot])
+        tokens, positions, segments, index = torch.from_numpy(inputs).to(self.device).unbind(0)
+        lo, hi = slots.start, slots.stop
+        self._key_segments[lo:hi].scatter_(1, index, segments)
+        self._key_positions[lo:hi].scatter_(1, index, positions)
+        keys = self._visible_keys(max(self.num_tokens[slot] for slot in feeds))
+        num_segments = max(self._num_segments[slot] for slot in feeds)
+        visible = expand(
+            self._sees[lo:hi, :num_segments, :num_segments],
+            segments,
+            self._key_segments[lo:hi, :keys],
+            index,
+            self._key_index[None, :keys],
+        )
+        masks = to_model_masks(
+            self.model_config, visible, positions, self._key_positions[lo:hi, :keys], self.dtype
+        )
+        slot_starts = self._key_index.new_tensor([slot * (self._scratch + 1) for slot in slots])
+        places = (index + slot_starts[:, None]).reshape(-1)
+        logits = self._run(lo, tokens, positions, masks, places, visible)
+        return (
+            logits.reshape(batch * longest, -1)[wanted]
+            if len(wanted) < batch * longest
+            else logits.flatten(0, 1)
+        )
+
+    def _visible_keys(self, longest: int) -> int:
+        """How many cached tokens the masks cover: grown in buckets, so that shapes repeat."""
+        return min(-(-longest // _KEY_BUCKET) * _KEY_BUCKET, self._scratch)
+
+    def _learn_segments(self, slot: int, sees: Sequence[int]) -> None:
+        known, total = self._num_segments[slot], len(sees)
+        if known == total:
+            return
+        size = self._sees.shape[-1]
+        if total > size:
+            grown = self._sees.new_zeros((len(self._sees), 2 * total, 2 * total))
+            grown[:, :size, :size] = self._sees
+            self._sees = grown
+        num_bytes = -(-total // 8)
+        packed = b"".join(bits.to_bytes(num_bytes, "little") for bits in sees[known:])
+        rows = np.unpackbits(
+            np.frombuffer(packed, dtype=np.uint8).reshape(total - known, num_bytes), axis=1, bitorder="little"
+        )
+        self._sees[slot, known:total, :total] = torch.from_numpy(rows[:, :total].astype(bool)).to(self.device)
+        self._num_segments[slot] = total
+
+    def _run(
+        self,
+        first_slot: int,
+        tokens: Tensor,
+        positions: Tensor,
+        masks: object,
+        places: Tensor,
+        visible: Tensor,
+    ) -> Tensor:
+        traceable = self._trace_wanted and first_slot == 0 and isinstance(masks, Tensor)
+        if not traceable:
+            self.cache.place(first_slot, places, visible)
+            out = self.model(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=masks,
+                past_key_values=self.cache,
+                use_cache=True,
+            )
+            logits: Tensor = out.logits
+            return logits
+        if self._traced is None:
+            self._traced = self._trace(tokens, positions, masks, places)
+        traced: Tensor = self._traced(tokens, positions, masks, places)
+        return traced
+
+    def _trace(self, *example: object) -> torch.jit.ScriptModule:
+        """Record the forward's tensor operations, to replay them without Python.
+
+        Sizes stay variable: lanes, slots and keys come from the inputs' shapes. Running it on the example
+        writes to the cache what the replay then writes again.
+        """
+        forward = _Forward(self.model, self.cache).eval()
+        with warnings.catch_warnings():
+            # That tracing is deprecated, and that transformers branches on sizes: the mask is always given,
+            # so these branches do not matter (the parity tests run every family traced and untraced).
+            warnings.simplefilter("ignore")
+            return torch.jit.freeze(torch.jit.trace(forward, example, check_trace=False))
+
+
+class _Forward(nn.Module):
+    """The forward with tensors as its only arguments, as tracing needs it."""
+
+    def __init__(self, model: nn.Module, cache: LaneCache) -> None:
+        super().__init__()
+        self._model, self._cache = model, cache
+
+    def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+        self._cache.place(0, places, mask)
+        out = self._model(
+            input_ids=tokens,
+            position_ids=positions,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        logits: Tensor = out.logits
+        return logits

@@ -1,0 +1,112 @@
+"""Choosing tokens: constraints as rows of a boolean table, and one random stream a thread."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pasta.errors import UserError
+from pasta.interpreter.limits import MAX_TOPIC_PIECE, Constraint
+from pasta.lang.grammar import TagGrammar
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are chosen. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off.
+
+    ``stop`` strings end the answer, in reading order, and are not part of it. ``promise_bias`` is added to
+    the logit of opening a promise. Raises ``UserError`` naming the value that is out of range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    promise_bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature <= 100.0:
+            raise UserError(f"temperature: {self.temperature!r}, expected a number from 0 to 100")
+        if self.top_k < 0:
+            raise UserError(f"top_k: {self.top_k!r}, expected 0 (off) or a positive integer")
+        if not 0.0 < self.top_p <= 1.0:
+            raise UserError(f"top_p: {self.top_p!r}, expected a number above 0 and at most 1")
+        if any(not stop for stop in self.stop):
+            raise UserError("stop: an empty string, expected strings of at least one character")
+
+
+def uniform(seed: int, path: tuple[int, ...], step: int) -> float:
+    """The ``step``-th number in [0, 1) of a thread's random stream.
+
+    Counter-based: it depends on the request's seed, the thread's name and the step alone, so a sample does
+    not depend on batching or on where a chunk is decoded.
+    """
+    digest = hashlib.blake2b(f"{seed}|{path}|{step}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
+
+
+class ConstraintTable:
+    """Constraints as boolean rows [num_constraints, vocab]; a row is made when it is first needed."""
+
+    def __init__(self, grammar: TagGrammar, vocab_size: int, device: torch.device) -> None:
+        self._device, self._vocab_size = device, vocab_size
+        text = torch.frombuffer(bytearray(grammar.text_mask), dtype=torch.uint8).bool()
+        chars = torch.tensor(list(grammar.topic_chars), dtype=torch.long)
+        topic = torch.frombuffer(bytearray(grammar.topic_mask), dtype=torch.uint8).bool() & (
+            chars <= MAX_TOPIC_PIECE
+        )
+        self._bases = {"text": text, "topic": topic, "none": torch.zeros_like(text)}
+        self._rows: dict[Constraint, int] = {}
+        self._table = torch.zeros(16, vocab_size, dtype=torch.bool, device=device)
+
+    def rows(self, constraints: Sequence[Constraint]) -> Tensor:
+        """Allowed tokens of each constraint: bool [len(constraints), vocab]."""
+        indices = [self._rows[c] if c in self._rows else self._add(c) for c in constraints]
+        return self._table[indices]
+
+    def _add(self, constraint: Constraint) -> int:
+        row = len(self._rows)
+        if row == len(self._table):
+            self._table = torch.cat([self._table, torch.zeros_like(self._table)])
+        base = self._bases[constraint.base].clone()
+        base[list(constraint.extra)] = True
+        self._table[row, : len(base)] = base.to(self._device)
+        self._rows[constraint] = row
+        return row
+
+
+def choose(
+    logits: Tensor, allowed: Tensor, params: Sequence[SamplingParams], draws: Sequence[float], promise_id: int
+) -> list[int]:
+    """One token for each row of ``logits`` [N, V], among ``allowed`` [N, V] (bool).
+
+    ``draws`` are the rows' numbers in [0, 1), used where the temperature is above 0.
+    """
+    biases = [p.promise_bias for p in params]
+    if any(biases):
+        logits = logits.clone()
+        logits[:, promise_id] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
+    logits = logits.masked_fill(~allowed, float("-inf"))
+    tokens: list[int] = logits.argmax(dim=-1).tolist()
+    for row, param in enumerate(params):
+        if param.temperature > 0:
+            tokens[row] = _sample(logits[row].float(), param, draws[row])
+    return tokens
+
+
+def _sample(logits: Tensor, params: SamplingParams, draw: float) -> int:
+    """Inverse-CDF sampling over tokens in order of falling probability; ties go to the lower id."""
+    ordered, ids = torch.sort(logits / params.temperature, descending=True, stable=True)
+    if params.top_k:
+        ordered = ordered[: params.top_k]
+    probabilities = torch.softmax(ordered.double(), dim=-1)
+    cumulative = probabilities.cumsum(-1)
+    if params.top_p < 1.0:
+        # The smallest set that reaches top_p: a token stays if those before it do not reach it.
+        keep = int((cumulative - probabilities < params.top_p).sum())
+        cumulative = cumulative[: max(keep, 1)]
+    place = torch.searchsorted(cumulative, draw * cumulative[-1], right=True)
+    return int(ids[min(int(place), len(cumulative) - 1)])

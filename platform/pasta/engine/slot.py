@@ -1,0 +1,211 @@
+"""One request while it decodes: its interpreter, what is to be fed, and its text in reading order."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pasta.engine.request import (
+    Event,
+    FinishEvent,
+    ForkEvent,
+    JoinEvent,
+    Request,
+    Result,
+    TokenEvent,
+    WaitEvent,
+)
+from pasta.interpreter import Action, Feed, Finish, Fork, Interpreter, Join, Limits, Mode, ReadingOrder, Wait
+from pasta.lang import Codec, TextStream, render
+
+
+class Slot:
+    """A request in the engine. ``pending`` are the tokens to feed next; ``bulk`` while they are a prompt or
+    an absorbed chunk, fed many at once, rather than one for each lane."""
+
+    def __init__(
+        self, request: Request, limits: Limits, codec: Codec, submitted: float, admitted: float
+    ) -> None:
+        self.request = request
+        self.codec = codec
+        self.submitted, self.admitted = submitted, admitted
+        self.first_token_at = 0.0
+        self.first_step = 0
+        strict = request.forced is None
+        grammar = codec.grammar
+        if request.snapshot is not None:
+            self.interpreter = Interpreter.for_chunk(grammar, limits, request.snapshot, strict=strict)
+        else:
+            self.interpreter = Interpreter(
+                grammar, limits, request.prompt_ids, parallel=request.parallel, strict=strict
+            )
+        self.pending = self._prompt_feeds()
+        self.bulk = True
+        self.forced = None if request.forced is None else self._forced_by_path(limits, request.forced)
+        self.draws: dict[int, int] = {}
+        self._held_open: dict[int, Feed] = {}
+        self._keeps_text = request.stream_text or bool(request.sampling.stop)
+        self._reading = ReadingOrder()
+        self._streams: dict[int, TextStream] = {0: TextStream(codec)}
+        self.shown = ""
+        self.stopped_at: int | None = None
+
+    def _prompt_feeds(self) -> deque[Feed]:
+        it = self.interpreter
+        rows = list(zip(it.prompt, it.prompt_positions, it.prompt_segments, strict=True))
+        opened = it.take_feeds()
+        feeds = [Feed(0, *row, wants_logits=False) for row in rows]
+        if not opened and feeds:
+            feeds[-1] = Feed(0, *rows[-1], wants_logits=True)
+        return deque([*feeds, *opened])
+
+    def _forced_by_path(
+        self, limits: Limits, response_ids: Sequence[int]
+    ) -> dict[tuple[int, ...], list[int]]:
+        it = self.interpreter
+        copy = Interpreter(it.grammar, limits, len(it.prompt) * [0], strict=False)
+        copy.drive(0, response_ids)
+        return {thread.path: thread.tokens for thread in copy.threads}
+
+    # -- tokens ----------------------------------------------------------------------------------------
+
+    def take(self, most: int) -> list[Feed]:
+        """The next tokens to feed, ``most`` at most."""
+        if len(self.pending) <= most:
+            taken, self.pending = list(self.pending), deque()
+        else:
+            taken = [self.pending.popleft() for _ in range(most)]
+        return taken
+
+    def emit(self, thread: int, token: int, now: float, step: int) -> list[Event]:
+        """Report a token to the interpreter; returns the events that follow. Raises ``ConstraintError``."""
+        actions = self.interpreter.emit(thread, token, now)
+        if not self.first_token_at:
+            self.first_token_at, self.first_step = now, step
+        text = self._text_of(thread, token) if self._keeps_text else ""
+        events: list[Event] = [TokenEvent(self.request.request_id, now, step, thread, token, text)]
+        self._follow(actions, events, now, step)
+        self.pending.extend(self._fed_here(self.interpreter.take_feeds()))
+        return events
+
+    def absorb(self, thread: int, response_ids: Sequence[int], now: float, step: int) -> list[Event]:
+        """Take in a chunk that was decoded elsewhere: its tokens are fed at their positions."""
+        opened = self._held_open.pop(thread)
+        actions = self.interpreter.drive(thread, response_ids, now)
+        events: list[Event] = []
+        self._follow(actions, events, now, step, quiet=True)
+        if self._keeps_text:
+            self._reading.text(thread, render(self.codec.decode(response_ids[:-1])))
+            self._reading.finish(thread)
+            self.shown += self._reading.take()
+        for feed in (opened, *self.interpreter.take_feeds()):
+            # What the chunk's rows predict is known; a parent that its end has woken goes on.
+            wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running
+            self.pending.append(replace(feed, wants_logits=wants_logits))
+        self.bulk = True
+        return events
+
+    def _follow(
+        self, actions: Sequence[Action], events: list[Event], now: float, step: int, *, quiet: bool = False
+    ) -> None:
+        request_id = self.request.request_id
+        for action in actions:
+            if isinstance(action, Join):
+                events.append(JoinEvent(request_id, now, step, action.thread, action.children))
+            elif isinstance(action, Wait):
+                events.append(WaitEvent(request_id, now, step, action.thread))
+            elif isinstance(action, Finish):
+                events.append(FinishEvent(request_id, now, step, action.thread))
+            elif isinstance(action, Fork) and not quiet:
+                events.append(self._fork_event(action, now, step))
+
+    def _fork_event(self, fork: Fork, now: float, step: int) -> ForkEvent:
+        child = self.interpreter.threads[fork.child]
+        place = self.request.place_locally
+        local = place is None or place(len(self.interpreter.live_threads))
+        if not local:
+            self._held_open[fork.child] = Feed(0, 0, 0, 0, False)  # marked; the real feed is taken below
+        if self._keeps_text:
+            self._reading.fork(fork.thread, fork.child)
+            self._streams[fork.child] = TextStream(self.codec)
+        return ForkEvent(
+            self.request.request_id,
+            now,
+            step,
+            fork.thread,
+            fork.child,
+            child.path,
+            self.codec.decode_text(child.topic_ids),
+            child.estimate,
+            None if local else self.interpreter.snapshot(fork.child),
+        )
+
+    def _fed_here(self, feeds: list[Feed]) -> list[Feed]:
+        """Keep back the ``<async>`` of chunks that are decoded elsewhere, and the end token of the answer."""
+        kept = []
+        for feed in feeds:
+            if feed.thread in self._held_open:
+                self._held_open[feed.thread] = feed
+            elif feed.wants_logits or feed.token == self.codec.control.async_close:
+                kept.append(feed)
+        return kept
+
+    # -- text ------------------------------------------------------------------------------------------
+
+    def _text_of(self, thread: int, token: int) -> str:
+        mode = self.interpreter.threads[thread].mode
+        control, stream = self.codec.control, self._streams[thread]
+        text = ""
+        if mode >= Mode.ENDED or token in (control.promise, control.sync):
+            text = stream.flush()
+        elif mode == Mode.TEXT and token != control.close:
+            text = stream.push(token)
+        self._reading.text(thread, text)
+        if mode >= Mode.ENDED:
+            self._reading.finish(thread)
+        self._show()
+        return text
+
+    def _show(self) -> None:
+        new = self._reading.take()
+        if not new:
+            return
+        before = len(self.shown)
+        self.shown += new
+        for stop in self.request.sampling.stop:
+            at = self.shown.find(stop, max(0, before - len(stop) + 1))
+            if at >= 0 and (self.stopped_at is None or at < self.stopped_at):
+                self.stopped_at = at
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer is complete, by its own end or by a stop string."""
+        return self.interpreter.done or self.stopped_at is not None
+
+    def result(self, now: float, step: int) -> Result:
+        """The finished answer."""
+        it = self.interpreter
+        ids = it.response_ids()
+        document = None
+        if it.done:
+            document = self.codec.decode(ids[:-1] if it.threads[0].is_chunk else ids)
+        text = self.shown if document is None else render(document)
+        reason = it.finish_reason
+        if self.stopped_at is not None:
+            text, document, reason = text[: self.stopped_at], None, "stop"
+        return Result(
+            request_id=self.request.request_id,
+            response_ids=tuple(ids),
+            text=text,
+            document=document,
+            trace=it.trace(),
+            finish_reason=reason,
+            prompt_tokens=len(it.prompt),
+            num_tokens=it.num_tokens,
+            critical_path=it.critical_path,
+            steps=step - self.first_step + 1,
+            queue_s=self.admitted - self.submitted,
+            ttft_s=self.first_token_at - self.submitted,
+            total_s=now - self.submitted,
+        )

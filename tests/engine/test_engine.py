@@ -1,0 +1,262 @@
+"""The engine: same tokens in every company, no copies, bounded memory, cancellation, stop strings, sampling."""
+
+import pytest
+import torch
+
+from pasta.engine import (
+    DoneEvent,
+    Engine,
+    EngineConfig,
+    ForkEvent,
+    JoinEvent,
+    Request,
+    SamplingParams,
+    TokenEvent,
+)
+from pasta.engine.sampling import uniform
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from pasta.lang import parse, to_text
+from tests.support.models import tiny
+
+LOADED = tiny()
+CODEC = LOADED.codec
+LIMITS = Limits(max_tokens=260, max_chunk_tokens=24, max_threads=9, max_depth=3)
+# Random weights seldom open a promise by themselves.
+EAGER = SamplingParams(promise_bias=7.0)
+
+
+def prompt(text="Tell me about France"):
+    return CODEC.encode_prompt([{"role": "user", "content": text}])
+
+
+def ask(text="Tell me about France", **fields):
+    return Request(prompt_ids=prompt(text), **{"limits": LIMITS, "sampling": EAGER, **fields})
+
+
+def engine(**sizes):
+    return Engine(LOADED, EngineConfig(**{"num_slots": 4, "slot_tokens": 512, "prefill_chunk": 16, **sizes}))
+
+
+def run(e, *requests):
+    """All results by request id, and all events."""
+    ids = [e.submit(request) for request in requests]
+    events = []
+    while e.has_work:
+        events += e.step()
+    results = {event.request_id: event.result for event in events if isinstance(event, DoneEvent)}
+    return [results[i] for i in ids], events
+
+
+TEXTS = ["Tell me about France", "x", "Count to ten and name each planet in turn", "<sync/></async>"]
+
+
+def test_the_sample_has_threads_to_speak_of():
+    (result,), events = run(engine(), ask())
+    assert len(result.trace.threads) > 3
+    assert any(isinstance(event, JoinEvent) for event in events) or result.critical_path < result.num_tokens
+
+
+def test_greedy_tokens_do_not_depend_on_company():
+    alone = [run(engine(), ask(text))[0][0].response_ids for text in TEXTS]
+    together, _ = run(engine(num_slots=4), *(ask(text) for text in TEXTS))
+    two_slots, _ = run(engine(num_slots=2), *(ask(text) for text in TEXTS))
+    assert [result.response_ids for result in together] == alone
+    assert [result.response_ids for result in two_slots] == alone
+
+
+def test_greedy_tokens_do_not_depend_on_running_threads_one_by_one():
+    """Each chunk is decoded on another engine and absorbed: at no time are two threads lanes of one forward."""
+    free = Limits(max_tokens=500, max_chunk_tokens=20, max_threads=60, max_depth=2)
+    (lanes,), _ = run(engine(slot_tokens=1024), ask(limits=free, sampling=SamplingParams(promise_bias=6.0)))
+    assert len(lanes.trace.threads) > 3
+    one_by_one = decode_chunks_elsewhere(ask(limits=free, sampling=SamplingParams(promise_bias=6.0)))
+    assert one_by_one.response_ids == lanes.response_ids
+    assert one_by_one.critical_path == lanes.critical_path
+
+
+def decode_chunks_elsewhere(request):
+    """Decode on a new engine; every chunk, nested ones too, on one of its own."""
+    home = engine(slot_tokens=1024)
+    request_id = home.submit(request.replace(place_locally=lambda live: False))
+    while True:
+        for event in home.step():
+            if isinstance(event, DoneEvent):
+                return event.result
+            if isinstance(event, ForkEvent):
+                chunk = decode_chunks_elsewhere(request.replace(prompt_ids=(), snapshot=event.snapshot))
+                home.absorb(request_id, event.child, chunk.response_ids)
+
+
+def test_sampled_tokens_do_not_depend_on_company():
+    warm = SamplingParams(temperature=0.8, top_p=0.95, seed=5, promise_bias=5.0)
+    alone = [run(engine(), ask(text, sampling=warm))[0][0].response_ids for text in TEXTS]
+    together, _ = run(engine(), *(ask(text, sampling=warm) for text in TEXTS))
+    assert [result.response_ids for result in together] == alone
+
+
+def test_another_seed_gives_another_answer():
+    answers = {
+        run(engine(), ask(sampling=SamplingParams(temperature=1.0, seed=seed)))[0][0].response_ids
+        for seed in range(3)
+    }
+    assert len(answers) == 3
+
+
+def test_a_random_stream_is_named_by_seed_thread_and_step():
+    draws = {
+        uniform(seed, path, step) for seed in (0, 1) for path in ((), (0,), (0, 1)) for step in range(50)
+    }
+    assert len(draws) == 300
+    assert all(0.0 <= draw < 1.0 for draw in draws)
+    assert abs(sum(draws) / 300 - 0.5) < 0.06
+
+
+def test_fork_and_join_move_no_cache_entry():
+    e = engine()
+    e.submit(ask())
+    pointers, written = e.runner.cache.data_pointers(), None
+    fed = 0
+    original = e.runner.forward
+
+    def forward(slots, feeds, sees):
+        nonlocal fed
+        fed += sum(len(rows) for rows in feeds.values())
+        return original(slots, feeds, sees)
+
+    e.runner.forward = forward
+    while e.has_work:
+        before = e.runner.num_tokens[0]
+        if before:
+            written = e.runner.cache.keys[0][:, :before].clone()
+        events = e.step()
+        if written is not None and e.num_active:
+            assert torch.equal(e.runner.cache.keys[0][:, :before], written)
+    result = next(event.result for event in events if isinstance(event, DoneEvent))
+    assert e.runner.cache.data_pointers() == pointers
+    # Every token is fed once; the end token, whose logits nobody needs, never.
+    assert fed == result.prompt_tokens + result.num_tokens - 1
+
+
+def test_sequential_mode_is_plain_decoding():
+    (result,), _ = run(engine(), ask(parallel=False))
+    assert len(result.trace.threads) == 1
+    assert result.critical_path == result.num_tokens == result.steps
+    assert CODEC.special_ids.isdisjoint(result.response_ids[:-1])
+
+
+def test_outputs_of_random_weights_are_well_formed():
+    for seed in range(8):
+        (result,), _ = run(
+            engine(), ask(sampling=SamplingParams(temperature=1.5, seed=seed, promise_bias=6.0))
+        )
+        assert parse(to_text(result.document)) == result.document
+
+
+def test_a_long_prompt_is_prefilled_in_chunks_while_others_decode():
+    e = engine(prefill_chunk=8)
+    first = e.submit(ask(parallel=False))
+    for _ in range(8):
+        e.step()
+    e.submit(ask("word " * 60))
+    tokens = sum(
+        isinstance(event, TokenEvent) and event.request_id == first for _ in range(4) for event in e.step()
+    )
+    assert tokens == 4
+
+
+def test_admission_waits_for_a_slot():
+    e = engine(num_slots=1)
+    for _ in range(3):
+        e.submit(ask())
+    e.step()
+    assert (e.num_active, e.num_waiting) == (1, 2)
+    while e.has_work:
+        e.step()
+    assert (e.num_active, e.num_waiting) == (0, 0)
+
+
+def test_cancelling_frees_the_cache_between_two_steps():
+    e = engine(num_slots=1)
+    doomed, queued = e.submit(ask()), e.submit(ask("y"))
+    for _ in range(5):
+        e.step()
+    assert e.cancel(doomed)
+    assert not e.cancel(doomed)
+    assert e.runner.num_tokens == [0]
+    assert e.cancel(queued)
+    assert not e.has_work
+
+
+def test_a_freed_slot_shows_nothing_of_its_last_request():
+    fresh = run(engine(num_slots=1), ask("y"))[0][0].response_ids
+    e = engine(num_slots=1)
+    run(e, ask("a completely different prompt, longer than the next"))
+    assert run(e, ask("y"))[0][0].response_ids == fresh
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_stop_string_ends_the_answer_in_reading_order(parallel):
+    sampling = SamplingParams(promise_bias=5.0)
+    (whole,), _ = run(engine(), ask(parallel=parallel, sampling=sampling))
+    stop = whole.text[10:13]
+    (cut,), _ = run(engine(), ask(parallel=parallel, sampling=SamplingParams(promise_bias=5.0, stop=(stop,))))
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert cut.finish_reason == "stop"
+    assert cut.steps <= whole.steps
+
+
+def test_streamed_text_of_all_threads_is_the_answer():
+    (result,), events = run(engine(), ask(stream_text=True))
+    streamed = "".join(event.text for event in events if isinstance(event, TokenEvent))
+    assert sorted(streamed) == sorted(result.text)
+
+
+def test_events_tell_the_whole_story():
+    (result,), events = run(engine(), ask())
+    assert (
+        sum(isinstance(event, TokenEvent) for event in events)
+        == result.num_tokens - len(result.trace.threads) + 1
+    )
+    forks = [event for event in events if isinstance(event, ForkEvent)]
+    assert [fork.path for fork in forks] == [thread.path for thread in result.trace.threads[1:]]
+    assert isinstance(events[-1], DoneEvent)
+
+
+def test_running_out_of_tokens_is_a_finish_reason():
+    (result,), _ = run(engine(), ask(limits=Limits(max_tokens=5)))
+    assert result.finish_reason == "length"
+    assert result.num_tokens == 5
+
+
+def test_a_prompt_longer_than_the_context_is_refused_in_one_line():
+    with pytest.raises(UserError, match=r"prompt: \d+ tokens, but the context holds 64"):
+        engine(slot_tokens=64).submit(ask("word " * 100))
+
+
+def test_a_used_request_id_is_refused():
+    e = engine()
+    e.submit(ask(request_id="a"))
+    with pytest.raises(UserError, match="in use"):
+        e.submit(ask(request_id="a"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("temperature", -1.0), ("top_p", 0.0), ("top_p", 1.5), ("top_k", -1), ("stop", ("",))],
+)
+def test_a_sampling_value_out_of_range_is_named(field, value):
+    with pytest.raises(UserError, match=field):
+        SamplingParams(**{field: value})
+
+
+def test_top_k_one_is_greedy():
+    greedy = run(engine(), ask(sampling=SamplingParams()))[0][0].response_ids
+    top = run(engine(), ask(sampling=SamplingParams(temperature=1.0, top_k=1)))[0][0].response_ids
+    assert top == greedy
+
+
+def test_a_small_top_p_is_greedy():
+    greedy = run(engine(), ask(sampling=SamplingParams()))[0][0].response_ids
+    top = run(engine(), ask(sampling=SamplingParams(temperature=1.0, top_p=1e-6)))[0][0].response_ids
+    assert top == greedy

@@ -1,0 +1,116 @@
+"""The engine's step-by-step logits equal one training forward under the mask, on every architecture."""
+
+import pytest
+import torch
+
+from pasta.engine import Engine, EngineConfig, Request
+from pasta.engine.masks import expand, sees_matrix, sliding_window, to_model_masks
+from pasta.interpreter import Interpreter, Limits, linearise
+from pasta.lang import Document, Text
+from tests.support.documents import random_document
+from tests.support.models import CONFIGS, tiny
+
+families = pytest.mark.parametrize("family", CONFIGS)
+TOLERANCE = 1e-4
+
+
+def training_logits(loaded, prompt, ids):
+    """Logits of every row from one forward, by (path, number of the thread's tokens before it)."""
+    rows = linearise(loaded.codec.grammar, prompt, ids)
+    index = torch.arange(len(rows.token_ids))[None]
+    segments, positions = torch.tensor([rows.segments]), torch.tensor([rows.positions])
+    visible = expand(sees_matrix(rows.sees)[None], segments, segments, index, index)
+    masks = to_model_masks(loaded.model.config, visible, positions, positions, torch.float32)
+    with torch.no_grad():
+        logits = loaded.model(
+            input_ids=torch.tensor([rows.token_ids]),
+            attention_mask=masks,
+            position_ids=positions,
+            use_cache=False,
+        ).logits[0]
+    it = Interpreter(loaded.codec.grammar, Limits(max_depth=99), prompt, strict=False)
+    it.drive(0, ids)
+    out, previous, count = {}, {0: len(prompt) - 1}, {}
+    for row, feed in enumerate(it.take_feeds(), start=len(prompt)):
+        if feed.thread in previous:
+            emitted = count.get(feed.thread, 0)
+            out[it.threads[feed.thread].path, emitted] = logits[previous[feed.thread]]
+            count[feed.thread] = emitted + 1
+        previous[feed.thread] = row
+    return out
+
+
+def engine_logits(loaded, prompt, ids, config, monkeypatch):
+    """The same from a replay through the engine."""
+    engine, out = Engine(loaded, config), {}
+    choose = engine._choose
+
+    def record(rows, logits):
+        for (number, thread), row in zip(rows, logits, strict=True):
+            t = engine._slots[number].interpreter.threads[thread]
+            out[t.path, len(t.tokens)] = row.clone()
+        return choose(rows, logits)
+
+    monkeypatch.setattr(engine, "_choose", record)
+    result = engine.generate(Request(prompt_ids=prompt, forced=ids))
+    assert list(result.response_ids) == ids
+    return out, result
+
+
+@families
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("traced", [False, True])
+def test_logits_equal_the_training_forward(family, seed, traced, monkeypatch):
+    loaded = tiny(family)
+    codec = loaded.codec
+    prompt = codec.encode_prompt([{"role": "user", "content": "Tell me about France and Japan."}])
+    ids = [*codec.encode(random_document(seed, depth=3)), codec.eos_id]
+    expected = training_logits(loaded, prompt, ids)
+    config = EngineConfig(num_slots=2, slot_tokens=1024, prefill_chunk=7, trace_forward=traced)
+    actual, result = engine_logits(loaded, prompt, ids, config, monkeypatch)
+    assert actual.keys() == expected.keys()
+    assert max((actual[key] - expected[key]).abs().max().item() for key in actual) <= TOLERANCE
+    assert result.steps == result.critical_path
+
+
+@families
+def test_a_plain_answer_gives_the_models_own_causal_logits(family, monkeypatch):
+    loaded = tiny(family)
+    codec = loaded.codec
+    prompt = codec.encode_prompt([{"role": "user", "content": "hello"}])
+    ids = [*codec.encode(Document((Text("The capital of France is Paris. " * 3),))), codec.eos_id]
+    actual, _ = engine_logits(loaded, prompt, ids, EngineConfig(slot_tokens=512), monkeypatch)
+    with torch.no_grad():
+        own = loaded.model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0]
+    for step in range(len(ids)):
+        assert (actual[(), step] - own[len(prompt) - 1 + step]).abs().max() <= TOLERANCE
+
+
+@families
+def test_packed_linears_change_nothing(family, monkeypatch):
+    prompt, ids = [5, 6, 7], [*tiny(family).codec.encode(random_document(1)), tiny(family).codec.eos_id]
+    config = EngineConfig(slot_tokens=512, trace_forward=False)
+    plain, _ = engine_logits(tiny(family), prompt, ids, config, monkeypatch)
+    packed, _ = engine_logits(tiny(family, packed=True), prompt, ids, config, monkeypatch)
+    assert max((packed[key] - plain[key]).abs().max().item() for key in plain) <= TOLERANCE
+
+
+def test_the_tests_reach_past_the_sliding_windows():
+    ids = tiny("mistral").codec.encode(random_document(0, depth=3))
+    with_windows = [family for family, config in CONFIGS.items() if sliding_window(config)]
+    assert with_windows == ["mistral", "qwen2", "gemma2", "gemma3"]
+    assert all(len(ids) > 2 * sliding_window(CONFIGS[family]) for family in with_windows)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_wrong_mask_would_show(family, monkeypatch):
+    """The check can fail: hiding joined chunks changes the logits by far more than the tolerance."""
+    loaded = tiny(family)
+    codec = loaded.codec
+    document = random_document(2, depth=3)
+    prompt, ids = [5, 6, 7], [*codec.encode(document), codec.eos_id]
+    expected = training_logits(loaded, prompt, ids)
+    engine_path = "pasta.engine.runner.expand"
+    monkeypatch.setattr(engine_path, lambda s, q, k, qi, ki: expand(torch.ones_like(s), q, k, qi, ki))
+    actual, _ = engine_logits(loaded, prompt, ids, EngineConfig(trace_forward=False), monkeypatch)
+    assert max((actual[key] - expected[key]).abs().max().item() for key in actual) > 100 * TOLERANCE

@@ -1,0 +1,48 @@
+"""Tiny models with random weights, one of each family that the engine supports."""
+
+import functools
+
+from transformers import (
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from pasta.engine import LoadedModel, random_model
+from tests.support.tokenizers import byte_level
+
+SMALL = {
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+    # Large enough that attention matters and a wrong mask shows in the logits.
+    "initializer_range": 0.3,
+}
+WINDOW = 24
+SLIDING = {"head_dim": 8, "sliding_window": WINDOW, "query_pre_attn_scalar": 8}
+
+CONFIGS: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**SMALL),
+    "mistral": MistralConfig(**SMALL, head_dim=8, sliding_window=WINDOW),
+    "qwen2": Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
+    "qwen3": Qwen3Config(**SMALL, head_dim=8),
+    "gemma2": Gemma2Config(**SMALL, **SLIDING),
+    "gemma3": Gemma3TextConfig(
+        **SMALL, **SLIDING, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
+    ),
+}
+
+
+@functools.cache
+def tiny(family: str = "llama", seed: int = 0, packed: bool = False) -> LoadedModel:
+    """A model of a few ten thousand parameters, fp32, on the CPU, with the byte-level test tokenizer."""
+    return random_model(CONFIGS[family], byte_level(), device="cpu", seed=seed, packed=packed)
