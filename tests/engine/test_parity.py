@@ -87,9 +87,10 @@ def test_a_plain_answer_gives_the_models_own_causal_logits(family, monkeypatch):
 
 
 @families
-def test_packed_linears_change_nothing(family, monkeypatch):
+@pytest.mark.parametrize("traced", [False, True])
+def test_packed_linears_change_nothing(family, traced, monkeypatch):
     prompt, ids = [5, 6, 7], [*tiny(family).codec.encode(random_document(1)), tiny(family).codec.eos_id]
-    config = EngineConfig(slot_tokens=512, trace_forward=False)
+    config = EngineConfig(slot_tokens=512, trace_forward=traced)
     plain, _ = engine_logits(tiny(family), prompt, ids, config, monkeypatch)
     packed, _ = engine_logits(tiny(family, packed=True), prompt, ids, config, monkeypatch)
     assert max((packed[key] - plain[key]).abs().max().item() for key in plain) <= TOLERANCE

@@ -5,8 +5,14 @@ few rows; the same product over a reordered weight reaches it (BENCHMARKS.md, "W
 those that torch's own compiler emits when it freezes a model.
 """
 
+import itertools
+from weakref import WeakValueDictionary
+
 import torch
 from torch import Tensor, nn
+
+_LIBRARY = torch.library.Library("pasta", "DEF")
+_LIBRARY.define("packed_linear(Tensor x, int handle) -> Tensor")
 
 
 class PackedLinear(nn.Module):
@@ -16,20 +22,33 @@ class PackedLinear(nn.Module):
         super().__init__()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
         self._bias = None if linear.bias is None else linear.bias.detach()
+        self._handle = next(_HANDLES)
+        _PACKED[self._handle] = self
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] to [..., out]."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        if torch.jit.is_tracing():
+            # A trace cannot hold a weight in this layout, nor the operator's signature: it holds a number.
+            traced: Tensor = torch.ops.pasta.packed_linear(x, self._handle)
+            return traced
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The same, outside a trace."""
+        out: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, "none", [], "")
         return out
+
+
+_HANDLES = itertools.count()
+_PACKED: WeakValueDictionary[int, PackedLinear] = WeakValueDictionary()
+_LIBRARY.impl("packed_linear", lambda x, handle: _PACKED[handle].product(x), "CPU")
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this torch has the operators for this device and dtype."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    return dtype == torch.float32 or (
-        dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def pack_linears(model: nn.Module) -> None:

@@ -1,0 +1,111 @@
+"""Measure the platform: every figure of BENCHMARKS.md, or some of them.
+
+    python -m jobs.benchmark all
+    python -m jobs.benchmark replay --model-config configs/models/replay-llama-7b.json --device cuda
+
+Needs torch and transformers, nothing else. An interrupted run goes on where it stopped when it is started
+again with the same options.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pasta
+from pasta.entrypoint import EXIT_INTERRUPTED, run_main
+from pasta.evaluation.benchmark import COMMANDS, Benchmark
+from pasta.evaluation.settings import SIZES, Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
+_WHAT = (
+    "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
+    "step: cost of lanes; generate: against transformers; replay: a large random model"
+)
+MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    options = _parser().parse_args(given)
+    settings = Settings(
+        models=options.models,
+        model_config=options.model_config,
+        out=options.out or Path("runs") / "benchmark" / f"{options.what}.json",
+        documents=options.documents,
+        prompts=options.prompts,
+        replay_prompts=options.replay_prompts,
+        dtype=options.dtype,
+        device=options.device,
+        threads=options.threads,
+        repeats=options.repeats,
+        rounds=options.rounds,
+        lanes=options.lanes,
+        cache_tokens=options.cache_tokens,
+        sizes=SIZES if options.only is None else (options.only,),
+        fresh=options.fresh,
+    )
+    command = shlex.join(["python", "-m", "jobs.benchmark", *given])
+    try:
+        report = Benchmark(settings, command).run(COMMANDS[options.what])
+    except KeyboardInterrupt:
+        print(
+            f"interrupted: the same command goes on from the records in {settings.out.parent}/",
+            file=sys.stderr,
+        )
+        return EXIT_INTERRUPTED
+    print(report.markdown())
+    print(f"\nwritten to {settings.out}, records beside it")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.benchmark",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("what", choices=sorted(COMMANDS), help=_WHAT)
+    add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
+    add(
+        "--model-config",
+        type=Path,
+        default=MODEL_CONFIG,
+        help="the large model: a transformers configuration (400M)",
+    )
+    add(
+        "--documents",
+        type=Path,
+        help='replay these: JSONL of {"prompt", "annotated"} (the PASTA model\'s answers)',
+    )
+    add("--prompts", type=int, default=200, help="held-out prompts (200)")
+    add("--replay-prompts", type=int, default=24, help="documents to replay (24)")
+    add("--dtype", default="bfloat16", help="float32, bfloat16 or float16 (bfloat16)")
+    add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
+    add("--threads", type=int, default=_num_cores(), help="threads of torch on the CPU (all cores)")
+    add("--repeats", type=int, default=1, help="timed runs of each prompt, of which the median counts (1)")
+    add("--rounds", type=int, default=10, help="repetitions of step and of generate (10)")
+    add("--lanes", type=_numbers, default=(1, 2, 4, 8), help="numbers of lanes for step (1,2,4,8)")
+    add("--cache-tokens", type=int, default=256, help="cache length for step (256)")
+    add("--only", choices=SIZES, help="step and generate on the shipped or on the large model alone")
+    add("--out", type=Path, help="the JSON file to write (runs/benchmark/NAME.json); records go beside it")
+    add("--fresh", action="store_true", help="measure again what an earlier run has measured")
+    return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(number) for number in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected numbers like 1,2,4,8") from None
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,278 @@
+"""See PASTA work, in a minute:
+
+    python -m jobs.demo
+
+Starts the service on this machine (a Ray of its own, a free port of 127.0.0.1), asks three held-out prompts
+over HTTP, sequentially and in parallel, draws the threads over time, says what was measured, and stops
+everything it started.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import httpx
+
+from pasta.cli.timeline import LEGEND, Lane, render_lanes, to_ascii
+from pasta.data.atlas import AtlasTask, heldout_prompts
+from pasta.entrypoint import run_main
+from pasta.errors import UserError
+from pasta.lang import Sync
+from serve.launch import ServiceConfig, read_service_config, running
+
+DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "serve" / "local.yaml"
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One answer over HTTP: text, events with times in seconds, figures, and the client's wall clock."""
+
+    text: str
+    events: list[dict[str, Any]]
+    pasta: dict[str, Any]
+    wall_s: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the text (tags not counted) a second."""
+        rate: float = self.pasta["sequential_tokens"] / self.wall_s
+        return rate
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same prompt answered both ways."""
+
+    prompt: str
+    sequential: Run
+    parallel: Run
+
+    @property
+    def speedup(self) -> float:
+        """Ratio of the wall clocks."""
+        return self.sequential.wall_s / self.parallel.wall_s
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m jobs.demo", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "--config", type=Path, default=DEFAULT_CONFIG, help="default: configs/serve/local.yaml"
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, help="port of 127.0.0.1 to serve on; default: a free one"
+    )
+    arguments = parser.parse_args()
+    config = dataclasses.replace(read_service_config(arguments.config), port=arguments.port)
+    parallel, sequential = served_pair(config, arguments.config)
+    started = time.perf_counter()
+
+    def progress(line: str) -> None:
+        show(f"[{time.perf_counter() - started:5.1f} s] {line}")
+
+    comparisons = []
+    with (
+        running(config, quiet=True, progress=progress) as url,
+        httpx.Client(base_url=url, timeout=TIMEOUT_S) as http,
+    ):
+        progress(f"ready at {url}/v1, an OpenAI-compatible API")
+        for task in chosen_prompts():
+            progress(f"asking: {shorten(task.prompt, 90)}")
+            comparison = compare(http, task.prompt, parallel, sequential)
+            comparisons.append(comparison)
+            show(*describe(comparison, columns=terminal_columns(), color=wants_color()))
+        show(*summary(comparisons))
+        progress("stopping")
+    progress("everything that was started is stopped")
+    return 0
+
+
+def served_pair(config: ServiceConfig, path: Path) -> tuple[str, str]:
+    """Names of a model that decodes in parallel and one that only decodes sequentially, its baseline."""
+    by_mode = {model.mode: name for name, model in reversed(config.args.models.items())}
+    if set(by_mode) != {"parallel", "sequential"}:
+        raise UserError(
+            f"{path}: models: expected one of mode parallel and one of mode sequential to compare"
+        )
+    return by_mode["parallel"], by_mode["sequential"]
+
+
+def chosen_prompts() -> list[AtlasTask]:
+    """Three held-out prompts: many independent parts; parts that a conclusion reads; and no independent parts.
+
+    The third is laid out like the first: there the model must not go parallel, and there is nothing to gain.
+    """
+    tasks = heldout_prompts(200)
+
+    def chunks(task: AtlasTask) -> int:
+        return sum(1 for _ in task.document.chunks())
+
+    def joins(task: AtlasTask) -> bool:
+        return any(isinstance(item, Sync) for item in task.document.items)
+
+    many = next(
+        task for task in tasks if 6 <= chunks(task) <= 8 and task.document.depth() == 1 and not joins(task)
+    )
+    joined = next(task for task in tasks if chunks(task) >= 4 and joins(task))
+    dependent = next(task for task in tasks if not chunks(task) and len(task.answer) > 250)
+    return [many, joined, dependent]
+
+
+def compare(http: httpx.Client, prompt: str, parallel: str, sequential: str) -> Comparison:
+    """Ask both models, each twice; the second run counts."""
+    for model in (sequential, parallel):
+        ask(http, model, prompt)
+    return Comparison(prompt, ask(http, sequential, prompt), ask(http, parallel, prompt))
+
+
+def ask(http: httpx.Client, model: str, prompt: str) -> Run:
+    """Stream one greedy answer with its events."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+        "stream": True,
+        "pasta": {"events": True},
+    }
+    started = time.perf_counter()
+    with http.stream("POST", "/v1/chat/completions", json=body) as response:
+        if response.status_code != 200:
+            raise RuntimeError(f"the service answered {response.status_code}: {response.read().decode()}")
+        chunks = list(data_of(response))
+    wall_s = time.perf_counter() - started
+    final: dict[str, Any] = chunks[-1]["pasta"]
+    events = [event for chunk in chunks for event in chunk.get("pasta", {}).get("events", [])]
+    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    return Run(text, events, final, wall_s)
+
+
+def data_of(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The chunks of a stream of server-sent events."""
+    for line in response.iter_lines():
+        if line.startswith("data: ") and line != "data: [DONE]":
+            chunk = json.loads(line.removeprefix("data: "))
+            if "error" in chunk:
+                raise RuntimeError(f"the service broke off: {chunk['error']['message']}")
+            yield chunk
+
+
+# -- pictures --------------------------------------------------------------------------------------------
+
+
+def lanes_of(run: Run, label: str) -> list[Lane]:
+    """An answer's threads over seconds, in reading order."""
+    threads: dict[int, list[dict[str, Any]]] = {0: []}
+    parents: dict[int, dict[str, Any]] = {}
+    for event in run.events:
+        threads.setdefault(event["thread"], []).append(event)
+        if event["type"] == "fork":
+            parents[event["child"]] = event
+            threads.setdefault(event["child"], [])
+
+    def lane(thread: int, depth: int) -> Iterator[Lane]:
+        own = threads[thread]
+        fork = parents.get(thread)
+        times = [event["time"] for event in own if event["type"] == "token"]
+        start = fork["time"] if fork else 0.0
+        children = [event for event in own if event["type"] == "fork"]
+        joins = [event["time"] for event in own if event["type"] == "join"]
+        waits = [event["time"] for event in own if event["type"] == "wait"]
+        yield Lane(
+            label=fork["topic"] if fork else label,
+            start=start,
+            end=max([start, *times, *joins]),
+            num_tokens=len(times),
+            depth=depth,
+            estimate=fork["estimate"] if fork else 0,
+            forks=tuple(child["time"] for child in children),
+            joins=tuple(joins),
+            waits=tuple(
+                (wait, min((join for join in joins if join >= wait), default=wait)) for wait in waits
+            ),
+        )
+        for child in children:
+            yield from lane(child["child"], depth + 1)
+
+    return list(lane(0, 0))
+
+
+def describe(comparison: Comparison, columns: int, color: bool) -> list[str]:
+    """A prompt, its answer, and both runs' lanes on one time axis."""
+    sequential, parallel = comparison.sequential, comparison.parallel
+    lanes = [*lanes_of(sequential, "sequential"), *lanes_of(parallel, "parallel")]
+    same = sequential.text == parallel.text
+    out = ["", f"Q: {comparison.prompt}", "", parallel.text.strip(), ""]
+    if not same:
+        out += ["(the sequential model's answer differs:)", "", sequential.text.strip(), ""]
+    out += [render_lanes(lanes, columns, color, "seconds"), LEGEND]
+    threads = parallel.pasta["threads"]
+    out += [
+        f"sequential {figures(sequential)}",
+        f"parallel   {figures(parallel)}, {threads} thread{'s' * (threads != 1)}",
+        f"{comparison.speedup:.2f} times as fast, measured at the client",
+        "",
+    ]
+    return out
+
+
+def figures(run: Run) -> str:
+    """A run's figures on one line."""
+    return (
+        f"{run.wall_s:6.2f} s, {run.pasta['critical_path']:4d} steps for {run.pasta['sequential_tokens']:4d} tokens "
+        f"of text, {run.tokens_per_s:5.0f} tokens/s"
+    )
+
+
+def summary(comparisons: Sequence[Comparison]) -> list[str]:
+    """What the three prompts say, and what they do not."""
+    mean = geometric_mean([comparison.speedup for comparison in comparisons])
+    each = ", ".join(f"{comparison.speedup:.2f}" for comparison in comparisons)
+    return [
+        f"Speedup of the parallel model over its sequential twin on this machine: {each}; geometric mean {mean:.2f}.",
+        "Wall clock over HTTP, greedy, one request at a time, second of two runs. Three prompts are an example, "
+        "not a measurement: make benchmark takes 200.",
+        "",
+    ]
+
+
+# -- the terminal ----------------------------------------------------------------------------------------
+
+
+def show(*lines: str) -> None:
+    """Print, in ASCII where the terminal knows nothing else."""
+    text = "\n".join(lines)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        text = to_ascii(text)
+    print(text, flush=True)
+
+
+def shorten(text: str, width: int) -> str:
+    """One line of at most ``width`` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def terminal_columns() -> int:
+    """Width to draw in."""
+    return min(shutil.get_terminal_size((110, 24)).columns, 140)
+
+
+def wants_color() -> bool:
+    """Whether the output is a terminal that shows colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+if __name__ == "__main__":
+    run_main(main)

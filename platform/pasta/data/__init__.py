@@ -1,0 +1,1 @@
+"""Corpora, annotations and training examples."""

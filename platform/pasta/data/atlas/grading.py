@@ -1,0 +1,233 @@
+"""Exact grading: every sentence of an answer is read back and checked against the facts and the prompt."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pasta.data.atlas.facts import FACTS
+from pasta.data.atlas.family import read_names
+from pasta.data.atlas.plan import Say, statements
+from pasta.data.atlas.sentences import FORMS, Form, read
+from pasta.data.atlas.tasks import AtlasTask, plan_of
+from pasta.lang import Chunk, Document, Item, Sync, render
+
+Key = tuple[str, str]
+_SENTENCE_GAP = re.compile(r"(?<=[.!?])[ \t]+(?=\S)")
+_MARK = re.compile(r"(-|\d+\.)\s+")
+_CONCLUSIONS = frozenset({"count", "same", "different"})
+
+
+@dataclass(frozen=True)
+class Grade:
+    """``right`` of ``total`` statements; each with its text, whether it is right, and why not.
+
+    ``total`` counts the statements that the prompt asks for, and every further one in the answer.
+    """
+
+    right: int
+    total: int
+    statements: list[tuple[str, bool, str]]
+
+
+@dataclass(frozen=True)
+class StructureGrade:
+    """How far an annotated answer marks what the task's ground truth marks.
+
+    ``dependent_left_alone``: no chunk that the truth does not have, and no conclusion inside a chunk.
+    ``sync_right``: in every thread a sync stands exactly where the truth has one.
+    """
+
+    independent_parts: int
+    annotated_parts: int
+    dependent_left_alone: bool
+    sync_right: bool
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A sentence of an answer: its list mark, and its reading if it has one."""
+
+    text: str
+    mark: str
+    form: Form | None
+    fields: dict[str, str]
+    subject: str
+
+    @property
+    def key(self) -> Key:
+        return (self.form.id, self.subject) if self.form else ("", self.text)
+
+
+def grade(task: AtlasTask, answer: str) -> Grade:
+    """Grade an answer's text. A missing, wrong, extra or unreadable statement counts as wrong."""
+    wanted = [*statements(plan_of(task.spec))]
+    found = [*_read_answer(answer, {_key(say) for say in wanted})]
+    pairs = _align([_key(say) for say in wanted], [sentence.key for sentence in found])
+    out: list[tuple[str, bool, str]] = []
+    for want, have in pairs:
+        if have is None:
+            assert want is not None
+            say = wanted[want]
+            out.append((FORMS[say.form].template.format(**say.fields), False, "missing"))
+        elif want is None:
+            readable = found[have].form is not None
+            out.append((found[have].text, False, "not asked for" if readable else "cannot be read"))
+        else:
+            why = _fault(wanted[want], found[have])
+            out.append((found[have].text, not why, why))
+    return Grade(sum(ok for _, ok, _ in out), len(out), out)
+
+
+def _key(say: Say) -> Key:
+    form = FORMS[say.form]
+    return (form.id, say.subject if form.kind or say.form == "sheet.head" else "")
+
+
+def _read_answer(answer: str, wanted: set[Key]) -> Iterator[_Found]:
+    subject = ""
+    for line in answer.split("\n"):
+        line = line.strip()
+        mark = match[1] if (match := _MARK.match(line)) else ""
+        line = line[match.end() :] if match else line
+        for index, text in enumerate(_SENTENCE_GAP.split(line) if line else []):
+            readings = [*_readings(text, subject)]
+            # Sentences like "It is known for ..." read the same for several kinds; the task decides.
+            best = next((r for r in readings if r.key in wanted), readings[0] if readings else None)
+            sentence = best or _Found(text, "", None, {}, subject)
+            if sentence.form is not None and sentence.subject:
+                subject = sentence.subject
+            yield _Found(text, "" if index else mark, sentence.form, sentence.fields, sentence.subject)
+
+
+def _readings(text: str, subject: str) -> Iterator[_Found]:
+    for form, fields in read(text):
+        if form.kind is not None:
+            name = fields["name"] if form.names_subject else subject
+            if name in FACTS[form.kind]:
+                yield _Found(text, "", form, fields, name)
+        elif form.id == "sheet.head":
+            try:
+                yield _Found(text, "", form, fields, read_names(fields["title"])[0])
+            except ValueError:
+                continue
+        else:
+            yield _Found(text, "", form, fields, "")
+
+
+def _align(wanted: Sequence[Key], found: Sequence[Key]) -> list[tuple[int | None, int | None]]:
+    """Longest common subsequence of keys: pairs of indices, None on one side where there is no partner."""
+    rows, columns = len(wanted), len(found)
+    best = [[0] * (columns + 1) for _ in range(rows + 1)]  # best[i][j]: of wanted[i:] and found[j:]
+    for i in reversed(range(rows)):
+        for j in reversed(range(columns)):
+            same = wanted[i] == found[j]
+            best[i][j] = best[i + 1][j + 1] + 1 if same else max(best[i + 1][j], best[i][j + 1])
+    pairs: list[tuple[int | None, int | None]] = []
+    i = j = 0
+    while i < rows or j < columns:
+        if i < rows and j < columns and wanted[i] == found[j]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif j == columns or (i < rows and best[i + 1][j] >= best[i][j + 1]):
+            pairs.append((i, None))
+            i += 1
+        else:
+            pairs.append((None, j))
+            j += 1
+    return pairs
+
+
+def _fault(say: Say, sentence: _Found) -> str:
+    """What is wrong with a sentence that stands where ``say`` is asked for; empty if nothing is."""
+    mark = say.before.strip()
+    if sentence.mark != mark:
+        return f"list mark {sentence.mark or 'none'!r}, expected {mark or 'none'!r}"
+    assert sentence.form is not None
+    if sentence.form.kind is not None:
+        facts = FACTS[sentence.form.kind][sentence.subject]
+        for field, value in sentence.fields.items():
+            if facts.get(field) != value:
+                return f"{field} of {sentence.subject} is {facts.get(field)!r}, not {value!r}"
+        return ""
+    if fault := _untrue(sentence.form.id, sentence.fields):
+        return fault
+    for field, value in sentence.fields.items():
+        if say.fields[field] != value:
+            return f"{field} is {value!r}, expected {say.fields[field]!r}"
+    return ""
+
+
+def _untrue(form: str, fields: dict[str, str]) -> str:
+    """What contradicts arithmetic or the facts in a sentence taken by itself; empty if nothing does."""
+    numbers = {
+        name: int(fields[name]) for name in ("a", "d", "b", "k", "n") if fields.get(name, "").isdigit()
+    }
+    if form.endswith((".plus", ".minus")):
+        if len(numbers) < 3:
+            return "not a number"
+        a, d, b = numbers["a"], numbers["d"], numbers["b"]
+        if b != (a + d if form.endswith(".plus") else a - d):
+            return f"wrong sum: {b}"
+    if form.startswith("chain.") and form != "chain.end":
+        number = fields["b"] if form in {"chain.plus", "chain.minus"} else fields["a"]
+        element = fields["element"]
+        if FACTS["elements"].get(element, {}).get("number") != number:
+            return f"{element} is not element {number}"
+    if form == "trip.stay":
+        country = fields["country"]
+        if FACTS["countries"].get(country, {}).get("capital") != fields["city"]:
+            return f"{fields['city']} is not the capital of {country}"
+    return ""
+
+
+Path = tuple[str, ...]
+
+
+def grade_structure(task: AtlasTask, document: Document) -> StructureGrade:
+    """Compare an annotated answer's structure with the task's."""
+    truth, given = _threads(task.document.items), _threads(document.items)
+    parts, marked = Counter(_paths(truth)), Counter(_paths(given))
+    conclusions = [
+        FORMS[say.form].template.partition("{")[0]
+        for say in statements(plan_of(task.spec))
+        if say.form in _CONCLUSIONS
+    ]
+    nested = any(chunk.items and Sync() in chunk.items for chunk in task.document.chunks())
+    leaked = any(
+        conclusion in render(Document(chunk.items))
+        for conclusion in conclusions
+        for chunk in document.chunks()
+        if not (nested and any(isinstance(item, Chunk) for item in chunk.items))
+    )
+    return StructureGrade(
+        independent_parts=parts.total(),
+        annotated_parts=(parts & marked).total(),
+        dependent_left_alone=not (marked - parts) and not leaked,
+        sync_right=all(_syncs(items) == _syncs(truth.get(path, ())) for path, items in given.items()),
+    )
+
+
+def _threads(items: tuple[Item, ...], path: Path = ()) -> dict[Path, tuple[Item, ...]]:
+    """The items of every thread by the topics on the way to it (with a number where topics repeat)."""
+    out = {path: items}
+    seen: Counter[str] = Counter()
+    for item in items:
+        if isinstance(item, Chunk):
+            seen[item.topic] += 1
+            name = item.topic if seen[item.topic] == 1 else f"{item.topic} ({seen[item.topic]})"
+            out |= _threads(item.items, (*path, name))
+    return out
+
+
+def _paths(threads: dict[Path, tuple[Item, ...]]) -> list[Path]:
+    return [path for path in threads if path]
+
+
+def _syncs(items: tuple[Item, ...]) -> list[bool]:
+    """For each sync of a thread, whether a chunk comes after it."""
+    return [
+        any(isinstance(later, Chunk) for later in items[index:])
+        for index, item in enumerate(items)
+        if isinstance(item, Sync)
+    ]

@@ -1,0 +1,61 @@
+"""What task families share in which each step needs the one before: nothing may be decoded out of order."""
+
+import itertools
+import random
+import re
+
+from pasta.data.atlas.family import Family, Params
+from pasta.data.atlas.plan import Node, Plan, Say, after, lead
+
+PEOPLE = ("Anna", "Ben", "Clara", "David", "Ella", "Frank", "Grace", "Henry")
+STEP_COUNTS = {3: 1.0, 4: 2.0, 5: 3.0, 6: 3.0, 7: 2.0}
+
+
+class Steps(Family):
+    """Steps laid out like the parts of an independent answer, between a first and a last statement."""
+
+    independent = False
+
+    def first(self, params: Params) -> Say:
+        raise NotImplementedError
+
+    def steps(self, params: Params) -> list[list[Say]]:
+        raise NotImplementedError
+
+    def last(self, params: Params) -> Say:
+        raise NotImplementedError
+
+    def plan(self, params: Params, layout: str) -> Plan:
+        out: list[Node] = [Say(self.first(params).form, self.first(params).fields, "")]
+        for index, step in enumerate(self.steps(params)):
+            out += [
+                Say(say.form, say.fields, " " if place else lead(layout, index))
+                for place, say in enumerate(step)
+            ]
+        last = self.last(params)
+        return [*out, Say(last.form, last.fields, after(layout))]
+
+
+def signed(rng: random.Random, start: int, steps: int, low: int, high: int, top: int) -> list[int]:
+    """Changes of different sizes, at most ``top``, that keep the running total within bounds."""
+    while True:
+        changes = [size * rng.choice((1, -1)) for size in rng.sample(range(2, top + 1), steps)]
+        totals = list(itertools.accumulate(changes, initial=start))
+        if low <= min(totals) and max(totals) <= high:
+            return changes
+
+
+def running(start: int, changes: list[int]) -> list[tuple[int, int, int]]:
+    """(before, size of change, after) of each step."""
+    out = []
+    for change in changes:
+        out.append((start, abs(change), start + change))
+        start += change
+    return out
+
+
+def match_step(pattern: str, text: str) -> re.Match[str]:
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise ValueError(f"not a step: {text!r}")
+    return match

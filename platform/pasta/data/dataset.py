@@ -1,0 +1,319 @@
+"""Training data on disk: examples from the atlas or from a JSONL file, packed, made once and found again.
+
+A prepared directory holds ``train/`` and, if asked for, ``eval/`` (Arrow), ``tokenizer/``, and ``manifest.json`` with
+what is in it.
+It is named after a fingerprint of everything that went in, and appears only when it is whole.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+from datasets import concatenate_datasets, load_from_disk
+
+from pasta.data import atlas
+from pasta.data.atlas.tasks import FAMILIES, Split, estimated, iter_corpus, sample_task
+from pasta.data.linearise import Example, Messages, Mode, make_example
+from pasta.data.packing import to_dataset
+from pasta.errors import UserError
+from pasta.interpreter import IGNORE
+from pasta.lang import Codec, CodecError, Document, ParseError, parse
+
+ATLAS = "atlas"
+TOKENIZER_DIR = "tokenizer"
+# A change of the columns or of what they mean makes older directories stale.
+FORMAT = 1
+SHARD_DOCUMENTS = 5000
+MAX_SHARDS = 10_000
+Annotated = tuple[Messages, Document]
+
+
+class DataOptions(Protocol):
+    """The ``data`` section of a configuration."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def mode(self) -> Mode: ...
+    @property
+    def row_length(self) -> int: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def documents(self) -> int | None: ...
+    @property
+    def eval_documents(self) -> int: ...
+    @property
+    def mixture(self) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prepared directory and its figures; tokens count prompts and responses, targets the rows with loss."""
+
+    path: Path
+    num_documents: int
+    num_rows: int
+    num_tokens: int
+    num_targets: int
+    num_too_long: int
+    num_eval_rows: int
+    reused: bool
+
+
+def prepare_data(options: DataOptions, tokenizer: Any, cache_dir: Path, num_processes: int = 1) -> Prepared:
+    """Make the packed data set of ``options`` under ``cache_dir``, or find it made before.
+
+    Raises UserError for a missing, empty or broken JSONL file.
+    """
+    target = cache_dir / _fingerprint(options, tokenizer)
+    manifest = target / "manifest.json"
+    if manifest.is_file():
+        return Prepared(path=target, reused=True, **json.loads(manifest.read_text(encoding="utf-8")))
+    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        tokenizer.save_pretrained(staging / TOKENIZER_DIR)
+        counts = _write(options, Codec(tokenizer), tokenizer, staging, num_processes)
+        (staging / "manifest.json").write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
+        try:
+            staging.rename(target)
+        except OSError:
+            # Another process made the same data in the meantime.
+            if not manifest.is_file():
+                raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return Prepared(path=target, reused=False, **counts)
+
+
+def atlas_dataset(
+    seed: int,
+    count: int,
+    mode: Mode,
+    codec: Codec,
+    max_length: int,
+    *,
+    split: Split = "train",
+    mixture: Mapping[str, float] | None = None,
+) -> Iterator[Example]:
+    """Examples of ``count`` atlas tasks; those longer than ``max_length`` tokens are left out.
+
+    The ``heldout`` split holds combinations that the ``train`` split never has.
+    """
+    annotated = _atlas_annotated(seed, count, codec if mode == "pasta" else None, split, mixture)
+    for messages, document in annotated:
+        example = make_example(codec, messages, document, mode)
+        if len(example) <= max_length:
+            yield example
+
+
+def read_jsonl(path: Path) -> Iterator[Annotated]:
+    """Messages and annotated answers of a JSONL file of ``{"messages": [...], "annotated": text form}``.
+
+    Raises UserError, naming the line, for a line that is not such an object.
+    """
+    try:
+        file = path.open(encoding="utf-8")
+    except OSError:
+        raise UserError(f"data.source: {path}: no such file; expected 'atlas' or a JSONL file") from None
+    with file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                messages = [
+                    {"role": str(m["role"]), "content": str(m["content"])} for m in record["messages"]
+                ]
+                annotated = record["annotated"]
+            except (json.JSONDecodeError, KeyError, TypeError) as error:
+                problem = (
+                    "not JSON" if isinstance(error, json.JSONDecodeError) else "missing key or wrong type"
+                )
+                raise UserError(
+                    f'{path}:{number}: {problem}; expected {{"messages": [{{"role", "content"}}], "annotated": text}}'
+                ) from None
+            try:
+                yield messages, parse(annotated)
+            except ParseError as error:
+                raise UserError(f"{path}:{number}: annotated: {error}") from None
+
+
+def _atlas_annotated(
+    seed: int, count: int, codec: Codec | None, split: Split, mixture: Mapping[str, float] | None
+) -> Iterator[Annotated]:
+    """Tasks in the families' own proportions, or with each family's weight multiplied by ``mixture``."""
+    if not mixture:
+        for task in iter_corpus(seed, split, count, codec):
+            yield task.messages, task.document
+        return
+    unknown = next((name for name in mixture if name not in FAMILIES), None)
+    if unknown is not None:
+        raise UserError(f"data.mixture: unknown family {unknown!r}; expected some of {', '.join(FAMILIES)}")
+    names = list(FAMILIES)
+    weights = [family.weight * mixture.get(name, 1.0) for name, family in FAMILIES.items()]
+    rng = random.Random(f"mixture:{seed}:{split}")
+    for name in rng.choices(names, weights, k=count):
+        task = estimated(sample_task(rng, split, name), codec)
+        yield task.messages, task.document
+
+
+class _Counter:
+    """Examples of annotated answers that fit a row, counting what passes and what does not."""
+
+    def __init__(self, annotated: Iterable[Annotated], codec: Codec, options: DataOptions) -> None:
+        self._annotated = annotated
+        self._codec = codec
+        self._options = options
+        self.counts = {"num_documents": 0, "num_tokens": 0, "num_targets": 0, "num_too_long": 0}
+
+    def __iter__(self) -> Iterator[Example]:
+        counts = self.counts
+        for messages, document in self._annotated:
+            counts["num_documents"] += 1
+            try:
+                example = make_example(self._codec, messages, document, self._options.mode)
+            except CodecError as error:
+                raise UserError(
+                    f"data.source: {self._options.source}: answer {counts['num_documents']}: {error}"
+                ) from None
+            if len(example) > self._options.max_length:
+                counts["num_too_long"] += 1
+                continue
+            counts["num_tokens"] += len(example)
+            counts["num_targets"] += sum(label != IGNORE for label in example.shift_labels)
+            yield example
+
+
+def _write(
+    options: DataOptions, codec: Codec, tokenizer: Any, directory: Path, num_processes: int
+) -> dict[str, int]:
+    train, held_out = directory / "train", None
+    if options.source == ATLAS:
+        counts = _write_atlas(options, tokenizer, train, num_processes)
+        if options.eval_documents:
+            # The seed is the data's own: twins see the same held-out tasks.
+            tasks = _atlas_annotated(options.seed, options.eval_documents, codec, "heldout", None)
+            held_out = _Counter(tasks, codec, options)
+    else:
+        documents = list(itertools.islice(read_jsonl(Path(options.source)), options.documents))
+        if not documents:
+            raise UserError(f"data.source: {options.source}: no annotated answers in it")
+        cut = max(len(documents) - options.eval_documents, 1)
+        counted = _Counter(documents[:cut], codec, options)
+        to_dataset(counted, options.row_length).save_to_disk(str(train))
+        counts = counted.counts
+        if cut < len(documents):
+            held_out = _Counter(documents[cut:], codec, options)
+    num_eval_rows = 0
+    if held_out is not None:
+        rows = to_dataset(held_out, options.row_length)
+        num_eval_rows = len(rows)
+        if num_eval_rows:
+            rows.save_to_disk(str(directory / "eval"))
+    return {**counts, "num_rows": len(load_from_disk(str(train))), "num_eval_rows": num_eval_rows}
+
+
+def _write_atlas(options: DataOptions, tokenizer: Any, directory: Path, num_processes: int) -> dict[str, int]:
+    """The training rows, made in shards: shard i has a seed of its own, so that any number of processes agree."""
+    assert options.documents is not None
+    sizes = [
+        min(SHARD_DOCUMENTS, options.documents - first)
+        for first in range(0, options.documents, SHARD_DOCUMENTS)
+    ]
+    plain = _PlainOptions(
+        options.source, options.mode, options.row_length, options.max_length, dict(options.mixture)
+    )
+    jobs = [
+        _Shard(plain, tokenizer, options.seed * MAX_SHARDS + index, size, directory.parent / f"shard-{index}")
+        for index, size in enumerate(sizes)
+    ]
+    assert len(jobs) < MAX_SHARDS
+    workers = min(num_processes, len(jobs))
+    if workers > 1:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            counts = list(pool.map(_write_shard, jobs))
+    else:
+        counts = [_write_shard(job) for job in jobs]
+    concatenate_datasets([load_from_disk(str(job.directory)) for job in jobs]).save_to_disk(str(directory))
+    for job in jobs:
+        shutil.rmtree(job.directory)
+    return {key: sum(count[key] for count in counts) for key in counts[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainOptions:
+    source: str
+    mode: Mode
+    row_length: int
+    max_length: int
+    mixture: dict[str, float]
+    seed: int = 0
+    documents: int | None = None
+    eval_documents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    options: _PlainOptions
+    tokenizer: Any
+    seed: int
+    size: int
+    directory: Path
+
+
+def _write_shard(shard: _Shard) -> dict[str, int]:
+    codec = Codec(shard.tokenizer)
+    estimates = codec if shard.options.mode == "pasta" else None
+    tasks = _atlas_annotated(shard.seed, shard.size, estimates, "train", shard.options.mixture)
+    counted = _Counter(tasks, codec, shard.options)
+    to_dataset(counted, shard.options.row_length).save_to_disk(str(shard.directory))
+    return counted.counts
+
+
+def _fingerprint(options: DataOptions, tokenizer: Any) -> str:
+    values: dict[str, Any] = {
+        "format": FORMAT,
+        "source": options.source,
+        "mode": options.mode,
+        "row_length": options.row_length,
+        "max_length": options.max_length,
+        "seed": options.seed,
+        "documents": options.documents,
+        "eval_documents": options.eval_documents,
+        "mixture": options.mixture,
+        "vocabulary": sorted(tokenizer.get_vocab().items()),
+        "chat_template": tokenizer.chat_template,
+    }
+    if options.source == ATLAS:
+        values["world"] = _tree_digest(Path(atlas.__file__).parent)
+    else:
+        try:
+            values["content"] = hashlib.sha256(Path(options.source).read_bytes()).hexdigest()
+        except OSError:
+            raise UserError(
+                f"data.source: {options.source}: no such file; expected 'atlas' or a JSONL file"
+            ) from None
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _tree_digest(root: Path) -> str:
+    """A digest of the atlas' code and facts: a change of either makes other tasks."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.suffix in {".py", ".csv"}:
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

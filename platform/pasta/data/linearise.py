@@ -1,0 +1,78 @@
+"""Training examples from documents: what a model reads, at which positions, and what each row predicts.
+
+The thread-aware form is the interpreter's own linearisation. The sequential twin of a document is the same
+response with its tags taken out, token for token, so that both models learn the same text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pasta.interpreter import IGNORE, TokenKind, linearise
+from pasta.lang import Codec, Document
+
+Mode = Literal["sequential", "pasta"]
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One prompt with its answer. The first five lists have length T, ``sees`` one bitmask a segment.
+
+    ``shift_labels[i]`` is the token that row i predicts, or -100; ``kinds[i]`` is its ``TokenKind``. Bit k of
+    ``sees[s]`` says whether segment s sees segment k.
+    """
+
+    input_ids: list[int]
+    position_ids: list[int]
+    segment_ids: list[int]
+    shift_labels: list[int]
+    kinds: list[int]
+    sees: list[int]
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+def make_example(codec: Codec, messages: Messages, document: Document, mode: Mode) -> Example:
+    """The example of an annotated answer: with its threads (``pasta``) or without (``sequential``).
+
+    Raises ``CodecError`` if the tokenizer cannot carry the messages or the document.
+    """
+    prompt_ids = codec.encode_prompt(messages)
+    response_ids = codec.encode(document)
+    if mode == "sequential":
+        return _causal(prompt_ids, [*without_tags(codec, response_ids), codec.eos_id])
+    rows = linearise(codec.grammar, prompt_ids, [*response_ids, codec.eos_id])
+    return Example(rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees)
+
+
+def without_tags(codec: Codec, response_ids: Sequence[int]) -> list[int]:
+    """The text tokens of a response in storage order: promises and all other tags dropped."""
+    control = codec.control
+    structure = {control.async_open, control.async_close, control.sync}
+    kept: list[int] = []
+    inside_promise = False
+    for token in response_ids:
+        if token == control.promise:
+            inside_promise = True
+        elif token == control.close:
+            inside_promise = False
+        elif not inside_promise and token not in structure:
+            kept.append(token)
+    return kept
+
+
+def _causal(prompt_ids: list[int], answer_ids: list[int]) -> Example:
+    """Plain left-to-right text: one segment, positions without gaps, the last row predicts nothing."""
+    ids = prompt_ids + answer_ids
+    given = len(prompt_ids) - 1
+    kinds = [TokenKind.TEXT] * (len(answer_ids) - 1) + [TokenKind.EOS]
+    return Example(
+        input_ids=ids,
+        position_ids=list(range(len(ids))),
+        segment_ids=[0] * len(ids),
+        shift_labels=[IGNORE] * given + answer_ids + [IGNORE],
+        kinds=[int(TokenKind.NONE)] * given + [int(kind) for kind in kinds] + [int(TokenKind.NONE)],
+        sees=[1],
+    )

@@ -1,0 +1,116 @@
+"""Packing: several documents in one row, so that rows are full; documents never see each other.
+
+A packed row keeps each document's own visibility matrix as bits. Dense masks are made on the device, by the
+same code that the engine uses.
+"""
+
+import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, Features, List, Value
+
+from pasta.data.linearise import Example
+
+FEATURES = Features(
+    {
+        "input_ids": List(Value("int32")),
+        "position_ids": List(Value("int32")),
+        "segment_ids": List(Value("int32")),
+        "shift_labels": List(Value("int32")),
+        "kinds": List(Value("uint8")),
+        "sees": List(Value("uint8")),
+        "num_segments": List(Value("int32")),
+        "length": Value("int32"),
+    }
+)
+# Best fit needs a choice of lengths to fill rows well, but not the whole corpus in memory.
+WINDOW = 4096
+
+
+def pack(lengths: Sequence[int], row_length: int) -> list[list[int]]:
+    """Indices into ``lengths``, grouped into rows of at most ``row_length`` tokens (best fit, longest first).
+
+    A document that is longer has a row of its own.
+    """
+    rows: list[list[int]] = []
+    open_rows: list[tuple[int, int]] = []  # (tokens left, row), sorted
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        at = bisect.bisect_left(open_rows, (lengths[index], -1))
+        if lengths[index] >= row_length:
+            rows.append([index])
+            continue
+        if at == len(open_rows):
+            rows.append([index])
+            left, row = row_length - lengths[index], len(rows) - 1
+        else:
+            left, row = open_rows.pop(at)
+            rows[row].append(index)
+            left -= lengths[index]
+        bisect.insort(open_rows, (left, row))
+    return rows
+
+
+def packed_row(examples: Sequence[Example]) -> dict[str, Any]:
+    """One row of ``FEATURES``: the examples one after the other, segments numbered through."""
+    row: dict[str, Any] = {name: [] for name in FEATURES if name != "length"}
+    offset = 0
+    for example in examples:
+        row["input_ids"] += example.input_ids
+        row["position_ids"] += example.position_ids
+        row["segment_ids"] += [segment + offset for segment in example.segment_ids]
+        row["shift_labels"] += example.shift_labels
+        row["kinds"] += example.kinds
+        row["sees"] += pack_sees(example.sees)
+        row["num_segments"].append(len(example.sees))
+        offset += len(example.sees)
+    row["length"] = len(row["input_ids"])
+    return row
+
+
+def packed_rows(examples: Iterable[Example], row_length: int) -> Iterator[dict[str, Any]]:
+    """Rows of ``FEATURES``, packed within windows of ``WINDOW`` examples."""
+    window: list[Example] = []
+    for example in examples:
+        window.append(example)
+        if len(window) == WINDOW:
+            yield from _pack_window(window, row_length)
+            window = []
+    yield from _pack_window(window, row_length)
+
+
+def to_dataset(examples: Iterable[Example], row_length: int) -> Dataset:
+    """A packed data set in memory."""
+    columns: dict[str, list[Any]] = {name: [] for name in FEATURES}
+    for row in packed_rows(examples, row_length):
+        for name, value in row.items():
+            columns[name].append(value)
+    return Dataset.from_dict(columns, features=FEATURES)
+
+
+def pack_sees(sees: Sequence[int]) -> list[int]:
+    """A document's visibility bitmasks as bytes, each row padded to whole bytes, lowest segment first."""
+    width = (len(sees) + 7) // 8
+    return list(b"".join(mask.to_bytes(width, "little") for mask in sees))
+
+
+def unpack_sees(packed: Sequence[int], num_segments: Sequence[int]) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """The row's visibility matrix [G, G], block diagonal over its documents; G is the sum of ``num_segments``."""
+    total = sum(num_segments)
+    out = np.zeros((total, total), dtype=np.bool_)
+    data = np.asarray(packed, dtype=np.uint8)
+    at = offset = 0
+    for count in num_segments:
+        width = (count + 7) // 8
+        block = data[at : at + count * width].reshape(count, width)
+        bits = np.unpackbits(block, axis=1, bitorder="little")[:, :count]
+        out[offset : offset + count, offset : offset + count] = bits.astype(np.bool_)
+        at += count * width
+        offset += count
+    return out
+
+
+def _pack_window(window: Sequence[Example], row_length: int) -> Iterator[dict[str, Any]]:
+    for indices in pack([len(example) for example in window], row_length):
+        yield packed_row([window[index] for index in indices])

@@ -1,0 +1,1 @@
+"""Measuring speed and quality against the sequential twin."""

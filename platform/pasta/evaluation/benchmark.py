@@ -1,0 +1,370 @@
+"""The benchmark: stages that measure and leave records, and the figures that follow from the records."""
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pasta.data.atlas import AtlasTask, heldout_prompts
+from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, SamplingParams
+from pasta.engine.loading import load_model, random_model, read_model_config, resolve_device
+from pasta.engine.replay import annotated_ids, sequential_ids
+from pasta.errors import UserError
+from pasta.evaluation.documents import Recorded, answered, read_documents
+from pasta.evaluation.figures import Figure, figures_table
+from pasta.evaluation.generate import GenerateBench, generate_figures, generate_table
+from pasta.evaluation.lanes import LaneBench, lane_figures, lane_table
+from pasta.evaluation.machine import code_fingerprint, describe_machine, model_fingerprint
+from pasta.evaluation.quality import family_table, fault_of, grades, quality_figures
+from pasta.evaluation.records import RecordFile, write_json
+from pasta.evaluation.settings import Settings
+from pasta.evaluation.speed import decode_pair, replay_figures, replay_pair, speed_figures
+from pasta.interpreter import Limits
+from pasta.lang import to_text
+
+#: What one command runs. Speed decodes the same answers as accuracy, so ``all`` grades those.
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "all": ("speed", "random", "step", "generate", "replay"),
+    "accuracy": ("accuracy", "random"),
+    "speed": ("speed",),
+    "step": ("step",),
+    "generate": ("generate",),
+    "replay": ("replay",),
+}
+_STEP_TARGETS = {"shipped": 1.5, "large": 1.10}
+_GENERATE_TARGETS = {"shipped": 1.3, "large": 1.1}
+#: (prompts, tokens of each) that generate is timed on; the shipped twin ends its answers by itself.
+_GENERATE_PROMPTS = {"shipped": (8, 512), "large": (2, 48)}
+_ROUNDS_FACTOR = {"shipped": 4, "large": 1}
+_RANDOM_TOKENS = 256
+#: Random weights seldom open a promise by themselves.
+_BIAS = 7.0
+
+
+@dataclass
+class Report:
+    """Figures, and tables by title."""
+
+    figures: list[Figure] = field(default_factory=list)
+    tables: dict[str, str] = field(default_factory=dict)
+
+    def add(self, figures: Iterable[Figure], tables: Mapping[str, str] | None = None) -> None:
+        """Put more in."""
+        self.figures += figures
+        self.tables.update(tables or {})
+
+    def markdown(self) -> str:
+        """The figures as one table, then every other table under its title."""
+        return "\n\n".join(
+            [figures_table(self.figures), *(f"**{t}**\n\n{table}" for t, table in self.tables.items())]
+        )
+
+
+class Benchmark:
+    """Runs stages. Every record is on disk before the next is measured; ``settings.out`` is rewritten after
+    each stage. The same settings again go on where an interrupted run stopped."""
+
+    def __init__(self, settings: Settings, command: str, say: Callable[[str], None] | None = None) -> None:
+        self.settings, self.command = settings, command
+        self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+        self._device = resolve_device(settings.device)
+        self._files: dict[str, str] = {}
+        torch.set_num_threads(settings.threads)
+
+    def run(self, stages: Sequence[str]) -> Report:
+        """Measure ``stages``; returns what came out. Raises ``UserError`` on a wrong model or file."""
+        self._check(stages)
+        report = Report()
+        begun = describe_machine(self._device)
+        for number, stage in enumerate(stages, start=1):
+            getattr(self, f"_{stage}")(report)
+            self._write(report, begun, complete=number == len(stages))
+        return report
+
+    # -- stages ----------------------------------------------------------------------------------------
+
+    def _accuracy(self, report: Report) -> None:
+        records = [*self._answers("accuracy", repeats=0).records.values()]
+        report.add(quality_figures(records), {"By task family": family_table(records)})
+
+    def _speed(self, report: Report) -> None:
+        records = [*self._answers("speed", self.settings.repeats).records.values()]
+        report.add(quality_figures(records), {"By task family": family_table(records)})
+        report.add(speed_figures(records))
+
+    def _answers(self, stage: str, repeats: int) -> RecordFile:
+        """Each held-out prompt answered by the twin and by PASTA, graded, and timed if ``repeats``."""
+        limits = Limits(max_tokens=1024)
+        file = self._open(
+            stage, self._shipped_identity | {"prompts": self.settings.prompts, "repeats": repeats}
+        )
+        progress = self._progress(stage, len(self._tasks), len(file))
+        if len(file) == len(self._tasks):
+            return file
+        twin, pasta = self._engine(self._twin), self._engine(self._pasta)
+        codec = self._pasta.codec
+        decode_pair(twin, pasta, codec.encode_prompt(self._tasks[0].messages), limits, repeats=0)
+        for number, task in enumerate(self._tasks):
+            if str(number) in file:
+                continue
+            record, sequential, parallel = decode_pair(
+                twin, pasta, codec.encode_prompt(task.messages), limits, repeats=repeats
+            )
+            assert parallel.document is not None  # no stop strings
+            record["pasta"]["fault"] = fault_of(codec, parallel)
+            file.add(
+                str(number),
+                {
+                    "prompt": task.prompt,
+                    "family": task.family,
+                    "independent": task.independent,
+                    "twin_text": sequential.text,
+                    "annotated": to_text(parallel.document),
+                    "grades": grades(task, sequential.text, parallel.text, parallel.document),
+                    **record,
+                },
+            )
+            progress(len(file), f"realised {record['realised']:.2f}x" if repeats else "")
+        return file
+
+    def _random(self, report: Report) -> None:
+        """Random weights of the shipped model's shape: greedy, and sampled with promises favoured."""
+        total = 2 * len(self._tasks)
+        file = self._open("random", self._shipped_identity | {"prompts": self.settings.prompts})
+        progress = self._progress("random weights", total, len(file))
+        if len(file) < total:
+            shape = self._pasta.model.config
+            loaded = random_model(
+                shape, self._pasta.tokenizer, dtype=self.settings.dtype, device=self.settings.device
+            )
+            engine = Engine(loaded, EngineConfig(num_slots=8, slot_tokens=1024))
+            for number, temperature in itertools.product(range(len(self._tasks)), (0.0, 1.0)):
+                key = f"{number} {'sampled' if temperature else 'greedy'}"
+                if key not in file:
+                    engine.submit(
+                        Request(
+                            prompt_ids=loaded.codec.encode_prompt(self._tasks[number].messages),
+                            sampling=SamplingParams(
+                                temperature=temperature, seed=number, promise_bias=_BIAS * temperature
+                            ),
+                            limits=Limits(max_tokens=_RANDOM_TOKENS),
+                            request_id=key,
+                        )
+                    )
+            while engine.has_work:
+                for event in engine.step():
+                    if isinstance(event, DoneEvent) and event.result is not None:
+                        result = event.result
+                        threads, reason = len(result.trace.threads), result.finish_reason
+                        fault = fault_of(loaded.codec, result)
+                        file.add(
+                            event.request_id, {"fault": fault, "threads": threads, "finish_reason": reason}
+                        )
+                        progress(len(file), "")
+        records = [*file.records.values()]
+        share = sum(not record["fault"] for record in records) / len(records)
+        chunks = sum(record["threads"] - 1 for record in records)
+        note = f"half greedy, half sampled with promises favoured; {chunks} chunks"
+        label = "well-formed outputs, random weights"
+        report.add([Figure("well_formed.random", label, share, 1.0, count=total, note=note)])
+
+    def _step(self, report: Report) -> None:
+        settings = self.settings
+        for size in settings.sizes:
+            rounds = settings.rounds * _ROUNDS_FACTOR[size]
+            measured = {"lanes": settings.lanes, "cache_tokens": settings.cache_tokens, "rounds": rounds}
+            file = self._open(f"step-{size}", self._identity(size) | measured)
+            progress = self._progress(f"step, {size}", rounds, len(file))
+            if len(file) < rounds:
+                bench = LaneBench(self._loaded(size), settings.lanes, settings.cache_tokens)
+                bench.round()
+                for number in range(len(file), rounds):
+                    file.add(str(number), bench.round())
+                    progress(len(file), "")
+            records, label = [*file.records.values()], self._label(size)
+            title = f"A step, {label}, cache of about {settings.cache_tokens} tokens"
+            report.add(
+                lane_figures(records, settings.lanes, size, label, _STEP_TARGETS[size]),
+                {title: lane_table(records, settings.lanes)},
+            )
+
+    def _generate(self, report: Report) -> None:
+        for size in self.settings.sizes:
+            count, tokens = _GENERATE_PROMPTS[size]
+            tasks = heldout_prompts(count)
+            total = self.settings.rounds * count
+            file = self._open(f"generate-{size}", self._identity(size) | {"prompts": count, "tokens": tokens})
+            progress = self._progress(f"generate, {size}", total, len(file))
+            if len(file) < total:
+                loaded = self._loaded(size)
+                bench = GenerateBench(loaded, tokens, self._stock(size))
+                bench.measure(loaded.codec.encode_prompt(tasks[0].messages))
+                for number in range(len(file), total):
+                    task = tasks[number % count]
+                    file.add(str(number), bench.measure(loaded.codec.encode_prompt(task.messages)))
+                    progress(len(file), "")
+            records, label = [*file.records.values()][:total], self._label(size)
+            report.add(
+                generate_figures(records, size, label, _GENERATE_TARGETS[size]),
+                {f"Sequential decoding, {label}": generate_table(records)},
+            )
+
+    def _replay(self, report: Report) -> None:
+        settings, label = self.settings, self._label("large")
+        documents = self._documents()
+        identity = {
+            "documents": [to_text(recorded.document) for recorded in documents],
+            "repeats": settings.repeats,
+        }
+        file = self._open("replay", self._identity("large") | identity)
+        progress = self._progress(f"replay, {settings.large_name}", len(documents), len(file))
+        if len(file) < len(documents):
+            loaded = self._loaded("large")
+            codec = loaded.codec
+            ids = [
+                (
+                    codec.encode_prompt(d.messages),
+                    sequential_ids(codec, d.document),
+                    annotated_ids(codec, d.document),
+                )
+                for d in documents
+            ]
+            longest = max(len(prompt) + len(annotated) for prompt, _, annotated in ids)
+            engine = self._engine(loaded, slot_tokens=-(-(longest + 1) // 256) * 256)
+            replay_pair(engine, *min(ids, key=lambda entry: len(entry[1])), repeats=1)
+            for number, entry in enumerate(ids):
+                if str(number) not in file:
+                    record = replay_pair(engine, *entry, repeats=settings.repeats)
+                    file.add(str(number), record)
+                    progress(len(file), f"realised {record['realised']:.2f}x of {record['theoretical']:.2f}x")
+        report.add(replay_figures([*file.records.values()], settings.large_name, label))
+
+    def _documents(self) -> list[Recorded]:
+        if self.settings.documents is not None:
+            return read_documents(self.settings.documents)[: self.settings.replay_prompts]
+        stage = next((name for name in ("speed", "accuracy") if name in self._files), None)
+        records = self._answers(stage or "accuracy", self.settings.repeats if stage == "speed" else 0).records
+        documents = answered((records[key] for key in sorted(records, key=int)), self.settings.replay_prompts)
+        if len(documents) < 2:
+            raise UserError(
+                "replay: fewer than two answers have chunks; raise --prompts, or give --documents FILE"
+            )
+        return documents
+
+    # -- inputs ----------------------------------------------------------------------------------------
+
+    def _check(self, stages: Sequence[str]) -> None:
+        """Find a user's mistakes before anything is measured or written."""
+        settings = self.settings
+        for name in ("twin", "pasta"):
+            if not (settings.models / name / "config.json").is_file():
+                raise UserError(
+                    f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
+                    "each with config.json, model.safetensors and a tokenizer"
+                )
+        if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
+            read_model_config(settings.model_config)
+        if "replay" in stages and settings.documents is not None:
+            read_documents(settings.documents)
+
+    @cached_property
+    def _tasks(self) -> list[AtlasTask]:
+        return heldout_prompts(self.settings.prompts)
+
+    @cached_property
+    def _twin(self) -> LoadedModel:
+        return self._load("twin")
+
+    @cached_property
+    def _pasta(self) -> LoadedModel:
+        return self._load("pasta")
+
+    @cached_property
+    def _large(self) -> LoadedModel:
+        return self._make_large(packed=None)
+
+    def _make_large(self, packed: bool | None) -> LoadedModel:
+        settings = self.settings
+        self._say(f"making {settings.large_name} with random weights, {settings.dtype}")
+        config, tokenizer = read_model_config(settings.model_config), self._pasta.tokenizer
+        return random_model(config, tokenizer, dtype=settings.dtype, device=settings.device, packed=packed)
+
+    def _stock(self, size: str) -> LoadedModel:
+        """The model as transformers makes it: the engine packs a large one's weights."""
+        return self._twin if size == "shipped" else self._make_large(packed=False)
+
+    def _load(self, name: str) -> LoadedModel:
+        path = (self.settings.models / name).absolute()
+        return load_model(path, dtype=self.settings.dtype, device=self.settings.device)
+
+    def _loaded(self, size: str) -> LoadedModel:
+        """The model that single steps and ``generate`` are timed on."""
+        return self._twin if size == "shipped" else self._large
+
+    def _engine(self, loaded: LoadedModel, slot_tokens: int = 2048) -> Engine:
+        return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens))
+
+    def _label(self, size: str) -> str:
+        return f"{'shipped model' if size == 'shipped' else self.settings.large_name}, {self.settings.dtype}"
+
+    # -- files -----------------------------------------------------------------------------------------
+
+    def _identity(self, size: str) -> dict[str, Any]:
+        if size == "shipped":
+            return self._shipped_identity
+        return self._shared_identity | {"model_config": self.settings.model_config.read_text()}
+
+    @cached_property
+    def _shipped_identity(self) -> dict[str, Any]:
+        models = {name: model_fingerprint(self.settings.models / name) for name in ("twin", "pasta")}
+        return self._shared_identity | {"models": models}
+
+    @cached_property
+    def _shared_identity(self) -> dict[str, Any]:
+        machine = describe_machine(self._device)
+        kept = {name: machine.get(name) for name in ("processor", "gpu", "threads", "torch", "transformers")}
+        return {"code": code_fingerprint(), "dtype": self.settings.dtype, "device": str(self._device), **kept}
+
+    def _open(self, stage: str, config: dict[str, Any]) -> RecordFile:
+        path = self.settings.out.with_suffix(f".{stage}.jsonl")
+        file = RecordFile(path, config, fresh=self.settings.fresh and stage not in self._files)
+        self._files[stage] = path.name
+        return file
+
+    def _progress(self, stage: str, total: int, found: int) -> Callable[[int, str], None]:
+        """Says how far a stage is, at most every two seconds."""
+        if found:
+            self._say(f"{stage}: {found} of {total} found from an earlier run (--fresh measures again)")
+        begun = said = time.monotonic()
+
+        def progress(done: int, detail: str) -> None:
+            nonlocal said
+            now = time.monotonic()
+            if now - said >= 2 or done == total:
+                said = now
+                left = (now - begun) / max(done - found, 1) * (total - done)
+                self._say(f"{stage}: {done}/{total}{', ' + detail if detail else ''}, {left:.0f} s left")
+
+        return progress
+
+    def _write(self, report: Report, machine: dict[str, Any], *, complete: bool) -> None:
+        settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self.settings).items()}
+        write_json(
+            self.settings.out,
+            {
+                "command": self.command,
+                "complete": complete,
+                "machine": machine,
+                "load_average_at_end": describe_machine(self._device)["load_average"],
+                "settings": settings,
+                "figures": [figure.to_dict() for figure in report.figures],
+                "tables": report.tables,
+                "records": self._files,
+            },
+        )

@@ -1,0 +1,66 @@
+"""Figures, their targets, and the tables that show them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pasta.evaluation.statistics import Estimate
+
+Sense = Literal["at least", "at most"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number. ``low`` and ``high`` bound its 95% interval where there is one.
+
+    ``target`` is what it should reach, in the direction of ``sense``; without one it is only reported.
+    """
+
+    key: str
+    label: str
+    value: float
+    target: float | None = None
+    sense: Sense = "at least"
+    low: float | None = None
+    high: float | None = None
+    count: int | None = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, key: str, label: str, estimate: Estimate, **rest: Any) -> "Figure":
+        """A figure of an estimate with its interval."""
+        return cls(
+            key, label, estimate.value, low=estimate.low, high=estimate.high, count=estimate.count, **rest
+        )
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the target is reached; ``None`` without a target."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.sense == "at least" else self.value <= self.target
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able values, with ``passed``."""
+        return {**asdict(self), "passed": self.passed}
+
+
+def figures_table(figures: Iterable[Figure]) -> str:
+    """The figures as a Markdown table, in the order given."""
+    rows = []
+    for figure in figures:
+        interval = "" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
+        target = "" if figure.target is None else f"{figure.sense} {figure.target:g}"
+        verdict = {None: "", True: "yes", False: "**no**"}[figure.passed]
+        rows.append([figure.label, f"{figure.value:.3f}", interval, target, verdict, figure.note])
+    return markdown(["figure", "value", "95% interval", "target", "reached", "note"], rows)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table, columns padded so that it reads well in a terminal too."""
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(header))]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    lines = ["| " + " | ".join(row) + " |" for row in padded]
+    lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
+    return "\n".join(lines)

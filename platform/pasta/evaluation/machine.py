@@ -1,0 +1,66 @@
+"""What a measurement was taken on, and with which code."""
+
+import datetime
+import hashlib
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import pasta
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """Processor, cores, memory, accelerator, versions, date (UTC) and load of this machine."""
+    described = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "pasta": pasta.__version__,
+    }
+    if device.type == "cuda":
+        described["gpu"] = torch.cuda.get_device_name(device)
+        described["cuda"] = torch.version.cuda
+    return described
+
+
+def code_fingerprint() -> str:
+    """A digest of the sources that decide a measurement: language, interpreter, engine, atlas, evaluation."""
+    root = Path(pasta.__file__).parent
+    digest = hashlib.sha256()
+    for package in ("lang", "interpreter", "engine", "data/atlas", "evaluation"):
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def model_fingerprint(directory: Path) -> str:
+    """A digest of a model directory's weights, configuration and tokenizer."""
+    digest = hashlib.sha256()
+    for file in sorted(directory.iterdir()):
+        if file.suffix in {".json", ".safetensors", ".jinja", ".model"}:
+            digest.update(file.name.encode())
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

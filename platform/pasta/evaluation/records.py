@@ -1,0 +1,87 @@
+"""Files of a measurement: records appended one by one, so that an interrupted run goes on where it stopped."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import UserError
+
+Record = dict[str, Any]
+
+
+class RecordFile:
+    """Records of one stage as JSON lines, by key; the first line holds the configuration they were made with.
+
+    A file of another configuration is set aside (``.old``) and a new one begun. A last line that was cut off
+    by a killed process is dropped. ``fresh`` sets any earlier file aside.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False) -> None:
+        self.path = path
+        self.config = json.loads(json.dumps(config))
+        self.records: dict[str, Record] = {}
+        lines = _read_lines(path)
+        if lines and not fresh and lines[0].get("config") == self.config:
+            self.records = {record["key"]: record for record in lines[1:]}
+        elif lines:
+            os.replace(path, path.with_suffix(path.suffix + ".old"))
+        write_text(
+            path, "".join(_line(record) for record in ({"config": self.config}, *self.records.values()))
+        )
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def add(self, key: str, record: Mapping[str, Any]) -> Record:
+        """Append a record; it is in the file when this returns."""
+        kept: Record = {"key": key, **record}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(kept))
+        self.records[key] = kept
+        return kept
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all: into a temporary file beside it, then renamed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(
+            f"{str(path)!r}: cannot be written ({error.strerror or error}); choose another --out"
+        ) from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """``write_text`` of a value as JSON."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _read_lines(path: Path) -> list[Record]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError):
+        raise UserError(f"{str(path)!r}: cannot be read; delete it or choose another --out") from None
+    out: list[Record] = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(record, dict):
+            break
+        out.append(record)
+    return out

@@ -1,0 +1,60 @@
+"""What a benchmark run measures."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pasta.engine.loading import resolve_device, resolve_dtype
+from pasta.errors import UserError
+
+SIZES = ("shipped", "large")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure, checked on construction. Raises ``UserError`` naming the option that is wrong.
+
+    ``models`` holds the directories ``twin`` and ``pasta``; ``model_config`` shapes the large random model.
+    ``documents`` is a JSONL file of ``{"prompt", "annotated"}`` to replay; without one, the answers of the
+    PASTA model are replayed. ``repeats`` are timed runs of each prompt, ``rounds`` those of single steps and
+    of ``generate``. ``cache_tokens`` is the cache length at which steps are timed.
+    """
+
+    models: Path
+    model_config: Path
+    out: Path
+    documents: Path | None = None
+    prompts: int = 200
+    replay_prompts: int = 24
+    dtype: str = "bfloat16"
+    device: str = "auto"
+    threads: int = 1
+    repeats: int = 1
+    rounds: int = 10
+    lanes: tuple[int, ...] = (1, 2, 4, 8)
+    cache_tokens: int = 256
+    sizes: tuple[str, ...] = SIZES
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        resolve_dtype(self.dtype)
+        resolve_device(self.device)
+        for name in ("prompts", "replay_prompts"):
+            if getattr(self, name) < 2:
+                option = "--" + name.replace("_", "-")
+                raise UserError(
+                    f"{option}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
+                )
+        for name in ("threads", "repeats", "rounds"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}: {getattr(self, name)}, expected a positive integer")
+        if 1 not in self.lanes or min(self.lanes) < 1:
+            raise UserError(
+                f"--lanes: {','.join(map(str, self.lanes))}, expected positive integers, 1 among them"
+            )
+        if self.cache_tokens < 32:
+            raise UserError(f"--cache-tokens: {self.cache_tokens}, expected at least 32")
+
+    @property
+    def large_name(self) -> str:
+        """The large model's name: its configuration file's, without the prefix."""
+        return self.model_config.stem.removeprefix("replay-")

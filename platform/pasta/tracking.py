@@ -1,0 +1,84 @@
+"""Weights & Biases, on one process, offline unless told otherwise.
+
+Logged names are listed where they are logged; a run that is restarted goes on under the same id, so that a stage is
+one run after ``wandb sync`` whatever happened to it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class TrackingOptions(Protocol):
+    """The ``tracking`` section of a configuration."""
+
+    @property
+    def mode(self) -> str: ...
+    @property
+    def project(self) -> str: ...
+    @property
+    def group(self) -> str | None: ...
+
+
+class Tracker:
+    """A run that ignores everything: what all ranks but the first, and ``mode: disabled``, get."""
+
+    def log(self, figures: Mapping[str, float], step: int) -> None:
+        """Record figures of one step."""
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Record a table."""
+
+    def summary(self, figures: Mapping[str, float]) -> None:
+        """Record the figures of the whole run."""
+
+    def finish(self) -> None:
+        """Flush and close; nothing can be recorded after."""
+
+
+class WandbTracker(Tracker):
+    """A Weights & Biases run."""
+
+    def __init__(
+        self, options: TrackingOptions, run_dir: Path, name: str, job: str, config: Mapping[str, Any]
+    ) -> None:
+        import wandb
+
+        self._wandb = wandb
+        directory = run_dir.absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project=options.project,
+            group=options.group or name,
+            name=name,
+            job_type=job,
+            id=hashlib.sha256(str(directory).encode()).hexdigest()[:12],
+            resume="allow" if options.mode == "online" else None,
+            config=dict(config),
+            dir=str(directory),
+            mode="online" if options.mode == "online" else "offline",
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+
+    def log(self, figures: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(figures), step=step)
+
+    def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self._run.log({name: self._wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+
+    def summary(self, figures: Mapping[str, float]) -> None:
+        for key, value in figures.items():
+            self._run.summary[key] = value
+
+    def finish(self) -> None:
+        self._run.finish()
+
+
+def start_tracker(
+    options: TrackingOptions, *, run_dir: Path, name: str, job: str, config: Mapping[str, Any], rank: int = 0
+) -> Tracker:
+    """A tracker for one stage of work. Only rank 0 records."""
+    if rank != 0 or options.mode == "disabled":
+        return Tracker()
+    return WandbTracker(options, run_dir, name, job, config)

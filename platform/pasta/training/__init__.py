@@ -1,0 +1,1 @@
+"""Supervised fine-tuning under the interpreter's own masks and positions."""

@@ -1,0 +1,99 @@
+"""What a run says while it goes: progress lines, tracked figures, checkpoints."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from pasta.tracking import Tracker
+
+LOGGED = {
+    "loss": "train/loss",
+    "grad_norm": "train/grad_norm",
+    "learning_rate": "train/learning_rate",
+    "mean_token_accuracy": "train/token_accuracy",
+    "entropy": "train/entropy",
+    "eval_loss": "eval/loss",
+    "eval_mean_token_accuracy": "eval/token_accuracy",
+}
+
+
+class ProgressReporter(TrainerCallback):  # type: ignore[misc]
+    """Prints one line each time the trainer logs, and tracks the figures in ``LOGGED`` and tokens a second."""
+
+    def __init__(self, tracker: Tracker, rank: int) -> None:
+        self._tracker = tracker
+        self._rank = rank
+        self._started = 0.0
+        self._first_step = 0
+        self._last = (0.0, 0)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._started = time.perf_counter()
+        self._first_step = state.global_step
+        self._last = (self._started, state.num_input_tokens_seen)
+        if self._rank == 0:
+            origin = f"resumed at step {state.global_step}" if state.global_step else "started"
+            print(f"training {origin}; {state.max_steps} steps in all", flush=True)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if self._rank != 0 or not logs:
+            return
+        figures = {name: float(logs[key]) for key, name in LOGGED.items() if key in logs}
+        if not figures:
+            return
+        now = time.perf_counter()
+        if "loss" in logs:
+            seconds, tokens = now - self._last[0], state.num_input_tokens_seen - self._last[1]
+            self._last = (now, state.num_input_tokens_seen)
+            figures["train/tokens_per_second"] = tokens / max(seconds, 1e-9)
+            figures["train/tokens"] = float(state.num_input_tokens_seen)
+        self._tracker.log(figures, step=state.global_step)
+        print(self._line(figures, state, now), flush=True)
+
+    def _line(self, figures: dict[str, float], state: TrainerState, now: float) -> str:
+        parts = [f"step {state.global_step}/{state.max_steps}"]
+        if "train/loss" in figures:
+            done = max(state.global_step - self._first_step, 1)
+            eta = (now - self._started) / done * (state.max_steps - state.global_step)
+            parts += [
+                f"loss {figures['train/loss']:.4f}",
+                f"grad {figures.get('train/grad_norm', 0.0):.2f}",
+                f"lr {figures.get('train/learning_rate', 0.0):.2e}",
+                f"{figures['train/tokens_per_second']:,.0f} tokens/s",
+                f"eta {eta / 60:.1f} min",
+            ]
+        if "eval/loss" in figures:
+            parts.append(f"held-out loss {figures['eval/loss']:.4f}")
+        return "  ".join(parts)
+
+
+class CheckpointReporter(TrainerCallback):  # type: ignore[misc]
+    """Hands each finished checkpoint over: its directory on rank 0, None on the others."""
+
+    def __init__(self, report: Callable[[dict[str, float], Path | None], None], rank: int) -> None:
+        self._report = report
+        self._rank = rank
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # Every worker writes its own optimizer shard and random state: rank 0 must not look before all are there.
+        if dist.is_initialized():
+            dist.barrier()
+        losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+        metrics = {"step": float(state.global_step), "loss": float(losses[-1]) if losses else float("nan")}
+        checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        self._report(metrics, checkpoint if self._rank == 0 else None)

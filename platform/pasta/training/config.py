@@ -1,0 +1,145 @@
+"""What a training run is told: every key of ``configs/sft/*.yaml`` and ``configs/models/*.yaml``."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pasta.data.linearise import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A model from scratch: a transformers model type and the dimensions of its configuration class.
+
+    ``vocab_size`` and the special token ids come from the tokenizer.
+    """
+
+    model_type: str
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """Where the weights come from: ``architecture`` (a YAML file: random weights) or ``init_from``.
+
+    ``init_from`` is a directory or Hub name of any supported causal model.
+    ``tokenizer`` is a directory or Hub name, or ``atlas``; by default the one that lies beside ``init_from``.
+    ``attention`` is the attention implementation of transformers.
+    """
+
+    architecture: Path | None = None
+    init_from: str | None = None
+    tokenizer: str | None = None
+    attention: Literal["eager", "sdpa"] = "sdpa"
+    save_dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+
+    def __post_init__(self) -> None:
+        if (self.architecture is None) == (self.init_from is None):
+            raise ValueError(
+                "expected exactly one of architecture (a YAML file) and init_from (a model directory)"
+            )
+        if self.architecture is not None and self.tokenizer is None:
+            raise ValueError("a model from scratch needs a tokenizer: atlas, or a directory")
+
+
+@dataclass(frozen=True, slots=True)
+class DataSection:
+    """What is learned. ``source`` is ``atlas`` or a JSONL file of ``{"messages": [...], "annotated": text form}``.
+
+    ``mode`` is ``pasta`` (with threads) or ``sequential`` (annotations taken out, plain causal). Documents are packed
+    into rows of up to ``row_length`` tokens; a longer one has its own row, and one above ``max_length`` is left out
+    and counted. Short rows are cheaper: attention costs the square of their length. ``mixture`` multiplies the
+    weights of atlas families.
+    """
+
+    source: str
+    mode: Mode
+    row_length: int
+    max_length: int
+    seed: int = 0
+    documents: int | None = None
+    eval_documents: int = 0
+    mixture: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.row_length <= self.max_length:
+            raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
+        if self.source == "atlas" and not self.documents:
+            raise ValueError("documents: expected the number of atlas documents to make")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimisationSection:
+    """The recipe. A step is ``rows`` packed rows a worker times ``accumulate``; the rate falls linearly to 0.
+
+    ``max_steps`` ends the run early or goes over the data again; by default it is ``epochs`` times the data.
+    ``deepspeed`` is a DeepSpeed JSON file; without one, workers train data-parallel by torch alone.
+    """
+
+    learning_rate: float
+    rows: int
+    accumulate: int = 1
+    max_steps: int | None = None
+    epochs: float = 1.0
+    warmup_steps: int = 0
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    precision: Literal["bf16", "fp32"] = "bf16"
+    compile: bool = False
+    gradient_checkpointing: bool = False
+    deepspeed: Path | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "rows", "accumulate", "epochs"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} {getattr(self, name)}: expected a positive number")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSection:
+    """How often, in steps, progress is reported, a checkpoint is kept and held-out loss is taken (0: never)."""
+
+    log_steps: int = 10
+    save_steps: int = 200
+    eval_steps: int = 0
+    keep_checkpoints: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSection:
+    """Ray Train workers. ``use_gpu: auto`` takes GPUs if the cluster has any; ``threads`` a worker on CPUs."""
+
+    num_workers: int = 1
+    use_gpu: bool | Literal["auto"] = "auto"
+    threads: int = 1
+    max_failures: int = 2
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 1:
+            raise ValueError(f"num_workers {self.num_workers}: expected at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingSection:
+    """Weights & Biases. ``offline`` writes runs that ``wandb sync`` uploads later."""
+
+    mode: Literal["offline", "online", "disabled"] = "offline"
+    project: str = "pasta"
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SftConfig:
+    """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it."""
+
+    name: str
+    output_dir: Path
+    model: ModelSection
+    data: DataSection
+    optimisation: OptimisationSection
+    run_dir: Path = Path("runs/sft")
+    schedule: ScheduleSection = ScheduleSection()
+    workers: WorkersSection = WorkersSection()
+    tracking: TrackingSection = TrackingSection()

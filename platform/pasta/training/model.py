@@ -1,0 +1,165 @@
+"""The model that is trained: from scratch or from a directory, with room for the control tokens."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from pasta.config import load_config
+from pasta.data.atlas.tokenizer import train_tokenizer
+from pasta.engine.loading import SUPPORTED_ARCHITECTURES
+from pasta.errors import UserError
+from pasta.lang import Codec, add_control_tokens
+from pasta.training.config import Architecture, ModelSection
+
+ATLAS = "atlas"
+
+
+def load_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
+    """The run's tokenizer, control tokens added. Raises UserError if there is none or it cannot carry them."""
+    source = section.tokenizer or section.init_from
+    assert source is not None, "ModelSection guarantees it"
+    if source == ATLAS:
+        with tempfile.TemporaryDirectory() as directory:
+            tokenizer = train_tokenizer(directory)
+    else:
+        _require_directory(source, "model.tokenizer" if section.tokenizer else "model.init_from")
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(source)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"model.tokenizer: {source}: no tokenizer could be read there ({_line(error)})"
+            ) from None
+    add_control_tokens(tokenizer)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    Codec(tokenizer)
+    return tokenizer
+
+
+def check_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Whether the model can be built: cheap, so that a mistake is found before any worker starts."""
+    if section.architecture is not None:
+        _scratch_config(section.architecture, tokenizer)
+        return
+    assert section.init_from is not None
+    _require_directory(section.init_from, "model.init_from")
+    try:
+        config = AutoConfig.from_pretrained(section.init_from)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"model.init_from: {section.init_from}: not a model directory ({_line(error)})"
+        ) from None
+    _require_supported(config.model_type, section.init_from)
+    if section.tokenizer is not None:
+        _require_same_vocabulary(section.init_from, tokenizer)
+
+
+def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """The model in float32, its embedding covering the tokenizer. Raises UserError for what ``check_model`` refuses."""
+    check_model(section, tokenizer)
+    if section.architecture is not None:
+        torch.manual_seed(seed)
+        config = _scratch_config(section.architecture, tokenizer)
+        return AutoModelForCausalLM.from_config(
+            config, attn_implementation=section.attention, dtype=torch.float32
+        )
+    model = AutoModelForCausalLM.from_pretrained(
+        section.init_from, attn_implementation=section.attention, dtype=torch.float32
+    )
+    make_room(model, tokenizer)
+    return model
+
+
+def make_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Give the embedding (and an untied head) a row for every token of ``tokenizer``; returns the rows added.
+
+    New rows are the mean of the old ones: zeros or noise would make new tokens far too likely or unlikely at first.
+    """
+    size = max(tokenizer.get_vocab().values()) + 1
+    old = model.get_input_embeddings().weight.shape[0]
+    if size <= old:
+        return 0
+    model.resize_token_embeddings(size, mean_resizing=False)
+    head = model.get_output_embeddings()
+    with torch.no_grad():
+        for module in {model.get_input_embeddings(), head}:
+            if isinstance(module, nn.Module):
+                weight = module.weight
+                assert isinstance(weight, torch.Tensor)
+                weight[old:] = weight[:old].mean(dim=0)
+    return size - old
+
+
+def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The backbone's stack of layers."""
+    layers = model.base_model.layers
+    assert isinstance(layers, nn.ModuleList)
+    return layers
+
+
+def _scratch_config(path: Path, tokenizer: PreTrainedTokenizerBase) -> Any:
+    architecture = load_config(path, Architecture)
+    _require_supported(architecture.model_type, path)
+    known = set(AutoConfig.for_model(architecture.model_type).to_dict())
+    for key in architecture.config:
+        if key not in known:
+            raise UserError(f"{path}: config: unknown key {key!r} for model type {architecture.model_type}")
+    # A vocabulary of a multiple of 64 keeps matrix products aligned; the rows above the tokenizer's stay unused.
+    size = -(-(max(tokenizer.get_vocab().values()) + 1) // 64) * 64
+    return AutoConfig.for_model(
+        architecture.model_type,
+        vocab_size=size,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **architecture.config,
+    )
+
+
+def _require_supported(model_type: str, source: str | Path) -> None:
+    if model_type not in SUPPORTED_ARCHITECTURES:
+        known = ", ".join(sorted(SUPPORTED_ARCHITECTURES))
+        raise UserError(f"{source}: architecture {model_type!r} is not supported; expected one of {known}")
+
+
+def _require_directory(source: str, key: str) -> None:
+    """A path must exist; a Hub name (``owner/name``) is left to transformers."""
+    looks_like_path = (
+        source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(source).parts[0] == "runs"
+    )
+    if looks_like_path and not os.path.isdir(source):
+        raise UserError(f"{key}: {source}: no such directory; train that model first, or name another")
+
+
+def _require_same_vocabulary(init_from: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Weights trained with one tokenizer are noise under another."""
+    path = Path(init_from) / "tokenizer.json"
+    if not path.is_file():
+        return
+    trained = json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]
+    ours = tokenizer.get_vocab()
+    pairs = (
+        trained.items() if isinstance(trained, dict) else ((piece, i) for i, (piece, _) in enumerate(trained))
+    )
+    wrong = next((token for token, token_id in pairs if ours.get(token) != token_id), None)
+    if wrong is not None:
+        raise UserError(
+            f"model.tokenizer: {init_from} was trained with another vocabulary (token {wrong!r} differs); "
+            "leave model.tokenizer out"
+        )
+
+
+def _line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

@@ -1,0 +1,44 @@
+"""The application: ``serve run configs/serve/local.yaml`` imports ``serve.app:build``.
+
+``python -m serve.run configs/serve/local.yaml`` (make serve) does the same, but says what is wrong with a
+configuration in one line before anything starts.
+"""
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.schema import LoggingConfig
+
+from serve.config import ServeConfig, check_models
+from serve.decoder import Decoder
+from serve.gateway import Gateway
+from serve.interpreter import Interpreter
+
+
+def build(args: ServeConfig) -> Application:
+    """Gateway → Interpreter → Decoder replicas. Raises ``UserError`` if a model cannot be served."""
+    check_models(args)
+    ongoing = args.max_ongoing_requests
+    decoder = args.decoder
+    quiet = LoggingConfig(enable_access_log=False)  # the Gateway logs each request once
+    decoders = serve.deployment(
+        Decoder,
+        name="Decoder",
+        num_replicas=decoder.num_replicas,
+        max_ongoing_requests=ongoing,
+        ray_actor_options={"num_cpus": decoder.num_cpus, "num_gpus": decoder.num_gpus},
+        logging_config=quiet,
+    )
+    interpreter = serve.deployment(
+        Interpreter,
+        name="Interpreter",
+        max_ongoing_requests=ongoing,
+        ray_actor_options={"num_cpus": 0.1},
+        logging_config=quiet,
+    )
+    gateway = serve.deployment(
+        Gateway,
+        name="Gateway",
+        max_ongoing_requests=ongoing,
+        ray_actor_options={"num_cpus": 0.1},
+    )
+    return gateway.bind(args, interpreter.bind(args, decoders.bind(args)))

@@ -1,0 +1,118 @@
+"""The service's configuration: ``args`` of configs/serve/*.yaml, and what must be true before workers start."""
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from pasta.errors import UserError
+from serve.wire import Mode
+
+#: Relative model paths start here: the repository's root, wherever a worker runs.
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ModelConfig(_Strict):
+    """One served model.
+
+    ``path`` is a directory (relative to the repository's root) or the name of a model in the Hugging Face
+    cache. ``mode`` sequential serves it without promises, whatever a request asks for. ``temperature`` is
+    used where a request gives none.
+    """
+
+    path: str
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device: str = "auto"
+    mode: Mode = "parallel"
+    temperature: float = Field(default=0.0, ge=0, le=2)
+
+    @property
+    def location(self) -> str:
+        """What to load: an absolute path if there is such a directory."""
+        local = ROOT / self.path
+        return str(local) if local.is_dir() else self.path
+
+
+class EngineSettings(_Strict):
+    """Sizes of each model's engine in each Decoder: concurrent requests, and cache tokens for each."""
+
+    num_slots: PositiveInt = 8
+    slot_tokens: PositiveInt = 2048
+    prefill_chunk: PositiveInt = 256
+
+
+class LimitSettings(_Strict):
+    """Bounds on one answer; a request may ask for fewer threads."""
+
+    max_threads: PositiveInt = 64
+    max_depth: PositiveInt = 4
+    max_chunk_tokens: PositiveInt = 1024
+
+
+class DecoderSettings(_Strict):
+    """The Decoder replicas. ``threads`` are torch's, in each replica."""
+
+    num_replicas: PositiveInt = 2
+    num_cpus: PositiveFloat = 0.2
+    num_gpus: NonNegativeFloat = 0.0
+    threads: PositiveInt = 1
+
+
+class ServeConfig(_Strict):
+    """Everything ``serve.app:build`` takes. ``max_ongoing_requests`` bounds what one replica holds at once."""
+
+    models: dict[str, ModelConfig] = Field(min_length=1)
+    engine: EngineSettings = EngineSettings()
+    limits: LimitSettings = LimitSettings()
+    decoder: DecoderSettings = DecoderSettings()
+    placement: Literal["local"] = "local"
+    max_ongoing_requests: PositiveInt = 256
+    max_body_bytes: PositiveInt = 1_000_000
+
+
+def check_models(config: ServeConfig, source: str = "models") -> None:
+    """Raise ``UserError``, naming the key, if a model cannot be served. Loads tokenizers, not weights."""
+    for name, model in config.models.items():
+        key = f"{source}.{name}"
+        _check_directory(model, key)
+    for name, model in config.models.items():
+        _check_loadable(model, f"{source}.{name}")
+
+
+def _check_directory(model: ModelConfig, key: str) -> None:
+    looks_local = model.path.startswith((".", "/", "~")) or model.path.count("/") != 1
+    directory = Path(model.location)
+    if not directory.is_dir():
+        if looks_local or (ROOT / model.path).parent.is_dir():
+            raise UserError(
+                f"{key}.path: {model.path!r} is not a directory; expected one with config.json, model.safetensors "
+                "and a tokenizer (the shipped ones are made by make train)"
+            )
+        return
+    for file in ("config.json", "tokenizer_config.json"):
+        if not (directory / file).is_file():
+            raise UserError(
+                f"{key}.path: {model.path!r} has no {file}; expected a model directory with a tokenizer"
+            )
+
+
+def _check_loadable(model: ModelConfig, key: str) -> None:
+    from transformers import AutoTokenizer
+
+    from pasta.engine.loading import check_architecture, read_model_config
+    from pasta.lang import Codec
+
+    try:
+        if Path(model.location).is_dir():
+            check_architecture(read_model_config(model.location), model.path)
+        Codec(AutoTokenizer.from_pretrained(model.location))
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    except (OSError, ValueError, json.JSONDecodeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{key}.path: {model.path!r} cannot be loaded ({reason})") from None

@@ -1,0 +1,164 @@
+"""Run the service on this machine, in a Ray of its own, and stop all of it again."""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pasta.config import parse_config, read_yaml
+from pasta.errors import UserError
+from serve.config import ROOT, ServeConfig, check_models
+
+IMPORT_PATH = "serve.app:build"
+_OBJECT_STORE_BYTES = 200 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ServiceConfig:
+    """A configs/serve/*.yaml file: where to listen, what to serve, and the replicas' environment."""
+
+    host: str
+    port: int
+    route_prefix: str
+    args: ServeConfig
+    env_vars: dict[str, str]
+
+
+def read_service_config(path: str | Path) -> ServiceConfig:
+    """Read a file in Ray Serve's schema with one application, this one. Raises ``UserError`` in one line.
+
+    Keys of Ray Serve's that only a cluster needs are refused rather than ignored.
+    """
+    from ray.serve.schema import ServeDeploySchema
+
+    data = read_yaml(path)
+    parse_config(data, ServeDeploySchema, str(path))
+    applications = data.get("applications") or []
+    if len(applications) != 1 or applications[0].get("import_path") != IMPORT_PATH:
+        raise UserError(f"{path}: applications: expected exactly one, with import_path {IMPORT_PATH}")
+    application = applications[0]
+    runtime_env = application.get("runtime_env") or {}
+    for key, values, known in (
+        ("", data, {"proxy_location", "http_options", "applications"}),
+        ("http_options.", data.get("http_options") or {}, {"host", "port"}),
+        ("applications.0.", application, {"name", "route_prefix", "import_path", "runtime_env", "args"}),
+        ("applications.0.runtime_env.", runtime_env, {"env_vars"}),
+    ):
+        if extra := sorted(set(values) - known):
+            raise UserError(
+                f"{path}: {key}{extra[0]} has no effect when serving from this process; remove it, or use serve deploy"
+            )
+    args = parse_config(application.get("args") or {}, ServeConfig, f"{path}: applications.0.args")
+    http = data.get("http_options") or {}
+    return ServiceConfig(
+        host=http.get("host", "127.0.0.1"),
+        port=http.get("port", 8000),
+        route_prefix=application.get("route_prefix", "/"),
+        args=args,
+        env_vars=dict(runtime_env.get("env_vars") or {}),
+    )
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise ``UserError`` if nobody can listen there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(
+                f"http_options: cannot listen on {host}:{port} ({reason}); choose another --port"
+            ) from None
+
+
+@contextlib.contextmanager
+def running(
+    config: ServiceConfig, *, quiet: bool = False, progress: Callable[[str], None] = lambda _: None
+) -> Iterator[str]:
+    """Serve in a Ray of its own and yield the service's address; on leaving, end every process it started.
+
+    ``config.port`` 0 takes a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises ``UserError``
+    before anything is started if the configuration, a model or the port cannot be used.
+    """
+    check_models(config.args, "models")
+    port = config.port or free_port(config.host)
+    check_port(config.host, port)
+    with handling(signal.SIGTERM, _raise_exit):
+        try:
+            _start_ray(config, quiet=quiet, progress=progress)
+            _deploy(config, port, quiet=quiet, progress=progress)
+            yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+        finally:
+            _stop()
+
+
+def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], None]) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    progress("starting Ray")
+    paths = [str(ROOT), str(ROOT / "platform"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    ray.init(
+        address="local",
+        num_cpus=max(os.cpu_count() or 1, 1),
+        include_dashboard=False,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        log_to_driver=not quiet,
+        logging_level=logging.ERROR if quiet else logging.WARNING,
+        runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
+    )
+
+
+def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> None:
+    from ray import serve
+
+    from serve.app import build
+
+    if quiet:
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    progress(
+        f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
+    )
+    serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": port})
+    serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+
+
+def _stop() -> None:
+    """End everything, even if the user presses Ctrl-C again meanwhile."""
+    import ray
+
+    with handling(signal.SIGINT, signal.SIG_IGN):
+        # Ray was started here and takes all of its processes with it; draining replicas first would only wait.
+        ray.shutdown()
+
+
+def _raise_exit(number: int, _: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal this way for a while; nothing changes outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, previous)

@@ -1,0 +1,174 @@
+"""One request as its Interpreter sees it: tokens in, text in reading order, events and figures out. No I/O.
+
+The session drives an interpreter object of its own with the tokens that a Decoder reports, so that it knows
+every thread's state: what was said, what follows from it, and what a lost chunk would need to go on.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pasta.interpreter import Action, Finish, Fork, Interpreter, Join, Limits, Mode, ReadingOrder, Wait
+from pasta.lang import Codec, to_text
+from pasta.lang.codec import TextStream
+from serve.wire import Decoded, Finished, Progress, TokenItem
+
+
+class Session:
+    """Follows one response from its prompt to its end."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        prompt_ids: Sequence[int],
+        limits: Limits,
+        *,
+        parallel: bool,
+        stop: Sequence[str] = (),
+        wants_events: bool = False,
+    ) -> None:
+        self._codec = codec
+        self._control = codec.grammar.control
+        self._mirror = Interpreter(codec.grammar, limits, prompt_ids, parallel=parallel, strict=False)
+        self._reading = ReadingOrder()
+        self._streams = {0: TextStream(codec)}
+        self._stop = StopFilter(stop)
+        self._events: list[dict[str, Any]] | None = [] if wants_events else None
+        self._text_tokens = 0
+
+    # -- tokens in -------------------------------------------------------------------------------------
+
+    def feed(self, items: Iterable[TokenItem]) -> Progress:
+        """Take a batch of tokens in the order in which they were decoded; returns what may be shown."""
+        for thread, token, time in items:
+            self._feed_one(thread, token, time)
+        return self._progress(self._stop.push(self._reading.take()))
+
+    def _feed_one(self, thread: int, token: int, time: float) -> None:
+        state = self._mirror.threads[thread]
+        in_text = state.mode == Mode.TEXT
+        actions = self._mirror.emit(thread, token, time)
+        text = ""
+        if in_text and self._codec.grammar.text_mask[token]:
+            self._text_tokens += 1
+            text = self._streams[thread].push(token)
+        elif in_text:
+            text = self._streams[thread].flush()
+        self._reading.text(thread, text)
+        if state.mode >= Mode.ENDED:
+            self._reading.finish(thread)
+        if self._events is not None:
+            event = {
+                "type": "token",
+                "thread": thread,
+                "step": state.steps[-1],
+                "time": round(time, 6),
+                "text": text,
+            }
+            self._events.append(event if in_text else {**event, "tag": True})
+        for action in actions:
+            self._follow(action, time)
+
+    def _follow(self, action: Action, time: float) -> None:
+        if isinstance(action, Fork):
+            self._reading.fork(action.thread, action.child)
+            self._streams[action.child] = TextStream(self._codec)
+        if self._events is not None and (event := self._event_of(action)) is not None:
+            self._events.append({**event, "time": round(time, 6)})
+
+    def _event_of(self, action: Action) -> dict[str, Any] | None:
+        if isinstance(action, Fork):
+            child = self._mirror.threads[action.child]
+            return {
+                "type": "fork",
+                "thread": action.thread,
+                "child": action.child,
+                "topic": self._codec.decode_text(child.topic_ids),
+                "estimate": child.estimate,
+            }
+        if isinstance(action, Wait):
+            return {"type": "wait", "thread": action.thread}
+        if isinstance(action, Join):
+            return {"type": "join", "thread": action.thread, "children": list(action.children)}
+        if isinstance(action, Finish):
+            return {"type": "finish", "thread": action.thread}
+        return None
+
+    def _progress(self, text: str) -> Progress:
+        events: list[dict[str, Any]] = []
+        if self._events is not None:
+            events, self._events = self._events, []
+        return Progress(text, events)
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def rest(self) -> Progress:
+        """What was held back in case a stop string would come."""
+        return self._progress(self._stop.flush())
+
+    def finish(self, decoded: Decoded, *, wants_document: bool) -> Finished:
+        """Counts and figures of the finished response.
+
+        ``completion_tokens`` counts tags too, but not the end of text. ``sequential_tokens`` is what the same
+        text takes without tags, and ``theoretical_speedup`` that over the critical path (both with the end of
+        text): estimates of what the answer saves over decoding it one token after another.
+        """
+        mirror = self._mirror
+        ended = int(mirror.threads[0].mode >= Mode.ENDED)
+        sequential = self._text_tokens + ended
+        critical_path = mirror.critical_path
+        pasta: dict[str, Any] = {
+            "mode": "parallel" if mirror.parallel else "sequential",
+            "threads": len(mirror.threads),
+            "steps": decoded.steps,
+            "critical_path": critical_path,
+            "tokens": mirror.num_tokens,
+            "sequential_tokens": sequential,
+            "theoretical_speedup": round(sequential / critical_path, 3) if critical_path else 1.0,
+            "timings": {
+                "queue_ms": round(decoded.queue_s * 1000, 3),
+                "ttft_ms": round(decoded.ttft_s * 1000, 3),
+                "total_ms": round(decoded.total_s * 1000, 3),
+            },
+        }
+        if wants_document:
+            # A stop string leaves threads unfinished: there is no document then.
+            pasta["document"] = to_text(self._codec.decode(mirror.response_ids())) if mirror.done else None
+        return Finished(decoded.finish_reason, len(mirror.prompt), mirror.num_tokens - ended, pasta)
+
+
+class StopFilter:
+    """Cuts a growing text at the first stop string; holds back what may become one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The part of everything so far that is safe to show now and was not shown before."""
+        if not self._stops:
+            return text
+        if self.stopped:
+            return ""
+        self._held += text
+        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            shown, self._held = self._held[: min(found)], ""
+            return shown
+        keep = max(_overlap(self._held, stop) for stop in self._stops)
+        shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return shown
+
+    def flush(self) -> str:
+        """What was held back and turned out to be no stop string."""
+        shown, self._held = self._held, ""
+        return shown
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` that begins ``stop``."""
+    for size in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:size]):
+            return size
+    return 0

@@ -1,0 +1,16 @@
+"""One atlas tokenizer for all tests of the atlas."""
+
+import pytest
+from hypothesis import settings
+
+from pasta.data.atlas import train_tokenizer
+from pasta.lang import Codec
+
+# Shared machines stall: how long an example takes says nothing.
+settings.register_profile("atlas", deadline=None, max_examples=60)
+settings.load_profile("atlas")
+
+
+@pytest.fixture(scope="session")
+def codec(tmp_path_factory: pytest.TempPathFactory) -> Codec:
+    return Codec(train_tokenizer(tmp_path_factory.mktemp("tokenizer")))

@@ -1,0 +1,103 @@
+"""A session shows in reading order what its tokens say, and arrives at the engine's own result."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta.engine import DoneEvent, Engine, EngineConfig, ForkEvent, Request, SamplingParams, TokenEvent
+from pasta.interpreter import Limits
+from pasta.lang import parse, render, to_text
+from serve.session import Session, StopFilter
+from serve.wire import Decoded
+from tests.support.models import tiny
+
+LOADED = tiny()
+CODEC = LOADED.codec
+LIMITS = Limits(max_tokens=260, max_chunk_tokens=24, max_threads=9, max_depth=3)
+PROMPT = CODEC.encode_prompt([{"role": "user", "content": "Tell me about France"}])
+
+
+def decode(**fields):
+    """The engine's result, and its events."""
+    sampling = fields.pop("sampling", SamplingParams(promise_bias=7.0))
+    engine = Engine(LOADED, EngineConfig(num_slots=1, slot_tokens=512))
+    engine.submit(Request(prompt_ids=PROMPT, limits=LIMITS, sampling=sampling, **fields))
+    events = []
+    while engine.has_work:
+        events += engine.step()
+    assert isinstance(events[-1], DoneEvent)
+    return events[-1].result, events
+
+
+def follow(result, events, size=3, **options):
+    """Everything a session gives out for these events, fed in batches, and its final object."""
+    session = Session(CODEC, PROMPT, LIMITS, **{"parallel": True, "wants_events": True, **options})
+    tokens = [(e.thread, e.token, e.time) for e in events if isinstance(e, TokenEvent)]
+    progress = [session.feed(tokens[at : at + size]) for at in range(0, len(tokens), size)]
+    progress.append(session.rest())
+    decoded = Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
+    finished = session.finish(decoded, wants_document=True)
+    return "".join(p.text for p in progress), [e for p in progress for e in p.events], finished
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_a_session_arrives_at_the_engine_s_result(size):
+    result, events = decode()
+    text, seen, finished = follow(result, events, size)
+    assert len(result.trace.threads) > 3
+    assert text == result.text == render(result.document)
+    assert finished.pasta["document"] == to_text(result.document)
+    assert finished.pasta["threads"] == len(result.trace.threads)
+    assert finished.pasta["critical_path"] == result.critical_path
+    assert finished.pasta["tokens"] == result.num_tokens
+    assert (finished.prompt_tokens, finished.completion_tokens) == (len(PROMPT), result.num_tokens - 1)
+    forks = [(e.thread, e.child, e.topic, e.estimate) for e in events if isinstance(e, ForkEvent)]
+    assert [(e["thread"], e["child"], e["topic"], e["estimate"]) for e in seen if e["type"] == "fork"] == forks
+    assert sum(e["type"] == "token" for e in seen) == sum(isinstance(e, TokenEvent) for e in events)
+
+
+def test_the_parts_of_each_thread_s_text_make_up_its_part_of_the_document():
+    result, events = decode()
+    _, seen, finished = follow(result, events)
+    chunks = list(parse(finished.pasta["document"]).chunks())
+    assert chunks
+    texts = ["".join(e.get("text", "") for e in seen if e["thread"] == thread) for thread in range(1 + len(chunks))]
+    assert sorted(map(len, texts[1:])) == sorted(len(own_text(chunk)) for chunk in chunks)
+
+
+def own_text(chunk):
+    return "".join(item.text for item in chunk.items if hasattr(item, "text"))
+
+
+def test_a_sequential_answer_has_one_thread_and_no_speedup():
+    result, events = decode(parallel=False)
+    text, _, finished = follow(result, events, parallel=False)
+    assert text == result.text
+    assert finished.pasta["mode"] == "sequential"
+    assert (finished.pasta["threads"], finished.pasta["theoretical_speedup"]) == (1, 1.0)
+
+
+def test_a_stop_string_ends_the_text_where_the_engine_ends_it():
+    whole, _ = decode()
+    stop = whole.text[len(whole.text) // 2 :][:3]
+    result, events = decode(sampling=SamplingParams(promise_bias=7.0, stop=(stop,)))
+    text, _, finished = follow(result, events, stop=(stop,))
+    assert text == result.text == whole.text[: whole.text.index(stop)]
+    assert (finished.finish_reason, finished.pasta["document"]) == ("stop", None)
+
+
+letters = st.text("abc", max_size=12)
+
+
+@given(st.lists(letters), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3))
+def test_stop_strings_cut_a_stream_as_they_cut_the_whole(pieces, stops):
+    whole = "".join(pieces)
+    ends = [whole.index(stop) for stop in stops if stop in whole]
+    stopper = StopFilter(stops)
+    shown = "".join(stopper.push(piece) for piece in pieces) + stopper.flush()
+    # Two stop strings that overlap may cut at the one that is complete first.
+    assert stopper.stopped == bool(ends)
+    assert shown == (whole[: len(shown)] if ends else whole)
+    assert not any(stop in shown for stop in stops)
+    if len(stops) == 1 and ends:
+        assert shown == whole[: min(ends)]

@@ -1,0 +1,121 @@
+"""The service as a user starts it: a process of its own, on models with random weights."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import yaml
+
+from tests.support.models import tiny
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START_S = 240.0
+_MARK = "PASTA_TEST_MARK"
+
+
+def save_tiny_model(folder: Path, **config: object) -> Path:
+    """A model directory, as training leaves one behind; ``config`` overwrites keys of its config.json."""
+    loaded = tiny()
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    if config:
+        file = folder / "config.json"
+        file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | config))
+    return folder
+
+
+def service_config(folder: Path, model: Path, **args: object) -> Path:
+    """configs/serve/local.yaml with the tiny model in the place of both shipped ones."""
+    config = yaml.safe_load((ROOT / "configs/serve/local.yaml").read_text())
+    models = config["applications"][0]["args"]["models"]
+    for served in models.values():
+        served["path"] = str(model)
+    config["applications"][0]["args"] |= {"engine": {"num_slots": 3, "slot_tokens": 1024}, **args}
+    file = folder / "service.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+class Command:
+    """A command in the repository's root, with its output as it comes and everything that it starts."""
+
+    def __init__(self, *arguments: object, log: Path, **environment: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self._log = log
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, *map(str, arguments)],
+                cwd=ROOT,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, _MARK: self.mark, "PYTHONUNBUFFERED": "1", **environment},
+                # Ctrl-C must work in a shell's background job too, where it is ignored from birth.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far."""
+        return self._log.read_text(errors="replace")
+
+    def wait_for(self, pattern: str, timeout_s: float = START_S) -> re.Match[str]:
+        """Wait until a line matches."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if found := re.search(pattern, self.output, re.MULTILINE):
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise AssertionError(f"no {pattern!r} in the output, exit code {self.process.poll()}:\n{self.output[-4000:]}")
+
+    def end(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 60.0) -> int:
+        """Signal the process and return its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout_s)
+
+    def descendants(self) -> list[psutil.Process]:
+        """All living processes that this command, or what it started, has started."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                alive = process.status() != psutil.STATUS_ZOMBIE
+                if alive and process.environ().get(_MARK) == self.mark:
+                    found.append(process)
+        return found
+
+    def leaves_nothing(self, timeout_s: float = 20.0) -> bool:
+        """Whether every process is gone, at once or in a while: a killed process takes a moment to vanish."""
+        deadline = time.monotonic() + timeout_s
+        while (left := self.descendants()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return not left
+
+    def kill(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            if self.process.poll() is None:
+                self.end(timeout_s=30.0)
+        for process in self.descendants():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.process.wait(10.0)
+
+
+@contextlib.contextmanager
+def command(*arguments: object, log: Path, **environment: str) -> Iterator[Command]:
+    """Run a command of this Python; everything it started is gone afterwards."""
+    running = Command(*arguments, log=log, **environment)
+    try:
+        yield running
+    finally:
+        running.kill()
