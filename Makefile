@@ -50,14 +50,14 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 serve: $(STAMP) ## serve the atlas model on this machine (OpenAI-compatible API)
-	$(BIN)/serve run configs/serve/local.yaml
+	$(BIN)/python -m serve.run configs/serve/local.yaml
 
 train: $(STAMP) ## train the two shipped models: the sequential twin, then PASTA from its weights
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-twin.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-pasta.yaml
 
 benchmark: $(STAMP) ## measure every figure in BENCHMARKS.md
-	$(BIN)/python -m jobs.benchmark
+	$(BIN)/python -m jobs.benchmark all
 
 lock: ## make requirements.lock anew from pyproject.toml, in an environment of its own
 	rm -rf build/lock && $(PYTHON) -m venv build/lock

@@ -209,7 +209,9 @@ def _refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any,
 
 def _explain(error: ValidationError) -> ApiError:
     """The first thing wrong, in one line."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    errors = error.errors(include_url=False, include_context=False)
+    # Of a union's members, the one that got furthest is the one that was meant.
+    first = max((e for e in errors if e["loc"][0] == errors[0]["loc"][0]), key=lambda e: len(e["loc"]))
     name, *rest = first["loc"]
     # The names of a union's members are no part of the path.
     path = [key for key in rest if isinstance(key, int) or not _UNION_MEMBER.match(key)]

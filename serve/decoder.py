@@ -33,6 +33,7 @@ class Decoder:
         self._engines: dict[str, AsyncEngine] = {}
         self._stopped: str | None = None
         self._cancelling: set[asyncio.Task[Any]] = set()
+        self._num_finished = self._num_cancelled = 0
         for name, model in config.models.items():
             loaded = load_model(model.location, dtype=model.dtype, device=model.device)
             engine = Engine(loaded, EngineConfig(**config.engine.model_dump()))
@@ -54,13 +55,13 @@ class Decoder:
                 tokens, done = _split(batch, submitted)
                 if tokens:
                     yield tokens
+            self._num_finished += 1
             result = done.result if done else None
             assert result is not None, (
                 "only cancellation ends a request without a result, and nobody else cancels"
             )
             yield Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
         except UserError as error:
-            done = None
             yield Refused(str(error))
         except EngineStopped as error:
             self._stopped = str(error)
@@ -71,17 +72,20 @@ class Decoder:
 
     def _cancel(self, engine: AsyncEngine, request_id: str) -> None:
         """Free a request's slot even if its stream was left before it had begun."""
+        self._num_cancelled += 1
         task = asyncio.get_running_loop().create_task(engine.cancel(request_id))
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 
     def stats(self) -> dict[str, int]:
-        """What this replica is doing: requests that decode, requests that wait, lanes in use."""
+        """What this replica is doing (requests that decode, requests that wait, lanes in use) and has done."""
         engines = [engine.engine for engine in self._engines.values()]
         return {
             "active": sum(engine.num_active for engine in engines),
             "waiting": sum(engine.num_waiting for engine in engines),
             "lanes": sum(engine.num_lanes for engine in engines),
+            "finished": self._num_finished,
+            "cancelled": self._num_cancelled,
         }
 
     def check_health(self) -> None:

@@ -52,7 +52,9 @@ def test_a_session_arrives_at_the_engine_s_result(size):
     assert finished.pasta["tokens"] == result.num_tokens
     assert (finished.prompt_tokens, finished.completion_tokens) == (len(PROMPT), result.num_tokens - 1)
     forks = [(e.thread, e.child, e.topic, e.estimate) for e in events if isinstance(e, ForkEvent)]
-    assert [(e["thread"], e["child"], e["topic"], e["estimate"]) for e in seen if e["type"] == "fork"] == forks
+    assert [
+        (e["thread"], e["child"], e["topic"], e["estimate"]) for e in seen if e["type"] == "fork"
+    ] == forks
     assert sum(e["type"] == "token" for e in seen) == sum(isinstance(e, TokenEvent) for e in events)
 
 
@@ -61,7 +63,9 @@ def test_the_parts_of_each_thread_s_text_make_up_its_part_of_the_document():
     _, seen, finished = follow(result, events)
     chunks = list(parse(finished.pasta["document"]).chunks())
     assert chunks
-    texts = ["".join(e.get("text", "") for e in seen if e["thread"] == thread) for thread in range(1 + len(chunks))]
+    texts = [
+        "".join(e.get("text", "") for e in seen if e["thread"] == thread) for thread in range(1 + len(chunks))
+    ]
     assert sorted(map(len, texts[1:])) == sorted(len(own_text(chunk)) for chunk in chunks)
 
 

@@ -76,7 +76,9 @@ class Command:
             if self.process.poll() is not None:
                 break
             time.sleep(0.1)
-        raise AssertionError(f"no {pattern!r} in the output, exit code {self.process.poll()}:\n{self.output[-4000:]}")
+        raise AssertionError(
+            f"no {pattern!r} in the output, exit code {self.process.poll()}:\n{self.output[-4000:]}"
+        )
 
     def end(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 60.0) -> int:
         """Signal the process and return its exit code."""

@@ -48,7 +48,9 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether this torch has the operators for this device and dtype."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32 or (
+        dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
 
 
 def pack_linears(model: nn.Module) -> None:

@@ -21,7 +21,7 @@ LOGGED = {
 }
 
 
-class ProgressReporter(TrainerCallback):  # type: ignore[misc]
+class ProgressReporter(TrainerCallback):
     """Prints one line each time the trainer logs, and tracks the figures in ``LOGGED`` and tokens a second."""
 
     def __init__(self, tracker: Tracker, rank: int) -> None:
@@ -80,7 +80,7 @@ class ProgressReporter(TrainerCallback):  # type: ignore[misc]
         return "  ".join(parts)
 
 
-class CheckpointReporter(TrainerCallback):  # type: ignore[misc]
+class CheckpointReporter(TrainerCallback):
     """Hands each finished checkpoint over: its directory on rank 0, None on the others."""
 
     def __init__(self, report: Callable[[dict[str, float], Path | None], None], rank: int) -> None:

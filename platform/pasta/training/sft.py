@@ -32,7 +32,7 @@ from pasta.training.save import check_output_dir, save_model
 Report = Callable[[dict[str, float], Path | None], None]
 
 
-class PlainHeadTrainer(SFTTrainer):  # type: ignore[misc]
+class PlainHeadTrainer(SFTTrainer):
     """SFTTrainer with the model's own loss.
 
     TRL's fused head saves memory on a GPU; on a CPU it scores every row twice and costs a third more time.

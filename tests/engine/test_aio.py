@@ -1,0 +1,129 @@
+"""The asyncio façade: concurrent streams, cancellation by leaving, absorbing, failures that reach the caller."""
+
+import asyncio
+
+import pytest
+
+from pasta.engine import (
+    AsyncEngine,
+    DoneEvent,
+    Engine,
+    EngineConfig,
+    EngineStopped,
+    ForkEvent,
+    Request,
+    SamplingParams,
+)
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from tests.support.models import tiny
+
+LOADED = tiny()
+LIMITS = Limits(max_tokens=120, max_chunk_tokens=20, max_threads=6)
+EAGER = SamplingParams(promise_bias=7.0)
+
+
+def ask(text="Tell me about France", **fields):
+    prompt = LOADED.codec.encode_prompt([{"role": "user", "content": text}])
+    return Request(prompt_ids=prompt, **{"limits": LIMITS, "sampling": EAGER, **fields})
+
+
+def new_engine(**sizes):
+    return Engine(LOADED, EngineConfig(**{"num_slots": 2, "slot_tokens": 512, **sizes}))
+
+
+def with_engine(scenario):
+    """Run a coroutine function on a started engine, and stop that whatever happens."""
+
+    async def run():
+        engine = AsyncEngine(new_engine())
+        await engine.start()
+        try:
+            return await asyncio.wait_for(scenario(engine), timeout=60)
+        finally:
+            await engine.stop()
+
+    return asyncio.run(run())
+
+
+async def result_of(engine, request):
+    async for event in engine.stream(request):
+        if isinstance(event, DoneEvent):
+            return event.result
+    raise AssertionError("a stream ended without DoneEvent")
+
+
+def test_concurrent_streams_give_what_each_request_gives_alone():
+    texts = ["a", "Tell me about France", "b c d"]
+    alone = [new_engine().generate(ask(text)).response_ids for text in texts]
+
+    async def scenario(engine):
+        return await asyncio.gather(*(result_of(engine, ask(text)) for text in texts))
+
+    assert [result.response_ids for result in with_engine(scenario)] == alone
+
+
+def test_leaving_a_stream_cancels_its_request():
+    async def scenario(engine):
+        stream = engine.stream(ask())
+        await anext(stream)
+        await stream.aclose()
+        await result_of(engine, ask("next"))  # commands are taken in order: the cancellation has happened
+        return engine.engine.num_active, engine.engine.num_waiting
+
+    assert with_engine(scenario) == (0, 0)
+
+
+def test_cancelling_ends_the_stream_with_a_done_event():
+    async def scenario(engine):
+        request_id = await engine.submit(ask())
+        assert await engine.cancel(request_id)
+        batches = [batch async for batch in engine.events(request_id)]
+        return batches[-1][-1], await engine.cancel(request_id)
+
+    done, again = with_engine(scenario)
+    assert (done.finish_reason, done.result) == ("cancelled", None)
+    assert again is False
+
+
+def test_a_request_that_cannot_fit_is_refused_at_submission():
+    async def scenario(engine):
+        with pytest.raises(UserError, match="the context holds 512"):
+            await engine.submit(ask("word " * 300))
+
+    with_engine(scenario)
+
+
+def test_a_chunk_decoded_elsewhere_is_absorbed_while_the_parent_goes_on():
+    # Home and chunks count their own tokens and threads: none of these limits may bind.
+    limits = Limits(max_tokens=400, max_chunk_tokens=20, max_threads=60, max_depth=1)
+    request = ask(limits=limits, sampling=SamplingParams(promise_bias=5.0))
+
+    async def scenario(home):
+        request_id = await home.submit(request.replace(place_locally=lambda live: False))
+        async for batch in home.events(request_id):
+            for event in batch:
+                if isinstance(event, ForkEvent):
+                    chunk = new_engine().generate(request.replace(prompt_ids=(), snapshot=event.snapshot))
+                    await home.absorb(request_id, event.child, chunk.response_ids)
+                if isinstance(event, DoneEvent):
+                    return event.result
+        raise AssertionError("the stream ended without DoneEvent")
+
+    result = with_engine(scenario)
+    assert len(result.trace.threads) > 1
+    assert result.response_ids == new_engine().generate(request).response_ids
+
+
+def test_a_failing_step_reaches_every_stream():
+    async def scenario(engine):
+        def fail():
+            raise RuntimeError("out of memory")
+
+        engine.engine.step = fail
+        with pytest.raises(EngineStopped, match="out of memory"):
+            await result_of(engine, ask())
+        with pytest.raises(EngineStopped):
+            await engine.submit(ask())
+
+    with_engine(scenario)

@@ -1,0 +1,81 @@
+"""Loading models: what is wrong is said in one line, with what to do."""
+
+import json
+
+import pytest
+from transformers import BertConfig
+
+from pasta.engine import load_model, random_model, read_model_config
+from pasta.errors import UserError
+from tests.support.models import CONFIGS, tiny
+from tests.support.tokenizers import byte_level
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A model directory as training writes it."""
+    directory = tmp_path_factory.mktemp("model")
+    tiny().model.save_pretrained(directory)
+    byte_level().save_pretrained(directory)
+    return directory
+
+
+def refused(match, *args, **options):
+    with pytest.raises(UserError, match=match) as caught:
+        load_model(*args, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_saved_model_loads(saved):
+    loaded = load_model(saved, device="cpu")
+    assert loaded.num_parameters == tiny().num_parameters
+    assert loaded.codec.control == tiny().codec.control
+
+
+def test_a_missing_directory(tmp_path):
+    refused("is not a directory", tmp_path / "nowhere")
+
+
+def test_a_directory_without_a_configuration(tmp_path):
+    refused("no readable config.json", tmp_path)
+
+
+def test_an_unsupported_architecture(saved, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(BertConfig().to_dict()))
+    refused("architecture 'bert' is not supported; expected one of llama", tmp_path)
+
+
+def test_a_tokenizer_without_control_tokens(saved, tmp_path):
+    (tmp_path / "config.json").write_text((saved / "config.json").read_text())
+    tokenizer = json.loads((saved / "tokenizer.json").read_text())
+    tokenizer["added_tokens"] = [t for t in tokenizer["added_tokens"] if t["content"] != "<sync/>"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = json.loads((saved / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    refused("control tokens <sync/> are not in the vocabulary", tmp_path)
+
+
+def test_an_embedding_without_room_for_the_tokenizer():
+    config = CONFIGS["llama"].__class__(**{**CONFIGS["llama"].to_dict(), "vocab_size": 300})
+    with pytest.raises(UserError, match=r"embedding has 300 rows, its tokenizer \d+ tokens"):
+        random_model(config, byte_level(), device="cpu")
+
+
+def test_a_dtype_nobody_knows(saved):
+    refused("dtype: 'int4', expected one of float32", saved, dtype="int4")
+
+
+@pytest.mark.parametrize("device", ["tpu:0", "gpu"])
+def test_a_device_nobody_knows(saved, device):
+    refused(f"device: '{device}'", saved, device=device)
+
+
+def test_a_model_configuration_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        read_model_config(tmp_path / "no.json")
+
+
+def test_a_model_configuration_file_that_is_no_configuration(tmp_path):
+    (tmp_path / "c.json").write_text("{}")
+    with pytest.raises(UserError, match=r"c\.json"):
+        read_model_config(tmp_path / "c.json")

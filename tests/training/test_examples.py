@@ -1,0 +1,46 @@
+"""What a training example says of an annotated answer, and what its sequential twin says."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pasta.data.linearise import make_example
+from pasta.interpreter import IGNORE, TokenKind
+from pasta.lang import Codec, Document, render
+from tests.support.documents import documents, random_document
+from tests.support.tokenizers import byte_level
+
+CODEC = Codec(byte_level())
+MESSAGES = [{"role": "user", "content": "Say <sync/> twice."}]
+PROMPT = CODEC.encode_prompt(MESSAGES)
+
+
+@given(documents)
+def test_the_twin_has_the_text_tokens_of_the_annotated_answer(document: Document) -> None:
+    twin = make_example(CODEC, MESSAGES, document, "sequential")
+    threads = make_example(CODEC, MESSAGES, document, "pasta")
+    text = [
+        label
+        for label, kind in zip(threads.shift_labels, threads.kinds, strict=True)
+        if kind in (TokenKind.TEXT, TokenKind.EOS)
+    ]
+    # Threads are stored in the order of the text, but their rows predict across chunks: compare as multisets.
+    assert sorted(twin.input_ids[len(PROMPT) :]) == sorted(text)
+    assert CODEC.decode_text(twin.input_ids[len(PROMPT) : -1]) == render(document)
+
+
+def test_the_twin_is_plain_causal_text() -> None:
+    example = make_example(CODEC, MESSAGES, random_document(3), "sequential")
+    assert example.position_ids == list(range(len(example)))
+    assert set(example.segment_ids) == {0}
+    assert example.sees == [1]
+    assert example.shift_labels[len(PROMPT) - 1 : -1] == example.input_ids[len(PROMPT) :]
+
+
+@given(st.integers(0, 200), st.sampled_from(["sequential", "pasta"]))
+def test_loss_covers_the_response_only(seed: int, mode: str) -> None:
+    example = make_example(CODEC, MESSAGES, random_document(seed), mode)
+    assert example.input_ids[: len(PROMPT)] == PROMPT
+    assert set(example.shift_labels[: len(PROMPT) - 1]) <= {IGNORE}
+    assert example.shift_labels[len(PROMPT) - 1] != IGNORE
+    assert example.shift_labels.count(CODEC.eos_id) == 1
+    assert CODEC.control.async_open not in example.shift_labels
