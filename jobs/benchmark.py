@@ -13,6 +13,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import transformers
+
 import pasta
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 from pasta.evaluation.benchmark import COMMANDS, Benchmark
@@ -36,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         out=options.out or Path("runs") / "benchmark" / f"{options.what}.json",
         documents=options.documents,
         prompts=options.prompts,
+        max_tokens=options.max_tokens,
         replay_prompts=options.replay_prompts,
         dtype=options.dtype,
         device=options.device,
@@ -47,6 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         sizes=SIZES if options.only is None else (options.only,),
         fresh=options.fresh,
     )
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     command = shlex.join(["python", "-m", "jobs.benchmark", *given])
     try:
         report = Benchmark(settings, command).run(COMMANDS[options.what])
@@ -68,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("what", choices=sorted(COMMANDS), help=_WHAT)
+    add("what", nargs="?", choices=sorted(COMMANDS), default="all", help=_WHAT)
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add(
         "--model-config",
@@ -82,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         help='replay these: JSONL of {"prompt", "annotated"} (the PASTA model\'s answers)',
     )
     add("--prompts", type=int, default=200, help="held-out prompts (200)")
+    add("--max-tokens", type=int, default=1024, help="longest answer (1024)")
     add("--replay-prompts", type=int, default=24, help="documents to replay (24)")
     add("--dtype", default="bfloat16", help="float32, bfloat16 or float16 (bfloat16)")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")

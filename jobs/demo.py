@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from pasta.cli.timeline import LEGEND, Lane, render_lanes, to_ascii
-from pasta.data.atlas import AtlasTask, heldout_prompts
+from pasta.data.atlas import AtlasTask, grade, heldout_prompts
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.lang import Sync
@@ -53,7 +53,7 @@ class Run:
 class Comparison:
     """The same prompt answered both ways."""
 
-    prompt: str
+    task: AtlasTask
     sequential: Run
     parallel: Run
 
@@ -76,6 +76,7 @@ def main() -> int:
     config = dataclasses.replace(read_service_config(arguments.config), port=arguments.port)
     parallel, sequential = served_pair(config, arguments.config)
     started = time.perf_counter()
+    show("PASTA: the same prompts, answered one token after another and in parallel threads")
 
     def progress(line: str) -> None:
         show(f"[{time.perf_counter() - started:5.1f} s] {line}")
@@ -88,7 +89,7 @@ def main() -> int:
         progress(f"ready at {url}/v1, an OpenAI-compatible API")
         for task in chosen_prompts():
             progress(f"asking: {shorten(task.prompt, 90)}")
-            comparison = compare(http, task.prompt, parallel, sequential)
+            comparison = compare(http, task, parallel, sequential)
             comparisons.append(comparison)
             show(*describe(comparison, columns=terminal_columns(), color=wants_color()))
         show(*summary(comparisons))
@@ -128,11 +129,11 @@ def chosen_prompts() -> list[AtlasTask]:
     return [many, joined, dependent]
 
 
-def compare(http: httpx.Client, prompt: str, parallel: str, sequential: str) -> Comparison:
+def compare(http: httpx.Client, task: AtlasTask, parallel: str, sequential: str) -> Comparison:
     """Ask both models, each twice; the second run counts."""
     for model in (sequential, parallel):
-        ask(http, model, prompt)
-    return Comparison(prompt, ask(http, sequential, prompt), ask(http, parallel, prompt))
+        ask(http, model, task.prompt)
+    return Comparison(task, ask(http, sequential, task.prompt), ask(http, parallel, task.prompt))
 
 
 def ask(http: httpx.Client, model: str, prompt: str) -> Run:
@@ -211,25 +212,26 @@ def describe(comparison: Comparison, columns: int, color: bool) -> list[str]:
     sequential, parallel = comparison.sequential, comparison.parallel
     lanes = [*lanes_of(sequential, "sequential"), *lanes_of(parallel, "parallel")]
     same = sequential.text == parallel.text
-    out = ["", f"Q: {comparison.prompt}", "", parallel.text.strip(), ""]
+    out = ["", f"Q: {comparison.task.prompt}", "", printable(parallel.text), ""]
     if not same:
-        out += ["(the sequential model's answer differs:)", "", sequential.text.strip(), ""]
+        out += ["(the sequential model's answer differs:)", "", printable(sequential.text), ""]
     out += [render_lanes(lanes, columns, color, "seconds"), LEGEND]
     threads = parallel.pasta["threads"]
     out += [
-        f"sequential {figures(sequential)}",
-        f"parallel   {figures(parallel)}, {threads} thread{'s' * (threads != 1)}",
+        f"sequential {figures(sequential, comparison.task)}",
+        f"parallel   {figures(parallel, comparison.task)}, {threads} thread{'s' * (threads != 1)}",
         f"{comparison.speedup:.2f} times as fast, measured at the client",
         "",
     ]
     return out
 
 
-def figures(run: Run) -> str:
+def figures(run: Run, task: AtlasTask) -> str:
     """A run's figures on one line."""
+    graded = grade(task, run.text)
     return (
         f"{run.wall_s:6.2f} s, {run.pasta['critical_path']:4d} steps for {run.pasta['sequential_tokens']:4d} tokens "
-        f"of text, {run.tokens_per_s:5.0f} tokens/s"
+        f"of text, {run.tokens_per_s:5.0f} tokens/s, {graded.right} of {graded.total} statements right"
     )
 
 
@@ -256,6 +258,11 @@ def show(*lines: str) -> None:
     except UnicodeEncodeError:
         text = to_ascii(text)
     print(text, flush=True)
+
+
+def printable(text: str) -> str:
+    """A model's text without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() or c == "\n" else "·" for c in text.strip())
 
 
 def shorten(text: str, width: int) -> str:

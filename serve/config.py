@@ -1,6 +1,5 @@
 """The service's configuration: ``args`` of configs/serve/*.yaml, and what must be true before workers start."""
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -78,8 +77,7 @@ class ServeConfig(_Strict):
 def check_models(config: ServeConfig, source: str = "models") -> None:
     """Raise ``UserError``, naming the key, if a model cannot be served. Loads tokenizers, not weights."""
     for name, model in config.models.items():
-        key = f"{source}.{name}"
-        _check_directory(model, key)
+        _check_directory(model, f"{source}.{name}.path")
     for name, model in config.models.items():
         _check_loadable(model, f"{source}.{name}")
 
@@ -90,15 +88,13 @@ def _check_directory(model: ModelConfig, key: str) -> None:
     if not directory.is_dir():
         if looks_local or (ROOT / model.path).parent.is_dir():
             raise UserError(
-                f"{key}.path: {model.path!r} is not a directory; expected one with config.json, model.safetensors "
+                f"{key}: {model.path!r} is not a directory; expected one with config.json, model.safetensors "
                 "and a tokenizer (the shipped ones are made by make train)"
             )
         return
-    for file in ("config.json", "tokenizer_config.json"):
-        if not (directory / file).is_file():
-            raise UserError(
-                f"{key}.path: {model.path!r} has no {file}; expected a model directory with a tokenizer"
-            )
+    for file in ("config.json", "tokenizer_config.json", "*.safetensors"):
+        if not any(directory.glob(file)):
+            raise UserError(f"{key}: {model.path!r} has no {file}; expected a model's weights and tokenizer")
 
 
 def _check_loadable(model: ModelConfig, key: str) -> None:
@@ -113,6 +109,6 @@ def _check_loadable(model: ModelConfig, key: str) -> None:
         Codec(AutoTokenizer.from_pretrained(model.location))
     except UserError as error:
         raise UserError(f"{key}: {error}") from None
-    except (OSError, ValueError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{key}.path: {model.path!r} cannot be loaded ({reason})") from None

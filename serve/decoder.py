@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from time import perf_counter
 from typing import Any
 
@@ -48,30 +49,35 @@ class Decoder:
         """
         engine = self._engines[order.model]
         submitted = perf_counter()
-        done: DoneEvent | None = None
+        decoding = True
         try:
             request_id = await engine.submit(_request(order))
-            async for batch in engine.events(request_id):
-                tokens, done = _split(batch, submitted)
-                if tokens:
-                    yield tokens
-            self._num_finished += 1
-            result = done.result if done else None
-            assert result is not None, (
-                "only cancellation ends a request without a result, and nobody else cancels"
-            )
-            yield Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
+            async with aclosing(engine.events(request_id)) as batches:  # type: ignore[type-var]
+                async for batch in batches:
+                    tokens, done = _split(batch, submitted)
+                    decoding = done is None
+                    if tokens:
+                        yield tokens
+                    if done is not None:
+                        yield self._decoded(done)
         except UserError as error:
+            decoding = False
             yield Refused(str(error))
         except EngineStopped as error:
-            self._stopped = str(error)
+            decoding, self._stopped = False, str(error)
             raise
         finally:
-            if done is None and self._stopped is None:
+            if decoding:
                 self._cancel(engine, order.request_id)
 
+    def _decoded(self, done: DoneEvent) -> Decoded:
+        self._num_finished += 1
+        result = done.result
+        assert result is not None, "only a cancelled request has none, and nobody else cancels"
+        return Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
+
     def _cancel(self, engine: AsyncEngine, request_id: str) -> None:
-        """Free a request's slot even if its stream was left before it had begun."""
+        """Free a request's slot, also where its stream was left before the engine had answered."""
         self._num_cancelled += 1
         task = asyncio.get_running_loop().create_task(engine.cancel(request_id))
         self._cancelling.add(task)

@@ -95,14 +95,16 @@ def running(
     ``config.port`` 0 takes a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises ``UserError``
     before anything is started if the configuration, a model or the port cannot be used.
     """
-    check_models(config.args, "models")
+    progress("checking the models")
+    check_models(config.args)
     port = config.port or free_port(config.host)
     check_port(config.host, port)
     with handling(signal.SIGTERM, _raise_exit):
         try:
             _start_ray(config, quiet=quiet, progress=progress)
-            _deploy(config, port, quiet=quiet, progress=progress)
-            yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+            with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
+                _deploy(config, port, quiet=quiet, progress=progress)
+                yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
         finally:
             _stop()
 
@@ -113,15 +115,24 @@ def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], 
 
     progress("starting Ray")
     paths = [str(ROOT), str(ROOT / "platform"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    ray.init(
-        address="local",
-        num_cpus=max(os.cpu_count() or 1, 1),
-        include_dashboard=False,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        log_to_driver=not quiet,
-        logging_level=logging.ERROR if quiet else logging.WARNING,
-        runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
-    )
+    for last_try in (False, True):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(os.cpu_count() or 1, 1),
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=not quiet,
+                logging_level=logging.ERROR if quiet else logging.WARNING,
+                runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
+            )
+            return
+        except Exception as error:
+            # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
+            ray.shutdown()
+            if last_try or "timed out during startup" not in str(error):
+                raise
+            progress("Ray was too slow to start; trying once more")
 
 
 def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> None:

@@ -53,8 +53,8 @@ def test_both_forms_hold_the_same_text_tokens(seed):
 
 
 def test_lanes_take_fewer_steps_than_tokens(engine):
-    chunk = Text("the capital of France is Paris.\n" * 4)
-    document = Document((Chunk("a", 40, (chunk,)), Chunk("b", 40, (chunk,)), Sync(), Text("Done.")))
+    chunk = Text("the capital of France is Paris.\n" * 9)
+    document = Document((Chunk("a", 90, (chunk,)), Chunk("b", 90, (chunk,)), Sync(), Text("Done.")))
     lanes = replay(engine, PROMPT, annotated_ids(CODEC, document), parallel=True)
     plain = replay(engine, PROMPT, sequential_ids(CODEC, document), parallel=False)
     assert lanes.steps < plain.steps
@@ -62,5 +62,5 @@ def test_lanes_take_fewer_steps_than_tokens(engine):
 
 def test_a_document_that_does_not_fit_is_one_clear_line():
     small = Engine(LOADED, EngineConfig(num_slots=1, slot_tokens=64))
-    with pytest.raises(UserError, match="replay: prompt and answer hold .* context holds 64"):
+    with pytest.raises(UserError, match=r"replay: prompt and answer hold .* context holds 64"):
         replay(small, PROMPT, annotated_ids(CODEC, Document((Text("word " * 80),))), parallel=False)

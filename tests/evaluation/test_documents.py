@@ -49,4 +49,6 @@ def test_a_missing_and_an_empty_file_are_named(tmp_path):
 def test_answers_without_chunks_are_not_replayed():
     plain = {"prompt": "a", "independent": True, "annotated": "x", "pasta": {"threads": 1}}
     annotated = {"prompt": "b", "independent": True, "annotated": ANNOTATED, "pasta": {"threads": 2}}
-    assert [recorded.messages[0]["content"] for recorded in answered([plain, annotated, annotated], 1)] == ["b"]
+    assert [recorded.messages[0]["content"] for recorded in answered([plain, annotated, annotated], 1)] == [
+        "b"
+    ]

@@ -31,7 +31,11 @@ def answer(independent, twin_seconds, pasta_seconds, tokens, path, right=4):
     }
 
 
-RECORDS = [answer(True, 4.0, 1.0, 100, 25), answer(True, 1.0, 1.0, 100, 25, right=2), answer(False, 2.0, 2.0, 50, 50)]
+RECORDS = [
+    answer(True, 4.0, 1.0, 100, 25),
+    answer(True, 1.0, 1.0, 100, 25, right=2),
+    answer(False, 2.0, 2.0, 50, 50),
+]
 
 
 def by_key(figures):
@@ -125,7 +129,12 @@ def test_the_table_shows_interval_target_and_verdict():
     figure = Figure.of("a", "speedup", Estimate(2.0, 1.9, 2.1, 5), target=2.2, note="5 prompts")
     (_, _, row) = figures_table([figure]).splitlines()
     assert row.split(" | ")[0].startswith("| speedup")
-    assert [cell.strip() for cell in row.split("|")[2:6]] == ["2.000", "1.900 to 2.100", "at least 2.2", "**no**"]
+    assert [cell.strip() for cell in row.split("|")[2:6]] == [
+        "2.000",
+        "1.900 to 2.100",
+        "at least 2.2",
+        "**no**",
+    ]
 
 
 def test_a_table_escapes_its_own_separator():

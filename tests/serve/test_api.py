@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve.api import MAX_SEED, read_chat_request
@@ -177,6 +177,7 @@ names = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(names | st.text(max_size=6), plain, max_size=5))
 def test_any_body_is_read_or_refused_and_every_refusal_can_be_written(fields):
     error = None

@@ -296,7 +296,8 @@ def long_request(http, stream):
 def test_a_stream_left_early_frees_the_engine(http):
     body, cancelled = long_request(http, stream=True), count(http, "cancelled")
     with http.stream("POST", "/v1/chat/completions", json=body) as response:
-        assert next(response.iter_lines()).startswith("data: ")
+        lines = response.iter_lines()  # held: the stream is closed when its iterator is gone
+        assert next(lines).startswith("data: ")
         assert count(http, "active") == 1
     assert eventually(lambda: idle(http))
     assert count(http, "cancelled") == cancelled + 1

@@ -1,7 +1,7 @@
 """A session shows in reading order what its tokens say, and arrives at the engine's own result."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, ForkEvent, Request, SamplingParams, TokenEvent
@@ -93,6 +93,7 @@ def test_a_stop_string_ends_the_text_where_the_engine_ends_it():
 letters = st.text("abc", max_size=12)
 
 
+@settings(deadline=None)
 @given(st.lists(letters), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3))
 def test_stop_strings_cut_a_stream_as_they_cut_the_whole(pieces, stops):
     whole = "".join(pieces)

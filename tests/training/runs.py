@@ -60,7 +60,7 @@ def sft_dict(directory: Path, **recipe: Any) -> dict[str, Any]:
             "eval_documents": 4,
         },
         "optimisation": {"learning_rate": 1e-3, "rows": 2, "max_steps": 6, "precision": "fp32", **recipe},
-        "schedule": {"log_steps": 1, "save_steps": 2},
+        "schedule": {"log_steps": 1, "save_steps": 3},
         "workers": {"num_workers": 2, "use_gpu": False},
     }
 

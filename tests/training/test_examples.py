@@ -1,6 +1,6 @@
 """What a training example says of an annotated answer, and what its sequential twin says."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.data.linearise import make_example
@@ -14,6 +14,7 @@ MESSAGES = [{"role": "user", "content": "Say <sync/> twice."}]
 PROMPT = CODEC.encode_prompt(MESSAGES)
 
 
+@settings(deadline=None)
 @given(documents)
 def test_the_twin_has_the_text_tokens_of_the_annotated_answer(document: Document) -> None:
     twin = make_example(CODEC, MESSAGES, document, "sequential")
@@ -36,6 +37,7 @@ def test_the_twin_is_plain_causal_text() -> None:
     assert example.shift_labels[len(PROMPT) - 1 : -1] == example.input_ids[len(PROMPT) :]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200), st.sampled_from(["sequential", "pasta"]))
 def test_loss_covers_the_response_only(seed: int, mode: str) -> None:
     example = make_example(CODEC, MESSAGES, random_document(seed), mode)

@@ -1,7 +1,7 @@
 """Packed rows: full, complete, and blind to one another's documents."""
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.data.collate import ThreadCollator
@@ -21,6 +21,7 @@ def _example(seed: int):  # type: ignore[no-untyped-def]
     return make_example(CODEC, MESSAGES, random_document(seed), "pasta")
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 40))
 def test_every_document_is_in_one_row_that_it_fits(lengths: list[int], row_length: int) -> None:
     rows = pack(lengths, row_length)
@@ -35,6 +36,7 @@ def test_rows_are_nearly_full() -> None:
     assert sum(lengths) / (256 * len(rows)) > 0.98
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_visibility_survives_packing(sizes: list[int], random) -> None:  # type: ignore[no-untyped-def]
     matrices = [[random.getrandbits(size) for _ in range(size)] for size in sizes]
@@ -56,8 +58,12 @@ def test_documents_of_a_row_do_not_see_each_other() -> None:
     try:
         collate = ThreadCollator(pad_id=0)
         with torch.no_grad():
-            a = model(**collate([packed_row([first, second])])).logits[0, len(first) : len(first) + len(second)]
-            b = model(**collate([packed_row([other, second])])).logits[0, len(other) : len(other) + len(second)]
+            a = model(**collate([packed_row([first, second])])).logits[
+                0, len(first) : len(first) + len(second)
+            ]
+            b = model(**collate([packed_row([other, second])])).logits[
+                0, len(other) : len(other) + len(second)
+            ]
     finally:
         handle.remove()
     torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)

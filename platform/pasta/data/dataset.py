@@ -21,8 +21,9 @@ from typing import Any, Protocol
 from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
+from pasta.data.atlas.echo import sample_echo
 from pasta.data.atlas.tasks import FAMILIES, Split, estimated, iter_corpus, sample_task
-from pasta.data.linearise import Example, Messages, Mode, make_example
+from pasta.data.linearise import FORMS, Example, Messages, Mode, make_example
 from pasta.data.packing import to_dataset
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
@@ -56,6 +57,8 @@ class DataOptions(Protocol):
     def eval_documents(self) -> int: ...
     @property
     def mixture(self) -> dict[str, float]: ...
+    @property
+    def echo(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +111,18 @@ def atlas_dataset(
     *,
     split: Split = "train",
     mixture: Mapping[str, float] | None = None,
+    echo: float = 0.0,
 ) -> Iterator[Example]:
     """Examples of ``count`` atlas tasks; those longer than ``max_length`` tokens are left out.
 
     The ``heldout`` split holds combinations that the ``train`` split never has.
     """
-    annotated = _atlas_annotated(seed, count, codec if mode == "pasta" else None, split, mixture)
+    annotated = _atlas_annotated(seed, count, None if mode == "sequential" else codec, split, mixture, echo)
     for messages, document in annotated:
-        example = make_example(codec, messages, document, mode)
-        if len(example) <= max_length:
-            yield example
+        for form in FORMS[mode]:
+            example = make_example(codec, messages, document, form)
+            if len(example) <= max_length:
+                yield example
 
 
 def read_jsonl(path: Path) -> Iterator[Annotated]:
@@ -153,20 +158,34 @@ def read_jsonl(path: Path) -> Iterator[Annotated]:
 
 
 def _atlas_annotated(
-    seed: int, count: int, codec: Codec | None, split: Split, mixture: Mapping[str, float] | None
+    seed: int,
+    count: int,
+    codec: Codec | None,
+    split: Split,
+    mixture: Mapping[str, float] | None,
+    echo: float = 0.0,
 ) -> Iterator[Annotated]:
-    """Tasks in the families' own proportions, or with each family's weight multiplied by ``mixture``."""
-    if not mixture:
+    """Tasks in the families' own proportions, or with each family's weight multiplied by ``mixture``.
+
+    A share ``echo`` of all are exercises in copying instead.
+    """
+    if not mixture and not echo:
         for task in iter_corpus(seed, split, count, codec):
             yield task.messages, task.document
         return
+    mixture = mixture or {}
     unknown = next((name for name in mixture if name not in FAMILIES), None)
     if unknown is not None:
         raise UserError(f"data.mixture: unknown family {unknown!r}; expected some of {', '.join(FAMILIES)}")
     names = list(FAMILIES)
     weights = [family.weight * mixture.get(name, 1.0) for name, family in FAMILIES.items()]
     rng = random.Random(f"mixture:{seed}:{split}")
-    for name in rng.choices(names, weights, k=count):
+    for _ in range(count):
+        if echo and rng.random() < echo:
+            prompt, document = sample_echo(rng)
+            yield [{"role": "user", "content": prompt}], document
+            continue
+        (name,) = rng.choices(names, weights)
         task = estimated(sample_task(rng, split, name), codec)
         yield task.messages, task.document
 
@@ -184,18 +203,19 @@ class _Counter:
         counts = self.counts
         for messages, document in self._annotated:
             counts["num_documents"] += 1
-            try:
-                example = make_example(self._codec, messages, document, self._options.mode)
-            except CodecError as error:
-                raise UserError(
-                    f"data.source: {self._options.source}: answer {counts['num_documents']}: {error}"
-                ) from None
-            if len(example) > self._options.max_length:
-                counts["num_too_long"] += 1
-                continue
-            counts["num_tokens"] += len(example)
-            counts["num_targets"] += sum(label != IGNORE for label in example.shift_labels)
-            yield example
+            for form in FORMS[self._options.mode]:
+                try:
+                    example = make_example(self._codec, messages, document, form)
+                except CodecError as error:
+                    raise UserError(
+                        f"data.source: {self._options.source}: answer {counts['num_documents']}: {error}"
+                    ) from None
+                if len(example) > self._options.max_length:
+                    counts["num_too_long"] += 1
+                    continue
+                counts["num_tokens"] += len(example)
+                counts["num_targets"] += sum(label != IGNORE for label in example.shift_labels)
+                yield example
 
 
 def _write(
@@ -214,7 +234,7 @@ def _write(
             raise UserError(f"data.source: {options.source}: no annotated answers in it")
         cut = max(len(documents) - options.eval_documents, 1)
         counted = _Counter(documents[:cut], codec, options)
-        to_dataset(counted, options.row_length).save_to_disk(str(train))
+        _save(counted, options, train)
         counts = counted.counts
         if cut < len(documents):
             held_out = _Counter(documents[cut:], codec, options)
@@ -227,6 +247,16 @@ def _write(
     return {**counts, "num_rows": len(load_from_disk(str(train))), "num_eval_rows": num_eval_rows}
 
 
+def _save(examples: _Counter, options: DataOptions, directory: Path) -> None:
+    rows = to_dataset(examples, options.row_length)
+    if not len(rows):
+        raise UserError(
+            f"data.source: {options.source}: no example to train on: all "
+            f"{examples.counts['num_too_long']} are longer than data.max_length={options.max_length}"
+        )
+    rows.save_to_disk(str(directory))
+
+
 def _write_atlas(options: DataOptions, tokenizer: Any, directory: Path, num_processes: int) -> dict[str, int]:
     """The training rows, made in shards: shard i has a seed of its own, so that any number of processes agree."""
     assert options.documents is not None
@@ -235,7 +265,12 @@ def _write_atlas(options: DataOptions, tokenizer: Any, directory: Path, num_proc
         for first in range(0, options.documents, SHARD_DOCUMENTS)
     ]
     plain = _PlainOptions(
-        options.source, options.mode, options.row_length, options.max_length, dict(options.mixture)
+        options.source,
+        options.mode,
+        options.row_length,
+        options.max_length,
+        dict(options.mixture),
+        options.echo,
     )
     jobs = [
         _Shard(plain, tokenizer, options.seed * MAX_SHARDS + index, size, directory.parent / f"shard-{index}")
@@ -261,6 +296,7 @@ class _PlainOptions:
     row_length: int
     max_length: int
     mixture: dict[str, float]
+    echo: float
     seed: int = 0
     documents: int | None = None
     eval_documents: int = 0
@@ -277,10 +313,12 @@ class _Shard:
 
 def _write_shard(shard: _Shard) -> dict[str, int]:
     codec = Codec(shard.tokenizer)
-    estimates = codec if shard.options.mode == "pasta" else None
-    tasks = _atlas_annotated(shard.seed, shard.size, estimates, "train", shard.options.mixture)
+    estimates = None if shard.options.mode == "sequential" else codec
+    tasks = _atlas_annotated(
+        shard.seed, shard.size, estimates, "train", shard.options.mixture, shard.options.echo
+    )
     counted = _Counter(tasks, codec, shard.options)
-    to_dataset(counted, shard.options.row_length).save_to_disk(str(shard.directory))
+    _save(counted, shard.options, shard.directory)
     return counted.counts
 
 
@@ -295,6 +333,7 @@ def _fingerprint(options: DataOptions, tokenizer: Any) -> str:
         "documents": options.documents,
         "eval_documents": options.eval_documents,
         "mixture": options.mixture,
+        "echo": options.echo,
         "vocabulary": sorted(tokenizer.get_vocab().items()),
         "chat_template": tokenizer.chat_template,
     }

@@ -11,7 +11,13 @@ from typing import Literal
 from pasta.interpreter import IGNORE, TokenKind, linearise
 from pasta.lang import Codec, Document
 
-Mode = Literal["sequential", "pasta"]
+Form = Literal["sequential", "pasta"]
+Mode = Literal["sequential", "pasta", "both"]
+FORMS: dict[Mode, tuple[Form, ...]] = {
+    "sequential": ("sequential",),
+    "pasta": ("pasta",),
+    "both": ("sequential", "pasta"),
+}
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -34,14 +40,14 @@ class Example:
         return len(self.input_ids)
 
 
-def make_example(codec: Codec, messages: Messages, document: Document, mode: Mode) -> Example:
+def make_example(codec: Codec, messages: Messages, document: Document, form: Form) -> Example:
     """The example of an annotated answer: with its threads (``pasta``) or without (``sequential``).
 
     Raises ``CodecError`` if the tokenizer cannot carry the messages or the document.
     """
     prompt_ids = codec.encode_prompt(messages)
     response_ids = codec.encode(document)
-    if mode == "sequential":
+    if form == "sequential":
         return _causal(prompt_ids, [*without_tags(codec, response_ids), codec.eos_id])
     rows = linearise(codec.grammar, prompt_ids, [*response_ids, codec.eos_id])
     return Example(rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees)

@@ -98,12 +98,14 @@ class Benchmark:
         report.add(quality_figures(records), {"By task family": family_table(records)})
         report.add(speed_figures(records))
 
+    @property
+    def _asked(self) -> dict[str, int]:
+        return {"prompts": self.settings.prompts, "max_tokens": self.settings.max_tokens}
+
     def _answers(self, stage: str, repeats: int) -> RecordFile:
         """Each held-out prompt answered by the twin and by PASTA, graded, and timed if ``repeats``."""
-        limits = Limits(max_tokens=1024)
-        file = self._open(
-            stage, self._shipped_identity | {"prompts": self.settings.prompts, "repeats": repeats}
-        )
+        limits = Limits(max_tokens=self.settings.max_tokens)
+        file = self._open(stage, self._shipped_identity | self._asked | {"repeats": repeats})
         progress = self._progress(stage, len(self._tasks), len(file))
         if len(file) == len(self._tasks):
             return file
@@ -136,7 +138,7 @@ class Benchmark:
     def _random(self, report: Report) -> None:
         """Random weights of the shipped model's shape: greedy, and sampled with promises favoured."""
         total = 2 * len(self._tasks)
-        file = self._open("random", self._shipped_identity | {"prompts": self.settings.prompts})
+        file = self._open("random", self._shipped_identity | self._asked)
         progress = self._progress("random weights", total, len(file))
         if len(file) < total:
             shape = self._pasta.model.config
@@ -153,7 +155,7 @@ class Benchmark:
                             sampling=SamplingParams(
                                 temperature=temperature, seed=number, promise_bias=_BIAS * temperature
                             ),
-                            limits=Limits(max_tokens=_RANDOM_TOKENS),
+                            limits=Limits(max_tokens=min(self.settings.max_tokens, _RANDOM_TOKENS)),
                             request_id=key,
                         )
                     )
@@ -197,6 +199,7 @@ class Benchmark:
     def _generate(self, report: Report) -> None:
         for size in self.settings.sizes:
             count, tokens = _GENERATE_PROMPTS[size]
+            tokens = min(tokens, self.settings.max_tokens)
             tasks = heldout_prompts(count)
             total = self.settings.rounds * count
             file = self._open(f"generate-{size}", self._identity(size) | {"prompts": count, "tokens": tokens})
@@ -296,12 +299,12 @@ class Benchmark:
         return random_model(config, tokenizer, dtype=settings.dtype, device=settings.device, packed=packed)
 
     def _stock(self, size: str) -> LoadedModel:
-        """The model as transformers makes it: the engine packs a large one's weights."""
-        return self._twin if size == "shipped" else self._make_large(packed=False)
+        """The model as transformers makes it: the engine may have packed its weights."""
+        return self._load("twin", packed=False) if size == "shipped" else self._make_large(packed=False)
 
-    def _load(self, name: str) -> LoadedModel:
+    def _load(self, name: str, packed: bool | None = None) -> LoadedModel:
         path = (self.settings.models / name).absolute()
-        return load_model(path, dtype=self.settings.dtype, device=self.settings.device)
+        return load_model(path, dtype=self.settings.dtype, device=self.settings.device, packed=packed)
 
     def _loaded(self, size: str) -> LoadedModel:
         """The model that single steps and ``generate`` are timed on."""

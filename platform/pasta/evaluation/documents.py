@@ -25,7 +25,7 @@ def read_documents(path: Path) -> list[Recorded]:
     Raises ``UserError`` with file and line of the first one that is wrong.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
     except FileNotFoundError:
         raise UserError(f"--documents {str(path)!r}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -70,7 +70,7 @@ def _line(record: Mapping[str, Any]) -> str:
 
 def _read_lines(path: Path) -> list[Record]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError):

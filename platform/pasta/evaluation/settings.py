@@ -24,6 +24,7 @@ class Settings:
     out: Path
     documents: Path | None = None
     prompts: int = 200
+    max_tokens: int = 1024
     replay_prompts: int = 24
     dtype: str = "bfloat16"
     device: str = "auto"
@@ -44,9 +45,10 @@ class Settings:
                 raise UserError(
                     f"{option}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
                 )
-        for name in ("threads", "repeats", "rounds"):
+        for name in ("threads", "repeats", "rounds", "max_tokens"):
             if getattr(self, name) < 1:
-                raise UserError(f"--{name}: {getattr(self, name)}, expected a positive integer")
+                option = "--" + name.replace("_", "-")
+                raise UserError(f"{option}: {getattr(self, name)}, expected a positive integer")
         if 1 not in self.lanes or min(self.lanes) < 1:
             raise UserError(
                 f"--lanes: {','.join(map(str, self.lanes))}, expected positive integers, 1 among them"

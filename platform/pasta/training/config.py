@@ -46,10 +46,11 @@ class ModelSection:
 class DataSection:
     """What is learned. ``source`` is ``atlas`` or a JSONL file of ``{"messages": [...], "annotated": text form}``.
 
-    ``mode`` is ``pasta`` (with threads) or ``sequential`` (annotations taken out, plain causal). Documents are packed
-    into rows of up to ``row_length`` tokens; a longer one has its own row, and one above ``max_length`` is left out
-    and counted. Short rows are cheaper: attention costs the square of their length. ``mixture`` multiplies the
-    weights of atlas families.
+    ``mode`` is ``pasta`` (with threads), ``sequential`` (annotations taken out, plain causal) or ``both``.
+    Documents are packed into rows of up to ``row_length`` tokens; a longer one has its own row, and one above
+    ``max_length`` is left out and counted. Short rows are cheaper: attention costs the square of their length.
+    ``mixture`` multiplies the weights of atlas families. A share ``echo`` of the documents are exercises in
+    copying instead.
     """
 
     source: str
@@ -60,17 +61,21 @@ class DataSection:
     documents: int | None = None
     eval_documents: int = 0
     mixture: dict[str, float] = field(default_factory=dict)
+    echo: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.row_length <= self.max_length:
             raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
+        if not 0.0 <= self.echo <= 1.0:
+            raise ValueError(f"echo {self.echo}: expected a share from 0 to 1")
         if self.source == "atlas" and not self.documents:
             raise ValueError("documents: expected the number of atlas documents to make")
 
 
 @dataclass(frozen=True, slots=True)
 class OptimisationSection:
-    """The recipe. A step is ``rows`` packed rows a worker times ``accumulate``; the rate falls linearly to 0.
+    """The recipe. A step is ``rows`` packed rows a worker times ``accumulate``; the rate falls linearly to 0, or
+    stays (``decay: none``) for a later run to take down.
 
     ``max_steps`` ends the run early or goes over the data again; by default it is ``epochs`` times the data.
     ``deepspeed`` is a DeepSpeed JSON file; without one, workers train data-parallel by torch alone.
@@ -82,6 +87,7 @@ class OptimisationSection:
     max_steps: int | None = None
     epochs: float = 1.0
     warmup_steps: int = 0
+    decay: Literal["linear", "none"] = "linear"
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0

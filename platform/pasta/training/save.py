@@ -30,6 +30,8 @@ def save_model(
         tokenizer.save_pretrained(staging)
         card = {**card, "num_parameters": model.num_parameters(), "dtype": dtype}
         (staging / CARD).write_text(json.dumps(card, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for path in staging.iterdir():
+            path.chmod(0o644)  # safetensors makes its files private; a shipped model is for everybody
         replace_directory(staging, output_dir)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

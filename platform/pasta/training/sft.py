@@ -75,13 +75,7 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
     check_output_dir(config.output_dir)
     tokenizer = load_tokenizer(config.model)
     check_model(config.model, tokenizer)
-    prepared = prepare_data(config.data, tokenizer, cache_dir, num_processes)
-    if prepared.num_rows == 0:
-        raise UserError(
-            f"data.source: {config.data.source}: no example to train on ({prepared.num_too_long} of "
-            f"{prepared.num_documents} longer than data.max_length={config.data.max_length})"
-        )
-    return prepared
+    return prepare_data(config.data, tokenizer, cache_dir, num_processes)
 
 
 def train(config: SftConfig, context: SftContext) -> dict[str, float]:
@@ -152,7 +146,7 @@ def trl_config(config: SftConfig, context: SftContext) -> TrlConfig:
     return TrlConfig(
         output_dir=str(context.work_dir / "checkpoints"),
         learning_rate=recipe.learning_rate,
-        lr_scheduler_type="linear",
+        lr_scheduler_type="linear" if recipe.decay == "linear" else "constant_with_warmup",
         warmup_steps=recipe.warmup_steps,
         per_device_train_batch_size=recipe.rows,
         per_device_eval_batch_size=recipe.rows,

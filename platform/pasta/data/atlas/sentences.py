@@ -38,7 +38,7 @@ def _compile(template: str) -> re.Pattern[str]:
             out.append(f"(?P={piece})")
         else:
             seen.add(piece)
-            out.append(f"(?P<{piece}>{'[0-9]+' if piece in _NUMBERS else '.+?'})")
+            out.append(f"(?P<{piece}>{'[0-9]{1,9}' if piece in _NUMBERS else '.+?'})")
     return re.compile("".join(out))
 
 

@@ -1,0 +1,193 @@
+"""The benchmark command: every part of it on tiny random models, going on after an interruption, bad input."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.benchmark import main
+from pasta.errors import UserError
+from pasta.evaluation.benchmark import Benchmark
+from tests.support.models import tiny
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+}
+SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 8192}
+DOCUMENT = {
+    "prompt": "Tell me about France and Japan.",
+    "annotated": 'Here: <promise topic="France" tokens="10"/><async>Paris.</async>'
+    '<promise topic="Japan" tokens="10"/><async>Tokyo.</async><sync/>Done.',
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with models/twin, models/pasta, large.json and documents.jsonl."""
+    root = tmp_path_factory.mktemp("benchmark")
+    for seed, name in enumerate(("twin", "pasta")):
+        loaded = tiny(seed=seed)
+        loaded.model.save_pretrained(root / "models" / name)
+        loaded.tokenizer.save_pretrained(root / "models" / name)
+    (root / "large.json").write_text(json.dumps(SMALL))
+    (root / "documents.jsonl").write_text((json.dumps(DOCUMENT) + "\n") * 2)
+    return root
+
+
+def run(place, out, what, *options):
+    """The command's exit code and the JSON that it wrote."""
+    path = out / f"{what}.json"
+    given = [
+        "--models",
+        str(place / "models"),
+        "--model-config",
+        str(place / "large.json"),
+        "--out",
+        str(path),
+    ]
+    small = ["--dtype", "float32", "--threads", "1", "--rounds", "1", "--prompts", "3", "--max-tokens", "24"]
+    code = main([what, *given, *small, *options])
+    return code, json.loads(path.read_text())
+
+
+def keys(written):
+    return {figure["key"] for figure in written["figures"]}
+
+
+def test_accuracy_grades_answers_and_checks_random_weights(place, tmp_path, capsys):
+    code, written = run(place, tmp_path, "accuracy")
+    assert code == 0
+    assert {"statements.twin", "structure.annotated", "well_formed.shipped", "well_formed.random"} <= keys(
+        written
+    )
+    figures = {figure["key"]: figure for figure in written["figures"]}
+    assert figures["well_formed.shipped"]["value"] == figures["well_formed.random"]["value"] == 1.0
+    assert written["complete"]
+    assert written["machine"]["threads"] == 1
+    assert written["command"].startswith("python -m jobs.benchmark accuracy --models")
+    assert "| statements right, sequential twin" in capsys.readouterr().out
+
+
+def test_speed_times_both_models(place, tmp_path):
+    code, written = run(place, tmp_path, "speed", "--repeats", "2")
+    assert code == 0
+    assert {"speedup.realised.all", "speedup.theoretical.all", "statements.ratio"} <= keys(written)
+    lines = [json.loads(line) for line in (tmp_path / written["records"]["speed"]).read_text().splitlines()]
+    assert [line["key"] for line in lines[1:]] == ["0", "1", "2"]
+    assert all(len(line["pasta"]["seconds"]) == 2 for line in lines[1:])
+
+
+def test_step_times_lanes_on_both_sizes(place, tmp_path):
+    code, written = run(place, tmp_path, "step", "--lanes", "1,2", "--cache-tokens", "128")
+    assert code == 0
+    assert keys(written) == {"step.shipped.2", "step.large.2"}
+
+
+def test_generate_compares_with_transformers(place, tmp_path):
+    code, written = run(place, tmp_path, "generate", "--only", "large")
+    assert code == 0
+    assert keys(written) == {"generate.large.dynamic", "generate.large.static"}
+
+
+def test_replay_takes_a_users_documents(place, tmp_path):
+    code, written = run(place, tmp_path, "replay", "--documents", str(place / "documents.jsonl"))
+    assert code == 0
+    assert keys(written) == {"replay.realised.large", "replay.theoretical.large", "replay.ratio.large"}
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatch, capsys):
+    decoded = []
+    real = sys.modules["pasta.evaluation.benchmark"].decode_pair
+
+    def counted(*arguments, **options):
+        if len(decoded) == 3:
+            raise KeyboardInterrupt
+        decoded.append(None)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr("pasta.evaluation.benchmark.decode_pair", counted)
+    out = tmp_path / "speed.json"
+    given = [
+        "speed",
+        "--models",
+        str(place / "models"),
+        "--out",
+        str(out),
+        "--prompts",
+        "3",
+        "--max-tokens",
+        "24",
+    ]
+    assert main([*given, "--threads", "1"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not out.exists()
+    decoded.clear()
+    assert main([*given, "--threads", "1"]) == 0
+    assert "2 of 3 found from an earlier run" in capsys.readouterr().err
+    # One to warm up, one that was missing.
+    assert len(decoded) == 2
+    assert json.loads(out.read_text())["complete"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--models", "nowhere"], "--models 'nowhere': no model in twin/"),
+        (["--dtype", "int3"], "dtype: 'int3', expected one of float32"),
+        (["--prompts", "1"], "--prompts: 1, expected at least 2"),
+        (["--threads", "0"], "--threads: 0, expected a positive integer"),
+        (["--lanes", "2,8"], "--lanes: 2,8, expected positive integers, 1 among them"),
+        (["--model-config", "none.json"], "model configuration 'none.json': no such file"),
+        (["--documents", "none.jsonl"], "--documents 'none.jsonl': no such file"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options, expected):
+    out = tmp_path / "out" / "all.json"
+    with pytest.raises(UserError) as caught:
+        main(["all", "--models", str(place / "models"), "--out", str(out), *options])
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)
+    assert not out.parent.exists()
+
+
+def test_the_command_needs_torch_and_transformers_alone_and_exits_with_2_on_bad_input(tmp_path):
+    show = (
+        "import runpy, sys\n"
+        "sys.argv = ['benchmark', 'step', '--models', 'nowhere']\n"
+        "try:\n    runpy.run_module('jobs.benchmark', run_name='__main__')\n"
+        "except SystemExit as end:\n    print('code', end.code)\n"
+        "for m in list(sys.modules.values()):\n"
+        "    if m.__name__.split('.')[0] == 'pasta':\n        print(m.__file__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", show], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: --models 'nowhere'")
+    code, *files = done.stdout.splitlines()
+    assert code == "code 2"
+    imported = {
+        name for file in [*files, str(ROOT / "jobs" / "benchmark.py")] for name in _imports(Path(file))
+    }
+    allowed = {*sys.stdlib_module_names, "pasta", "torch", "transformers", "numpy", "tokenizers"}
+    assert imported <= allowed
+
+
+def _imports(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
+def test_every_stage_that_a_command_names_exists():
+    from pasta.evaluation.benchmark import COMMANDS
+
+    assert all(hasattr(Benchmark, f"_{stage}") for stages in COMMANDS.values() for stage in stages)

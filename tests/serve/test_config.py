@@ -1,0 +1,126 @@
+"""A service that cannot start says why in one line, before anything is started."""
+
+import dataclasses
+import socket
+import subprocess
+import sys
+
+import pytest
+import ray
+import yaml
+
+from pasta.errors import UserError
+from serve.config import ROOT, check_models
+from serve.launch import check_port, free_port, read_service_config, running
+from tests.support.service import save_tiny_model, service_config
+
+
+@pytest.fixture
+def model(tmp_path):
+    return save_tiny_model(tmp_path / "model")
+
+
+def mistake(call, *arguments):
+    with pytest.raises(UserError) as caught:
+        call(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def edited(file, change):
+    config = yaml.safe_load(file.read_text())
+    change(config, config["applications"][0])
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def test_the_shipped_configuration_is_valid_and_serves_a_model_and_its_twin():
+    config = read_service_config(ROOT / "configs/serve/local.yaml")
+    assert config.host == "127.0.0.1"
+    assert [model.mode for model in config.args.models.values()] == ["parallel", "sequential"]
+    assert all(
+        model.path.startswith("platform/pasta/data/atlas/models/") for model in config.args.models.values()
+    )
+
+
+def test_a_valid_configuration_passes(tmp_path, model):
+    check_models(read_service_config(service_config(tmp_path, model)).args)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda top, app: top.update(aplications=[]), "'aplications'"),
+        (lambda top, app: top["http_options"].update(port="8000a"), "http_options.port"),
+        (lambda top, app: top.update(logging_config={}), "logging_config has no effect"),
+        (lambda top, app: app.update(deployments=[{"name": "Decoder"}]), "deployments has no effect"),
+        (lambda top, app: app.update(import_path="serve.other:build"), "serve.app:build"),
+        (
+            lambda top, app: top["applications"].append(app | {"name": "b", "route_prefix": "/b"}),
+            "exactly one",
+        ),
+        (lambda top, app: app["args"].update(replicas=3), "'replicas'"),
+        (lambda top, app: app["args"].update(decoder={"num_replica": 3}), "did you mean 'num_replicas'"),
+        (lambda top, app: app["args"].update(decoder={"num_replicas": 0}), "decoder.num_replicas"),
+        (lambda top, app: app["args"].update(placement="everywhere"), "placement"),
+        (lambda top, app: app["args"].update(models={}), "models"),
+        (lambda top, app: app["args"].update(models={"a": {"mode": "parallel"}}), "models.a.path"),
+        (lambda top, app: app["args"].update(models={"a": {"path": "x", "dtype": "int8"}}), "models.a.dtype"),
+    ],
+)
+def test_a_wrong_key_is_named(tmp_path, change, says):
+    file = edited(service_config(tmp_path, tmp_path), change)
+    message = mistake(read_service_config, file)
+    assert says in message
+    assert str(file) in message
+
+
+def test_a_missing_model_is_named(tmp_path):
+    config = read_service_config(service_config(tmp_path, tmp_path / "nothing"))
+    assert "models.pasta-atlas.path" in mistake(check_models, config.args)
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
+def test_an_incomplete_model_directory_is_named(tmp_path, model, file):
+    (model / file).unlink()
+    config = read_service_config(service_config(tmp_path, model))
+    assert file.removeprefix("model") in mistake(check_models, config.args)
+
+
+def test_an_unsupported_architecture_is_named(tmp_path):
+    model = save_tiny_model(tmp_path / "model", model_type="gpt2")
+    config = read_service_config(service_config(tmp_path, model))
+    message = mistake(check_models, config.args)
+    assert "'gpt2' is not supported" in message
+    assert "llama" in message
+
+
+def test_a_tokenizer_without_control_tokens_is_named(tmp_path, model):
+    for file in (model / "tokenizer.json", model / "tokenizer_config.json"):
+        file.write_text(file.read_text().replace("<sync/>", "<other/>"))
+    config = read_service_config(service_config(tmp_path, model))
+    assert "<sync/>" in mistake(check_models, config.args)
+
+
+def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path, model):
+    config = read_service_config(service_config(tmp_path, model))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert f"127.0.0.1:{port}" in mistake(check_port, "127.0.0.1", port)
+        service = running(dataclasses.replace(config, port=port))
+        assert f"127.0.0.1:{port}" in mistake(service.__enter__)
+    assert not ray.is_initialized()
+    check_port("127.0.0.1", free_port())
+
+
+def test_the_command_says_it_in_one_line_and_exits_with_2(tmp_path):
+    file = service_config(tmp_path, tmp_path / "nothing")
+    done = subprocess.run(
+        [sys.executable, "-m", "serve.run", file], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: models.pasta-atlas.path")
+    assert done.stderr.count("\n") == 1

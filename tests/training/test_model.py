@@ -1,0 +1,115 @@
+"""The model that training starts from."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
+
+from pasta.errors import UserError
+from pasta.lang import CONTROL_TOKENS
+from pasta.training.config import ModelSection
+from pasta.training.model import build_model, load_tokenizer, make_room
+from tests.support.tokenizers import byte_level
+from tests.training.runs import sft_config
+
+
+def _plain_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer as it comes from elsewhere: without control tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = {letter: index for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE(vocab={**letters, "<|end|>": len(letters)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+
+
+def _saved_model(directory: Path, **changes: object) -> Path:
+    tokenizer = _plain_tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, **changes,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_control_tokens_get_rows_at_the_mean_of_the_old_ones(tmp_path: Path, tied: bool) -> None:
+    path = _saved_model(tmp_path / "model", tie_word_embeddings=tied)
+    old = AutoModelForCausalLM.from_pretrained(path)
+    rows = old.get_input_embeddings().weight.shape[0]
+    section = ModelSection(init_from=str(path))
+    tokenizer = load_tokenizer(section)
+    model = build_model(section, tokenizer, seed=0)
+    for module, before in (
+        (model.get_input_embeddings(), old.get_input_embeddings()),
+        (model.get_output_embeddings(), old.get_output_embeddings()),
+    ):
+        assert module.weight.shape[0] == rows + len(CONTROL_TOKENS)
+        torch.testing.assert_close(module.weight[:rows], before.weight)
+        torch.testing.assert_close(
+            module.weight[rows:], before.weight.mean(0).expand(len(CONTROL_TOKENS), -1)
+        )
+
+
+def test_a_model_with_room_is_left_as_it_is(tmp_path: Path) -> None:
+    section = sft_config(tmp_path).model
+    tokenizer = load_tokenizer(section)
+    assert make_room(build_model(section, tokenizer, seed=0), tokenizer) == 0
+
+
+def test_the_same_seed_gives_the_same_model_from_scratch(tmp_path: Path) -> None:
+    section = sft_config(tmp_path).model
+    tokenizer = load_tokenizer(section)
+    one, two, other = (
+        build_model(section, tokenizer, seed).get_input_embeddings().weight for seed in (1, 1, 2)
+    )
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    section = ModelSection(init_from=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="nowhere: no such directory"):
+        load_tokenizer(section)
+
+
+def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    config = GPT2Config(vocab_size=len(tokenizer), n_embd=8, n_layer=1, n_head=1)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    section = ModelSection(init_from=str(tmp_path / "gpt2"))
+    with pytest.raises(UserError, match=r"architecture 'gpt2' is not supported; expected one of .*llama"):
+        build_model(section, load_tokenizer(section), seed=0)
+
+
+def test_an_unknown_dimension_is_named(tmp_path: Path) -> None:
+    section = sft_config(tmp_path).model
+    assert section.architecture is not None
+    architecture = yaml.safe_load(section.architecture.read_text())
+    architecture["config"]["hiden_size"] = 3
+    section.architecture.write_text(yaml.safe_dump(architecture))
+    with pytest.raises(UserError, match="unknown key 'hiden_size' for model type llama"):
+        build_model(section, load_tokenizer(section), seed=0)
+
+
+def test_weights_of_another_vocabulary_are_refused(tmp_path: Path) -> None:
+    path = _saved_model(tmp_path / "model")
+    byte_level().save_pretrained(tmp_path / "tokenizer")
+    section = ModelSection(init_from=str(path), tokenizer=str(tmp_path / "tokenizer"))
+    with pytest.raises(UserError, match="was trained with another vocabulary"):
+        build_model(section, load_tokenizer(section), seed=0)
+
+
+def test_a_tokenizer_that_cannot_end_an_answer_is_refused(tmp_path: Path) -> None:
+    tokenizer = _plain_tokenizer()
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    section = ModelSection(architecture=Path("unused.yaml"), tokenizer=str(tmp_path / "tokenizer"))
+    with pytest.raises(UserError, match="eos_token is not set"):
+        load_tokenizer(section)

@@ -1,0 +1,100 @@
+"""Data sets are made once, whole or not at all, and mistakes in them are named."""
+
+from pathlib import Path
+
+import pytest
+from datasets import load_from_disk
+from transformers import AutoTokenizer
+
+from pasta.data.dataset import TOKENIZER_DIR, atlas_dataset, prepare_data
+from pasta.errors import UserError
+from pasta.lang import Codec
+from pasta.training.config import DataSection
+from pasta.training.sft import prepare
+from tests.support.tokenizers import byte_level
+from tests.training.runs import sft_config
+
+
+def test_a_second_preparation_finds_the_first(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    first, second = (prepare(config, tmp_path / "data") for _ in range(2))
+    assert (first.reused, second.reused) == (False, True)
+    assert first.path == second.path
+    assert first.num_documents == 56
+    assert first.num_eval_rows > 0
+    assert AutoTokenizer.from_pretrained(first.path / TOKENIZER_DIR).get_vocab() == byte_level().get_vocab()
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [first.path.name]
+
+
+def test_other_content_is_another_data_set(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    first = prepare(config, tmp_path / "data")
+    source = Path(config.data.source)
+    source.write_text("\n".join(source.read_text().splitlines()[:30]) + "\n")
+    assert prepare(config, tmp_path / "data").path != first.path
+
+
+def test_shards_do_not_depend_on_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pasta.data.dataset.SHARD_DOCUMENTS", 8)
+    options = DataSection(source="atlas", mode="both", row_length=128, max_length=4096, documents=20)
+    one = prepare_data(options, byte_level(), tmp_path / "one")
+    two = prepare_data(options, byte_level(), tmp_path / "two")
+    rows = [list(load_from_disk(str(prepared.path / "train"))["input_ids"]) for prepared in (one, two)]
+    assert rows[0] == rows[1]
+    assert one.num_documents == 20
+    assert not list(tmp_path.rglob("shard-*"))
+
+
+def test_held_out_tasks_are_never_trained_on() -> None:
+    codec = Codec(byte_level())
+    train = {tuple(e.input_ids) for e in atlas_dataset(0, 30, "sequential", codec, 4096)}
+    held_out = {tuple(e.input_ids) for e in atlas_dataset(0, 30, "sequential", codec, 4096, split="heldout")}
+    assert train
+    assert not train & held_out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("not json", r"data.jsonl:61: not JSON"),
+        ('{"messages": []}', r"data.jsonl:61: missing key or wrong type; expected"),
+        (
+            '{"messages": [{"role": "user", "content": "a"}], "annotated": "<async>x</async>"}',
+            r"data.jsonl:61: annotated: ",
+        ),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: str, expected: str) -> None:
+    config = sft_config(tmp_path)
+    with Path(config.data.source).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match=expected):
+        prepare(config, tmp_path / "data")
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    Path(config.data.source).write_text("\n")
+    with pytest.raises(UserError, match="no annotated answers"):
+        prepare(config, tmp_path / "data")
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_an_unknown_family_in_a_mixture_is_refused(tmp_path: Path) -> None:
+    options = DataSection(
+        source="atlas", mode="pasta", row_length=64, max_length=64, documents=5, mixture={"nothing": 2.0}
+    )
+    with pytest.raises(UserError, match="unknown family 'nothing'"):
+        prepare_data(options, byte_level(), tmp_path)
+
+
+def test_a_foreign_output_directory_is_left_alone(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    config.output_dir.mkdir()
+    (config.output_dir / "thesis.tex").write_text("dear")
+    with pytest.raises(UserError, match="is no model of this project"):
+        prepare(config, tmp_path / "data")
+    assert (config.output_dir / "thesis.tex").read_text() == "dear"
