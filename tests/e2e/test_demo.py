@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests.support.service import Command, command, save_tiny_model, service_config
+from tests.support.service import START_S, Command, command, save_tiny_model, service_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -52,7 +52,7 @@ def test_ctrl_c_stops_everything(config, tmp_path, moment):
 
 def test_a_missing_model_is_one_line(tmp_path):
     with demo(service_config(tmp_path, tmp_path / "nothing"), tmp_path) as run:
-        assert run.process.wait(120) == 2
+        assert run.process.wait(START_S) == 2
     assert re.search(r"^error: models\.pasta-atlas\.path: .*\n\Z", run.output, re.MULTILINE)
     assert "Traceback" not in run.output
 
@@ -62,6 +62,6 @@ def test_a_port_in_use_is_one_line(config, tmp_path):
         other.bind(("127.0.0.1", 0))
         other.listen()
         with demo(config, tmp_path, "--port", other.getsockname()[1]) as run:
-            assert run.process.wait(120) == 2
+            assert run.process.wait(START_S) == 2
     assert re.search(r"^error: .*127\.0\.0\.1:\d+ .*\n\Z", run.output, re.MULTILINE)
     assert "Traceback" not in run.output

@@ -197,7 +197,7 @@ def test_models_are_listed(client):
             "context_length_exceeded",
         ),
         (
-            {"model": MODEL, "messages": [{"role": "user", "content": "France " * 2000}]},
+            {"model": MODEL, "messages": [{"role": "user", "content": "France " * 5000}]},
             400,
             "messages",
             "context_length_exceeded",
@@ -287,9 +287,9 @@ def long_request(http, stream):
     for n in range(20):
         messages = [{"role": "user", "content": f"Count to {n}"}]
         body = {"model": MODEL, "messages": messages, "temperature": 0, "pasta": {"mode": "sequential"}}
-        answer = post(http, {**body, "max_tokens": 100}).json()
+        answer = post(http, {**body, "max_tokens": 1000}).json()
         if answer["choices"][0]["finish_reason"] == "length":
-            return {**body, "max_tokens": 900, "stream": stream}
+            return {**body, "max_tokens": 4000, "stream": stream}
     raise AssertionError("no prompt with a long answer")
 
 
@@ -305,7 +305,7 @@ def test_a_stream_left_early_frees_the_engine(http):
 
 def test_a_client_that_goes_away_frees_the_engine(http, url):
     body, cancelled = long_request(http, stream=False), count(http, "cancelled")
-    with httpx.Client(base_url=url, timeout=0.5) as impatient, pytest.raises(httpx.ReadTimeout):
+    with httpx.Client(base_url=url, timeout=0.2) as impatient, pytest.raises(httpx.ReadTimeout):
         post(impatient, body)
     assert eventually(lambda: idle(http))
     assert count(http, "cancelled") == cancelled + 1

@@ -40,7 +40,7 @@ def service_config(folder: Path, model: Path, **args: object) -> Path:
     models = config["applications"][0]["args"]["models"]
     for served in models.values():
         served["path"] = str(model)
-    config["applications"][0]["args"] |= {"engine": {"num_slots": 3, "slot_tokens": 1024}, **args}
+    config["applications"][0]["args"] |= {"engine": {"num_slots": 3, "slot_tokens": 4096}, **args}
     file = folder / "service.yaml"
     file.write_text(yaml.safe_dump(config))
     return file
