@@ -99,11 +99,14 @@ def running(
     check_models(config.args)
     port = config.port or free_port(config.host)
     check_port(config.host, port)
-    with handling(signal.SIGTERM, _raise_exit):
+    interrupt = _Interrupt()
+    with handling(signal.SIGTERM, _raise_exit), handling(signal.SIGINT, interrupt):
         try:
             _start_ray(config, quiet=quiet, progress=progress)
+            interrupt.check()
             with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
                 _deploy(config, port, quiet=quiet, progress=progress)
+                interrupt.check()
                 yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
         finally:
             _stop()
@@ -111,6 +114,8 @@ def running(
 
 def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], None]) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # By default Ray's workers run at niceness 15: a service would wait for everything else on the machine.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
 
     progress("starting Ray")
@@ -156,6 +161,22 @@ def _stop() -> None:
     with handling(signal.SIGINT, signal.SIG_IGN):
         # Ray was started here and takes all of its processes with it; draining replicas first would only wait.
         ray.shutdown()
+
+
+class _Interrupt:
+    """Handles Ctrl-C as Python does, and remembers it: code that Ray runs at start-up can swallow the exception."""
+
+    def __init__(self) -> None:
+        self._seen = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self._seen = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise ``KeyboardInterrupt`` if there was one before."""
+        if self._seen:
+            raise KeyboardInterrupt
 
 
 def _raise_exit(number: int, _: Any) -> None:

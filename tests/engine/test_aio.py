@@ -32,11 +32,11 @@ def new_engine(**sizes):
     return Engine(LOADED, EngineConfig(**{"num_slots": 2, "slot_tokens": 512, **sizes}))
 
 
-def with_engine(scenario):
+def with_engine(scenario, **sizes):
     """Run a coroutine function on a started engine, and stop that whatever happens."""
 
     async def run():
-        engine = AsyncEngine(new_engine())
+        engine = AsyncEngine(new_engine(**sizes))
         await engine.start()
         try:
             return await asyncio.wait_for(scenario(engine), timeout=60)
@@ -95,9 +95,10 @@ def test_a_request_that_cannot_fit_is_refused_at_submission():
 
 
 def test_a_chunk_decoded_elsewhere_is_absorbed_while_the_parent_goes_on():
-    # Home and chunks count their own tokens and threads: none of these limits may bind.
-    limits = Limits(max_tokens=400, max_chunk_tokens=20, max_threads=60, max_depth=1)
-    request = ask(limits=limits, sampling=SamplingParams(promise_bias=5.0))
+    # Room for both: home counts an absorbed chunk when it comes, and the parent must not have used all by then.
+    limits = Limits(max_tokens=1500, max_chunk_tokens=20, max_threads=4, max_depth=1)
+    request = ask(limits=limits, sampling=SamplingParams(promise_bias=7.0))
+    chunks = {}
 
     async def scenario(home):
         request_id = await home.submit(request.replace(place_locally=lambda live: False))
@@ -105,14 +106,18 @@ def test_a_chunk_decoded_elsewhere_is_absorbed_while_the_parent_goes_on():
             for event in batch:
                 if isinstance(event, ForkEvent):
                     chunk = new_engine().generate(request.replace(prompt_ids=(), snapshot=event.snapshot))
+                    chunks[event.path] = chunk.response_ids
                     await home.absorb(request_id, event.child, chunk.response_ids)
                 if isinstance(event, DoneEvent):
                     return event.result
         raise AssertionError("the stream ended without DoneEvent")
 
-    result = with_engine(scenario)
-    assert len(result.trace.threads) > 1
-    assert result.response_ids == new_engine().generate(request).response_ids
+    result = with_engine(scenario, slot_tokens=2048)
+    threads = {thread.path: thread.token_ids for thread in result.trace.threads}
+    assert chunks
+    assert {path: threads[path] for path in chunks} == chunks
+    assert len(threads) == 1 + len(chunks)
+    assert result.document is not None
 
 
 def test_a_failing_step_reaches_every_stream():

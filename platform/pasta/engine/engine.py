@@ -92,7 +92,8 @@ class Engine:
     def absorb(self, request_id: str, thread: int, response_ids: Sequence[int]) -> list[Event]:
         """Take in chunk ``thread`` of a request, decoded elsewhere: its ids in storage order, ``</async>`` last.
 
-        Raises ``UserError`` if the request is not here, ``ConstraintError`` if the ids are not one chunk.
+        Raises ``UserError`` if the request is not here, ``ConstraintError`` if the ids are not one chunk or the
+        request's limits have no room left for it.
         """
         for slot in self._slots:
             if slot and slot.request.request_id == request_id:
