@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         dtype=options.dtype,
         device=options.device,
         threads=options.threads,
+        large_threads=options.large_threads,
         repeats=options.repeats,
         rounds=options.rounds,
         lanes=options.lanes,
@@ -91,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--replay-prompts", type=int, default=24, help="documents to replay (24)")
     add("--dtype", default="bfloat16", help="float32, bfloat16 or float16 (bfloat16)")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
-    add("--threads", type=int, default=_num_cores(), help="threads of torch on the CPU (all cores)")
+    add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")
+    add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")
     add("--repeats", type=int, default=1, help="timed runs of each prompt, of which the median counts (1)")
     add("--rounds", type=int, default=10, help="repetitions of step and of generate (10)")
     add("--lanes", type=_numbers, default=(1, 2, 4, 8), help="numbers of lanes for step (1,2,4,8)")

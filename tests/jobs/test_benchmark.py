@@ -71,7 +71,7 @@ def test_accuracy_grades_answers_and_checks_random_weights(place, tmp_path, caps
     figures = {figure["key"]: figure for figure in written["figures"]}
     assert figures["well_formed.shipped"]["value"] == figures["well_formed.random"]["value"] == 1.0
     assert written["complete"]
-    assert written["machine"]["threads"] == 1
+    assert written["settings"]["threads"] == 1
     assert written["command"].startswith("python -m jobs.benchmark accuracy --models")
     assert "| statements right, sequential twin" in capsys.readouterr().out
 

@@ -75,7 +75,6 @@ class Benchmark:
         self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
         self._device = resolve_device(settings.device)
         self._files: dict[str, str] = {}
-        torch.set_num_threads(settings.threads)
 
     def run(self, stages: Sequence[str]) -> Report:
         """Measure ``stages``; returns what came out. Raises ``UserError`` on a wrong model or file."""
@@ -105,7 +104,8 @@ class Benchmark:
     def _answers(self, stage: str, repeats: int) -> RecordFile:
         """Each held-out prompt answered by the twin and by PASTA, graded, and timed if ``repeats``."""
         limits = Limits(max_tokens=self.settings.max_tokens)
-        file = self._open(stage, self._shipped_identity | self._asked | {"repeats": repeats})
+        self._use_threads("shipped")
+        file = self._open(stage, self._identity("shipped") | self._asked | {"repeats": repeats})
         progress = self._progress(stage, len(self._tasks), len(file))
         if len(file) == len(self._tasks):
             return file
@@ -138,7 +138,8 @@ class Benchmark:
     def _random(self, report: Report) -> None:
         """Random weights of the shipped model's shape: greedy, and sampled with promises favoured."""
         total = 2 * len(self._tasks)
-        file = self._open("random", self._shipped_identity | self._asked)
+        self._use_threads("shipped")
+        file = self._open("random", self._identity("shipped") | self._asked)
         progress = self._progress("random weights", total, len(file))
         if len(file) < total:
             shape = self._pasta.model.config
@@ -179,6 +180,7 @@ class Benchmark:
     def _step(self, report: Report) -> None:
         settings = self.settings
         for size in settings.sizes:
+            self._use_threads(size)
             rounds = settings.rounds * _ROUNDS_FACTOR[size]
             measured = {"lanes": settings.lanes, "cache_tokens": settings.cache_tokens, "rounds": rounds}
             file = self._open(f"step-{size}", self._identity(size) | measured)
@@ -198,6 +200,7 @@ class Benchmark:
 
     def _generate(self, report: Report) -> None:
         for size in self.settings.sizes:
+            self._use_threads(size)
             count, tokens = _GENERATE_PROMPTS[size]
             tokens = min(tokens, self.settings.max_tokens)
             tasks = heldout_prompts(count)
@@ -225,6 +228,7 @@ class Benchmark:
             "documents": [to_text(recorded.document) for recorded in documents],
             "repeats": settings.repeats,
         }
+        self._use_threads("large")
         file = self._open("replay", self._identity("large") | identity)
         progress = self._progress(f"replay, {settings.large_name}", len(documents), len(file))
         if len(file) < len(documents):
@@ -318,10 +322,19 @@ class Benchmark:
 
     # -- files -----------------------------------------------------------------------------------------
 
+    def _use_threads(self, size: str) -> None:
+        """A model of a few million parameters loses by a second thread, a large one needs all cores."""
+        torch.set_num_threads(self._num_threads(size))
+
+    def _num_threads(self, size: str) -> int:
+        return self.settings.threads if size == "shipped" else self.settings.large_threads
+
     def _identity(self, size: str) -> dict[str, Any]:
+        """What a stage's records depend on, for its own settings to be added."""
+        threads = {"threads": self._num_threads(size)}
         if size == "shipped":
-            return self._shipped_identity
-        return self._shared_identity | {"model_config": self.settings.model_config.read_text()}
+            return self._shipped_identity | threads
+        return self._shared_identity | threads | {"model_config": self.settings.model_config.read_text()}
 
     @cached_property
     def _shipped_identity(self) -> dict[str, Any]:
@@ -331,7 +344,7 @@ class Benchmark:
     @cached_property
     def _shared_identity(self) -> dict[str, Any]:
         machine = describe_machine(self._device)
-        kept = {name: machine.get(name) for name in ("processor", "gpu", "threads", "torch", "transformers")}
+        kept = {name: machine.get(name) for name in ("processor", "gpu", "torch", "transformers")}
         return {"code": code_fingerprint(), "dtype": self.settings.dtype, "device": str(self._device), **kept}
 
     def _open(self, stage: str, config: dict[str, Any]) -> RecordFile:

@@ -16,7 +16,8 @@ class Settings:
     ``models`` holds the directories ``twin`` and ``pasta``; ``model_config`` shapes the large random model.
     ``documents`` is a JSONL file of ``{"prompt", "annotated"}`` to replay; without one, the answers of the
     PASTA model are replayed. ``repeats`` are timed runs of each prompt, ``rounds`` those of single steps and
-    of ``generate``. ``cache_tokens`` is the cache length at which steps are timed.
+    of ``generate``. ``threads`` are torch's for the shipped models, ``large_threads`` for the large one.
+    ``cache_tokens`` is the cache length at which steps are timed.
     """
 
     models: Path
@@ -29,6 +30,7 @@ class Settings:
     dtype: str = "bfloat16"
     device: str = "auto"
     threads: int = 1
+    large_threads: int = 1
     repeats: int = 1
     rounds: int = 10
     lanes: tuple[int, ...] = (1, 2, 4, 8)
@@ -45,7 +47,7 @@ class Settings:
                 raise UserError(
                     f"{option}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
                 )
-        for name in ("threads", "repeats", "rounds", "max_tokens"):
+        for name in ("threads", "large_threads", "repeats", "rounds", "max_tokens"):
             if getattr(self, name) < 1:
                 option = "--" + name.replace("_", "-")
                 raise UserError(f"{option}: {getattr(self, name)}, expected a positive integer")
