@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ def history(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def wait_until_written(path: Path) -> None:
+    """W&B's own process writes the file, and on a busy machine is not done when ``finish`` returns."""
+    deadline = time.monotonic() + 60
+    while not any(record.HasField("exit") for record in read_run(path)):
+        assert time.monotonic() < deadline, "the run file has no end"
+        time.sleep(0.05)
+
+
 def test_an_offline_run_can_be_read_back(tmp_path: Path) -> None:
     tracker = start_tracker(
         TrackingSection(), run_dir=tmp_path, name="twin", job="sft", config={"lr": 0.5, "nested": {"a": 1}}
@@ -55,6 +64,7 @@ def test_an_offline_run_can_be_read_back(tmp_path: Path) -> None:
     tracker.summary({"final": 7.0})
     tracker.finish()
     (run_file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    wait_until_written(run_file)
     rows = history(run_file)
     assert [row["train/loss"] for row in rows if "train/loss" in row] == [2.5, 1.5]
     assert [row["eval/loss"] for row in rows if "eval/loss" in row] == [3.0]
