@@ -28,6 +28,8 @@ def read_run(path: Path) -> list[Any]:
         if kind == 0:
             at += left
             continue
+        if at + HEADER + length > len(data):
+            break  # still being written
         parts += data[at + HEADER : at + HEADER + length]
         at += HEADER + length
         if kind in (1, 4):  # whole, or the last of several parts
