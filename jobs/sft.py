@@ -9,22 +9,19 @@ with ``--set optimisation.learning_rate=1e-3``; ``--restart`` forgets what was d
 import argparse
 import os
 import shutil
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import datasets
 
+from jobs.cluster import code_version, ray_cluster
 from pasta.config import fingerprint, load_config
 from pasta.data.dataset import Prepared
 from pasta.entrypoint import run_main
 from pasta.training.config import SftConfig
 from pasta.training.save import read_card
 from pasta.training.sft import SftContext, prepare, train
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
@@ -79,28 +76,13 @@ def _describe(config: SftConfig, prepared: Prepared, run_dir: Path) -> None:
 
 
 def _fit(config: SftConfig, prepared: Prepared, run_dir: Path, address: str | None) -> None:
-    # Ray's own print makes libraries that print through a pickled function dump their bytecode.
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-
     workers = config.workers
-    started_here = not ray.is_initialized()
-    if started_here:
-        cpus = None if address else max(workers.num_workers, 1)
-        ray.init(
-            address=address,
-            num_cpus=cpus,
-            # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
-            include_dashboard=None if address else True,
-            **({} if address else {"dashboard_port": _free_port()}),
-            object_store_memory=None if address else 200 * 1024 * 1024,
-            runtime_env={"env_vars": _worker_env(workers.threads)},
-            log_to_driver=True,
-        )
-    try:
+    with ray_cluster(address, workers.num_workers, workers.threads):
+        # Ray is imported after its environment is set.
+        import ray
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
         use_gpu = workers.use_gpu if workers.use_gpu != "auto" else ray.cluster_resources().get("GPU", 0) > 0
         trainer = TorchTrainer(
             _worker,
@@ -122,9 +104,6 @@ def _fit(config: SftConfig, prepared: Prepared, run_dir: Path, address: str | No
             ),
         )
         trainer.fit()
-    finally:
-        if started_here:
-            ray.shutdown()
 
 
 def _worker(settings: dict[str, Any]) -> None:
@@ -156,43 +135,6 @@ def _worker(settings: dict[str, Any]) -> None:
     else:
         with checkpoint.as_directory() as directory:
             train(config, context(Path(directory)))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _worker_env(threads: int) -> dict[str, str]:
-    """What workers need around them: tools beside this Python, one place for compiled extensions, quiet threads."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": os.pathsep.join(
-            [str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
-        "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(cache / "torch_extensions")),
-        "OMP_NUM_THREADS": str(threads),
-        # Threads that spin while they wait take the cores from the workers beside them.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-    }
-
-
-def code_version() -> str:
-    """The commit of the working tree, or the package's version outside one."""
-    import pasta
-
-    try:
-        described = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return pasta.__version__
-    return described.stdout.strip() if described.returncode == 0 else pasta.__version__
 
 
 if __name__ == "__main__":

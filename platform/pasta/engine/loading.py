@@ -156,7 +156,7 @@ def _ready(
         )
     model.requires_grad_(False).to(device).eval()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    if packed or (packed is None and num_parameters >= SMALL_MODEL and can_pack(device, model.dtype)):
+    if packed or (packed is None and can_pack(device, model.dtype)):
         pack_linears(model)
     return LoadedModel(model, tokenizer, codec, name, num_parameters)
 

@@ -1,0 +1,78 @@
+"""What every Ray job shares: a cluster to run on, the environment of its workers, and the version of the code."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@contextmanager
+def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterator[None]:
+    """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
+
+    A cluster that is connected already is used as it is. ``threads`` is what each worker computes with.
+    """
+    # Ray's own print makes libraries that print through a pickled function dump their bytecode.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    ray.init(
+        address=address,
+        num_cpus=None if address else num_cpus,
+        # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
+        include_dashboard=None if address else True,
+        **({} if address else {"dashboard_port": _free_port()}),
+        object_store_memory=None if address else 200 * 1024 * 1024,
+        runtime_env={"env_vars": worker_env(threads)},
+        log_to_driver=True,
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def worker_env(threads: int) -> dict[str, str]:
+    """What workers need around them: tools beside this Python, one place for compiled extensions, quiet threads."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
+        "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(cache / "torch_extensions")),
+        "OMP_NUM_THREADS": str(threads),
+        # Threads that spin while they wait take the cores from the workers beside them.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    }
+
+
+def code_version() -> str:
+    """The commit of the working tree, or the package's version outside one."""
+    import pasta
+
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return pasta.__version__
+    return described.stdout.strip() if described.returncode == 0 else pasta.__version__
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,189 @@
+"""Stages of work on disk: an immutable output directory with a manifest, whole or not there at all.
+
+A stage's identity is a digest of its configuration and of what it reads. Unfinished work lies beside the output, in a
+hidden directory named after that identity: the same stage started again finds it and goes on, another one never
+takes it for its own.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pasta.config import fingerprint, to_dict
+from pasta.errors import UserError
+
+MANIFEST = "manifest.json"
+# Files above this size are told apart by size and time: hashing a 16 GB model at every start would cost a minute.
+_HASHED_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a finished stage says of itself; ``inputs`` maps each input's name to its path and fingerprint."""
+
+    stage: str
+    identity: str
+    config: dict[str, Any]
+    inputs: dict[str, dict[str, str]]
+    code_version: str
+    figures: dict[str, Any]
+    finished: str
+
+
+class StageOutput:
+    """One stage's way from nothing to a finished directory.
+
+    ``work_dir`` is where a run writes and where the next run finds what was done. ``finish`` turns it into
+    ``output_dir``. Raises UserError if ``output_dir`` holds something else.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        stage: str,
+        config: Any,
+        inputs: Mapping[str, str | Path],
+        *,
+        restart: bool = False,
+    ) -> None:
+        self.output_dir = output_dir
+        self.stage = stage
+        self.config = to_dict(config)
+        self.inputs = {
+            name: {"path": str(path), "fingerprint": input_fingerprint(name, path)}
+            for name, path in inputs.items()
+        }
+        read = json.dumps({name: value["fingerprint"] for name, value in self.inputs.items()}, sort_keys=True)
+        self.identity = hashlib.sha256(f"{stage} {fingerprint(config)} {read}".encode()).hexdigest()[:16]
+        self.work_dir = output_dir.with_name(f".{output_dir.name}.{self.identity}.partial")
+        self.manifest = read_manifest(output_dir)
+        if restart:
+            shutil.rmtree(self.work_dir, ignore_errors=True)
+            if self.manifest is not None:
+                shutil.rmtree(output_dir)
+                self.manifest = None
+        if self.manifest is not None and self.manifest.identity != self.identity:
+            raise UserError(
+                f"output_dir: {output_dir}: holds stage {self.manifest.stage!r} with "
+                f"{self._difference(self.manifest)}; "
+                "name another directory, or say --restart to make it anew"
+            )
+        if (
+            self.manifest is None
+            and output_dir.exists()
+            and (output_dir.is_file() or any(output_dir.iterdir()))
+        ):
+            raise UserError(
+                f"output_dir: {output_dir}: exists and is no finished stage; name another or move it away"
+            )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether ``output_dir`` already holds exactly this stage."""
+        return self.manifest is not None
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier run left unfinished work."""
+        return self.work_dir.is_dir() and any(self.work_dir.iterdir())
+
+    def start(self) -> Path:
+        """The working directory, made if it is not there."""
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        return self.work_dir
+
+    def finish(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
+        """Write the manifest and put the whole in place, in that order."""
+        manifest = Manifest(
+            stage=self.stage,
+            identity=self.identity,
+            config=self.config,
+            inputs=self.inputs,
+            code_version=code_version,
+            figures=dict(figures),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        write_whole(self.work_dir / MANIFEST, json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n")
+        if self.output_dir.is_dir():
+            self.output_dir.rmdir()
+        self.work_dir.rename(self.output_dir)
+        self.manifest = manifest
+        return manifest
+
+    def _difference(self, other: Manifest) -> str:
+        if other.stage != self.stage:
+            return f"not {self.stage!r}"
+        ours, theirs = _flat(self.config), _flat(other.config)
+        for key in sorted(ours.keys() | theirs.keys()):
+            if ours.get(key) != theirs.get(key):
+                return f"{key} {theirs.get(key)!r} instead of {ours.get(key)!r}"
+        for name, value in self.inputs.items():
+            if other.inputs.get(name, {}).get("fingerprint") != value["fingerprint"]:
+                return f"another content of {name} ({value['path']})"
+        return "another identity"
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a finished stage, or None where there is none."""
+    try:
+        return Manifest(**json.loads((directory / MANIFEST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def input_fingerprint(name: str, path: str | Path) -> str:
+    """A digest of a file, of a finished stage, or of all files of a directory; a name elsewhere stands for itself.
+
+    Raises UserError, naming the input, for a local path that is not there.
+    """
+    source = Path(path)
+    if source.is_file():
+        return _file_digest(source)
+    if source.is_dir():
+        manifest = read_manifest(source)
+        if manifest is not None:
+            return manifest.identity
+        digest = hashlib.sha256()
+        for file in sorted(source.rglob("*")):
+            if file.is_file():
+                digest.update(f"{file.relative_to(source)} {_file_digest(file)}\n".encode())
+        return digest.hexdigest()[:16]
+    if source.is_absolute() or str(path).startswith("."):
+        raise UserError(f"{name}: {path}: no such file or directory")
+    return f"name:{path}"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that it is there whole or not at all."""
+    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with staging.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        staging.replace(path)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def _file_digest(path: Path) -> str:
+    stat = path.stat()
+    if stat.st_size > _HASHED_BYTES:
+        return f"{stat.st_size}-{stat.st_mtime_ns}"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
