@@ -52,9 +52,8 @@ format: $(STAMP) ## rewrite the sources in the project's style
 serve: $(STAMP) ## serve the atlas model on this machine (OpenAI-compatible API)
 	$(BIN)/python -m serve.run configs/serve/local.yaml
 
-train: $(STAMP) ## train the two shipped models: the sequential twin in three steps, then PASTA from its weights
-	$(BIN)/python -m jobs.sft --config configs/sft/atlas-1-plain.yaml
-	$(BIN)/python -m jobs.sft --config configs/sft/atlas-2-copy.yaml
+train: $(STAMP) ## train the two shipped models: copying, the sequential twin, PASTA from its weights
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-copy.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-twin.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-pasta.yaml
 

@@ -1,6 +1,6 @@
 """Stages of work on disk: an immutable output directory with a manifest, whole or not there at all.
 
-A stage's identity is a digest of its configuration and of what it reads. Unfinished work lies beside the output, in a
+A stage's identity is a digest of its configuration (but for where the output goes) and of what it reads. Unfinished work lies beside the output, in a
 hidden directory named after that identity: the same stage started again finds it and goes on, another one never
 takes it for its own.
 """
@@ -19,6 +19,8 @@ from pasta.config import fingerprint, to_dict
 from pasta.errors import UserError
 
 MANIFEST = "manifest.json"
+# Where a result goes and who watches it do not change it.
+_NOT_CONTENT = ("output_dir", "run_dir", "tracking")
 # Files above this size are told apart by size and time: hashing a 16 GB model at every start would cost a minute.
 _HASHED_BYTES = 64 * 1024 * 1024
 
@@ -54,13 +56,13 @@ class StageOutput:
     ) -> None:
         self.output_dir = output_dir
         self.stage = stage
-        self.config = to_dict(config)
+        self.config = {key: value for key, value in to_dict(config).items() if key not in _NOT_CONTENT}
         self.inputs = {
             name: {"path": str(path), "fingerprint": input_fingerprint(name, path)}
             for name, path in inputs.items()
         }
         read = json.dumps({name: value["fingerprint"] for name, value in self.inputs.items()}, sort_keys=True)
-        self.identity = hashlib.sha256(f"{stage} {fingerprint(config)} {read}".encode()).hexdigest()[:16]
+        self.identity = hashlib.sha256(f"{stage} {fingerprint(self.config)} {read}".encode()).hexdigest()[:16]
         self.work_dir = output_dir.with_name(f".{output_dir.name}.{self.identity}.partial")
         self.manifest = read_manifest(output_dir)
         if restart:
