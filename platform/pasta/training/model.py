@@ -88,7 +88,9 @@ def make_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int
     New rows are the mean of the old ones: zeros or noise would make new tokens far too likely or unlikely at first.
     """
     size = max(tokenizer.get_vocab().values()) + 1
-    old = model.get_input_embeddings().weight.shape[0]
+    weight = model.get_input_embeddings().weight
+    # Under ZeRO-3 a weight is partitioned from the start and looks empty.
+    old = getattr(weight, "ds_shape", weight.shape)[0]
     if size <= old:
         return 0
     model.resize_token_embeddings(size, mean_resizing=False)

@@ -3,13 +3,19 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.integrations import deepspeed as integration
 
 from pasta.errors import UserError
+from pasta.training.config import ModelSection
+from pasta.training.lora import ADAPTER_DIR, LoraSection, merge
+from pasta.training.model import build_model
 
 CARD = "model_card.json"
 
@@ -21,20 +27,68 @@ def save_model(
 
     Written to a directory beside it and renamed, so that ``output_dir`` never holds half a model.
     """
+    with _outside_deepspeed():
+        model = AutoModelForCausalLM.from_pretrained(trained, dtype=getattr(torch, dtype))
+        _write(model, output_dir, dtype, tokenizer, card)
+
+
+def save_trained(
+    trained: Path,
+    output_dir: Path,
+    section: ModelSection,
+    lora: LoraSection | None,
+    tokenizer: PreTrainedTokenizerBase,
+    card: dict[str, Any],
+) -> None:
+    """``save_model`` for what a trainer left in ``trained``: a whole model, or with ``lora`` an adapter to merge."""
+    if lora is None:
+        save_model(trained, output_dir, section.save_dtype, tokenizer, card)
+        return
+    with _outside_deepspeed():
+        # The seed is for weights from scratch, on which adapters make no sense.
+        model = merge(build_model(section, tokenizer, seed=0), trained)
+        model = model.to(getattr(torch, section.save_dtype))
+        _write(model, output_dir, section.save_dtype, tokenizer, card, trained if lora.keep_adapter else None)
+
+
+def _write(
+    model: PreTrainedModel,
+    output_dir: Path,
+    dtype: str,
+    tokenizer: PreTrainedTokenizerBase,
+    card: dict[str, Any],
+    adapter: Path | None = None,
+) -> None:
     staging = output_dir.with_name(f".{output_dir.name}.{os.getpid()}")
     staging.mkdir(parents=True)
     try:
-        model = AutoModelForCausalLM.from_pretrained(trained, dtype=getattr(torch, dtype))
         model.config.use_cache = True
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         card = {**card, "num_parameters": model.num_parameters(), "dtype": dtype}
         (staging / CARD).write_text(json.dumps(card, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        for path in staging.iterdir():
-            path.chmod(0o644)  # safetensors makes its files private; a shipped model is for everybody
+        if adapter is not None:
+            (staging / ADAPTER_DIR).mkdir()
+            for path in adapter.glob("adapter_*"):
+                shutil.copy(path, staging / ADAPTER_DIR)
+        for path in staging.rglob("*"):
+            if path.is_file():
+                path.chmod(0o644)  # safetensors makes its files private; a shipped model is for everybody
         replace_directory(staging, output_dir)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _outside_deepspeed() -> Iterator[None]:
+    """Make models whole: under a ZeRO-3 configuration one rank alone would wait for the others to take their parts."""
+    reference = integration._hf_deepspeed_config_weak_ref
+    integration.unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        if reference is not None and (config := reference()) is not None:
+            integration.set_hf_deepspeed_config(config)
 
 
 def check_output_dir(output_dir: Path) -> None:

@@ -1,0 +1,154 @@
+"""What the training jobs share: their command line, and a library function run on Ray Train workers."""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from jobs.cluster import code_version, ray_cluster
+from pasta.config import load_config
+from pasta.training.config import ScheduleSection, WorkersSection
+from pasta.training.run import RunContext
+from pasta.training.save import read_card
+
+T = TypeVar("T")
+Train = Callable[[Any, RunContext], Any]
+
+
+class TrainingConfig(Protocol):
+    """The part of a training configuration that says where and on what it runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def output_dir(self) -> Path: ...
+    @property
+    def run_dir(self) -> Path: ...
+    @property
+    def schedule(self) -> ScheduleSection: ...
+    @property
+    def workers(self) -> WorkersSection: ...
+
+
+def parse_arguments(job: str, description: str, example: str, cls: type[T]) -> tuple[T, bool, str | None]:
+    """The configuration that the command line names, whether to start over, and the cluster's address."""
+    parser = argparse.ArgumentParser(prog=f"python -m jobs.{job}", description=description)
+    parser.add_argument("--config", type=Path, required=True, help=f"a YAML file such as {example}")
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument(
+        "--restart", action="store_true", help="train from the start, whatever was done before"
+    )
+    parser.add_argument(
+        "--address", default=None, help="address of a running Ray cluster; by default a local one"
+    )
+    arguments = parser.parse_args()
+    config = load_config(arguments.config, cls, arguments.overrides)
+    return config, arguments.restart, arguments.address
+
+
+def begin(config: TrainingConfig, identity: str, *, restart: bool) -> Path | None:
+    """The directory of the run named ``identity``, or None if ``config.output_dir`` holds what it would make."""
+    run_dir = (config.run_dir / f"{config.name}-{identity[:8]}").absolute()
+    card = read_card(config.output_dir)
+    if restart:
+        shutil.rmtree(run_dir, ignore_errors=True)
+    elif card is not None and card.get("config_fingerprint") == identity:
+        print(
+            f"{config.name}: nothing to do: {config.output_dir} has this configuration (--restart trains it again)"
+        )
+        return None
+    return run_dir
+
+
+def fit(
+    train: Train,
+    config: TrainingConfig,
+    *,
+    identity: str,
+    data_dir: Path,
+    run_dir: Path,
+    address: str | None,
+) -> None:
+    """Run ``train(config, context)`` on ``config.workers``, from the last checkpoint that Ray knows of.
+
+    Raises what the workers raise once they have failed more often than ``max_failures``. A KeyboardInterrupt passes
+    through, and the same command goes on later.
+    """
+    print(f"{config.name}: run directory {run_dir}", flush=True)
+    try:
+        _fit(train, config, identity, data_dir, run_dir, address)
+    except KeyboardInterrupt:
+        print(f"{config.name}: the same command goes on from the last checkpoint", file=sys.stderr)
+        raise
+    print(f"{config.name}: model written to {config.output_dir}")
+
+
+def _fit(
+    train: Train, config: TrainingConfig, identity: str, data_dir: Path, run_dir: Path, address: str | None
+) -> None:
+    workers = config.workers
+    with ray_cluster(address, workers.num_workers, workers.threads):
+        # Ray is imported after its environment is set.
+        import ray
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        use_gpu = workers.use_gpu if workers.use_gpu != "auto" else ray.cluster_resources().get("GPU", 0) > 0
+        trainer = TorchTrainer(
+            _worker,
+            train_loop_config={
+                "train": train,
+                "config": config,
+                "data_dir": str(data_dir),
+                "work_dir": str(run_dir),
+                "cwd": os.getcwd(),
+                "use_gpu": bool(use_gpu),
+                "identity": identity,
+                "code_version": code_version(),
+            },
+            torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+            scaling_config=ScalingConfig(num_workers=workers.num_workers, use_gpu=bool(use_gpu)),
+            run_config=RunConfig(
+                name="ray",
+                storage_path=str(run_dir),
+                failure_config=FailureConfig(max_failures=workers.max_failures),
+                checkpoint_config=CheckpointConfig(num_to_keep=config.schedule.keep_checkpoints),
+            ),
+        )
+        trainer.fit()
+
+
+def _worker(settings: dict[str, Any]) -> None:
+    """One Ray Train worker: the library's function with Ray behind its callbacks."""
+    import ray.train
+    import torch
+
+    train: Train = settings["train"]
+    config: TrainingConfig = settings["config"]
+    os.chdir(settings["cwd"])  # relative paths in a configuration mean the same on every worker
+    torch.set_num_threads(config.workers.threads)
+    checkpoint = ray.train.get_checkpoint()
+
+    def report(metrics: dict[str, float], directory: Path | None) -> None:
+        reported = ray.train.Checkpoint.from_directory(directory) if directory is not None else None
+        ray.train.report(metrics, checkpoint=reported)
+
+    def context(resume_from: Path | None) -> RunContext:
+        return RunContext(
+            data_dir=Path(settings["data_dir"]),
+            work_dir=Path(settings["work_dir"]),
+            use_gpu=settings["use_gpu"],
+            report=report,
+            identity=settings["identity"],
+            resume_from=resume_from,
+            code_version=settings["code_version"],
+        )
+
+    if checkpoint is None:
+        train(config, context(None))
+    else:
+        with checkpoint.as_directory() as directory:
+            train(config, context(Path(directory)))

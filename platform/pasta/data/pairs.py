@@ -1,0 +1,230 @@
+"""Preference pairs: two annotated answers to one prompt, the better and the worse, each a row of its own.
+
+A prepared directory holds ``train/`` and, if asked for, ``eval/`` (Arrow), ``tokenizer/`` and ``manifest.json``. It is
+named after a fingerprint of everything that went in, and appears only when it is whole.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from datasets import Dataset, Features, Value
+from torch import Tensor
+
+from pasta.data.collate import ThreadCollator
+from pasta.data.dataset import TOKENIZER_DIR
+from pasta.data.linearise import Example, Messages, make_example
+from pasta.data.packing import FEATURES, packed_row
+from pasta.errors import UserError
+from pasta.interpreter import IGNORE
+from pasta.lang import Codec, CodecError, Document, ParseError, parse
+
+PAIRS_FILE = "pairs.jsonl"
+SIDES = ("chosen", "rejected")
+REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
+PAIR_FEATURES = Features({**{side: dict(FEATURES) for side in SIDES}, "length": Value("int32")})
+# A change of the columns or of what they mean makes older directories stale.
+FORMAT = 1
+_EXPECTED = '{"messages": [{"role", "content"}], "chosen": text form, "rejected": text form}'
+
+
+class PairOptions(Protocol):
+    """The ``data`` section of a configuration."""
+
+    @property
+    def source(self) -> Path: ...
+    @property
+    def max_length(self) -> int: ...
+    @property
+    def eval_pairs(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prompt with its better and its worse answer."""
+
+    messages: Messages
+    chosen: Document
+    rejected: Document
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPairs:
+    """A prepared directory and its figures. Tokens count both sequences of every pair, prompts included.
+
+    Left out are ``num_too_long`` pairs with a sequence longer than ``max_length`` and ``num_equal`` pairs of one
+    answer with itself.
+    """
+
+    path: Path
+    num_pairs: int
+    num_eval_pairs: int
+    num_tokens: int
+    num_too_long: int
+    num_equal: int
+    reused: bool
+
+
+def pairs_file(source: Path) -> Path:
+    """The JSONL file that ``source`` is, or that lies in the stage directory ``source``. Raises UserError."""
+    path = source / PAIRS_FILE if source.is_dir() else source
+    if not path.is_file():
+        raise UserError(
+            f"data.source: {path}: no such file; expected a JSONL file of pairs, or a stage directory with "
+            f"{PAIRS_FILE} in it"
+        )
+    return path
+
+
+def read_pairs(path: Path) -> Iterator[Pair]:
+    """Pairs of a JSONL file; other keys of a line are ignored. Raises UserError, naming the line, for a broken one."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield _read_pair(line, f"{path}:{number}")
+
+
+def prepare_pairs(options: PairOptions, tokenizer: Any, cache_dir: Path) -> PreparedPairs:
+    """Make the data set of ``options`` under ``cache_dir``, or find it made before.
+
+    Raises UserError for a missing or broken file, and when no pair is left to train on.
+    """
+    source = pairs_file(options.source)
+    target = cache_dir / _fingerprint(source, options, tokenizer)
+    manifest = target / "manifest.json"
+    if manifest.is_file():
+        return PreparedPairs(path=target, reused=True, **json.loads(manifest.read_text(encoding="utf-8")))
+    staging = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    try:
+        tokenizer.save_pretrained(staging / TOKENIZER_DIR)
+        counts = _write(source, options, Codec(tokenizer), staging)
+        manifest_text = json.dumps(asdict(counts), indent=2) + "\n"
+        (staging / "manifest.json").write_text(manifest_text, encoding="utf-8")
+        try:
+            staging.rename(target)
+        except OSError:
+            # Another process made the same data in the meantime.
+            if not manifest.is_file():
+                raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return PreparedPairs(path=target, reused=False, **asdict(counts))
+
+
+def pair_dataset(pairs: Iterable[tuple[Example, Example]]) -> Dataset:
+    """A data set in memory of ``PAIR_FEATURES`` from (chosen, rejected) examples."""
+    columns: dict[str, list[Any]] = {name: [] for name in PAIR_FEATURES}
+    for pair in pairs:
+        for side, example in zip(SIDES, pair, strict=True):
+            columns[side].append(packed_row([example]))
+        columns["length"].append(max(map(len, pair)))
+    return Dataset.from_dict(columns, features=PAIR_FEATURES)
+
+
+@dataclass(frozen=True, slots=True)
+class PairCollator:
+    """A batch of N pairs as 2N sequences, the chosen ones first.
+
+    The batch holds what ``ThreadCollator`` gives, except ``labels``, and ``completion_mask`` [2N, S], 1 where a row
+    predicts a token of the answer. Log-probabilities [N] that were computed before come along under their names.
+    """
+
+    pad_id: int
+    multiple: int = 64
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        batch = ThreadCollator(self.pad_id, self.multiple)([row[side] for side in SIDES for row in rows])
+        del batch["labels"]  # the trainer makes its own, which shift_labels overrule
+        batch["completion_mask"] = (batch["shift_labels"] != IGNORE).long()
+        if all(name in rows[0] for name in REFERENCE):
+            for name in REFERENCE:
+                batch[name] = torch.tensor([row[name] for row in rows], dtype=torch.float32)
+        return batch
+
+
+@dataclass(slots=True)
+class _Counts:
+    num_pairs: int = 0
+    num_eval_pairs: int = 0
+    num_tokens: int = 0
+    num_too_long: int = 0
+    num_equal: int = 0
+
+
+def _write(source: Path, options: PairOptions, codec: Codec, directory: Path) -> _Counts:
+    counts = _Counts()
+    kept = list(_examples(source, options, codec, counts))
+    cut = len(kept) - options.eval_pairs
+    if cut < 1:
+        raise UserError(
+            f"data.source: {source}: no pair to train on: {len(kept)} usable, {counts.num_too_long} longer than "
+            f"data.max_length={options.max_length}, {counts.num_equal} of equal answers, data.eval_pairs="
+            f"{options.eval_pairs} held out"
+        )
+    counts.num_pairs, counts.num_eval_pairs = cut, len(kept) - cut
+    pair_dataset(kept[:cut]).save_to_disk(str(directory / "train"))
+    if counts.num_eval_pairs:
+        pair_dataset(kept[cut:]).save_to_disk(str(directory / "eval"))
+    return counts
+
+
+def _examples(
+    source: Path, options: PairOptions, codec: Codec, counts: _Counts
+) -> Iterator[tuple[Example, Example]]:
+    for number, pair in enumerate(read_pairs(source), start=1):
+        if pair.chosen == pair.rejected:
+            counts.num_equal += 1
+            continue
+        try:
+            chosen, rejected = (
+                make_example(codec, pair.messages, document, "pasta")
+                for document in (pair.chosen, pair.rejected)
+            )
+        except CodecError as error:
+            raise UserError(f"data.source: {source}: pair {number}: {error}") from None
+        if max(len(chosen), len(rejected)) > options.max_length:
+            counts.num_too_long += 1
+            continue
+        counts.num_tokens += len(chosen) + len(rejected)
+        yield chosen, rejected
+
+
+def _read_pair(line: str, where: str) -> Pair:
+    try:
+        record = json.loads(line)
+        messages = [{"role": str(m["role"]), "content": str(m["content"])} for m in record["messages"]]
+        texts = [record[side] for side in SIDES]
+        if not messages or not all(isinstance(text, str) for text in texts):
+            raise TypeError
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where}: not JSON ({error}); expected {_EXPECTED}") from None
+    except (KeyError, TypeError):
+        raise UserError(f"{where}: missing key or wrong type; expected {_EXPECTED}") from None
+    documents = []
+    for side, text in zip(SIDES, texts, strict=True):
+        try:
+            documents.append(parse(text))
+        except ParseError as error:
+            raise UserError(f"{where}: {side}: {error}") from None
+    return Pair(messages, *documents)
+
+
+def _fingerprint(source: Path, options: PairOptions, tokenizer: Any) -> str:
+    values = {
+        "kind": "pairs",
+        "format": FORMAT,
+        "max_length": options.max_length,
+        "eval_pairs": options.eval_pairs,
+        "content": hashlib.sha256(source.read_bytes()).hexdigest(),
+        "vocabulary": sorted(tokenizer.get_vocab().items()),
+        "chat_template": tokenizer.chat_template,
+    }
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

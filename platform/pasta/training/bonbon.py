@@ -1,0 +1,97 @@
+"""The BoNBoN objective (Gui et al. 2024, arXiv 2406.00832) in TRL's DPOTrainer, on thread-aware log-probabilities."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from trl import DPOTrainer
+
+
+def bonbon_beta(num_samples: int) -> float:
+    """β of the best and the worst of n samples: 1/(2(n−1)·H(n−1)), H the harmonic numbers (section 4 of the paper).
+
+    1/(2β) is then the log-ratio that the best-of-n policy has on average. Raises ValueError for n < 2.
+    """
+    if num_samples < 2:
+        raise ValueError(f"num_samples {num_samples}: expected at least 2")
+    harmonic = sum(1.0 / k for k in range(1, num_samples))
+    return 1.0 / (2.0 * (num_samples - 1) * harmonic)
+
+
+def bonbon_loss(chosen_logps: Tensor, delta: Tensor, alpha: float, beta: float) -> Tensor:
+    """α·(−log p(y⁺)) + (1−α)·(Δ − 1/(2β))² of each pair, [N].
+
+    ``chosen_logps`` [N] are the policy's log-probabilities of the better answers, summed over their tokens; ``delta``
+    [N] is what their log-ratios to the reference have over those of the worse answers. Nothing is divided by
+    length: the sums are what the optimum 1/(2β) is about.
+    """
+    return alpha * -chosen_logps + (1.0 - alpha) * (delta - 1.0 / (2.0 * beta)) ** 2
+
+
+class PreferenceTrainer(DPOTrainer):
+    """DPOTrainer on pairs that are linearised already; ``bonbon_alpha`` chooses BoNBoN instead of TRL's losses.
+
+    Rows come from ``PairCollator``. Their targets are aligned (``shift_labels``), which TRL's fused head scores as
+    they are: with the model's thread masks, its log-probabilities are those of the threads.
+    """
+
+    def __init__(self, *args: Any, bonbon_alpha: float | None = None, **kwargs: Any) -> None:
+        self.bonbon_alpha = bonbon_alpha
+        super().__init__(*args, **kwargs)
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return dataset
+
+    def forget_reference(self) -> None:
+        """Free the reference model; its log-probabilities are in the data set."""
+        assert self.precompute_ref_logps, "without it no log-probabilities are left"
+        self.ref_model = None
+        self._precompute_engine = None
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        if self.bonbon_alpha is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        assert not return_outputs, "there are no logits to return"
+        policy = self._policy_logps(model, inputs)  # [2N]
+        if self.precompute_ref_logps:
+            reference = torch.cat([inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]])
+        else:
+            reference_model = self.model if self.ref_model is None else self.ref_model
+            reference = torch.cat(self.compute_ref_log_probs(reference_model, inputs))
+        chosen_ratios, rejected_ratios = (policy - reference).chunk(2)
+        chosen_logps, rejected_logps = policy.chunk(2)
+        delta = chosen_ratios - rejected_ratios
+        losses = bonbon_loss(chosen_logps, delta, self.bonbon_alpha, self.beta)
+        self._record(chosen_logps, rejected_logps, chosen_ratios, rejected_ratios)
+        return losses.mean()
+
+    @staticmethod
+    def _policy_logps(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        """Summed log-probabilities [2N] of the answers, the chosen ones first."""
+        others = {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}
+        values = {name: value for name, value in inputs.items() if name not in others}
+        outputs = model(**values, use_cache=False, fused_lm_head=True)
+        return outputs.log_probs.sum(dim=1)
+
+    def _record(
+        self, chosen: Tensor, rejected: Tensor, chosen_ratios: Tensor, rejected_ratios: Tensor
+    ) -> None:
+        """Under the names that TRL's own losses use; rewards are β times log-ratios, so that 0.5 is BoNBoN's aim."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        delta = chosen_ratios - rejected_ratios
+        for name, values in {
+            "rewards/chosen": self.beta * chosen_ratios,
+            "rewards/rejected": self.beta * rejected_ratios,
+            "rewards/margins": self.beta * delta,
+            "rewards/accuracies": (delta > 0).float(),
+            "logps/chosen": chosen,
+            "logps/rejected": rejected,
+        }.items():
+            gathered = self.accelerator.gather(values.detach())
+            metrics[name].append(gathered.mean().item())

@@ -1,0 +1,208 @@
+"""Preference training: one run of ``PreferenceTrainer`` on pairs of answers, on every worker alike.
+
+``prepare`` runs once before any worker starts and finds every mistake it can; ``train`` runs on each worker, inside
+an initialised process group (or alone), and knows nothing of Ray: what happens is reported through a callback.
+"""
+
+import gc
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from datasets import load_from_disk
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from trl import DPOConfig
+
+from pasta.config import fingerprint, to_dict
+from pasta.data.dataset import TOKENIZER_DIR
+from pasta.data.pairs import PairCollator, PreparedPairs, pairs_file, prepare_pairs
+from pasta.errors import UserError
+from pasta.lang import CONTROL_TOKENS
+from pasta.stages import input_fingerprint
+from pasta.tracking import start_tracker
+from pasta.training.bonbon import PreferenceTrainer, bonbon_beta
+from pasta.training.callbacks import CheckpointReporter, ProgressReporter
+from pasta.training.config import ModelSection
+from pasta.training.lora import peft_config
+from pasta.training.masks import install_thread_masks
+from pasta.training.model import build_model, check_model, decoder_layers, load_tokenizer
+from pasta.training.preference_config import ObjectiveSection, PreferenceConfig
+from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
+from pasta.training.save import check_output_dir, save_trained
+
+DPO_BETA = 0.1
+
+
+def identity(config: PreferenceConfig) -> str:
+    """A digest of the configuration, the pairs and the models it starts from: the same for the same run.
+
+    Raises UserError if one of them is not there.
+    """
+    inputs = {"data.source": str(pairs_file(config.data.source)), "model.init_from": config.model.init_from}
+    if config.objective.reference is not None:
+        inputs["objective.reference"] = config.objective.reference
+    read = {name: input_fingerprint(name, str(path)) for name, path in inputs.items()}
+    return hashlib.sha256(f"{fingerprint(config)} {json.dumps(read, sort_keys=True)}".encode()).hexdigest()
+
+
+def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
+    """Check the configuration against the disk and make the data set, or find it made.
+
+    Raises UserError for a missing or unfit model, reference, DeepSpeed file or file of pairs.
+    """
+    deepspeed_config(config.optimisation.deepspeed)
+    check_output_dir(config.output_dir)
+    tokenizer = _model_tokenizer(config.model, "model.init_from")
+    reference = config.objective.reference
+    if reference is not None:
+        other = _model_tokenizer(_reference_section(config, reference), "objective.reference")
+        if other.get_vocab() != tokenizer.get_vocab():
+            raise UserError(
+                f"objective.reference: {reference} has another vocabulary than {config.model.init_from}; "
+                "expected a model with the same tokenizer"
+            )
+    return prepare_pairs(config.data, tokenizer, cache_dir)
+
+
+def train(config: PreferenceConfig, context: RunContext) -> dict[str, float]:
+    """Train, save the finished model to ``config.output_dir`` (rank 0), and return its figures."""
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    tokenizer = AutoTokenizer.from_pretrained(context.data_dir / TOKENIZER_DIR)
+    tracker = start_tracker(
+        config.tracking,
+        run_dir=context.work_dir,
+        name=config.name,
+        job="preference",
+        config=to_dict(config),
+        rank=rank,
+    )
+    callbacks = [ProgressReporter(tracker, rank), CheckpointReporter(context.report, rank)]
+    trainer = make_trainer(config, context, tokenizer, callbacks)
+    started = time.perf_counter()
+    result = trainer.train(resume_from_checkpoint=str(context.resume_from) if context.resume_from else None)
+    figures = {
+        "steps": float(trainer.state.global_step),
+        "train_loss": float(result.training_loss),
+        "train_tokens": float(trainer.state.num_input_tokens_seen),
+        "seconds": time.perf_counter() - started,
+        **_held_out_figures(trainer),
+    }
+    staging = context.work_dir / "final"
+    trainer.save_model(str(staging))  # every worker: ZeRO-3 gathers the weights
+    if rank == 0:
+        card = {
+            "name": config.name,
+            "figures": figures,
+            "config": to_dict(config),
+            "config_fingerprint": context.identity,
+            "code_version": context.code_version,
+            "data": json.loads((context.data_dir / "manifest.json").read_text(encoding="utf-8")),
+        }
+        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card)
+        tracker.summary(figures)
+    tracker.finish()
+    if dist.is_initialized():
+        dist.barrier()
+    return figures
+
+
+def make_trainer(
+    config: PreferenceConfig, context: RunContext, tokenizer: PreTrainedTokenizerBase, callbacks: list[Any]
+) -> PreferenceTrainer:
+    """The trainer, ready to train: model and reference built, the reference's log-probabilities taken if asked for."""
+    objective = config.objective
+    data = {
+        split: load_from_disk(str(context.data_dir / split))
+        for split in ("train", "eval")
+        if (context.data_dir / split).is_dir()
+    }
+    evaluates = bool(config.schedule.eval_steps) and "eval" in data
+    # DeepSpeed may partition weights while they are made, so the trainer's arguments come first.
+    arguments = DPOConfig(
+        **trainer_arguments(config.optimisation, config.schedule, context, evaluates=evaluates),
+        loss_type={"bonbon": "sigmoid", "dpo": "sigmoid", "ipo": "ipo"}[objective.loss],
+        beta=effective_beta(objective),
+        precompute_ref_log_probs=objective.reference_log_probs == "precomputed",
+    )
+    model = _model(config, config.model, tokenizer)
+    if config.optimisation.compile:
+        for layer in decoder_layers(model):
+            layer.compile()
+    trainer = PreferenceTrainer(
+        model=model,
+        ref_model=_reference(config, tokenizer),
+        args=arguments,
+        train_dataset=data["train"],
+        eval_dataset=data.get("eval"),
+        data_collator=PairCollator(pad_id=int(tokenizer.pad_token_id), multiple=32),
+        processing_class=tokenizer,
+        callbacks=callbacks,
+        peft_config=None if config.lora is None else peft_config(config.lora),
+        bonbon_alpha=objective.alpha if objective.loss == "bonbon" else None,
+    )
+    if objective.reference_log_probs == "precomputed":
+        trainer.forget_reference()
+        gc.collect()
+    return trainer
+
+
+def effective_beta(objective: ObjectiveSection) -> float:
+    """The β that is used: the one given, BoNBoN's optimum for its number of samples, or 0.1."""
+    if objective.beta is not None:
+        return objective.beta
+    return bonbon_beta(objective.num_samples) if objective.loss == "bonbon" else DPO_BETA
+
+
+def _model(
+    config: PreferenceConfig, section: ModelSection, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    model = build_model(section, tokenizer, config.optimisation.seed)
+    install_thread_masks(model)
+    return model
+
+
+def _reference(config: PreferenceConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel | None:
+    """The reference as a model of its own, or None where adapters switched off are the reference.
+
+    Precomputing on the policy itself would wrap it in DeepSpeed twice, and fails under ZeRO-3.
+    """
+    objective = config.objective
+    own = objective.reference is None
+    if own and config.lora is not None and objective.reference_log_probs == "live":
+        return None
+    section = config.model if own else _reference_section(config, str(objective.reference))
+    return _model(config, section, tokenizer)
+
+
+def _reference_section(config: PreferenceConfig, reference: str) -> ModelSection:
+    return ModelSection(init_from=reference, attention=config.model.attention)
+
+
+def _model_tokenizer(section: ModelSection, key: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model that can write annotated answers. Raises UserError naming ``key`` if it cannot."""
+    source = str(section.init_from)
+    try:
+        tokenizer = load_tokenizer(section)
+        check_model(section, tokenizer)
+    except UserError as error:
+        raise UserError(str(error).replace("model.init_from", key)) from None
+    plain = AutoTokenizer.from_pretrained(source).get_vocab()
+    if any(token not in plain for token in CONTROL_TOKENS):
+        raise UserError(
+            f"{key}: {source} has no control tokens in its vocabulary; expected a model that jobs.sft has trained"
+        )
+    return tokenizer
+
+
+def _held_out_figures(trainer: PreferenceTrainer) -> dict[str, float]:
+    if trainer.eval_dataset is None:
+        return {}
+    figures = trainer.evaluate()
+    return {
+        name: float(figures[key])
+        for key, name in (("eval_loss", "eval_loss"), ("eval_rewards/accuracies", "eval_accuracy"))
+        if key in figures
+    }

@@ -1,0 +1,90 @@
+"""What a preference run is told: every key of ``configs/preference/*.yaml``."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pasta.training.config import (
+    ModelSection,
+    OptimisationSection,
+    ScheduleSection,
+    TrackingSection,
+    WorkersSection,
+)
+from pasta.training.lora import LoraSection
+
+
+@dataclass(frozen=True, slots=True)
+class PairsSection:
+    """The pairs: ``source`` is a JSONL file, or a stage directory with ``pairs.jsonl`` in it.
+
+    A line is ``{"messages": [...], "chosen": text form, "rejected": text form}``. A pair with a sequence above
+    ``max_length`` tokens is left out and counted. The last ``eval_pairs`` are held out.
+    """
+
+    source: Path
+    max_length: int
+    eval_pairs: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_length < 1:
+            raise ValueError(f"max_length {self.max_length}: expected a positive number")
+        if self.eval_pairs < 0:
+            raise ValueError(f"eval_pairs {self.eval_pairs}: expected 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveSection:
+    """What is minimised, and against which reference.
+
+    ``bonbon``: α·(−log p(y⁺)) + (1−α)·(Δ − 1/(2β))² with Δ the difference of the summed log-ratios, β that of the best
+    and worst of ``num_samples`` samples unless ``beta`` is given (Gui et al. 2024, arXiv 2406.00832). ``dpo``
+    and ``ipo`` are TRL's, the latter with log-ratios divided by length; their ``beta`` is 0.1 unless given, and
+    ``alpha`` and ``num_samples`` do not concern them.
+    ``reference`` is a model directory or Hub name, by default the model that training starts from. Its
+    log-probabilities are taken at every step (``live``), or once before the first (``precomputed``), which frees
+    the reference's memory.
+    """
+
+    loss: Literal["bonbon", "dpo", "ipo"] = "bonbon"
+    alpha: float = 0.005
+    num_samples: int = 10
+    beta: float | None = None
+    reference: str | None = None
+    reference_log_probs: Literal["live", "precomputed"] = "live"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.alpha <= 1.0:
+            raise ValueError(f"alpha {self.alpha}: expected a share from 0 to 1")
+        if self.num_samples < 2:
+            raise ValueError(f"num_samples {self.num_samples}: expected at least 2, the best and the worst")
+        if self.beta is not None and self.beta <= 0:
+            raise ValueError(f"beta {self.beta}: expected a positive number")
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceConfig:
+    """One preference run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it.
+
+    In ``optimisation``, ``rows`` counts pairs a worker. With ``lora``, adapters are trained and merged at the end.
+    """
+
+    name: str
+    output_dir: Path
+    model: ModelSection
+    data: PairsSection
+    optimisation: OptimisationSection
+    objective: ObjectiveSection = field(default_factory=ObjectiveSection)
+    lora: LoraSection | None = None
+    run_dir: Path = Path("runs/preference")
+    schedule: ScheduleSection = field(default_factory=ScheduleSection)
+    workers: WorkersSection = field(default_factory=WorkersSection)
+    tracking: TrackingSection = field(default_factory=TrackingSection)
+
+    def __post_init__(self) -> None:
+        if self.model.init_from is None:
+            raise ValueError("model.init_from: expected the model that wrote the answers")
+        if self.model.tokenizer is not None:
+            raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
+        if Path(self.model.init_from).absolute() == self.output_dir.absolute():
+            raise ValueError(f"output_dir: {self.output_dir}: is model.init_from; name another directory")

@@ -1,0 +1,94 @@
+"""What supervised and preference runs share: where a worker runs, and the arguments of its trainer."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import UserError
+from pasta.training.config import OptimisationSection, ScheduleSection
+
+Report = Callable[[dict[str, float], Path | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a worker is told about where it runs.
+
+    ``work_dir`` is storage that all workers share. ``report(metrics, checkpoint)`` is called by every worker at every
+    checkpoint, with the directory on rank 0 and None elsewhere. ``identity`` is written into the finished model's
+    card: the run is done when it is found there.
+    """
+
+    data_dir: Path
+    work_dir: Path
+    use_gpu: bool
+    report: Report
+    identity: str
+    resume_from: Path | None = None
+    code_version: str = "unknown"
+
+
+def trainer_arguments(
+    recipe: OptimisationSection, schedule: ScheduleSection, context: RunContext, *, evaluates: bool
+) -> dict[str, Any]:
+    """Arguments that every trainer of TRL takes. All that would touch columns behind our back is off."""
+    return {
+        "output_dir": str(context.work_dir / "checkpoints"),
+        "learning_rate": recipe.learning_rate,
+        "lr_scheduler_type": "linear" if recipe.decay == "linear" else "constant_with_warmup",
+        "warmup_steps": recipe.warmup_steps,
+        "per_device_train_batch_size": recipe.rows,
+        "per_device_eval_batch_size": recipe.rows,
+        "gradient_accumulation_steps": recipe.accumulate,
+        "max_steps": recipe.max_steps if recipe.max_steps is not None else -1,
+        "num_train_epochs": recipe.epochs,
+        "adam_beta1": recipe.betas[0],
+        "adam_beta2": recipe.betas[1],
+        "weight_decay": recipe.weight_decay,
+        "max_grad_norm": recipe.max_grad_norm,
+        "bf16": recipe.precision == "bf16",
+        "fp16": False,
+        "tf32": None,
+        "gradient_checkpointing": recipe.gradient_checkpointing,
+        "deepspeed": deepspeed_config(recipe.deepspeed),
+        "seed": recipe.seed,
+        "use_cpu": not context.use_gpu,
+        "logging_steps": schedule.log_steps,
+        "save_strategy": "steps" if schedule.save_steps else "no",
+        "save_steps": schedule.save_steps or 500,
+        "save_total_limit": 1,
+        "eval_strategy": "steps" if schedule.eval_steps and evaluates else "no",
+        "eval_steps": schedule.eval_steps or None,
+        "include_num_input_tokens_seen": "non_padding",
+        "report_to": [],
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": context.use_gpu,
+        "train_sampling_strategy": "group_by_length",
+        "remove_unused_columns": False,
+        "max_length": None,
+        "ddp_find_unused_parameters": False,
+    }
+
+
+def deepspeed_config(path: Path | None) -> dict[str, Any] | None:
+    """The DeepSpeed JSON as a dictionary. Raises UserError if it is missing or not JSON."""
+    if path is None:
+        return None
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise UserError(f"optimisation.deepspeed: {path}: no such file; see configs/deepspeed") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"optimisation.deepspeed: {path}:{error.lineno}: not JSON: {error.msg}") from None
+    if not isinstance(loaded, dict):
+        raise UserError(f"optimisation.deepspeed: {path}: expected a JSON object")
+    return loaded
+
+
+def zero_stage(path: Path | None) -> int:
+    """The ZeRO stage of a DeepSpeed file, 0 without one. Raises UserError as ``deepspeed_config`` does."""
+    loaded = deepspeed_config(path) or {}
+    return int(loaded.get("zero_optimization", {}).get("stage", 0))

@@ -1,0 +1,128 @@
+"""The preference objectives equal their formulas, on log-probabilities of threads."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from pasta.data.dataset import TOKENIZER_DIR
+from pasta.data.pairs import PairCollator, pair_dataset
+from pasta.training.bonbon import PreferenceTrainer, bonbon_beta, bonbon_loss
+from pasta.training.preference import make_trainer, prepare
+from pasta.training.run import RunContext
+from tests.training.pair_runs import (
+    bonbon_by_hand,
+    logp_by_hand,
+    pair_examples,
+    preference_config,
+    preference_dict,
+    save_tiny_model,
+)
+
+
+def _trainer(directory: Path, **objective: Any) -> PreferenceTrainer:
+    """A trainer in this process, its reference another model than the policy, so that no term vanishes."""
+    values = preference_dict(directory)
+    reference = save_tiny_model(directory / "reference", seed=1)
+    values["objective"] = {"reference": str(reference), **objective}
+    config = preference_config(values)
+    prepared = prepare(config, directory / "data")
+    context = RunContext(prepared.path, directory / "work", False, lambda metrics, checkpoint: None, "id")
+    tokenizer = AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR)
+    return make_trainer(config, context, tokenizer, [])
+
+
+def _models(directory: Path) -> tuple[torch.nn.Module, torch.nn.Module]:
+    return tuple(
+        AutoModelForCausalLM.from_pretrained(directory / name, attn_implementation="eager")
+        for name in ("start", "reference")
+    )
+
+
+def _loss(trainer: PreferenceTrainer) -> torch.Tensor:
+    batch = trainer.data_collator(list(trainer.train_dataset))
+    trainer.model.train()
+    return trainer.compute_loss(trainer.model, batch)
+
+
+def test_beta_is_that_of_the_paper() -> None:
+    assert bonbon_beta(2) == pytest.approx(0.5)
+    assert 1 / (2 * bonbon_beta(10)) == pytest.approx(9 * 7129 / 2520)
+
+
+def test_beta_needs_two_samples() -> None:
+    with pytest.raises(ValueError, match="expected at least 2"):
+        bonbon_beta(1)
+
+
+def test_the_loss_is_its_formula() -> None:
+    loss = bonbon_loss(torch.tensor([-20.0]), torch.tensor([3.0]), alpha=0.1, beta=0.25)
+    assert loss.item() == pytest.approx(0.1 * 20 + 0.9 * (3 - 2) ** 2)
+
+
+@pytest.mark.parametrize("log_probs", ["live", "precomputed"])
+def test_bonbon_and_its_gradient_equal_a_computation_by_hand(tmp_path: Path, log_probs: str) -> None:
+    trainer = _trainer(tmp_path, alpha=0.2, num_samples=4, reference_log_probs=log_probs)
+    loss = _loss(trainer)
+    loss.backward()
+    model, reference = _models(tmp_path)
+    pairs = pair_examples(tmp_path / "stage/pairs.jsonl")
+    expected = bonbon_by_hand(model, reference, pairs, alpha=0.2, samples=4)
+    expected.backward()
+    torch.testing.assert_close(loss, expected, atol=1e-3, rtol=1e-5)
+    by_hand = dict(model.named_parameters())
+    for name, parameter in trainer.model.named_parameters():
+        torch.testing.assert_close(parameter.grad, by_hand[name].grad, atol=1e-2, rtol=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["dpo", "ipo"])
+def test_dpo_and_ipo_are_thread_aware_too(tmp_path: Path, loss: str) -> None:
+    trainer = _trainer(tmp_path, loss=loss, beta=0.3)
+    model, reference = _models(tmp_path)
+    expected = []
+    with torch.no_grad():
+        for pair in pair_examples(tmp_path / "stage/pairs.jsonl"):
+            ratios = [logp_by_hand(model, side) - logp_by_hand(reference, side) for side in pair]
+            if loss == "dpo":
+                expected.append(-F.logsigmoid(0.3 * (ratios[0] - ratios[1])))
+            else:  # TRL's: log-ratios are means over tokens
+                means = [
+                    ratio / sum(t != -100 for t in side.shift_labels)
+                    for ratio, side in zip(ratios, pair, strict=True)
+                ]
+                expected.append((means[0] - means[1] - 1 / 0.6) ** 2)
+    torch.testing.assert_close(_loss(trainer).detach(), torch.stack(expected).mean(), atol=1e-3, rtol=1e-5)
+
+
+def test_a_precomputed_reference_is_not_kept(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, reference_log_probs="precomputed")
+    assert trainer.ref_model is None
+    assert {"ref_chosen_logps", "ref_rejected_logps"} <= set(trainer.train_dataset.column_names)
+
+
+def test_what_is_logged_has_its_meaning(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, num_samples=3)
+    _loss(trainer)
+    model, reference = _models(tmp_path)
+    with torch.no_grad():
+        deltas, chosen = [], []
+        for best, worst in pair_examples(tmp_path / "stage/pairs.jsonl"):
+            ratios = [logp_by_hand(model, side) - logp_by_hand(reference, side) for side in (best, worst)]
+            deltas.append(ratios[0] - ratios[1])
+            chosen.append(logp_by_hand(model, best))
+    metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
+    assert metrics["rewards/margins"] == pytest.approx(float(sum(deltas) / 4) * bonbon_beta(3), rel=1e-3)
+    assert metrics["rewards/accuracies"] == sum(delta > 0 for delta in deltas) / 4
+    assert metrics["logps/chosen"] == pytest.approx(float(sum(chosen) / 4), rel=1e-4)
+
+
+def test_a_batch_holds_the_chosen_answers_first(tmp_path: Path) -> None:
+    preference_dict(tmp_path)
+    pairs = pair_examples(tmp_path / "stage/pairs.jsonl")
+    batch = PairCollator(pad_id=0, multiple=8)(list(pair_dataset(pairs)))
+    for row, example in enumerate([pair[0] for pair in pairs] + [pair[1] for pair in pairs]):
+        assert batch["input_ids"][row, : len(example)].tolist() == example.input_ids
+        assert int(batch["completion_mask"][row].sum()) == sum(t != -100 for t in example.shift_labels)
