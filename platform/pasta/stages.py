@@ -19,8 +19,8 @@ from pasta.config import fingerprint, to_dict
 from pasta.errors import UserError
 
 MANIFEST = "manifest.json"
-# Where a result goes and who watches it do not change it.
-_NOT_CONTENT = ("output_dir", "run_dir", "tracking")
+# What a result is called, where it goes and who watches it do not change it.
+_NOT_CONTENT = ("name", "output_dir", "run_dir", "tracking")
 # Files above this size are told apart by size and time: hashing a 16 GB model at every start would cost a minute.
 _HASHED_BYTES = 64 * 1024 * 1024
 
@@ -73,7 +73,7 @@ class StageOutput:
         if self.manifest is not None and self.manifest.identity != self.identity:
             raise UserError(
                 f"output_dir: {output_dir}: holds stage {self.manifest.stage!r} with "
-                f"{self._difference(self.manifest)}; "
+                f"{self.difference(self.manifest)}; "
                 "name another directory, or say --restart to make it anew"
             )
         if (
@@ -118,7 +118,8 @@ class StageOutput:
         self.manifest = manifest
         return manifest
 
-    def _difference(self, other: Manifest) -> str:
+    def difference(self, other: Manifest) -> str:
+        """The first thing in which ``other`` was made differently."""
         if other.stage != self.stage:
             return f"not {self.stage!r}"
         ours, theirs = _flat(self.config), _flat(other.config)

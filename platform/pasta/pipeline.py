@@ -1,0 +1,108 @@
+"""Pipelines: the stages of a recipe in order, each with what it reads from earlier ones, for one or more rounds.
+
+A YAML file names the stages; this module reads it and says, without running anything, which instances follow from it.
+In the ``set`` of a stage a value ``@NAME`` stands for the output directory of the stage NAME: of the same round if it has
+one, else of the stages before the rounds. ``@model`` is the model that was trained last.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from pasta.config import ConfigError
+
+Job = Literal["annotate", "sft", "sample", "score", "preference"]
+#: Jobs whose output is a model, for ``@model``.
+TRAINERS: tuple[Job, ...] = ("sft", "preference")
+MODEL = "@model"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSection:
+    """One stage: a job, its configuration file, and keys that are set otherwise here (dotted, as on a command line)."""
+
+    job: Job
+    config: Path
+    set: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineConfig:
+    """A recipe. ``stages`` run once, then those of ``round`` as many times as ``rounds`` says.
+
+    Outputs lie in ``output_dir`` as ``NAME-IDENTITY`` and ``round-N-NAME-IDENTITY``. W&B groups the stages' runs by
+    ``name``; ``tracking`` is passed to every stage.
+    """
+
+    name: str
+    output_dir: Path
+    stages: dict[str, StageSection]
+    round: dict[str, StageSection] = field(default_factory=dict)
+    rounds: int = 0
+    tracking: Literal["offline", "online", "disabled"] = "offline"
+
+    def __post_init__(self) -> None:
+        for name in (*self.stages, *self.round):
+            if not _NAME.fullmatch(name) or f"@{name}" == MODEL:
+                raise ValueError(f"stage {name!r}: expected a name of a-z, 0-9, - and _ that is not 'model'")
+        if not self.stages:
+            raise ValueError("stages: expected at least one stage")
+        if repeated := self.stages.keys() & self.round.keys():
+            raise ValueError(f"stage {min(repeated)!r}: is both in stages and in round; expected one of them")
+        if self.rounds < 0 or bool(self.rounds) != bool(self.round):
+            raise ValueError(
+                f"rounds {self.rounds}: expected a positive number with a round, and 0 without one"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One stage to be run: ``reads`` maps a key of its configuration to the name of the instance it reads."""
+
+    name: str
+    section: StageSection
+    reads: dict[str, str]
+
+    def overrides(self, outputs: Mapping[str, Path]) -> list[str]:
+        """``KEY=VALUE`` for the job's configuration, with ``outputs`` of the instances it reads put in."""
+        values = {**self.section.set, **{key: str(outputs[name]) for key, name in self.reads.items()}}
+        return [f"{key}={_scalar(value)}" for key, value in values.items()]
+
+
+def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
+    """All stages in the order they run. Raises ConfigError for a reference to a stage that does not come before."""
+    known: dict[str, str] = {}
+
+    def instance(name: str, key: str, section: StageSection) -> Instance:
+        reads = {}
+        for option, value in section.set.items():
+            if isinstance(value, str) and value.startswith("@"):
+                if value[1:] not in known:
+                    expected = ", ".join(f"@{each}" for each in known) or "no reference in the first stage"
+                    raise ConfigError(
+                        f"{source}: {key}.set.{option}: {value!r} is no stage before this one; expected {expected}"
+                    )
+                reads[option] = known[value[1:]]
+        known[key.rpartition(".")[2]] = name
+        if section.job in TRAINERS:
+            known[MODEL[1:]] = name
+        return Instance(name, section, reads)
+
+    for name, section in config.stages.items():
+        yield instance(name, f"stages.{name}", section)
+    for number in range(1, config.rounds + 1):
+        for name in config.round:
+            known.pop(name, None)
+        for name, section in config.round.items():
+            yield instance(f"round-{number}-{name}", f"round.{name}", section)
+
+
+def _scalar(value: Any) -> str:
+    """A value on one line, so that YAML reads the same value back."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
