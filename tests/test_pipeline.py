@@ -52,7 +52,7 @@ def test_model_is_the_one_trained_last():
 
 def test_outputs_take_the_place_of_references():
     score = plan(round=ROUND, rounds=1)[3]
-    assert score.overrides({"round-1-sample": Path("out/x")}) == ["samples=out/x", "lambda=4"]
+    assert score.overrides({"round-1-sample": Path("out/x")}) == ['samples="out/x"', "lambda=4"]
 
 
 @pytest.mark.parametrize("value", [1e-05, [1, 2], True, None, "no", "a, b", "1e-5", "x: y # z"])

@@ -1,17 +1,16 @@
 """Pipelines: the stages of a recipe in order, each with what it reads from earlier ones, for one or more rounds.
 
 A YAML file names the stages; this module reads it and says, without running anything, which instances follow from it.
-In the ``set`` of a stage a value ``@NAME`` stands for the output directory of the stage NAME: of the same round if it has
-one, else of the stages before the rounds. ``@model`` is the model that was trained last.
+In the ``set`` of a stage a value ``@NAME`` stands for the output directory of the stage NAME: of the same round if it
+has one, else of the stages before the rounds. ``@model`` is the model that was trained last.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-
-import yaml
 
 from pasta.config import ConfigError
 
@@ -71,7 +70,8 @@ class Instance:
     def overrides(self, outputs: Mapping[str, Path]) -> list[str]:
         """``KEY=VALUE`` for the job's configuration, with ``outputs`` of the instances it reads put in."""
         values = {**self.section.set, **{key: str(outputs[name]) for key, name in self.reads.items()}}
-        return [f"{key}={_scalar(value)}" for key, value in values.items()]
+        # JSON is YAML in which a string never looks like something else.
+        return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
 
 
 def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
@@ -100,9 +100,3 @@ def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
             known.pop(name, None)
         for name, section in config.round.items():
             yield instance(f"round-{number}-{name}", f"round.{name}", section)
-
-
-def _scalar(value: Any) -> str:
-    """A value on one line, so that YAML reads the same value back."""
-    text = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,8 +1,8 @@
 """Stages of work on disk: an immutable output directory with a manifest, whole or not there at all.
 
-A stage's identity is a digest of its configuration (but for where the output goes) and of what it reads. Unfinished work lies beside the output, in a
-hidden directory named after that identity: the same stage started again finds it and goes on, another one never
-takes it for its own.
+A stage's identity is a digest of its configuration (but for what it is called and where the output goes) and of what it
+reads. Unfinished work lies beside the output, in a hidden directory named after that identity: the same stage started
+again finds it and goes on, another one never takes it for its own.
 """
 
 import hashlib
