@@ -1,0 +1,103 @@
+"""A pool of Ray actors that works through shards. A shard whose worker dies is done again by another one."""
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from jobs.cluster import ray_cluster
+from pasta.errors import UserError
+
+
+class PoolOptions(Protocol):
+    """The ``workers`` section of a configuration."""
+
+    @property
+    def num_workers(self) -> int: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def use_gpu(self) -> bool | str: ...
+    @property
+    def max_failures(self) -> int: ...
+
+
+Work = Callable[[Any], Any]
+
+
+class _Worker:
+    """One actor. What it works with (a model) is made with its first shard, so that a mistake is that shard's error."""
+
+    def __init__(self, make: Callable[[], Work], cwd: str, threads: int) -> None:
+        import torch
+
+        os.chdir(cwd)  # relative paths in a configuration mean the same on every worker
+        torch.set_num_threads(threads)
+        self._make = make
+        self._work: Work | None = None
+
+    def run(self, shard: Any) -> tuple[Any, str | None]:
+        """The shard's result, or a user's mistake in one line (not every exception survives pickling)."""
+        try:
+            if self._work is None:
+                self._work = self._make()
+            return self._work(shard), None
+        except UserError as error:
+            return None, str(error)
+
+
+def run_shards(
+    make: Callable[[], Work],
+    shards: Mapping[int, Any],
+    on_result: Callable[[int, Any], None],
+    options: PoolOptions,
+    address: str | None = None,
+) -> None:
+    """Give every shard to ``make()`` on some worker; ``on_result(number, result)`` runs here, in order of completion.
+
+    Raises UserError for a user's mistake on a worker, and when more than ``max_failures`` workers have died.
+    """
+    if not shards:
+        return
+    num_workers = min(options.num_workers, len(shards))
+    with ray_cluster(address, num_workers, options.threads):
+        # Ray is imported after its environment is set.
+        import ray
+        from ray.exceptions import RayActorError
+
+        use_gpu = options.use_gpu
+        if use_gpu == "auto":
+            use_gpu = ray.cluster_resources().get("GPU", 0) > 0
+        actor = ray.remote(num_cpus=1, num_gpus=1 if use_gpu else 0)(_Worker)
+
+        def start() -> Any:
+            return actor.remote(make, os.getcwd(), options.threads)
+
+        waiting, idle = deque(sorted(shards)), [start() for _ in range(num_workers)]
+        running: dict[Any, tuple[Any, int]] = {}
+        failures = 0
+        while waiting or running:
+            while waiting and idle:
+                worker, number = idle.pop(), waiting.popleft()
+                running[worker.run.remote(shards[number])] = (worker, number)
+            (ready, *_), _ = ray.wait(list(running), num_returns=1)
+            worker, number = running.pop(ready)
+            try:
+                result, mistake = ray.get(ready)
+            except RayActorError as error:
+                failures += 1
+                if failures > options.max_failures:
+                    reason = str(error).strip().splitlines()[0]
+                    raise UserError(
+                        f"workers.max_failures: {failures} workers died, the last one at shard {number} ({reason}); "
+                        "finished shards are kept"
+                    ) from None
+                print(f"a worker died; shard {number} is done again", file=sys.stderr, flush=True)
+                waiting.appendleft(number)
+                idle.append(start())
+                continue
+            if mistake is not None:
+                raise UserError(mistake)
+            idle.append(worker)
+            on_result(number, result)

@@ -1,0 +1,94 @@
+"""The prompts of a sample stage: tasks of the atlas, a JSONL file, or what another stage left behind."""
+
+import itertools
+import json
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pasta.data.atlas import iter_corpus
+from pasta.errors import UserError
+from pasta.evaluation.sampling import Prompt, PromptsSection
+from pasta.stages import read_manifest
+
+ATLAS = "atlas"
+#: Tasks drawn for each that is wanted, before it is said that there are not so many distinct ones.
+_DRAWS = 50
+_EXPECTED = 'expected {"messages": [{"role", "content"}, …]}, a user\'s message last'
+
+
+def read_prompts(section: PromptsSection) -> list[Prompt]:
+    """The distinct prompts of a section, in an order that follows from it alone.
+
+    Raises UserError for a missing, empty or broken source, naming file and line, and if it has fewer than ``count``.
+    """
+    if section.source == ATLAS:
+        assert section.count is not None, "PromptsSection guarantees it"
+        tasks = iter_corpus(section.seed, "train", _DRAWS * section.count)
+        prompts = list(itertools.islice(_distinct(Prompt(t.messages) for t in tasks), section.count))
+    else:
+        prompts = list(_distinct(_read_files(Path(section.source))))
+        if section.count is not None and section.count < len(prompts):
+            prompts = random.Random(f"prompts:{section.seed}").sample(prompts, section.count)
+    if not prompts:
+        raise UserError(f"prompts.source: {section.source}: no prompts in it")
+    if section.count is not None and len(prompts) < section.count:
+        raise UserError(
+            f"prompts.count: {section.count}, but {section.source} has {len(prompts)} distinct prompts"
+        )
+    return prompts
+
+
+def source_paths(section: PromptsSection) -> dict[str, str]:
+    """What a stage reads for its prompts, for its manifest: empty for the atlas."""
+    return {} if section.source == ATLAS else {"prompts.source": str(Path(section.source).absolute())}
+
+
+def _distinct(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
+    seen: set[str] = set()
+    for prompt in prompts:
+        if prompt.id not in seen:
+            seen.add(prompt.id)
+            yield prompt
+
+
+def _read_files(source: Path) -> Iterator[Prompt]:
+    files = [source]
+    if source.is_dir():
+        if read_manifest(source) is None:
+            raise UserError(f"prompts.source: {source}: holds no finished stage (no manifest.json)")
+        files = sorted(source.glob("*.jsonl"))
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UserError(
+                f"prompts.source: {source}: no such file; expected atlas, a JSONL file or a stage's directory"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"prompts.source: {file}: cannot be read as UTF-8 text ({error})") from None
+        for number, line in enumerate(text.split("\n"), start=1):  # JSON may hold other line separators
+            if line.strip():
+                yield _prompt(line, f"{file}:{number}")
+
+
+def _prompt(line: str, where: str) -> Prompt:
+    try:
+        value: Any = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error}); {_EXPECTED}") from None
+    messages = value.get("messages") if isinstance(value, dict) else None
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        raise UserError(f"{where}: {_EXPECTED}")
+    if messages[-1]["role"] != "user":
+        raise UserError(f"{where}: the last message is of role {messages[-1]['role']!r}; {_EXPECTED}")
+    return Prompt([{"role": m["role"], "content": m["content"]} for m in messages])
+
+
+def _is_message(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("role"), str)
+        and isinstance(value.get("content"), str)
+    )

@@ -1,0 +1,84 @@
+"""Prompts come from the atlas, a file or a stage's directory; what is wrong is named by file and line."""
+
+import json
+
+import pytest
+
+from pasta.data.atlas import task_for_prompt
+from pasta.data.atlas.tasks import split_of
+from pasta.errors import UserError
+from pasta.evaluation.prompts import read_prompts
+from pasta.evaluation.sampling import PromptsSection
+from pasta.stages import StageOutput
+
+
+def user(text: str) -> dict:
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def write(path, *values):
+    path.write_text("".join(f"{json.dumps(value)}\n" for value in values))
+    return str(path)
+
+
+def test_atlas_prompts_are_distinct_training_tasks_and_follow_from_the_seed():
+    prompts = read_prompts(PromptsSection("atlas", 40, seed=5))
+    assert len({prompt.id for prompt in prompts}) == 40
+    for prompt in prompts:
+        task = task_for_prompt(prompt.messages[0]["content"])
+        assert split_of(task.family, task.spec["params"]) == "train"
+    assert read_prompts(PromptsSection("atlas", 40, seed=5)) == prompts
+    assert read_prompts(PromptsSection("atlas", 40, seed=6)) != prompts
+
+
+def test_a_file_s_prompts_keep_their_order_and_lose_repetitions(tmp_path):
+    source = write(tmp_path / "p.jsonl", user("b"), user("a") | {"annotated": "x"}, user("b"))
+    assert [p.messages[0]["content"] for p in read_prompts(PromptsSection(source))] == ["b", "a"]
+
+
+def test_a_count_draws_from_a_file_by_the_seed(tmp_path):
+    source = write(tmp_path / "p.jsonl", *(user(str(n)) for n in range(20)))
+    drawn = read_prompts(PromptsSection(source, 5, seed=1))
+    assert len({prompt.id for prompt in drawn}) == 5
+    assert drawn == read_prompts(PromptsSection(source, 5, seed=1))
+    assert drawn != read_prompts(PromptsSection(source, 5, seed=2))
+
+
+def test_a_stage_s_directory_is_read_whole(tmp_path):
+    output = StageOutput(tmp_path / "stage", "annotate", {"a": 1}, {})
+    work = output.start()
+    write(work / "b-1.jsonl", user("two"))
+    write(work / "b-0.jsonl", user("one"))
+    output.finish({}, "test")
+    prompts = read_prompts(PromptsSection(str(tmp_path / "stage")))
+    assert [p.messages[0]["content"] for p in prompts] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["{"], "p.jsonl:1: not JSON"),
+        ([json.dumps(user("a")), "[]"], "p.jsonl:2: expected {"),
+        (['{"messages": []}'], "p.jsonl:1: expected {"),
+        (['{"messages": [{"role": "user"}]}'], "p.jsonl:1: expected {"),
+        (
+            ['{"messages": [{"role": "assistant", "content": "x"}]}'],
+            "the last message is of role 'assistant'",
+        ),
+        ([""], "no prompts in it"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(tmp_path, lines, expected):
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    with pytest.raises(UserError) as error:
+        read_prompts(PromptsSection(str(tmp_path / "p.jsonl")))
+    assert expected in str(error.value)
+
+
+def test_a_missing_source_an_unfinished_stage_and_too_few_prompts_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no such file; expected atlas, a JSONL file"):
+        read_prompts(PromptsSection(str(tmp_path / "gone.jsonl")))
+    with pytest.raises(UserError, match="holds no finished stage"):
+        read_prompts(PromptsSection(str(tmp_path)))
+    with pytest.raises(UserError, match=r"prompts.count: 3, but .* has 1 distinct prompts"):
+        read_prompts(PromptsSection(write(tmp_path / "p.jsonl", user("a"), user("a")), 3))

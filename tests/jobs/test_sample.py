@@ -1,0 +1,129 @@
+"""The sample job as a user runs it: interrupted, its worker killed, gone on with; and what a mistake looks like."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs import sample
+from pasta.config import load_config
+from pasta.entrypoint import run_main
+from pasta.evaluation.prompts import read_prompts
+from pasta.evaluation.sampling import SampleConfig, load_sampler
+from pasta.evaluation.shards import iter_records
+from pasta.stages import read_manifest
+from tests.support.models import tiny
+from tests.support.service import command, save_tiny_model
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    """A stage over two tiny models and 24 prompts in shards of two."""
+    if not (folder / "pasta").exists():
+        save_tiny_model(folder / "pasta")
+        other = tiny(seed=1)
+        other.model.save_pretrained(folder / "twin")
+        other.tokenizer.save_pretrained(folder / "twin")
+        prompts = [{"messages": [{"role": "user", "content": f"Question {n}?"}]} for n in range(24)]
+        (folder / "prompts.jsonl").write_text("".join(f"{json.dumps(prompt)}\n" for prompt in prompts))
+    config: dict[str, Any] = {
+        "name": "tiny-sample",
+        "output_dir": str(folder / "samples"),
+        "run_dir": str(folder / "runs"),
+        "model": str(folder / "pasta"),
+        "twin": str(folder / "twin"),
+        "prompts": {"source": str(folder / "prompts.jsonl")},
+        "sampling": {"candidates": 3, "promise_bias": 6.0},
+        "limits": {"max_tokens": 150, "max_chunk_tokens": 30},
+        "engine": {"device": "cpu", "num_slots": 4, "slot_tokens": 256},
+        "shard_prompts": 2,
+        "workers": {"num_workers": 1, "use_gpu": False},
+    }
+    path = folder / "sample.yaml"
+    path.write_text(yaml.safe_dump(config | changes))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_an_interrupted_run_with_a_killed_worker_ends_with_the_records_of_an_undisturbed_one(tmp_path):
+    path = write_config(tmp_path)
+    arguments = ("-m", "jobs.sample", "--config", path)
+    with command(*arguments, log=tmp_path / "1.log") as job:
+        job.wait_for(r"2/24 prompts .* tokens/s")
+        assert job.end(signal.SIGINT, 120) == 130
+        assert "the same command goes on after the last finished shard" in job.output
+        assert job.leaves_nothing(60)
+    assert not (tmp_path / "samples").exists()
+
+    with command(*arguments, log=tmp_path / "2.log") as job:
+        job.wait_for(r"found from an earlier run")
+        job.wait_for(r"^tiny-sample: \d+/24 prompts")
+        (worker,) = [p for p in job.descendants() if "_Worker" in " ".join(p.cmdline())]
+        worker.send_signal(signal.SIGKILL)
+        assert job.process.wait(300) == 0, job.output
+        assert "a worker died; shard" in job.output
+
+    records = list(iter_records(sorted((tmp_path / "samples").glob("samples-*.jsonl"))))
+    config = load_config(path, SampleConfig)
+    prompts = read_prompts(config.prompts)
+    assert [record["id"] for record in records] == [prompt.id for prompt in prompts]
+    assert load_sampler(config).sample(prompts[:6]) == records[:6]
+    manifest = read_manifest(tmp_path / "samples")
+    assert manifest is not None
+    assert manifest.figures["candidates"] == 72
+    assert manifest.figures["tokens_per_second"] > 0
+    assert [file.name for file in tmp_path.glob(".*")] == []
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a mistake leaves on stderr, before any worker starts."""
+    monkeypatch.setattr(sys, "argv", ["jobs.sample", *arguments])
+    monkeypatch.setattr(sample, "run_shards", lambda *_: pytest.fail("workers were started"))
+    with pytest.raises(SystemExit) as error:
+        run_main(sample.main)
+    assert error.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"smapling": {}}, "unknown key 'smapling'"),
+        ({"shard_prompts": "many"}, "shard_prompts: expected a valid integer"),
+        ({"sampling": {"candidates": 1}}, "candidates 1: expected at least 2"),
+        ({"limits": {"max_tokens": 0}}, "max_tokens: 0, expected a positive integer"),
+        ({"engine": {"dtype": "int4"}}, "dtype: 'int4'"),
+        ({"model": "./gone"}, "model: ./gone: no model can be read there"),
+        ({"prompts": {"source": "gone.jsonl"}}, "prompts.source: gone.jsonl: no such file"),
+        ({"prompts": {"source": "atlas"}}, "count: expected the number of atlas prompts"),
+    ],
+)
+def test_a_mistake_is_one_line_before_any_worker_starts(tmp_path, monkeypatch, capsys, changes, expected):
+    path = write_config(tmp_path, **changes)
+    assert expected in fail(monkeypatch, capsys, "--config", str(path))
+    assert not (tmp_path / "samples").exists()
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path)
+    config = json.loads((tmp_path / "twin" / "config.json").read_text())
+    (tmp_path / "twin" / "config.json").write_text(json.dumps(config | {"vocab_size": 64}))
+    line = fail(monkeypatch, capsys, "--config", str(path))
+    assert "twin: its embedding has 64 rows" in line.replace(str(tmp_path) + "/", "")
+    assert "the weights belong to another vocabulary" in line
+
+
+def test_a_missing_configuration_is_named(monkeypatch, capsys):
+    assert "gone.yaml: no such file" in fail(monkeypatch, capsys, "--config", "gone.yaml")
+
+
+def test_the_shipped_configuration_is_valid_and_its_models_fit_together():
+    config = load_config(Path("configs/sample/atlas.yaml"), SampleConfig)
+    sample.check_models(config)
+    assert config.sampling.candidates == 10
