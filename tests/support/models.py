@@ -34,7 +34,13 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**SMALL),
     "mistral": MistralConfig(**SMALL, head_dim=8, sliding_window=WINDOW),
     "qwen2": Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1),
-    "qwen3": Qwen3Config(**SMALL, head_dim=8),
+    "qwen3": Qwen3Config(
+        **SMALL,
+        head_dim=8,
+        use_sliding_window=True,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
     "gemma2": Gemma2Config(**SMALL, **SLIDING),
     "gemma3": Gemma3TextConfig(
         **SMALL, **SLIDING, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
