@@ -26,10 +26,11 @@ def _plain_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
 
 
-def _saved_model(directory: Path, **changes: object) -> Path:
+def _saved_model(directory: Path, spare: int = 0, **changes: object) -> Path:
+    """A model as it comes from elsewhere, its embedding with ``spare`` rows more than the tokenizer has tokens."""
     tokenizer = _plain_tokenizer()
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        vocab_size=len(tokenizer) + spare, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
         num_attention_heads=2, num_key_value_heads=2, **changes,
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(directory)
@@ -54,6 +55,30 @@ def test_control_tokens_get_rows_at_the_mean_of_the_old_ones(tmp_path: Path, tie
         torch.testing.assert_close(
             module.weight[rows:], before.weight.mean(0).expand(len(CONTROL_TOKENS), -1)
         )
+
+
+def test_control_tokens_in_spare_rows_start_at_the_mean_too(tmp_path: Path) -> None:
+    path = _saved_model(tmp_path / "model", spare=7)
+    old = AutoModelForCausalLM.from_pretrained(path).get_input_embeddings().weight
+    section = ModelSection(init_from=str(path))
+    tokenizer = load_tokenizer(section)
+    new = build_model(section, tokenizer, seed=0).get_input_embeddings().weight
+    assert new.shape == old.shape
+    first = len(_plain_tokenizer())
+    added = slice(first, first + len(CONTROL_TOKENS))
+    others = torch.cat([old[:first], old[added.stop :]])
+    torch.testing.assert_close(new[added], others.mean(0).expand(len(CONTROL_TOKENS), -1))
+    torch.testing.assert_close(new[:first], old[:first])
+
+
+def test_a_model_that_knows_the_control_tokens_keeps_their_rows(tmp_path: Path) -> None:
+    section = sft_config(tmp_path).model
+    tokenizer = load_tokenizer(section)
+    model = build_model(section, tokenizer, seed=0)
+    model.save_pretrained(tmp_path / "trained")
+    tokenizer.save_pretrained(tmp_path / "trained")
+    again = build_model(ModelSection(init_from=str(tmp_path / "trained")), tokenizer, seed=0)
+    assert torch.equal(again.get_input_embeddings().weight, model.get_input_embeddings().weight)
 
 
 def test_a_model_with_room_is_left_as_it_is(tmp_path: Path) -> None:

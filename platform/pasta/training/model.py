@@ -3,6 +3,8 @@
 import json
 import os
 import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -78,30 +80,52 @@ def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed:
     model = AutoModelForCausalLM.from_pretrained(
         section.init_from, attn_implementation=section.attention, dtype=torch.float32
     )
-    make_room(model, tokenizer)
+    make_room(model, tokenizer, new_token_ids(section, tokenizer))
     return model
 
 
-def make_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+def new_token_ids(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of the tokens that the model in ``init_from`` has never seen, in order; none if it lies without a tokenizer.
+
+    Some models have more rows than their tokenizer has tokens: a new token then takes a row that is there already.
+    """
+    assert section.init_from is not None
+    try:
+        seen = AutoTokenizer.from_pretrained(section.init_from).get_vocab()
+    except (OSError, ValueError):
+        return []
+    return sorted(token_id for token, token_id in tokenizer.get_vocab().items() if token not in seen)
+
+
+def make_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_ids: Sequence[int] = ()) -> int:
     """Give the embedding (and an untied head) a row for every token of ``tokenizer``; returns the rows added.
 
-    New rows are the mean of the old ones: zeros or noise would make new tokens far too likely or unlikely at first.
+    Rows added, and those of ``new_ids``, become the mean of the others: zeros or noise would make new tokens far too
+    likely or unlikely at first.
     """
     size = max(tokenizer.get_vocab().values()) + 1
     weight = model.get_input_embeddings().weight
     # Under ZeRO-3 a weight is partitioned from the start and looks empty.
-    old = getattr(weight, "ds_shape", weight.shape)[0]
-    if size <= old:
-        return 0
-    model.resize_token_embeddings(size, mean_resizing=False)
-    head = model.get_output_embeddings()
-    with torch.no_grad():
-        for module in {model.get_input_embeddings(), head}:
+    old = int(getattr(weight, "ds_shape", weight.shape)[0])
+    if size > old:
+        model.resize_token_embeddings(size, mean_resizing=False)
+    fresh = sorted({*new_ids, *range(old, size)})
+    if fresh:
+        for module in {model.get_input_embeddings(), model.get_output_embeddings()}:
             if isinstance(module, nn.Module):
-                weight = module.weight
-                assert isinstance(weight, torch.Tensor)
-                weight[old:] = weight[:old].mean(dim=0)
-    return size - old
+                _set_to_mean(module.weight, fresh)
+    return max(size - old, 0)
+
+
+def _set_to_mean(weight: Any, rows: list[int]) -> None:
+    """Make ``rows`` of a weight [V, H] the mean of its other rows."""
+    partitioned = hasattr(weight, "ds_id")
+    if partitioned:
+        from deepspeed.zero import GatheredParameters
+    with torch.no_grad(), GatheredParameters([weight], modifier_rank=0) if partitioned else nullcontext():
+        others = torch.ones(weight.shape[0], dtype=torch.bool, device=weight.device)
+        others[rows] = False
+        weight[rows] = weight[others].mean(dim=0)
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
