@@ -1,0 +1,269 @@
+"""A language model behind an OpenAI-compatible endpoint: limits kept, failures retried, tokens and cost counted.
+
+The official client does the HTTP. What fails for a while (429, 5xx, timeouts, a broken connection, an answer that is no
+chat completion) is tried again with growing pauses; what cannot get better (a refused key, an unknown model, no quota)
+ends the work at once, in one line.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import openai
+
+from pasta.errors import UserError
+
+T = TypeVar("T")
+_CHARS_A_TOKEN = 4  # for the token limit only: what a request really cost is what the endpoint reports
+_TRANSIENT = (408, 409, 425, 429)
+_SHOWN = 160
+
+
+class EndpointError(UserError):
+    """An endpoint that gave no answer: its address, what it said, and what to do. ``status`` is HTTP's, if any."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSection:
+    """The ``endpoint`` section of a configuration.
+
+    ``base_url`` ends where ``/chat/completions`` begins. ``api_key_env`` names the environment variable that holds the
+    key (the key itself belongs into no file; ``null``: the endpoint needs none). ``concurrency``,
+    ``requests_per_minute`` and ``tokens_per_minute`` (read and written) bound the whole run. A failure is tried again
+    ``retries`` times, after ``backoff_s`` seconds, twice that, and so on up to ``max_backoff_s``, or after what the
+    endpoint asks for. ``price_read`` and ``price_written`` are what a million tokens cost. ``extra_body`` is sent with
+    every request as it is.
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str | None = "OPENAI_API_KEY"
+    max_tokens_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    concurrency: int = 8
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    timeout_s: float = 120.0
+    retries: int = 6
+    backoff_s: float = 1.0
+    max_backoff_s: float = 60.0
+    price_read: float = 0.0
+    price_written: float = 0.0
+    extra_body: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ValueError(
+                f"base_url {self.base_url!r}: expected an address such as https://api.openai.com/v1"
+            )
+        if self.concurrency < 1:
+            raise ValueError(f"concurrency {self.concurrency}: expected at least 1")
+        for name in ("requests_per_minute", "tokens_per_minute", "timeout_s", "backoff_s", "max_backoff_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} {value}: expected a positive number")
+        for name in ("retries", "price_read", "price_written"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
+
+
+@dataclass(slots=True)
+class EndpointUsage:
+    """What was asked of an endpoint so far: requests answered, tries that failed, tokens as it counts them."""
+
+    requests: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer. ``alternatives[i]`` maps candidates for token i, the chosen one first, to log-probabilities (natural
+    logarithm); it is empty if none were asked for or given."""
+
+    text: str
+    finish_reason: str
+    alternatives: tuple[Mapping[str, float], ...]
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Endpoint:
+    """One model to ask, within its limits. To be used from one event loop."""
+
+    def __init__(self, section: EndpointSection, api_key: str | None) -> None:
+        self.section = section
+        self.usage = EndpointUsage()
+        self._client = openai.AsyncOpenAI(
+            base_url=section.base_url,
+            api_key=api_key or "none",
+            timeout=section.timeout_s,
+            max_retries=0,  # retries are ours: they are counted, and wait for what the endpoint asks for
+        )
+        self._running = asyncio.Semaphore(section.concurrency)
+        self._requests = _Pace(section.requests_per_minute)
+        self._tokens = _Pace(section.tokens_per_minute)
+        self._not_before = 0.0
+        self._api_key = api_key
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        **options: Any,
+    ) -> Reply:
+        """One chat completion; ``options`` are the API's own. Raises EndpointError when it cannot be had."""
+        section = self.section
+        expected_tokens = sum(len(m["content"]) for m in messages) / _CHARS_A_TOKEN + max_tokens
+        for attempt in range(section.retries + 1):
+            await self._requests.wait(1.0)
+            await self._tokens.wait(expected_tokens)
+            await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+            try:
+                async with self._running:
+                    completion: Any = await self._client.chat.completions.create(
+                        model=section.model,
+                        messages=list(messages),  # type: ignore[arg-type]
+                        temperature=temperature,
+                        extra_body=section.extra_body or None,
+                        **{section.max_tokens_key: max_tokens},
+                        **options,
+                    )
+                return self._counted(_reply(completion))
+            except openai.APIStatusError as error:
+                failure = self._status_failure(error)
+                pause = _retry_after(error)
+            except openai.APITimeoutError:
+                failure, pause = f"no answer within {section.timeout_s:g} s", None
+            except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
+                # The client takes most JSON for an answer: what is no chat completion shows when it is read.
+                failure, pause = self._reason(error), None
+            if attempt < section.retries:
+                self.usage.retries += 1
+                await self._back_off(attempt, pause)
+        raise EndpointError(
+            f"endpoint {section.base_url}: {failure}, {section.retries + 1} tries in a row; what is finished is "
+            "kept: the same command goes on from there"
+        )
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self._client.close()
+
+    def _status_failure(self, error: openai.APIStatusError) -> str:
+        """What a status says, if it may pass. Raises EndpointError if it will not."""
+        section, status = self.section, error.status_code
+        where = f"endpoint {section.base_url}"
+        if status in (401, 403):
+            key = f"the key in {section.api_key_env}" if section.api_key_env else "a request without a key"
+            hint = "check it" if section.api_key_env else "name the variable that holds it as api_key_env"
+            raise EndpointError(f"{where}: refused {key} (HTTP {status}); {hint}", status) from None
+        if error.code == "insufficient_quota":
+            raise EndpointError(f"{where}: the account's quota is used up (HTTP {status})", status) from None
+        if status < 500 and status not in _TRANSIENT:
+            raise EndpointError(
+                f"{where}: refused the request for model {section.model!r} (HTTP {status}: {self._reason(error)})",
+                status,
+            ) from None
+        return f"HTTP {status}: {self._reason(error)}"
+
+    def _reason(self, error: Exception) -> str:
+        """The first line of what went wrong, short, and without the key should the endpoint repeat it."""
+        body = getattr(error, "body", None)
+        message = body.get("message") if isinstance(body, dict) else body
+        text = message if isinstance(message, str) and message.strip() else str(error)
+        line = (text.strip().splitlines() or [type(error).__name__])[0]
+        return (line.replace(self._api_key, "***") if self._api_key else line)[:_SHOWN]
+
+    async def _back_off(self, attempt: int, asked: float | None) -> None:
+        section = self.section
+        pause = min(section.backoff_s * 2**attempt, section.max_backoff_s) * random.uniform(0.5, 1.0)
+        if asked is not None:
+            # An endpoint that is over its limit is over it for everybody who asks.
+            pause = min(asked, section.max_backoff_s)
+            self._not_before = max(self._not_before, time.monotonic() + pause)
+        await asyncio.sleep(pause)
+
+    def _counted(self, reply: Reply) -> Reply:
+        usage, section = self.usage, self.section
+        usage.requests += 1
+        usage.prompt_tokens += reply.prompt_tokens
+        usage.completion_tokens += reply.completion_tokens
+        usage.cost += reply.prompt_tokens * section.price_read / 1e6
+        usage.cost += reply.completion_tokens * section.price_written / 1e6
+        return reply
+
+
+class _Pace:
+    """Spreads amounts over time, so that no minute holds more than ``per_minute``."""
+
+    def __init__(self, per_minute: float | None) -> None:
+        self._seconds_each = 60.0 / per_minute if per_minute else 0.0
+        self._free_at = 0.0
+
+    async def wait(self, amount: float) -> None:
+        now = time.monotonic()
+        start = max(now, self._free_at)
+        self._free_at = start + amount * self._seconds_each
+        if start > now:
+            await asyncio.sleep(start - now)
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all, in order; the first failure cancels the rest and is raised."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _reply(completion: Any) -> Reply:
+    """Read a completion. Raises one of several errors if it is none."""
+    if isinstance(completion, str):
+        raise ValueError(f"no chat completion but {completion[:60]!r}")
+    choices = completion.choices
+    if not choices:
+        raise ValueError("no chat completion: it has no choices")
+    choice = choices[0]
+    text = choice.message.content
+    if not isinstance(text, str):
+        raise ValueError("no chat completion: its message has no content")
+    usage, logprobs = completion.usage, getattr(choice, "logprobs", None)
+    return Reply(
+        text=text,
+        finish_reason=str(choice.finish_reason),
+        alternatives=tuple(_alternatives(token) for token in (logprobs.content or ()) if token)
+        if logprobs
+        else (),
+        prompt_tokens=int(usage.prompt_tokens or 0) if usage else 0,
+        completion_tokens=int(usage.completion_tokens or 0) if usage else 0,
+    )
+
+
+def _alternatives(token: Any) -> dict[str, float]:
+    found = {token.token: float(token.logprob)}
+    for other in token.top_logprobs or ():
+        found.setdefault(other.token, float(other.logprob))
+    return found
+
+
+def _retry_after(error: openai.APIStatusError) -> float | None:
+    try:
+        seconds = float(error.response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < math.inf else None

@@ -1,0 +1,150 @@
+"""The client of OpenAI-compatible endpoints, against a server that misbehaves in every way it knows."""
+
+import asyncio
+import time
+
+import pytest
+
+from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection, all_of
+from tests.support.endpoint import completion, endpoint_server
+
+ASK = [{"role": "user", "content": "Which one?"}]
+
+
+def section(url: str, **values) -> EndpointSection:
+    return EndpointSection(
+        **{"base_url": url, "model": "judge", "backoff_s": 0.01, "retries": 2, **values}  # type: ignore[arg-type]
+    )
+
+
+def ask(endpoint: Endpoint, times: int = 1, **options):
+    async def run():
+        return await all_of(endpoint.chat(ASK, max_tokens=4, **options) for _ in range(times))
+
+    return asyncio.run(run())
+
+
+def test_an_answer_comes_with_its_log_probabilities_and_is_paid_for():
+    with endpoint_server(lambda body, _: completion("B", {"B": -0.2, "A": -1.7})) as server:
+        prices = {"price_read": 1.0, "price_written": 10.0}
+        endpoint = Endpoint(section(server.url, **prices, extra_body={"top_k": 3}), "secret")
+        (reply,) = ask(endpoint, logprobs=True, top_logprobs=5)
+    assert reply.text == "B"
+    assert reply.alternatives[0] == {"B": -0.2, "A": -1.7}
+    assert (endpoint.usage.requests, endpoint.usage.prompt_tokens, endpoint.usage.completion_tokens) == (
+        1,
+        7,
+        1,
+    )
+    assert endpoint.usage.cost == pytest.approx(7e-6 + 1e-5)
+    (sent,) = server.requests
+    assert sent["authorization"] == "Bearer secret"
+    assert sent["body"]["top_k"] == 3
+    assert sent["body"]["temperature"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        (429, {"error": {"message": "slow down"}}),
+        (500, {"error": {"message": "boom"}}),
+        (200, "<html>welcome</html>"),
+        (200, b"{"),
+        (200, {"choices": []}),
+        (200, {"choices": [{"index": 0, "message": {"role": "assistant", "content": None}}]}),
+        (200, {"answer": "B"}),
+        None,  # the connection is closed without a word
+    ],
+)
+def test_what_may_pass_is_tried_again(bad):
+    with endpoint_server(lambda _, number: bad if number < 2 else completion("A")) as server:
+        endpoint = Endpoint(section(server.url), None)
+        (reply,) = ask(endpoint)
+    assert reply.text == "A"
+    assert endpoint.usage.retries == 2
+    assert endpoint.usage.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        ((429, {"error": {"message": "slow down"}}), "HTTP 429: slow down, 3 tries in a row"),
+        ((503, "down for repairs"), "HTTP 503: down for repairs, 3 tries"),
+        ((200, "<html>"), "no chat completion but '<html>', 3 tries"),
+    ],
+)
+def test_what_does_not_pass_ends_in_one_line(bad, expected):
+    with (
+        endpoint_server(lambda *_: bad) as server,
+        pytest.raises(EndpointError) as error,
+    ):
+        ask(Endpoint(section(server.url), None))
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+    assert server.url in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (401, {"error": {"message": "bad key sk-123"}}, "refused the key in JUDGE_KEY (HTTP 401); check it"),
+        (403, {}, "refused the key in JUDGE_KEY (HTTP 403)"),
+        (404, {"error": {"message": "no such model"}}, "model 'judge' (HTTP 404: no such model)"),
+        (429, {"error": {"message": "no money", "code": "insufficient_quota"}}, "quota is used up"),
+    ],
+)
+def test_what_cannot_pass_is_asked_once(status, body, expected):
+    with endpoint_server(lambda *_: (status, body)) as server, pytest.raises(EndpointError) as error:
+        ask(Endpoint(section(server.url, api_key_env="JUDGE_KEY"), "sk-123"))
+    assert expected in str(error.value)
+    assert "sk-123" not in str(error.value)
+    assert len(server.requests) == 1
+
+
+def test_nobody_there_is_an_error_that_names_the_address():
+    with endpoint_server(lambda *_: None) as server:
+        url = server.url
+    with pytest.raises(EndpointError, match=f"endpoint {url}: .*3 tries"):
+        ask(Endpoint(section(url), None))
+
+
+def test_a_silent_endpoint_is_given_up():
+    with (
+        endpoint_server(lambda *_: time.sleep(1.0)) as server,
+        pytest.raises(EndpointError, match=r"no answer within 0\.2 s, 1 tries"),
+    ):
+        ask(Endpoint(section(server.url, timeout_s=0.2, retries=0), None))
+
+
+def test_no_more_requests_are_under_way_than_allowed():
+    with endpoint_server(lambda *_: (time.sleep(0.05), completion("A"))[1]) as server:
+        ask(Endpoint(section(server.url, concurrency=2), None), times=6)
+    assert server.most_at_once == 2
+
+
+@pytest.mark.parametrize(
+    "limit", [{"requests_per_minute": 600.0}, {"tokens_per_minute": 600 * (len("Which one?") / 4 + 4)}]
+)
+def test_a_minute_s_limit_spreads_requests(limit):
+    with endpoint_server(lambda *_: completion("A")) as server:
+        begun = time.monotonic()
+        ask(Endpoint(section(server.url, **limit), None), times=6)
+        assert time.monotonic() - begun >= 0.5
+
+
+def test_everybody_waits_when_the_endpoint_asks_for_it():
+    def answer(_, number):
+        return completion("A") if number else (429, {}, {"Retry-After": "0.4"})
+
+    with endpoint_server(answer) as server:
+        endpoint = Endpoint(section(server.url, concurrency=1), None)
+        begun = time.monotonic()
+        ask(endpoint, times=2)
+        assert time.monotonic() - begun >= 0.4
+
+
+def test_a_wrong_section_is_refused():
+    with pytest.raises(ValueError, match="base_url 'localhost:1': expected an address"):
+        section("localhost:1")
+    with pytest.raises(ValueError, match="concurrency 0"):
+        section("http://x", concurrency=0)
