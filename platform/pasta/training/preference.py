@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 from datasets import load_from_disk
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from trl import DPOConfig
 
 from pasta.config import fingerprint, to_dict
@@ -189,10 +189,15 @@ def _model_tokenizer(section: ModelSection, key: str) -> PreTrainedTokenizerBase
         check_model(section, tokenizer)
     except UserError as error:
         raise UserError(str(error).replace("model.init_from", key)) from None
+    rows, tokens = AutoConfig.from_pretrained(source).vocab_size, 1 + max(tokenizer.get_vocab().values())
     plain = AutoTokenizer.from_pretrained(source).get_vocab()
     if any(token not in plain for token in CONTROL_TOKENS):
         raise UserError(
             f"{key}: {source} has no control tokens in its vocabulary; expected a model that jobs.sft has trained"
+        )
+    if rows < tokens:
+        raise UserError(
+            f"{key}: {source} has {rows} embedding rows for {tokens} tokens; model and tokenizer do not belong together"
         )
     return tokenizer
 

@@ -1,0 +1,78 @@
+"""Training jobs as a user runs them: started as processes, watched, killed."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 300.0
+
+
+class Job:
+    """``python -m jobs.MODULE`` in a session of its own, its output gathered as it comes."""
+
+    def __init__(self, module: str, config: Path, *arguments: str) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"jobs.{module}", "--config", str(config), *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        self.lines.extend(iter(self.process.stdout.readline, ""))
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.1)
+
+    def end(self) -> int:
+        code = self.process.wait(WAIT_S)
+        self._reader.join(30)
+        return code
+
+    def workers(self) -> list[psutil.Process]:
+        """Ray Train's worker processes. Ray puts them into sessions of their own: they are found by parentage."""
+        descendants = psutil.Process(self.process.pid).children(recursive=True)
+        return [process for process in descendants if "RayTrainWorker" in " ".join(process.cmdline())]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            family = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            for process in family:
+                if process.is_running():
+                    process.kill()
+            self.process.wait(30)
+
+
+def registered_step(directory: Path) -> int | None:
+    """Step of the last checkpoint that Ray Train's controller knows of; a copied directory alone is not one yet."""
+    for path in directory.glob("runs/tiny-*/ray/checkpoint_manager_snapshot.json"):
+        try:
+            latest = json.loads(path.read_text())["latest_checkpoint_result"]
+        except json.JSONDecodeError:  # being written
+            return None
+        return int(latest["metrics"]["step"]) if latest else None
+    return None

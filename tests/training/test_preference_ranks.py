@@ -1,0 +1,109 @@
+"""Two ranks under DeepSpeed compute the objective that one computes by hand, step after step."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pasta.engine import load_model
+from pasta.training.preference import prepare, train
+from pasta.training.preference_config import PreferenceConfig
+from pasta.training.run import RunContext
+from tests.training.pair_runs import (
+    bonbon_by_hand,
+    pair_examples,
+    preference_config,
+    preference_dict,
+    save_tiny_model,
+)
+from tests.training.ranks import run_ranks
+from tests.training.runs import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+ALPHA, SAMPLES, RATE = 0.2, 4, 1e-3
+
+
+def _config(directory: Path, stage: int, **changes: Any) -> dict[str, Any]:
+    """Two pairs on each of two ranks are the whole data set, so that a step has no choice of rows."""
+    values = preference_dict(
+        directory, learning_rate=RATE, deepspeed=str(ROOT / f"configs/deepspeed/zero{stage}.json")
+    )
+    values["objective"] = {"alpha": ALPHA, "num_samples": SAMPLES}
+    values["schedule"] = {"log_steps": 1, "save_steps": 2}
+    for section, section_changes in changes.items():
+        values[section] = {**values.get(section, {}), **section_changes}
+    return values
+
+
+def _train(config: PreferenceConfig, data_dir: Path, work_dir: Path) -> None:
+    train(config, RunContext(data_dir, work_dir, False, lambda metrics, checkpoint: None, "id"))
+
+
+def _run(directory: Path, values: dict[str, Any], count: int = 2) -> list[dict[str, float]]:
+    """What the trainer logged at each of two steps."""
+    config = preference_config(values)
+    prepared = prepare(config, directory / "data")
+    run_ranks(
+        _train, directory / f"ranks-{count}", config, prepared.path, directory / f"{count}", count=count
+    )
+    state = json.loads((directory / f"{count}/checkpoints/checkpoint-2/trainer_state.json").read_text())
+    return [entry for entry in state["log_history"] if "loss" in entry]
+
+
+def _by_hand(directory: Path) -> tuple[list[tuple[float, float]], torch.nn.Module]:
+    """Loss and gradient norm of two AdamW steps, the rate falling to 0, and the model after them."""
+    model, reference = (
+        AutoModelForCausalLM.from_pretrained(directory / name, attn_implementation="eager")
+        for name in ("start", "reference")
+    )
+    pairs = pair_examples(directory / "stage/pairs.jsonl")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    steps = []
+    for step in range(2):
+        optimizer.param_groups[0]["lr"] = RATE * (1 - step / 2)
+        loss = bonbon_by_hand(model, reference, pairs, ALPHA, SAMPLES)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        steps.append((float(loss), float(norm)))
+    return steps, model
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("log_probs", ["live", "precomputed"])
+def test_two_ranks_take_the_steps_of_a_computation_by_hand(
+    tmp_path: Path, stage: int, log_probs: str
+) -> None:
+    reference = save_tiny_model(tmp_path / "reference", seed=1)
+    objective = {"reference": str(reference), "reference_log_probs": log_probs}
+    logged = _run(tmp_path, _config(tmp_path, stage, objective=objective))
+    expected, model = _by_hand(tmp_path)
+    for entry, (loss, norm) in zip(logged, expected, strict=True):
+        assert entry["loss"] == pytest.approx(loss, rel=1e-4)
+        assert entry["grad_norm"] == pytest.approx(norm, rel=1e-3)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation="eager")
+    for name, parameter in saved.named_parameters():
+        torch.testing.assert_close(parameter, dict(model.named_parameters())[name], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_adapters_train_on_two_ranks_as_on_one_and_are_merged(tmp_path: Path, stage: int) -> None:
+    values = _config(tmp_path, stage, lora={"rank": 4, "alpha": 8, "keep_adapter": True})
+    logged = _run(tmp_path, values)
+    merged = load_model(str(tmp_path / "model"), dtype="float32", device="cpu", packed=False).model
+    assert (tmp_path / "model/adapter/adapter_model.safetensors").is_file()
+
+    alone = copy.deepcopy(values)
+    alone["optimisation"] |= {"rows": 4, "deepspeed": None}
+    expected = _run(tmp_path, alone, count=1)
+    for entry, other in zip(logged, expected, strict=True):
+        assert entry["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert entry["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+    one = load_model(str(tmp_path / "model"), dtype="float32", device="cpu", packed=False).model
+    for name, parameter in merged.named_parameters():
+        torch.testing.assert_close(parameter, dict(one.named_parameters())[name], atol=2e-5, rtol=1e-4)
