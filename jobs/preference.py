@@ -6,12 +6,17 @@ The same command again goes on where the last one stopped, or says that nothing 
 with ``--set objective.alpha=0.01``; ``--restart`` forgets what was done.
 """
 
+import hashlib
+import json
+
 import datasets
 
 from jobs.training import begin, fit, parse_arguments
-from pasta.data.pairs import PreparedPairs
+from pasta.config import fingerprint
+from pasta.data.pairs import PreparedPairs, pairs_file
 from pasta.entrypoint import run_main
-from pasta.training.preference import effective_beta, identity, prepare, train
+from pasta.stages import input_fingerprint
+from pasta.training.preference import effective_beta, prepare, train
 from pasta.training.preference_config import PreferenceConfig
 
 
@@ -20,6 +25,18 @@ def main() -> int:
     example = "configs/preference/atlas.yaml"
     config, restart, address = parse_arguments("preference", description, example, PreferenceConfig)
     return run(config, restart=restart, address=address)
+
+
+def identity(config: PreferenceConfig) -> str:
+    """A digest of the configuration, the pairs and the models it starts from: the same for the same run.
+
+    Raises UserError if one of them is not there.
+    """
+    inputs = {"data.source": str(pairs_file(config.data.source)), "model.init_from": config.model.init_from}
+    if config.objective.reference is not None:
+        inputs["objective.reference"] = config.objective.reference
+    read = {name: input_fingerprint(name, str(path)) for name, path in inputs.items()}
+    return hashlib.sha256(f"{fingerprint(config)} {json.dumps(read, sort_keys=True)}".encode()).hexdigest()
 
 
 def run(config: PreferenceConfig, *, restart: bool = False, address: str | None = None) -> int:

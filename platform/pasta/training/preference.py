@@ -5,7 +5,6 @@ an initialised process group (or alone), and knows nothing of Ray: what happens 
 """
 
 import gc
-import hashlib
 import json
 import time
 from pathlib import Path
@@ -16,12 +15,11 @@ from datasets import load_from_disk
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from trl import DPOConfig
 
-from pasta.config import fingerprint, to_dict
+from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
-from pasta.data.pairs import PairCollator, PreparedPairs, pairs_file, prepare_pairs
+from pasta.data.pairs import PairCollator, PreparedPairs, prepare_pairs
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
-from pasta.stages import input_fingerprint
 from pasta.tracking import start_tracker
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta
 from pasta.training.callbacks import CheckpointReporter, ProgressReporter
@@ -34,18 +32,6 @@ from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
 from pasta.training.save import check_output_dir, save_trained
 
 DPO_BETA = 0.1
-
-
-def identity(config: PreferenceConfig) -> str:
-    """A digest of the configuration, the pairs and the models it starts from: the same for the same run.
-
-    Raises UserError if one of them is not there.
-    """
-    inputs = {"data.source": str(pairs_file(config.data.source)), "model.init_from": config.model.init_from}
-    if config.objective.reference is not None:
-        inputs["objective.reference"] = config.objective.reference
-    read = {name: input_fingerprint(name, str(path)) for name, path in inputs.items()}
-    return hashlib.sha256(f"{fingerprint(config)} {json.dumps(read, sort_keys=True)}".encode()).hexdigest()
 
 
 def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
