@@ -12,10 +12,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @contextmanager
-def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterator[None]:
+def ray_cluster(
+    address: str | None, num_cpus: int, threads: int = 1, *, dashboard: bool = True
+) -> Iterator[None]:
     """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
 
-    A cluster that is connected already is used as it is. ``threads`` is what each worker computes with.
+    A cluster that is connected already is used as it is. ``threads`` is what each worker computes with. Without
+    ``dashboard`` a local one starts sooner.
     """
     # Ray's own print makes libraries that print through a pickled function dump their bytecode.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
@@ -29,8 +32,8 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
         address=address,
         num_cpus=None if address else num_cpus,
         # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
-        include_dashboard=None if address else True,
-        **({} if address else {"dashboard_port": _free_port()}),
+        include_dashboard=None if address else dashboard,
+        **({} if address or not dashboard else {"dashboard_port": _free_port()}),
         object_store_memory=None if address else 200 * 1024 * 1024,
         runtime_env={"env_vars": worker_env(threads)},
         log_to_driver=True,

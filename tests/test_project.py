@@ -23,7 +23,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         {"engine", "interpreter", "lang", "errors"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
-    "data": ({"data", "interpreter", "lang", "errors", "config"}, None),
+    "data": ({"data", "interpreter", "lang", "errors", "config", "stages"}, None),
     "training": ({"training", "data", "engine", "interpreter", "lang", "errors", "config", "tracking"}, None),
     "evaluation": (
         {"evaluation", "engine", "data", "interpreter", "lang", "errors", "config", "tracking"},

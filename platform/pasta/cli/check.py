@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pasta.cli.counting import Measures, codec_source, measure
+from pasta.cli.counting import codec_source
 from pasta.cli.records import RecordError, parse_record, read_lines
+from pasta.data.measures import Measures, measure
 from pasta.errors import UserError
 from pasta.lang import CodecError
 from pasta.lang.document import ESTIMATE_STEP

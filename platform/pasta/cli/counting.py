@@ -1,29 +1,16 @@
-"""Token counts, thread structure and critical path of a document."""
+"""What counts tokens for the ``pasta`` command."""
 
 import importlib.resources
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.interpreter import ConstraintError, Interpreter, Limits, Trace
-from pasta.lang import (
-    CONTROL_TOKENS,
-    Chunk,
-    Codec,
-    CodecError,
-    Document,
-    Item,
-    Sync,
-    Text,
-    add_control_tokens,
-)
+from pasta.lang import CONTROL_TOKENS, Codec, add_control_tokens
 from pasta.lang.codec import MAX_ESTIMATE
 from pasta.lang.document import ESTIMATE_STEP
 
-_UNLIMITED = Limits(max_tokens=1 << 40, max_chunk_tokens=1 << 40, max_threads=1 << 40, max_depth=1 << 40)
 _PIECE = re.compile(r' topic="|" tokens="\d+"| ?\w+| ?[^\w\s]|\s', re.DOTALL)
 _END = "<end>"
 
@@ -104,68 +91,3 @@ def _load_directory(name: str) -> Any:
         raise UserError(f"--tokenizer {name}: no tokenizer could be read there ({reason})") from None
     add_control_tokens(tokenizer)
     return tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """One document, counted.
-
-    ``plain_tokens`` is the sequential answer, end-of-text included. ``chunk_tokens`` are the lengths that
-    ``estimates`` estimate: all between a chunk's tags, nested promises and chunks included.
-    """
-
-    trace: Trace
-    plain_tokens: int
-    num_syncs: int
-    depth: int
-    chunk_tokens: tuple[int, ...]
-    estimates: tuple[int, ...]
-    topics: tuple[str, ...]
-    sync_id: int
-
-    @property
-    def num_threads(self) -> int:
-        """Threads, the main one included."""
-        return len(self.trace.threads)
-
-    @property
-    def speedup(self) -> float:
-        """Theoretical speedup: the sequential answer's tokens by the critical path, tags counted."""
-        return self.plain_tokens / self.trace.critical_path
-
-
-def measure(document: Document, codec: Codec) -> Measures:
-    """Count a document. Raises CodecError if the tokenizer cannot carry it."""
-    ids = [*codec.encode(document), codec.eos_id]
-    interpreter = Interpreter(codec.grammar, _UNLIMITED, (), strict=False)
-    try:
-        interpreter.drive(0, ids)
-    except ConstraintError as error:
-        raise CodecError(f"tokenizer: it cannot carry this document ({error})") from None
-    trace = interpreter.trace()
-    chunks = list(document.chunks())  # in the order in which their threads are created
-    return Measures(
-        trace=trace,
-        plain_tokens=_plain_tokens(document.items, codec) + 1,
-        num_syncs=_num_syncs(document.items),
-        depth=document.depth(),
-        chunk_tokens=tuple(len(codec.encode(Document(chunk.items))) for chunk in chunks),
-        estimates=tuple(chunk.tokens for chunk in chunks),
-        topics=("", *(chunk.topic for chunk in chunks)),
-        sync_id=codec.control.sync,
-    )
-
-
-def _plain_tokens(items: Sequence[Item], codec: Codec) -> int:
-    # Run by run, as training data are encoded, so that both twins have the same tokens.
-    total = 0
-    for item in items:
-        if isinstance(item, Text):
-            total += len(codec.encode_text(item.text))
-        elif isinstance(item, Chunk):
-            total += _plain_tokens(item.items, codec)
-    return total
-
-
-def _num_syncs(items: Sequence[Item]) -> int:
-    return sum(_num_syncs(i.items) if isinstance(i, Chunk) else isinstance(i, Sync) for i in items)

@@ -5,9 +5,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from pasta.cli.counting import Measures, codec_source, measure
+from pasta.cli.counting import codec_source
 from pasta.cli.records import Record, RecordError, numbered, parse_record, read_bytes
 from pasta.cli.timeline import LEGEND, render_timeline, to_ascii
+from pasta.data.measures import Measures, measure
 from pasta.errors import UserError
 from pasta.lang import ParseError, parse
 

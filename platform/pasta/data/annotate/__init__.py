@@ -1,0 +1,1 @@
+"""Annotating instruction data: annotators behind one interface, a validator behind them all, shards on disk."""

@@ -1,0 +1,65 @@
+"""What an annotation run is told: the keys of ``configs/annotate/*.yaml`` that the library reads."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pasta.data.annotate.annotator import Annotator
+from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
+from pasta.data.annotate.teacher import Teacher, TeacherSection
+from pasta.data.annotate.truth import AtlasAnnotator
+from pasta.data.annotate.validator import ChecksSection, Validator
+from pasta.data.sources import ATLAS, SourceSection
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationSections:
+    """What decides the outcome. ``annotator`` is ``teacher`` (an LLM behind an OpenAI-compatible endpoint),
+    ``syntactic`` (lists and paragraphs by pattern, as APAR) or ``atlas`` (ground truth, for atlas tasks).
+
+    ``tokenizer`` counts lengths and estimates: ``atlas``, a directory, or a Hub name; it should be the one of the
+    model that will be trained. Work is cut into shards of ``shard_records``, which is what a rerun goes on by.
+    """
+
+    source: SourceSection
+    annotator: Literal["teacher", "syntactic", "atlas"]
+    teacher: TeacherSection | None = None
+    syntactic: SyntacticSection = field(default_factory=SyntacticSection)
+    checks: ChecksSection = field(default_factory=ChecksSection)
+    tokenizer: str = ATLAS
+    shard_records: int = 500
+
+    def __post_init__(self) -> None:
+        if self.shard_records < 1:
+            raise ValueError(f"shard_records {self.shard_records}: expected at least 1")
+        if (self.annotator == "teacher") != (self.teacher is not None):
+            raise ValueError(
+                "teacher: expected the section that names endpoint and model with annotator: teacher only"
+            )
+        if self.annotator != "syntactic" and self.syntactic != SyntacticSection():
+            raise ValueError("syntactic: has no effect without annotator: syntactic")
+
+    def identity(self) -> dict[str, Any]:
+        """What the output depends on. How fast a teacher is asked, and at what price, is not part of it."""
+        by_kind: dict[str, Any] = {
+            "teacher": self.teacher.identity() if self.teacher else None,
+            "syntactic": self.syntactic,
+            "atlas": None,
+        }
+        return {
+            "source": self.source,
+            "annotator": {self.annotator: by_kind[self.annotator]},
+            "checks": self.checks,
+            "tokenizer": self.tokenizer,
+            "shard_records": self.shard_records,
+        }
+
+
+def make_annotator(
+    sections: AnnotationSections, validator: Validator, *, num_workers: int = 1, api_key: str | None = None
+) -> Annotator:
+    """The annotator of one of ``num_workers`` workers, which share the teacher's limits evenly."""
+    if sections.teacher is not None:
+        return Teacher(sections.teacher, validator, share=1 / num_workers, api_key=api_key)
+    if sections.annotator == "atlas":
+        return AtlasAnnotator()
+    return SyntacticAnnotator(sections.syntactic)

@@ -1,0 +1,68 @@
+"""Annotations as marks at characters of the answer: what they build strips to the answer by construction."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pasta.lang import Chunk, Document, Item, Sync, Text
+from pasta.lang.document import ESTIMATE_STEP, MAX_TOPIC_CHARS
+
+_BANNED = re.compile(r'["<>\s\x00-\x1f]+')
+_MARKUP = re.compile(r"[*_`#~|]+|^\s*(?:[-+•]|\(?\w{1,3}[.)])\s+")
+_TITLE_WORDS = 8
+_OPENING_WORDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A chunk begins (``open``), a chunk ends (``close``) or a thread waits (``sync``) before character ``at``."""
+
+    at: int
+    kind: Literal["open", "close", "sync"]
+    topic: str = ""
+
+
+def build(answer: str, marks: Sequence[Mark]) -> Document:
+    """The document of an answer with marks in reading order. Estimates are provisional.
+
+    Raises ValueError if chunks are not well nested.
+    """
+    stack: list[tuple[Mark, list[Item]]] = []
+    items: list[Item] = []
+    done = 0
+    for mark in marks:
+        items.append(Text(answer[done : mark.at]))
+        done = mark.at
+        if mark.kind == "open":
+            stack.append((mark, items))
+            items = []
+        elif mark.kind == "sync":
+            items.append(Sync())
+        else:
+            if not stack:
+                raise ValueError(f"</async> without a promise after {answer[max(done - 24, 0) : done]!r}")
+            opened, parent = stack.pop()
+            topic = to_topic(opened.topic) or opening(answer[opened.at : done]) or "part"
+            parent.append(Chunk(topic, ESTIMATE_STEP, tuple(items)))
+            items = parent
+    if stack:
+        raise ValueError(f"the chunk {stack[-1][0].topic!r} is never closed")
+    items.append(Text(answer[done:]))
+    return Document(tuple(items))
+
+
+def to_topic(title: str, words: int = _TITLE_WORDS) -> str:
+    """A legal topic from a title: its first words without markup; empty if it has none."""
+    given = _MARKUP.sub("", _BANNED.sub(" ", title)).split()[:words]
+    topic = ""
+    for word in given:
+        if len(topic) + 1 + len(word) > MAX_TOPIC_CHARS:
+            break
+        topic = f"{topic} {word}" if topic else word
+    return (topic or "".join(given[:1])[:MAX_TOPIC_CHARS]).strip(" .,;:–—-")
+
+
+def opening(text: str) -> str:
+    """A topic for text without a title: few words, for they are written twice."""
+    return to_topic(text, _OPENING_WORDS)

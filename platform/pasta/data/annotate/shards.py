@@ -1,0 +1,225 @@
+"""One shard from source to files: read, annotate, validate, write; each file whole or not there at all.
+
+annotated-00012.jsonl   records that are valid: id, source, messages, annotated, answer, figures
+rejects-00012.jsonl     all others: where they were read, why they were refused, and what there was
+shard-00012.json        that the shard is finished, and its counts; written last
+journal-00012.jsonl     proposals that cost money, as they come; deleted when the shard is finished
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pasta.data.annotate.annotator import NO_USAGE, Annotator, Proposal, Usage
+from pasta.data.annotate.repair import Unrepairable
+from pasta.data.annotate.validator import Validator
+from pasta.data.instructions import Instruction
+from pasta.data.sources import Broken, Shard, SourceSection, read_shard
+from pasta.stages import write_whole
+
+BROKEN = "broken record"
+_NAMED_PLACES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """A finished shard: how many of its records were kept with and without chunks, and how many not, and why.
+
+    ``broken`` names the first unreadable records, ``seconds`` is the wall clock of the run that finished it.
+    """
+
+    index: int
+    num_records: int
+    num_annotated: int
+    num_plain: int
+    rejected: dict[str, int]
+    repairs: dict[str, int]
+    broken: list[str]
+    usage: Usage
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able values; ``of`` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "ShardResult":
+        """From what ``to_dict`` gave."""
+        return cls(**{**values, "usage": Usage(**values["usage"])})
+
+
+def finished_shard(directory: Path, index: int) -> ShardResult | None:
+    """The result of a shard that is finished, or None."""
+    try:
+        return ShardResult.of(
+            json.loads(_path(directory, "shard", index, ".json").read_text(encoding="utf-8"))
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+@dataclass
+class _Written:
+    """Lines of a shard's two files, and counts, as they grow; lines are kept by record number."""
+
+    annotated: dict[int, str] = field(default_factory=dict)
+    rejects: dict[int, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    repairs: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+    usage: Usage = NO_USAGE
+
+    def reject(self, number: int, place: str, reason: str, detail: str, **rest: Any) -> None:
+        self.rejected[reason] += 1
+        self.rejects[number] = _line({"source": place, "reason": reason, "detail": detail, **rest})
+
+
+def annotate_shard(
+    shard: Shard, source: SourceSection, annotator: Annotator, validator: Validator, directory: Path
+) -> ShardResult:
+    """Annotate a shard into ``directory``, or find it finished there.
+
+    Raises UserError if the source cannot be read or the annotator sees no sense in going on; costly proposals made by
+    then are found again by the next call.
+    """
+    done = finished_shard(directory, shard.index)
+    if done is not None:
+        return done
+    begun = time.monotonic()
+    written = _Written()
+    records: dict[int, Instruction] = {}
+    for number, record in enumerate(read_shard(shard, source)):
+        if isinstance(record, Broken):
+            written.broken.append(f"{record.place}: {record.reason}")
+            written.reject(number, record.place, BROKEN, record.reason, raw=record.raw)
+        else:
+            records[number] = record
+    total = len(records) + len(written.broken)
+    journal = Journal(_path(directory, "journal", shard.index, ".jsonl")) if annotator.is_costly else None
+    try:
+        _annotate(records, annotator, validator, journal, written)
+    finally:
+        if journal is not None:
+            journal.close()
+    missing = len(records) - written.counts.total() - (written.rejected.total() - len(written.broken))
+    assert missing == 0, f"the annotator left out {missing} records"
+    result = ShardResult(
+        index=shard.index,
+        num_records=total,
+        num_annotated=written.counts["annotated"],
+        num_plain=written.counts["plain"],
+        rejected=dict(sorted(written.rejected.items())),
+        repairs=dict(sorted(written.repairs.items())),
+        broken=written.broken[:_NAMED_PLACES],
+        usage=written.usage,
+        seconds=time.monotonic() - begun,
+    )
+    for name, lines in (("rejects", written.rejects), ("annotated", written.annotated)):
+        path = _path(directory, name, shard.index, ".jsonl")
+        path.unlink(missing_ok=True)  # of a run that was killed before it could say that it had finished
+        if lines:
+            write_whole(path, "".join(lines[number] for number in sorted(lines)))
+    write_whole(_path(directory, "shard", shard.index, ".json"), json.dumps(result.to_dict()) + "\n")
+    if journal is not None:
+        journal.path.unlink(missing_ok=True)
+    return result
+
+
+class Journal:
+    """Proposals by record number, on disk before anything else happens to them.
+
+    A last line that a killed process left unfinished is dropped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.proposals: dict[int, Proposal] = {}
+        kept = []
+        if path.is_file():
+            for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+                try:
+                    value = json.loads(line)
+                    self.proposals[value["record"]] = Proposal.of(value["proposal"])
+                except (ValueError, TypeError, KeyError):
+                    break
+                kept.append(line + "\n")
+            write_whole(path, "".join(kept))
+        self._file = path.open("a", encoding="utf-8")
+
+    def add(self, number: int, proposal: Proposal) -> None:
+        """Write a proposal down; it is in the file when this returns."""
+        self._file.write(_line({"record": number, "proposal": proposal.to_dict()}))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; what is in it stays."""
+        self._file.close()
+
+
+def _annotate(
+    records: Mapping[int, Instruction],
+    annotator: Annotator,
+    validator: Validator,
+    journal: Journal | None,
+    written: _Written,
+) -> None:
+    numbers = {id(record): number for number, record in records.items()}
+    known = journal.proposals if journal is not None else {}
+    for number, proposal in known.items():
+        if number in records:
+            _keep(number, records[number], proposal, validator, written)
+
+    def deliver(record: Instruction, proposal: Proposal) -> None:
+        number = numbers[id(record)]
+        if journal is not None:
+            journal.add(number, proposal)
+        _keep(number, record, proposal, validator, written)
+
+    asked: Sequence[Instruction] = [record for number, record in records.items() if number not in known]
+    if asked:
+        annotator.annotate(asked, deliver)
+
+
+def _keep(
+    number: int, record: Instruction, proposal: Proposal, validator: Validator, written: _Written
+) -> None:
+    written.usage = written.usage + proposal.usage
+    rest = {"id": record.id, "messages": list(record.messages), "answer": record.answer}
+    if proposal.annotated is None:
+        written.reject(number, record.place, proposal.reason, proposal.detail, **rest)
+        return
+    try:
+        checked = validator.check(proposal.annotated, record.answer)
+    except Unrepairable as error:
+        rest["annotated"] = proposal.annotated
+        written.reject(number, record.place, error.code, str(error), **rest)
+        return
+    written.repairs.update(checked.repairs)
+    is_annotated = checked.measures.num_threads > 1
+    if not is_annotated and not validator.checks.keep_unannotated:
+        written.reject(number, record.place, "no chunks", "nothing in it was annotated", **rest)
+        return
+    written.counts["annotated" if is_annotated else "plain"] += 1
+    written.annotated[number] = _line(
+        {
+            "id": record.id,
+            "source": record.place,
+            "messages": rest["messages"],
+            "annotated": checked.text,
+            "answer": record.answer,
+            "figures": checked.figures,
+        }
+    )
+
+
+def _path(directory: Path, name: str, index: int, suffix: str) -> Path:
+    return directory / f"{name}-{index:05d}{suffix}"
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) + "\n"

@@ -1,0 +1,154 @@
+"""What came out of an annotation run: counts, threads, theoretical speedups, reasons of refusal, cost."""
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pasta.data.annotate.annotator import Usage
+from pasta.data.annotate.shards import ShardResult
+from pasta.errors import UserError
+
+SUMMARY = "summary.json"
+_EDGES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
+_BAR = 40
+_NAMED_PLACES = 20
+
+
+def summarise(
+    directory: Path, results: Sequence[ShardResult], prices: tuple[float, float] | None = None
+) -> dict[str, Any]:
+    """The summary of finished shards in ``directory``. Raises UserError if not one record could be kept.
+
+    ``prices`` are what a million tokens cost, read and written. Speedups are theoretical: tokens of the answer by
+    steps of its critical path; means of them are geometric.
+    """
+    figures = list(_figures(directory))
+    rejected = sum((Counter(result.rejected) for result in results), Counter[str]())
+    if not figures:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in rejected.most_common())
+        raise UserError(f"none of {sum(r.num_records for r in results)} records could be kept: {reasons}")
+    annotated = [each for each in figures if each["threads"] > 1]
+    usage = sum((result.usage for result in results), Usage())
+    num_records = sum(result.num_records for result in results)
+    summary: dict[str, Any] = {
+        "records": num_records,
+        "kept": len(figures),
+        "annotated": len(annotated),
+        "share_annotated": len(annotated) / len(figures),
+        "rejected": sum(rejected.values()),
+        "share_rejected": sum(rejected.values()) / num_records,
+        "rejected_by_reason": dict(rejected.most_common()),
+        "repairs": dict(sum((Counter(r.repairs) for r in results), Counter[str]()).most_common()),
+        "broken_records": list(itertools.islice((b for r in results for b in r.broken), _NAMED_PLACES)),
+        "tokens_an_answer": _spread([each["tokens"] for each in figures]),
+        "threads_an_answer": _spread([each["threads"] for each in figures]),
+        "threads_an_annotated_answer": _spread([each["threads"] for each in annotated]),
+        "tokens_a_chunk": _spread([n for each in annotated for n in each["chunk_tokens"]]),
+        "speedup": _geometric_mean([each["speedup"] for each in figures]),
+        "speedup_of_annotated": _geometric_mean([each["speedup"] for each in annotated]),
+        "speedup_distribution": _histogram([each["speedup"] for each in figures]),
+        "worker_seconds": round(sum(result.seconds for result in results), 2),
+    }
+    if usage.requests:
+        summary["usage"] = {
+            "requests": usage.requests,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+        }
+        if prices is not None:
+            read, wrote = prices
+            cost = (usage.prompt_tokens * read + usage.completion_tokens * wrote) / 1e6
+            summary["usage"]["cost"] = round(cost, 6)
+    return summary
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """The summary in lines for people."""
+    lines = [
+        f"records       {summary['records']:,}: {summary['kept']:,} kept, {summary['rejected']:,} rejected",
+        f"annotated     {summary['annotated']:,} ({summary['share_annotated']:.1%} of the kept)",
+    ]
+    for reason, count in summary["rejected_by_reason"].items():
+        lines.append(f"rejected      {count:,} × {reason}")
+    lines += [f"broken        {place}" for place in summary["broken_records"][:5]]
+    for repair, count in summary["repairs"].items():
+        lines.append(f"repaired      {count:,} × {repair}")
+    for label, key in (
+        ("tokens", "tokens_an_answer"),
+        ("threads", "threads_an_answer"),
+        ("chunks", "tokens_a_chunk"),
+    ):
+        if summary[key]:
+            named = {"tokens": "tokens an answer", "threads": "threads an answer", "chunks": "tokens a chunk"}
+            lines.append(f"{label:<14}{_spread_text(summary[key])} ({named[label]})")
+    if "usage" in summary:
+        usage = summary["usage"]
+        cost = f", cost {usage['cost']:.4f}" if "cost" in usage else ""
+        lines.append(
+            f"teacher       {usage['requests']:,} requests, {usage['prompt_tokens']:,} tokens read, "
+            f"{usage['completion_tokens']:,} written{cost}"
+        )
+    mean = f"geometric mean {summary['speedup']:.2f}"
+    if summary["annotated"]:
+        mean += f", of the annotated {summary['speedup_of_annotated']:.2f}"
+    lines.append(f"speedup       theoretical, {mean}")
+    return "\n".join(lines + _bars(summary["speedup_distribution"]))
+
+
+def logged(summary: dict[str, Any]) -> dict[str, float]:
+    """The summary's numbers under the names they are tracked by."""
+    flat: dict[str, float] = {}
+    for key, value in summary.items():
+        if isinstance(value, int | float):
+            flat[f"annotate/{key}"] = value
+        elif isinstance(value, dict):
+            flat |= {
+                f"annotate/{key}/{name}": number
+                for name, number in value.items()
+                if isinstance(number, int | float)
+            }
+    return flat
+
+
+def _figures(directory: Path) -> Iterator[dict[str, Any]]:
+    for file in sorted(directory.glob("annotated-*.jsonl")):
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)["figures"]
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    ordered = sorted(values)
+    median, ninetieth = (ordered[min(int(len(ordered) * q), len(ordered) - 1)] for q in (0.5, 0.9))
+    mean = round(sum(ordered) / len(ordered), 2)
+    return {"mean": mean, "median": median, "p90": ninetieth, "max": ordered[-1]}
+
+
+def _spread_text(spread: dict[str, float]) -> str:
+    return f"mean {spread['mean']:.1f}, median {spread['median']}, 90% below {spread['p90']}, at most {spread['max']}"
+
+
+def _geometric_mean(values: Sequence[float]) -> float | None:
+    return round(math.exp(sum(map(math.log, values)) / len(values)), 4) if values else None
+
+
+def _histogram(values: Iterable[float]) -> dict[str, int]:
+    """Counts by range; what is below 1 has a range of its own."""
+    counts = Counter(next((i for i, edge in enumerate(_EDGES) if value < edge)) for value in values)
+    names = ["below 1", *(f"{low:g} to {high:g}" for low, high in itertools.pairwise(_EDGES))]
+    return {name: counts[index] for index, name in enumerate(names)}
+
+
+def _bars(histogram: dict[str, int]) -> list[str]:
+    used = [index for index, count in enumerate(histogram.values()) if count]
+    most = max(histogram.values())
+    return [
+        f"  {name:<12}{count:>8} {'█' * math.ceil(_BAR * count / most)}".rstrip()
+        for name, count in list(histogram.items())[used[0] : used[-1] + 1]
+    ]

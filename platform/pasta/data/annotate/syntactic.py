@@ -1,0 +1,258 @@
+"""Annotation by pattern: list items and paragraphs, whatever they say. What APAR does, here as a baseline.
+
+Independence is taken for granted where text is laid out as a list or in paragraphs. The head of an item (its marker,
+and its title up to a colon or in bold) or the first sentence of a paragraph stays with the parent, the rest becomes a
+chunk. Nothing ever waits for a chunk unless ``sync`` says so.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pasta.data.annotate.annotator import Deliver, Proposal
+from pasta.data.annotate.marks import Mark, build, opening, to_topic
+from pasta.data.instructions import Instruction
+from pasta.lang import Document, to_text
+
+_ITEM = re.compile(
+    r"(?P<indent>[ \t]*)"
+    r"(?:(?P<bullet>[-*+•–])|\(?(?P<number>\d{1,3})[.)]|\(?(?P<letter>[A-Za-z])[.)])"
+    r"[ \t]+(?=\S)"
+)
+_FENCE = re.compile(r"\s*(```|~~~)")
+_NO_PROSE = re.compile(r"\s*(#|\||>|-{3,}\s*$|\*{3,}\s*$|={3,}\s*$)")
+_BOLD_HEAD = re.compile(r"(\*\*|__)(?P<title>.+?)\1\s*[:.–—-]?(?=\s|$)")
+_COLON_HEAD = re.compile(r"(?P<title>[^\n:]{2,80}):(?=\s|$)")
+_SENTENCE_END = re.compile(r"""(?<=[^\s.][.!?])["'”’)\]*]*(?=\s+["'“‘(\[*]*[A-Z0-9])""")
+_MIN_SENTENCE_CHARS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SyntacticSection:
+    """Which patterns become chunks: ``lists`` of at least ``min_items``, ``paragraphs`` of at least two sentences.
+
+    Lists inside items become chunks of chunks down to ``max_depth``. ``head`` says who writes an item's title: the
+    ``parent``, as in APAR, or the ``chunk``. ``sync: conclusion`` waits for all chunks before a closing paragraph;
+    ``none`` never waits.
+    """
+
+    lists: bool = True
+    paragraphs: bool = True
+    min_items: int = 2
+    max_depth: int = 1
+    head: Literal["parent", "chunk"] = "parent"
+    sync: Literal["none", "conclusion"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Characters ``start`` to ``end`` of the answer, without the newline."""
+
+    start: int
+    end: int
+    text: str
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """How a line begins that opens a list item; ``width`` is where its text begins."""
+
+    indent: int
+    style: str
+    number: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Lines ``first`` up to ``last`` (not included): items of a list, or a paragraph."""
+
+    kind: Literal["list", "paragraph"]
+    first: int
+    last: int
+    items: tuple[tuple[int, int], ...] = ()
+
+
+class SyntacticAnnotator:
+    """Annotates by pattern; every proposal strips to its answer by construction."""
+
+    is_costly = False
+
+    def __init__(self, options: SyntacticSection) -> None:
+        self._options = options
+
+    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
+        """Deliver a proposal for each record."""
+        for record in records:
+            deliver(record, Proposal(to_text(annotate_text(record.answer, self._options))))
+
+
+def annotate_text(answer: str, options: SyntacticSection) -> Document:
+    """The annotated answer; estimates are provisional."""
+    lines = _lines(answer)
+    blocks = _blocks(lines, 0, len(lines), options)
+    marks: list[Mark] = []
+    paragraphs = sum(block.kind == "paragraph" for block in blocks)
+    for index, block in enumerate(blocks):
+        if block.kind == "list":
+            for item in block.items:
+                marks += _item(answer, lines, item, options, depth=1)
+            continue
+        is_conclusion = index and index == len(blocks) - 1 and block.last == _last_line(lines)
+        if is_conclusion and marks and options.sync == "conclusion":
+            marks.append(Mark(lines[block.first].start, "sync"))
+        elif options.paragraphs and paragraphs > 1:
+            marks += _paragraph(answer, lines, block)
+    return build(answer, marks)
+
+
+def _lines(answer: str) -> list[_Line]:
+    lines, start = [], 0
+    for text in answer.split("\n"):
+        lines.append(_Line(start, start + len(text), text))
+        start += len(text) + 1
+    return lines
+
+
+def _last_line(lines: Sequence[_Line]) -> int:
+    return max((index + 1 for index, line in enumerate(lines) if not line.is_blank), default=0)
+
+
+def _marker(line: _Line) -> _Marker | None:
+    match = _ITEM.match(line.text)
+    if match is None:
+        return None
+    style = match["bullet"] or ("1" if match["number"] else "a")
+    number = int(match["number"]) if match["number"] else ord(match["letter"]) if match["letter"] else 0
+    return _Marker(len(match["indent"].expandtabs(4)), style, number, match.end())
+
+
+def _blocks(lines: Sequence[_Line], first: int, last: int, options: SyntacticSection) -> list[_Block]:
+    """Lists and paragraphs among lines ``first`` to ``last``; code, tables, quotes and headings are neither."""
+    blocks: list[_Block] = []
+    at = first
+    while at < last:
+        line = lines[at]
+        if line.is_blank:
+            at += 1
+        elif _FENCE.match(line.text):
+            at = _after_fence(lines, at, last)
+        elif _marker(line) is not None:
+            items, at = _items(lines, at, last)
+            if options.lists and len(items) >= options.min_items:
+                blocks.append(_Block("list", items[0][0], items[-1][1], tuple(items)))
+        else:
+            end = at
+            while end < last and not (
+                lines[end].is_blank or _marker(lines[end]) or _FENCE.match(lines[end].text)
+            ):
+                end += 1
+            if not _NO_PROSE.match(line.text):
+                blocks.append(_Block("paragraph", at, end))
+            at = end
+    return blocks
+
+
+def _items(lines: Sequence[_Line], first: int, last: int) -> tuple[list[tuple[int, int]], int]:
+    """The items of the list that opens in line ``first``, as ranges of lines, and the line after it."""
+    items: list[tuple[int, int]] = []
+    opened = at = first
+    marker = _marker(lines[first])
+    assert marker is not None, "the caller saw it"
+    at += 1
+    while at < last:
+        line = lines[at]
+        found = _marker(line)
+        if _FENCE.match(line.text) and (_indent(line) > marker.indent or not lines[at - 1].is_blank):
+            at = _after_fence(lines, at, last)
+            continue
+        if found is not None and _is_sibling(marker, found):
+            items.append((opened, at))
+            opened, marker = at, found
+        elif not _belongs(lines, at, last, marker, found):
+            break
+        at += 1
+    items.append((opened, at))
+    return [(begin, _trimmed(lines, begin, end)) for begin, end in items], at
+
+
+def _belongs(lines: Sequence[_Line], at: int, last: int, marker: _Marker, found: _Marker | None) -> bool:
+    """Whether a line that opens no sibling still belongs to the item before it."""
+    line = lines[at]
+    if line.is_blank or _indent(line) > marker.indent:
+        return True
+    if found is None and not lines[at - 1].is_blank:
+        return True  # a paragraph goes on without being indented
+    # Answers often do not indent what belongs to "1.": it does if "2." follows.
+    return marker.style == "1" and any(
+        following is not None and following.style == "1" and following.number == marker.number + 1
+        for following in map(_marker, lines[at:last])
+        if following is not None and following.indent == marker.indent
+    )
+
+
+def _is_sibling(marker: _Marker, found: _Marker) -> bool:
+    if found.style != marker.style or abs(found.indent - marker.indent) > 1:
+        return False
+    return marker.style not in ("1", "a") or found.number in (marker.number + 1, marker.number)
+
+
+def _after_fence(lines: Sequence[_Line], at: int, last: int) -> int:
+    closing = next((i for i in range(at + 1, last) if _FENCE.match(lines[i].text)), last - 1)
+    return closing + 1
+
+
+def _trimmed(lines: Sequence[_Line], begin: int, end: int) -> int:
+    while end > begin + 1 and lines[end - 1].is_blank:
+        end -= 1
+    return end
+
+
+def _indent(line: _Line) -> int:
+    text = line.text.expandtabs(4)
+    return len(text) - len(text.lstrip())
+
+
+def _item(
+    answer: str, lines: Sequence[_Line], item: tuple[int, int], options: SyntacticSection, depth: int
+) -> list[Mark]:
+    first, last = item
+    marker = _marker(lines[first])
+    assert marker is not None, "items open with a marker"
+    text_start, end = lines[first].start + marker.width, _text_end(lines, last)
+    head = _BOLD_HEAD.match(answer, text_start, lines[first].end) or _COLON_HEAD.match(
+        answer, text_start, lines[first].end
+    )
+    topic = to_topic(head["title"]) if head else opening(answer[text_start : lines[first].end])
+    if options.head == "chunk":
+        start = lines[first].start + len(lines[first].text) - len(lines[first].text.lstrip())
+    else:
+        start = head.end() if head else text_start
+    inner: list[Mark] = []
+    if depth < options.max_depth:
+        for block in _blocks(lines, first + 1, last, options):
+            for nested in block.items:
+                inner += _item(answer, lines, nested, options, depth + 1)
+    if not answer[start:end].strip():
+        return inner
+    return [Mark(start, "open", topic), *inner, Mark(end, "close")]
+
+
+def _paragraph(answer: str, lines: Sequence[_Line], block: _Block) -> list[Mark]:
+    """All but the first sentence of a paragraph."""
+    start, end = lines[block.first].start, _text_end(lines, block.last)
+    sentence = _SENTENCE_END.search(answer, start + _MIN_SENTENCE_CHARS, end)
+    if sentence is None:
+        return []
+    topic = opening(answer[start : sentence.end()])
+    return [Mark(sentence.end(), "open", topic), Mark(end, "close")]
+
+
+def _text_end(lines: Sequence[_Line], last: int) -> int:
+    line = lines[last - 1]
+    return line.start + len(line.text.rstrip())

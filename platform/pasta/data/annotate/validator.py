@@ -1,0 +1,185 @@
+"""What every annotation passes before it is kept: it strips to the answer, and its chunks are worth their tags."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from pasta.data.annotate.repair import Strip, Unrepairable, read_annotation
+from pasta.data.atlas.plan import with_estimates
+from pasta.data.measures import Measures, measure
+from pasta.lang import Chunk, Codec, CodecError, Document, Item, Sync, Text, parse, render, to_text
+from pasta.lang.codec import MAX_ESTIMATE
+
+CountTokens = Callable[[tuple[Item, ...]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksSection:
+    """What is asked of an annotation; lengths in tokens of the run's tokenizer, tags included.
+
+    ``strip`` lets white space differ (``whitespace``; the answer's own is put back) or not (``exact``). A chunk nested
+    deeper than ``max_depth``, shorter than ``min_chunk_tokens`` or longer than ``max_chunk_tokens`` is dissolved into
+    its parent; so are the shortest above ``max_threads`` (the main thread counts). Below ``min_speedup`` (theoretical)
+    all are. ``keep_unannotated`` keeps answers without chunks: a model must learn where nothing is independent.
+    """
+
+    strip: Strip = "whitespace"
+    max_depth: int = 2
+    min_chunk_tokens: int = 10
+    max_chunk_tokens: int = 1000
+    max_threads: int = 64
+    min_speedup: float = 1.0
+    keep_unannotated: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_depth", "min_chunk_tokens", "max_threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected at least 1")
+        if not self.min_chunk_tokens <= self.max_chunk_tokens <= MAX_ESTIMATE:
+            raise ValueError(
+                f"max_chunk_tokens {self.max_chunk_tokens}: expected min_chunk_tokens to {MAX_ESTIMATE}, the largest "
+                "estimate"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A valid annotation, as a document and in text form: what was put right, how often, and its measures."""
+
+    document: Document
+    text: str
+    repairs: dict[str, int]
+    measures: Measures
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What a record says of itself: lengths in tokens, steps of the critical path, threads, depth."""
+        return {
+            "tokens": self.measures.plain_tokens,
+            "critical_path": self.measures.trace.critical_path,
+            "speedup": round(self.measures.speedup, 3),
+            "threads": self.measures.num_threads,
+            "depth": self.measures.depth,
+            "syncs": self.measures.num_syncs,
+            "chunk_tokens": list(self.measures.chunk_tokens),
+        }
+
+
+class Validator:
+    """Checks annotations of one run. Raises Unrepairable for those that cannot be kept."""
+
+    def __init__(self, checks: ChecksSection, codec: Codec) -> None:
+        self.checks = checks
+        self._codec = _Remembering(codec)
+
+    def check(self, annotated: str, answer: str) -> Checked:
+        """Read ``annotated`` (text form), put right what is certain, set its estimates, and measure it.
+
+        The result strips to ``answer`` exactly. Raises Unrepairable with code ``malformed``, ``differs`` or
+        ``tokenizer``.
+        """
+        read = read_annotation(annotated, answer, self.checks.strip)
+        repairs: Counter[str] = Counter({"put right": int(read.repaired)})
+        count_tokens = lru_cache(maxsize=256)(self._count)
+        try:
+            document = self._shape(read.document, count_tokens, repairs)
+            document = with_estimates(document, count_tokens)
+            measures = measure(document, self._codec)
+            if measures.num_threads > 1 and measures.speedup < self.checks.min_speedup:
+                repairs["no gain"] += 1
+                document = Document((Text(answer),))
+                measures = measure(document, self._codec)
+        except CodecError as error:
+            raise Unrepairable("tokenizer", str(error)) from None
+        except RecursionError:
+            raise Unrepairable("malformed", "chunks are nested too deeply") from None
+        text = to_text(document)
+        assert parse(text) == document, "what is written down is what was checked"
+        assert render(document) == answer, "repairs never change the answer"
+        return Checked(document, text, {name: count for name, count in repairs.items() if count}, measures)
+
+    def _count(self, items: tuple[Item, ...]) -> int:
+        return len(self._codec.encode(Document(items)))
+
+    def _shape(self, document: Document, count_tokens: CountTokens, repairs: Counter[str]) -> Document:
+        """The document without chunks that break a limit, and without syncs that wait for nothing."""
+        shortest = self.checks.min_chunk_tokens
+        while True:
+            trial: Counter[str] = Counter()
+            shaped = Document(self._dissolve(document.items, 1, shortest, count_tokens, trial))
+            lengths = sorted((count_tokens(chunk.items) for chunk in shaped.chunks()), reverse=True)
+            if len(lengths) < self.checks.max_threads:
+                break
+            shortest = max(shortest, lengths[self.checks.max_threads - 1]) + 1
+        repairs += trial
+        items, idle = _without_idle_syncs(shaped.items)
+        repairs["idle sync"] += idle
+        return Document(items)
+
+    def _dissolve(
+        self,
+        items: tuple[Item, ...],
+        depth: int,
+        shortest: int,
+        count_tokens: CountTokens,
+        repairs: Counter[str],
+    ) -> tuple[Item, ...]:
+        out: list[Item] = []
+        for item in items:
+            if not isinstance(item, Chunk):
+                out.append(item)
+                continue
+            inner = self._dissolve(item.items, depth + 1, shortest, count_tokens, repairs)
+            length = count_tokens(inner)
+            fault = (
+                "too deep"
+                if depth > self.checks.max_depth
+                else "too short"
+                if length < shortest or not render(Document(inner)).strip()
+                else "too long"
+                if length > self.checks.max_chunk_tokens
+                else None
+            )
+            if fault is None:
+                out.append(Chunk(item.topic, item.tokens, inner))
+            else:
+                repairs[f"{fault}, dissolved"] += 1
+                out += inner
+        return tuple(out)
+
+
+class _Remembering(Codec):
+    """A codec that knows the texts it has just encoded: one record's are encoded for its check, its estimates, its
+    measures, and once more for each level of nesting."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.__dict__.update(codec.__dict__)
+        self._ids = lru_cache(maxsize=1024)(codec.encode_text)
+        self._texts = lru_cache(maxsize=1024)(codec.decode_text)
+
+    def encode_text(self, text: str) -> list[int]:
+        return self._ids(text)
+
+    def decode_text(self, ids: Sequence[int]) -> str:
+        return self._texts(tuple(ids))
+
+
+def _without_idle_syncs(items: tuple[Item, ...]) -> tuple[tuple[Item, ...], int]:
+    """Items without syncs that nothing is outstanding at, or that nothing follows: a thread's end waits anyway."""
+    out: list[Item] = []
+    outstanding = idle = 0
+    last = max((i for i, item in enumerate(items) if not isinstance(item, Sync)), default=-1)
+    for index, item in enumerate(items):
+        if isinstance(item, Chunk):
+            inner, dropped = _without_idle_syncs(item.items)
+            idle += dropped
+            outstanding += 1
+            out.append(Chunk(item.topic, item.tokens, inner))
+        elif isinstance(item, Sync) and (not outstanding or index > last):
+            idle += 1
+        else:
+            outstanding = 0 if isinstance(item, Sync) else outstanding
+            out.append(item)
+    return tuple(out), idle

@@ -1,0 +1,121 @@
+"""One instruction with its answer, out of the shapes in which chat data come."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Format = Literal["auto", "messages", "conversations", "instruction"]
+_ROLES = {
+    "system": "system",
+    "user": "user",
+    "human": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+}
+_ASKED = ("instruction", "prompt", "question")
+_ANSWERED = ("output", "response", "answer", "completion")
+_SYSTEM = ("system", "system_prompt")
+
+
+class BrokenRecord(ValueError):
+    """A record without an instruction and its answer; the message says what was expected, not where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """``messages`` lead up to ``answer``: each has ``role`` and ``content``, and the last one is the user's.
+
+    ``place`` says where it was read.
+    """
+
+    id: str
+    place: str
+    messages: tuple[Mapping[str, str], ...]
+    answer: str
+
+
+def to_instruction(record: Any, place: str, form: Format = "auto") -> Instruction:
+    """Read a record; of several assistant turns the last is the answer and what follows it is left out.
+
+    Formats: ``messages`` (role, content), ``conversations`` (from, value), ``instruction`` (instruction and perhaps
+    input and system; output). Raises BrokenRecord.
+    """
+    if not isinstance(record, Mapping):
+        raise BrokenRecord("expected an object with messages, conversations, or instruction and output")
+    turns = _turns(record, _format_of(record) if form == "auto" else form)
+    last = max((i for i, (role, _) in enumerate(turns) if role == "assistant"), default=None)
+    if last is None:
+        raise BrokenRecord("no answer: no message of the assistant")
+    if not any(role == "user" for role, _ in turns[:last]):
+        raise BrokenRecord("no question: no message of the user before the answer")
+    answer = turns[last][1]
+    if not answer.strip():
+        raise BrokenRecord("the answer is empty")
+    messages = tuple({"role": role, "content": content} for role, content in turns[:last])
+    given = record.get("id")
+    name = str(given) if isinstance(given, str | int) and str(given) else place
+    return Instruction(name, place, messages, answer)
+
+
+def _format_of(record: Mapping[str, Any]) -> Format:
+    for form in ("messages", "conversations"):
+        if record.get(form) is not None:
+            return form
+    if any(record.get(key) is not None for key in _ASKED):
+        return "instruction"
+    keys = ", ".join(map(repr, record)) or "none"
+    raise BrokenRecord(f"expected messages, conversations, or instruction and output; keys here: {keys}")
+
+
+def _turns(record: Mapping[str, Any], form: Format) -> list[tuple[str, str]]:
+    if form == "instruction":
+        return _instruction_turns(record)
+    role_key, text_key = ("from", "value") if form == "conversations" else ("role", "content")
+    values = record.get(form)
+    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        raise BrokenRecord(f"{form}: expected a list of objects with {role_key!r} and {text_key!r}")
+    turns = []
+    for number, value in enumerate(values, start=1):
+        where = f"{form}: message {number}"
+        if not isinstance(value, Mapping) or role_key not in value or text_key not in value:
+            raise BrokenRecord(f"{where}: expected an object with {role_key!r} and {text_key!r}")
+        role = _ROLES.get(value[role_key]) if isinstance(value[role_key], str) else None
+        if role is None:
+            raise BrokenRecord(f"{where}: unknown role {value[role_key]!r}")
+        turns.append((role, _text(value[text_key], where)))
+    # Our own records keep the answer beside the messages.
+    answer = record.get("answer")
+    if turns[-1][0] == "user" and isinstance(answer, str):
+        turns.append(("assistant", _text(answer, "answer")))
+    return turns
+
+
+def _instruction_turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    asked, answered = (
+        next((key for key in keys if record.get(key) is not None), None) for keys in (_ASKED, _ANSWERED)
+    )
+    if asked is None or answered is None:
+        missing = "an instruction" if asked is None else "its output"
+        raise BrokenRecord(f"no {missing.split()[-1]}: expected {missing}")
+    question = _text(record[asked], asked)
+    if record.get("input"):
+        question = f"{question}\n\n{_text(record['input'], 'input')}"
+    turns = [("user", question), ("assistant", _text(record[answered], answered))]
+    system = next((_text(record[key], key) for key in _SYSTEM if record.get(key)), "")
+    return [("system", system), *turns] if system else turns
+
+
+def _text(value: Any, where: str) -> str:
+    if isinstance(value, list) and all(
+        isinstance(part, Mapping) and part.get("type") == "text" for part in value
+    ):
+        value = "".join(str(part.get("text", "")) for part in value)
+    if not isinstance(value, str):
+        raise BrokenRecord(f"{where}: expected text, got {type(value).__name__}")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise BrokenRecord(f"{where}: character {error.start + 1} is half of a surrogate pair") from None
+    return value

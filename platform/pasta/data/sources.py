@@ -1,0 +1,329 @@
+"""Instruction data from outside: JSONL, JSON and parquet files, Hugging Face data sets, and the atlas.
+
+A source is cut into shards, ranges of records that do not depend on who reads them or how many read at once. What
+cannot be read is given out too, as :class:`Broken`, so that it can be counted and named.
+"""
+
+import codecs
+import contextlib
+import glob
+import itertools
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pasta.data.atlas.tasks import iter_corpus
+from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
+from pasta.errors import UserError
+
+ATLAS = "atlas"
+_SUFFIXES: dict[str, "Kind"] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
+_MAX_SHARDS = 10_000
+_PEEKED = 50
+_KEPT_CHARS = 4000
+Kind = Literal["jsonl", "json", "parquet", "dataset", "atlas"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSection:
+    """Where instruction data come from.
+
+    ``path`` is ``atlas``, a file (.jsonl, .json with an array, .parquet), a glob pattern or a directory of such files,
+    a directory that ``datasets`` saved, or the name of a data set on the Hugging Face Hub (``owner/name``).
+    ``split``, ``subset`` and ``revision`` choose within a data set. ``format`` is how a record holds its messages.
+    ``records`` bounds how many are read; the atlas makes that many from ``seed``.
+    """
+
+    path: str
+    format: Format = "auto"
+    split: str = "train"
+    subset: str | None = None
+    revision: str | None = None
+    records: int | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.records is not None and self.records < 1:
+            raise ValueError(f"records {self.records}: expected at least 1")
+        if self.path == ATLAS and self.records is None:
+            raise ValueError("records: expected the number of atlas tasks to make")
+        if self.path != ATLAS and self.seed is not None:
+            raise ValueError("seed: only the atlas is made from a seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """``count`` records of one file or data set, from number ``start`` (from 0).
+
+    ``offset`` is where they begin in a JSONL file, in bytes.
+    """
+
+    index: int
+    kind: Kind
+    path: str
+    start: int
+    count: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A record that is not one: its place (file and line), what is wrong, and its beginning."""
+
+    place: str
+    reason: str
+    raw: str
+
+
+def source_files(source: SourceSection) -> list[Path]:
+    """The local files (or the one saved data set) behind a source; none for the atlas and for the Hub.
+
+    Raises UserError if the path looks local and nothing is there.
+    """
+    if source.path == ATLAS:
+        return []
+    path = Path(source.path)
+    if path.is_file():
+        _kind_of(path)
+        return [path]
+    if path.is_dir():
+        if _is_saved_dataset(path):
+            return [path]
+        found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    elif glob.has_magic(source.path):
+        found = sorted(Path(name) for name in glob.glob(source.path, recursive=True) if Path(name).is_file())
+        for file in found:
+            _kind_of(file)
+    elif path.suffix in _SUFFIXES or source.path.startswith((".", "/", "~")) or source.path.count("/") > 1:
+        raise UserError(
+            f"source.path: {source.path}: no such file; expected atlas, a JSONL, JSON or parquet file, a pattern or "
+            "directory of them, or a Hub data set (owner/name)"
+        )
+    else:
+        return []
+    if not found:
+        raise UserError(f"source.path: {source.path}: no .jsonl, .json or .parquet file there")
+    return found
+
+
+def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
+    """Cut a source into shards of at most ``shard_records`` records, in the order of the data.
+
+    Raises UserError for a source that cannot be opened, is empty, or whose first records are all of no known format.
+    """
+    ranges = list(_bounded(_ranges(source, shard_records), source.records))
+    if not ranges:
+        raise UserError(f"source.path: {source.path}: holds no records")
+    if len(ranges) > _MAX_SHARDS:
+        raise UserError(f"shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
+    shards = [
+        Shard(index, kind, path, start, count, offset)
+        for index, (kind, path, start, count, offset) in enumerate(ranges)
+    ]
+    first = list(itertools.islice(read_shard(shards[0], source), _PEEKED))
+    broken = [record for record in first if isinstance(record, Broken)]
+    if broken and len(broken) == len(first):
+        raise UserError(
+            f"{broken[0].place}: {broken[0].reason} (nor could any of the first {len(first)} records be read)"
+        )
+    return shards
+
+
+def read_shard(shard: Shard, source: SourceSection) -> Iterator[Instruction | Broken]:
+    """The records of a shard; ids are the data's own, or file and line."""
+    if shard.kind == "atlas":
+        seed = (source.seed or 0) * _MAX_SHARDS + shard.index
+        split: Any = source.split
+        for number, task in enumerate(iter_corpus(seed, split, shard.count)):
+            place = f"atlas:{source.seed or 0}:{shard.start + number}"
+            yield Instruction(place, place, tuple(task.messages), task.answer)
+        return
+    readers = {"jsonl": _read_jsonl, "json": _read_json, "parquet": _read_parquet, "dataset": _read_dataset}
+    for place, value in readers[shard.kind](shard, source):
+        if isinstance(value, Broken):
+            yield value
+            continue
+        try:
+            yield to_instruction(value, place, source.format)
+        except BrokenRecord as error:
+            raw = json.dumps(value, ensure_ascii=True, default=repr)
+            yield Broken(place, str(error), raw[:_KEPT_CHARS])
+
+
+Range = tuple[Kind, str, int, int, int]
+Placed = Iterator[tuple[str, Any]]
+
+
+def _ranges(source: SourceSection, size: int) -> Iterator[Range]:
+    if source.path == ATLAS:
+        assert source.records is not None
+        yield from _cut("atlas", ATLAS, source.records, size)
+        return
+    files = source_files(source)
+    if not files:
+        yield from _cut("dataset", source.path, len(_load_dataset(source)), size)
+    for file in files:
+        if file.is_dir():
+            yield from _cut("dataset", source.path, len(_load_dataset(source)), size)
+            continue
+        kind = _kind_of(file)
+        if kind == "jsonl":
+            yield from _cut_lines(file, size)
+        elif kind == "json":
+            yield from _cut("json", str(file), len(_load_array(file)), size)
+        else:
+            with _parquet(file) as table:
+                yield from _cut("parquet", str(file), table.metadata.num_rows, size)
+
+
+def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
+    for start in range(0, total, size):
+        yield kind, path, start, min(size, total - start), 0
+
+
+def _cut_lines(file: Path, size: int) -> Iterator[Range]:
+    """Lines ``start`` to ``start + size`` of a file, and the byte at which they begin."""
+    try:
+        with file.open("rb") as stream:
+            offset = start = count = length = 0
+            for line in stream:
+                count += 1
+                length += len(line)
+                if count == size:
+                    yield "jsonl", str(file), start, count, offset
+                    start, offset, count, length = start + count, offset + length, 0, 0
+            if count:
+                yield "jsonl", str(file), start, count, offset
+    except OSError as error:
+        raise UserError(f"source.path: {file}: cannot be read ({error.strerror})") from None
+
+
+def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
+    left = records
+    for kind, path, start, count, offset in ranges:
+        if left is None:
+            yield kind, path, start, count, offset
+            continue
+        if left <= 0:
+            return
+        yield kind, path, start, min(count, left), offset
+        left -= count
+
+
+def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
+    with Path(shard.path).open("rb") as stream:
+        stream.seek(shard.offset)
+        for number, line in enumerate(itertools.islice(stream, shard.count), start=shard.start + 1):
+            place = f"{shard.path}:{number}"
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if line.strip():
+                yield place, _parse_line(line, place)
+
+
+def _parse_line(line: bytes, place: str) -> Any:
+    raw = line[:_KEPT_CHARS].decode("utf-8", "backslashreplace").rstrip("\r\n")
+    try:
+        return json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return Broken(place, f"byte {error.start + 1} is not UTF-8", raw)
+    except json.JSONDecodeError as error:
+        return Broken(place, f"not JSON: {error.msg} at column {error.colno}", raw)
+    except RecursionError:
+        return Broken(place, "JSON nested too deeply", raw)
+
+
+def _read_json(shard: Shard, source: SourceSection) -> Placed:
+    values = _load_array(Path(shard.path))
+    for number in range(shard.start, shard.start + shard.count):
+        yield f"{shard.path}:record {number + 1}", values[number]
+
+
+def _load_array(file: Path) -> list[Any]:
+    try:
+        values = json.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"source.path: {file}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        hint = "expected an array of records, or one record a line in a .jsonl file"
+        raise UserError(f"source.path: {file}: not JSON ({error}); {hint}") from None
+    if not isinstance(values, list):
+        raise UserError(f"source.path: {file}: expected an array of records")
+    return values
+
+
+def _read_parquet(shard: Shard, source: SourceSection) -> Placed:
+    end = shard.start + shard.count
+    with _parquet(Path(shard.path)) as table:
+        begin = 0
+        for group in range(table.num_row_groups):
+            rows = table.metadata.row_group(group).num_rows
+            if begin < end and begin + rows > shard.start:
+                first = max(shard.start - begin, 0)
+                part = table.read_row_group(group).slice(first, min(end - begin, rows) - first)
+                for number, value in enumerate(part.to_pylist(), start=begin + first + 1):
+                    yield f"{shard.path}:row {number}", value
+            begin += rows
+
+
+@contextlib.contextmanager
+def _parquet(file: Path) -> Iterator[Any]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"source.path: {file}: not a parquet file ({_line(error)})") from None
+    with table:
+        yield table
+
+
+def _read_dataset(shard: Shard, source: SourceSection) -> Placed:
+    rows = _load_dataset(source).select(range(shard.start, shard.start + shard.count))
+    for number, value in enumerate(rows, start=shard.start + 1):
+        yield f"{shard.path}:{source.split}:{number}", value
+
+
+def _load_dataset(source: SourceSection) -> Any:
+    """A Hub data set or one saved to disk. Raises UserError, in one line, when it cannot be had."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    logging.getLogger("datasets").setLevel(logging.ERROR)
+    try:
+        if Path(source.path).is_dir():
+            loaded = datasets.load_from_disk(source.path)
+            if isinstance(loaded, datasets.DatasetDict):
+                loaded = loaded[source.split]
+        else:
+            loaded = datasets.load_dataset(
+                source.path, source.subset, split=source.split, revision=source.revision
+            )
+    except KeyError:
+        raise UserError(
+            f"source.split: {source.path} has no split {source.split!r}; it has {', '.join(loaded)}"
+        ) from None
+    except Exception as error:  # the Hub, its client, the disk and the data set's own files fail in many ways
+        raise UserError(
+            f"source.path: {source.path}: no such data set could be loaded ({_line(error)})"
+        ) from None
+    return loaded
+
+
+def _kind_of(file: Path) -> Kind:
+    kind = _SUFFIXES.get(file.suffix)
+    if kind is None:
+        raise UserError(f"source.path: {file}: expected a name in {', '.join(_SUFFIXES)}")
+    return kind
+
+
+def _is_saved_dataset(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def _line(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]

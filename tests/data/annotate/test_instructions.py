@@ -1,0 +1,74 @@
+"""Chat data come in several shapes; what is no instruction with an answer is named."""
+
+from typing import Any
+
+import pytest
+
+from pasta.data.instructions import BrokenRecord, to_instruction
+
+ASKED = {"role": "user", "content": "What is tea?"}
+
+
+def test_messages_end_with_the_last_answer() -> None:
+    turns = [
+        ASKED,
+        {"role": "assistant", "content": "Leaves."},
+        ASKED,
+        {"role": "assistant", "content": "A drink."},
+    ]
+    read = to_instruction({"messages": [*turns, ASKED]}, "x:1")
+    assert (read.answer, len(read.messages)) == ("A drink.", 3)
+
+
+def test_messages_may_hold_their_answer_beside_them() -> None:
+    read = to_instruction({"messages": [ASKED], "annotated": "A drink.", "answer": "A drink."}, "x:1")
+    assert (read.messages, read.answer) == ((ASKED,), "A drink.")
+
+
+def test_conversations_are_renamed_to_roles() -> None:
+    turns = [("system", "Be brief."), ("human", "What is tea?"), ("gpt", "A drink.")]
+    record = {"conversations": [{"from": who, "value": text, "weight": 1.0} for who, text in turns]}
+    read = to_instruction(record, "x:1")
+    assert [message["role"] for message in read.messages] == ["system", "user"]
+    assert read.answer == "A drink."
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"instruction": "What is tea?", "output": "A drink."},
+        {"instruction": "What is tea?", "input": "", "output": "A drink."},
+        {"prompt": "What is tea?", "completion": "A drink."},
+        {"question": "What is tea?", "system_prompt": "", "response": "A drink."},
+    ],
+)
+def test_an_instruction_with_its_output(record: dict[str, Any]) -> None:
+    read = to_instruction(record, "x:1")
+    assert (read.messages, read.answer, read.id) == ((ASKED,), "A drink.", "x:1")
+
+
+def test_an_input_follows_its_instruction() -> None:
+    read = to_instruction({"instruction": "Translate.", "input": "thé", "output": "tea", "id": 7}, "x:1")
+    assert read.messages[0]["content"] == "Translate.\n\nthé"
+    assert read.id == "7"
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (["a"], "expected an object"),
+        ({"text": "a"}, "expected messages, conversations, or instruction and output; keys here: 'text'"),
+        ({"messages": []}, "messages: expected a list of objects"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "message 1: unknown role 'tool'"),
+        ({"messages": [{"role": "user"}]}, "message 1: expected an object with 'role' and 'content'"),
+        ({"messages": [ASKED]}, "no answer"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "no question"),
+        ({"instruction": "a", "output": " \n"}, "the answer is empty"),
+        ({"instruction": "a"}, "expected its output"),
+        ({"instruction": 3, "output": "b"}, "instruction: expected text, got int"),
+        ({"instruction": "a", "output": "\ud800"}, "half of a surrogate pair"),
+    ],
+)
+def test_what_is_no_instruction_is_named(record: Any, expected: str) -> None:
+    with pytest.raises(BrokenRecord, match=expected):
+        to_instruction(record, "x:1")

@@ -1,0 +1,140 @@
+"""Sources are cut into shards that hold every record once; what is broken keeps its place."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from pasta.data.instructions import Instruction
+from pasta.data.sources import Broken, SourceSection, plan_shards, read_shard
+from pasta.errors import UserError
+
+RECORDS = [{"instruction": f"Question {n}?", "output": f"Answer {n}."} for n in range(7)]
+ANSWERS = [record["output"] for record in RECORDS]
+
+
+def write_jsonl(path: Path, records: list[Any]) -> Path:
+    path.write_text("".join(f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in records))
+    return path
+
+
+def read(path: Path | str, size: int = 3, **options: Any) -> list[Instruction | Broken]:
+    source = SourceSection(str(path), **options)
+    return list(
+        itertools.chain.from_iterable(read_shard(shard, source) for shard in plan_shards(source, size))
+    )
+
+
+def answers(records: list[Instruction | Broken]) -> list[str]:
+    return [record.answer for record in records if isinstance(record, Instruction)]
+
+
+def test_jsonl_in_shards(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    assert [shard.count for shard in plan_shards(SourceSection(str(path)), 3)] == [3, 3, 1]
+    found = read(path)
+    assert answers(found) == ANSWERS
+    assert isinstance(found[6], Instruction)
+    assert found[6].place == f"{path}:7"
+
+
+def test_a_json_array(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(RECORDS))
+    assert answers(read(path)) == ANSWERS
+
+
+def test_parquet_across_row_groups(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(RECORDS), path, row_group_size=2)
+    found = read(path)
+    assert answers(found) == ANSWERS
+    assert isinstance(found[4], Instruction)
+    assert found[4].place == f"{path}:row 5"
+
+
+def test_a_data_set_of_hugging_face_saved_to_disk(tmp_path: Path) -> None:
+    both = datasets.DatasetDict({"train": datasets.Dataset.from_list(RECORDS)})
+    both.save_to_disk(str(tmp_path / "set"))
+    assert answers(read(tmp_path / "set")) == ANSWERS
+
+
+def test_a_missing_split_is_named(tmp_path: Path) -> None:
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(RECORDS)}).save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(UserError, match="has no split 'test'; it has train"):
+        read(tmp_path / "set", split="test")
+
+
+def test_patterns_and_directories_are_read_in_order(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "b.jsonl", RECORDS[4:])
+    write_jsonl(tmp_path / "a.jsonl", RECORDS[:4])
+    assert answers(read(tmp_path)) == answers(read(tmp_path / "*.jsonl")) == ANSWERS
+
+
+def test_the_number_of_records_is_bounded(tmp_path: Path) -> None:
+    assert answers(read(write_jsonl(tmp_path / "a.jsonl", RECORDS), records=5)) == ANSWERS[:5]
+
+
+def test_the_atlas_is_made_alike_whoever_asks() -> None:
+    first, second = (answers(read("atlas", records=7, seed=3)) for _ in range(2))
+    assert first == second
+    assert len(set(first)) > 3
+
+
+def test_a_broken_line_keeps_its_place_and_the_others_are_read(tmp_path: Path) -> None:
+    lines = [RECORDS[0], '{"instruction": "Q', "", RECORDS[1], {"text": 1}, RECORDS[2]]
+    path = write_jsonl(tmp_path / "a.jsonl", lines)
+    found = read(path)
+    assert answers(found) == ANSWERS[:3]
+    broken = [record for record in found if isinstance(record, Broken)]
+    assert [record.place for record in broken] == [f"{path}:2", f"{path}:5"]
+    assert broken[0].reason.startswith("not JSON: ")
+    assert broken[0].raw == '{"instruction": "Q'
+
+
+def test_bytes_that_are_no_text_are_broken(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    path.write_bytes(path.read_bytes() + b'{"instruction": "\xff"}\n')
+    found = read(path)[-1]
+    assert isinstance(found, Broken)
+    assert found.reason == "byte 18 is not UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("gone.jsonl", None, "gone.jsonl: no such file; expected atlas"),
+        ("a.csv", "a,b", "expected a name in .jsonl"),
+        ("a.jsonl", "", "holds no records"),
+        ("a.jsonl", "x\ny\n", r"a.jsonl:1: not JSON: .* \(nor could any of the first 2 records be read\)"),
+        ("a.json", "{", "not JSON"),
+        ("a.json", "{}", "expected an array of records"),
+        ("a.parquet", "x", "not a parquet file"),
+    ],
+)
+def test_a_source_that_cannot_be_used_is_one_clear_line(
+    tmp_path: Path, name: str, content: str | None, expected: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=expected) as caught:
+        read(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no .jsonl, .json or .parquet file there"):
+        read(tmp_path)
+
+
+def test_an_unknown_hub_data_set_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        UserError, match=r"source.path: pasta/none: no such data set could be loaded"
+    ) as caught:
+        read("pasta/none")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,126 @@
+"""Lists and paragraphs become chunks by their layout alone."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pasta.data.annotate.syntactic import SyntacticSection, annotate_text
+from pasta.lang import render, to_text
+from tests.support.documents import texts
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Published answers to the prompts of AlpacaEval, ``MODEL.outputs.json``; tests that need them skip without.
+ALPACA_EVAL = Path(os.environ.get("PASTA_ALPACA_EVAL", ROOT.parent / "shared" / "data" / "alpaca_eval"))
+PIECES = [
+    "\n",
+    "\n\n",
+    "- ",
+    "* ",
+    "1. ",
+    "2. ",
+    "  - ",
+    "**Tea:** ",
+    "Tea: ",
+    "# ",
+    "```\n",
+    "| a |",
+    "One. Two. ",
+    "x",
+]
+
+
+def shown(answer: str, **options: Any) -> str:
+    """The annotated answer with ``[topic|`` and ``]`` for tags, which reads better."""
+    document = annotate_text(answer, SyntacticSection(**options))
+    assert render(document) == answer
+    text = to_text(document).replace("</async>", "]").replace('" tokens="10"/><async>', "|")
+    return text.replace('<promise topic="', "[").replace("<sync/>", "~")
+
+
+def test_items_after_their_titles() -> None:
+    answer = "Try:\n- Tea: it is hot.\n- **Iced coffee** is cold.\n\nEnjoy!"
+    assert (
+        shown(answer) == "Try:\n- Tea:[Tea| it is hot.]\n- **Iced coffee**[Iced coffee| is cold.]\n\nEnjoy!"
+    )
+
+
+def test_items_without_titles_are_named_by_their_first_words() -> None:
+    answer = "1. Boil the water in a pot.\n2. Stir."
+    assert shown(answer) == "1. [Boil the water in|Boil the water in a pot.]\n2. [Stir|Stir.]"
+
+
+def test_a_chunk_may_hold_its_marker_and_title() -> None:
+    assert shown("- Tea: hot.\n- Ice: cold.", head="chunk") == "[Tea|- Tea: hot.]\n[Ice|- Ice: cold.]"
+
+
+def test_what_belongs_to_an_item_is_in_its_chunk() -> None:
+    answer = "1. Tea: hot\n   and wet.\n\n   - green\n   - black\n\n2. Ice: cold."
+    expected = "1. Tea:[Tea| hot\n   and wet.\n\n   - green\n   - black]\n\n2. Ice:[Ice| cold.]"
+    assert shown(answer) == expected
+
+
+def test_paragraphs_between_numbers_belong_to_the_number_before() -> None:
+    answer = "1. **Tea**\n\nIt is hot.\n\n* green\n\n2. **Ice**\n\nIt is cold."
+    expected = "1. **Tea**[Tea|\n\nIt is hot.\n\n* green]\n\n2. **Ice**\n\nIt is cold."
+    assert shown(answer, paragraphs=False) == expected
+
+
+def test_lists_in_items_become_chunks_of_chunks_if_asked() -> None:
+    answer = "- Hot:\n  - tea: leaves\n  - coffee: beans\n- Cold:\n  - water\n  - ice"
+    expected = (
+        "- Hot:[Hot|\n  - tea:[tea| leaves]\n  - coffee:[coffee| beans]]\n"
+        "- Cold:[Cold|\n  - [water|water]\n  - [ice|ice]]"
+    )
+    assert shown(answer, max_depth=2) == expected
+
+
+def test_paragraphs_after_their_first_sentence() -> None:
+    answer = "Tea is made from leaves. It is hot.\n\nCoffee is made from beans. It is black."
+    expected = (
+        "Tea is made from leaves.[Tea is made from| It is hot.]\n\n"
+        "Coffee is made from beans.[Coffee is made from| It is black.]"
+    )
+    assert shown(answer) == expected
+
+
+def test_a_closing_paragraph_waits_if_asked() -> None:
+    answer = "- Tea: hot.\n- Ice: cold.\n\nSo they differ in warmth. Much."
+    assert "\n\n~So they differ in warmth. Much." in shown(answer, sync="conclusion")
+    assert "~" not in shown(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "One paragraph only. It has two sentences.",
+        "- a single item",
+        "```\n- code\n- code\n```",
+        "# A heading. Twice.\n\n| a. B | c |",
+        "- [ ",
+        "",
+    ],
+)
+def test_what_is_neither_list_nor_paragraphs_is_left_alone(answer: str) -> None:
+    assert "|" not in shown(answer).replace("| a. B | c |", "")
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(PIECES), texts), max_size=20).map("".join))
+def test_any_text_is_stripped_to_again(answer: str) -> None:
+    for options in (SyntacticSection(), SyntacticSection(head="chunk", max_depth=3, sync="conclusion")):
+        assert render(annotate_text(answer, options)) == answer
+
+
+def test_real_answers_are_stripped_to_again_and_most_have_chunks() -> None:
+    files = sorted(ALPACA_EVAL.glob("*.outputs.json"))
+    if not files:
+        pytest.skip(f"no answers in {ALPACA_EVAL}; set PASTA_ALPACA_EVAL")
+    answers = [record["output"] for file in files for record in json.loads(file.read_text(encoding="utf-8"))]
+    documents = [annotate_text(answer, SyntacticSection()) for answer in answers]
+    assert [render(document) for document in documents] == answers
+    assert sum(any(document.chunks()) for document in documents) > 0.6 * len(answers)
