@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
 _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
-    "step: cost of lanes; generate: against transformers; replay: a large random model"
+    "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
+    "replay: a large random model"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
 

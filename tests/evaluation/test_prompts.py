@@ -44,11 +44,12 @@ def test_a_count_draws_from_a_file_by_the_seed(tmp_path):
     assert drawn != read_prompts(PromptsSection(source, 5, seed=2))
 
 
-def test_a_stage_s_directory_is_read_whole(tmp_path):
+def test_an_annotate_stage_s_valid_records_are_read(tmp_path):
     output = StageOutput(tmp_path / "stage", "annotate", {"a": 1}, {})
     work = output.start()
-    write(work / "b-1.jsonl", user("two"))
-    write(work / "b-0.jsonl", user("one"))
+    write(work / "annotated-00001.jsonl", user("two"))
+    write(work / "annotated-00000.jsonl", user("one"))
+    write(work / "rejects-00000.jsonl", {"reason": "empty"})
     output.finish({}, "test")
     prompts = read_prompts(PromptsSection(str(tmp_path / "stage")))
     assert [p.messages[0]["content"] for p in prompts] == ["one", "two"]

@@ -23,6 +23,7 @@ from pasta.evaluation.lanes import LaneBench, lane_figures, lane_table
 from pasta.evaluation.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.evaluation.quality import family_table, fault_of, grades, quality_figures
 from pasta.evaluation.records import RecordFile, write_json
+from pasta.evaluation.sampling_bench import GROUPS, measure_groups, sampling_report
 from pasta.evaluation.settings import Settings
 from pasta.evaluation.speed import decode_pair, replay_figures, replay_pair, speed_figures
 from pasta.interpreter import Limits
@@ -30,12 +31,13 @@ from pasta.lang import to_text
 
 #: What one command runs. Speed decodes the same answers as accuracy, so ``all`` grades those.
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "all": ("speed", "random", "step", "generate", "replay"),
+    "all": ("speed", "random", "step", "generate", "sampling", "replay"),
     "accuracy": ("accuracy", "random"),
     "speed": ("speed",),
     "step": ("step",),
     "generate": ("generate",),
     "replay": ("replay",),
+    "sampling": ("sampling",),
 }
 _STEP_TARGETS = {"shipped": 1.5, "large": 1.10}
 _GENERATE_TARGETS = {"shipped": 1.3, "large": 1.1}
@@ -220,6 +222,15 @@ class Benchmark:
                 generate_figures(records, size, label, _GENERATE_TARGETS[size]),
                 {f"Sequential decoding, {label}": generate_table(records)},
             )
+
+    def _sampling(self, report: Report) -> None:
+        self._use_threads("shipped")
+        tokens = self.settings.max_tokens
+        file = self._open("sampling", self._identity("shipped") | {"groups": GROUPS, "max_tokens": tokens})
+        progress = self._progress("sampling", GROUPS, len(file))
+        if len(file) < GROUPS:
+            measure_groups(file, self._pasta, tokens, progress)
+        report.add(*sampling_report([*file.records.values()], self._label("shipped")))
 
     def _replay(self, report: Report) -> None:
         settings, label = self.settings, self._label("large")

@@ -58,7 +58,8 @@ def _read_files(source: Path) -> Iterator[Prompt]:
     if source.is_dir():
         if read_manifest(source) is None:
             raise UserError(f"prompts.source: {source}: holds no finished stage (no manifest.json)")
-        files = sorted(source.glob("*.jsonl"))
+        # An annotate stage keeps its rejects beside the records that are valid.
+        files = sorted(source.glob("annotated-*.jsonl")) or sorted(source.glob("*.jsonl"))
     for file in files:
         try:
             text = file.read_text(encoding="utf-8")

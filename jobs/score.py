@@ -1,0 +1,176 @@
+"""Score sampled candidates and pair the best with the worst of each prompt:
+
+    python -m jobs.score --config configs/score/atlas.yaml
+
+First a judge rates every candidate (an actor pool; verdicts are kept, whatever becomes of the run), then scores and
+pairs are written. The same command again goes on where it stopped; another ``quality_weight`` uses the same verdicts.
+Single keys are set with ``--set quality_weight=inf``; ``--restart`` scores anew, from the verdicts that are there;
+``--rejudge`` forgets them too.
+"""
+
+import argparse
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jobs.cluster import code_version
+from jobs.pool import Work, run_shards
+from pasta.config import fingerprint, load_config, to_dict
+from pasta.entrypoint import run_main
+from pasta.errors import UserError
+from pasta.evaluation.judges import judge_records
+from pasta.evaluation.judges.config import JudgeSection
+from pasta.evaluation.judges.make import check_judge, make_judge
+from pasta.evaluation.sampling import Record
+from pasta.evaluation.score_stage import JudgeProgress, write_scores
+from pasta.evaluation.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs
+from pasta.evaluation.shards import done_shards, read_shard, read_stage, write_shard
+from pasta.stages import StageOutput, input_fingerprint
+from pasta.tracking import Tracker, start_tracker
+
+CONFIG = ScoreConfig
+VERDICTS = "verdicts"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m jobs.score", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--config", type=Path, required=True, help="a YAML file such as configs/score/atlas.yaml"
+    )
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--restart", action="store_true", help="score anew, from the verdicts that are there")
+    parser.add_argument("--rejudge", action="store_true", help="forget the verdicts too")
+    parser.add_argument(
+        "--address", default=None, help="address of a running Ray cluster; by default a local one"
+    )
+    arguments = parser.parse_args()
+    config = load_config(arguments.config, ScoreConfig, arguments.overrides)
+    if arguments.rejudge:
+        judgements(config, restart=True)
+    return run(config, restart=arguments.restart or arguments.rejudge, address=arguments.address)
+
+
+def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
+    """The stage on disk. Raises UserError for samples or a judge that cannot be used."""
+    check_judge(config.judge)
+    read_stage(config.samples, "sample", "samples", "samples")
+    # What a score depends on; where verdicts are kept and how they are made is no part of it.
+    values = {
+        "judge": config.judge.identity(),
+        "quality_weight": config.weight,
+        "min_gap": config.min_gap,
+    }
+    inputs = {"samples": config.samples.absolute()} | _reward_input(config.judge)
+    return StageOutput(config.output_dir.absolute(), "score", values, inputs, restart=restart)
+
+
+def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
+    """The verdicts on disk: a stage of their own, named after samples and judge."""
+    read_stage(config.samples, "sample", "samples", "samples")
+    inputs = {"samples": config.samples.absolute()} | _reward_input(config.judge)
+    values = {"judge": config.judge.identity()}
+    read = {name: input_fingerprint(name, path) for name, path in inputs.items()}
+    place = config.judgements_dir.absolute() / fingerprint(values | read)[:16]
+    return StageOutput(place, "judge", values, inputs, restart=restart)
+
+
+def run(config: ScoreConfig, *, restart: bool = False, address: str | None = None) -> int:
+    """Judge and score, and leave ``scores-*.jsonl``, ``pairs.jsonl`` and a manifest in ``config.output_dir``."""
+    output = stage(config, restart=restart)
+    if output.is_done:
+        print(
+            f"{config.name}: nothing to do: {config.output_dir} has this configuration (--restart scores again)"
+        )
+        return 0
+    verdicts = judgements(config)
+    api_key = None if verdicts.is_done else read_key(config.judge)
+    _, samples = read_stage(config.samples, "sample", "samples", "samples")
+    run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
+    tracker = start_tracker(
+        config.tracking, run_dir=run_dir, name=config.name, job="score", config=to_dict(config)
+    )
+    try:
+        if not verdicts.is_done:
+            _judge(config, verdicts, samples, api_key, tracker, address)
+        figures, histogram = write_scores(
+            samples, verdicts.output_dir, output.start(), weight=config.weight, min_gap=config.min_gap
+        )
+        assert verdicts.manifest is not None
+        figures |= {k: v for k, v in verdicts.manifest.figures.items() if k.startswith("judge_")}
+        print(f"{config.name}: {counts_line(figures)}", flush=True)
+        tracker.summary({f"score/{key}": value for key, value in figures.items()})
+        if histogram:
+            tracker.table("score/histogram", ["low", "high", "count"], histogram)
+        if not figures["pairs"]:
+            raise UserError(no_pairs(figures, config.samples))
+        output.finish(figures, code_version())
+    except KeyboardInterrupt:
+        print(f"{config.name}: the same command goes on from the verdicts that are there", file=sys.stderr)
+        raise
+    finally:
+        tracker.finish()
+    print(f"{config.name}: scores and {PAIRS_FILE} written to {config.output_dir}")
+    return 0
+
+
+def read_key(judge: JudgeSection) -> str | None:
+    """The endpoint's key from the environment. Raises UserError if its variable is not set."""
+    if judge.teacher is None or (name := judge.teacher.endpoint.api_key_env) is None:
+        return None
+    if not (key := os.environ.get(name)):
+        raise UserError(
+            f"judge.teacher.endpoint.api_key_env: {name} is not set; export it, or say null if no key is needed"
+        )
+    return key
+
+
+def _judge(
+    config: ScoreConfig,
+    verdicts: StageOutput,
+    samples: list[Path],
+    api_key: str | None,
+    tracker: Tracker,
+    address: str | None,
+) -> None:
+    work_dir = verdicts.start()
+    done = done_shards(work_dir, VERDICTS)
+    left = {n: path for n, path in enumerate(samples) if n not in done}
+    found = [record for n in sorted(done) for record in read_shard(work_dir / f"{VERDICTS}-{n:05d}.jsonl")]
+    progress = JudgeProgress(config.name, len(samples), len(done), found, tracker)
+
+    def finished(number: int, result: tuple[list[Record], dict[str, float]]) -> None:
+        records, usage = result
+        write_shard(work_dir, VERDICTS, number, records)
+        progress.add(records, usage)
+
+    make = partial(_make, config.judge, work_dir, api_key)
+    run_shards(make, left, finished, config.workers, address)
+    verdicts.finish(progress.figures(), code_version())
+
+
+def _make(section: JudgeSection, work_dir: Path, api_key: str | None) -> Work:
+    """On a worker: the judge, made once; then a shard's verdicts, and what they took."""
+    judge = make_judge(section, work_dir, api_key)
+    before: dict[str, float] = {}
+
+    def work(path: Path) -> tuple[list[Record], dict[str, float]]:
+        records = judge_records(judge, read_shard(path))
+        usage = judge.usage()
+        spent = {key: value - before.get(key, 0.0) for key, value in usage.items()}
+        before.update(usage)
+        return records, spent
+
+    return work
+
+
+def _reward_input(judge: JudgeSection) -> dict[str, Any]:
+    if judge.reward is None:
+        return {}
+    source = Path(judge.reward.model)
+    return {"judge.reward.model": str(source.absolute()) if source.is_dir() else judge.reward.model}
+
+
+if __name__ == "__main__":
+    run_main(main)

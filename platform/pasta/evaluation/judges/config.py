@@ -1,0 +1,69 @@
+"""What a judge is told: the ``judge`` section of ``configs/score/*.yaml``."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pasta.config import to_dict
+from pasta.data.endpoint import EndpointSection
+from pasta.engine.loading import resolve_dtype
+
+Kind = Literal["grader", "teacher", "reward"]
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherSection:
+    """The pairwise judge. ``max_tokens`` bounds its verdict; one out of format is asked for again ``format_retries``
+    times. ``logprobs: auto`` weighs verdicts by token probabilities unless the endpoint refuses to give them."""
+
+    endpoint: EndpointSection
+    max_tokens: int = 8
+    temperature: float = 0.0
+    logprobs: Literal["auto", "never"] = "auto"
+    format_retries: int = 2
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens {self.max_tokens}: expected a positive integer")
+        if self.format_retries < 0:
+            raise ValueError(f"format_retries {self.format_retries}: expected 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSection:
+    """A sequence classifier with one output and a chat template. ``max_length`` is the longest prompt with answer, in
+    its tokens (a longer one is invalid, never cut); by default what the model has positions for."""
+
+    model: str
+    dtype: str = "bfloat16"
+    device: str = "auto"
+    batch_size: int = 8
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        resolve_dtype(self.dtype)
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size {self.batch_size}: expected a positive integer")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSection:
+    """``grader`` (atlas prompts, exact), ``teacher`` (an LLM compares with the twin's answer), or ``reward``."""
+
+    kind: Kind
+    teacher: TeacherSection | None = None
+    reward: RewardSection | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("teacher", "reward"):
+            if (self.kind == name) != (getattr(self, name) is not None):
+                raise ValueError(f"{name}: expected a section of this name with kind: {name}, and only then")
+
+    def identity(self) -> dict[str, Any]:
+        """What its verdicts depend on: not where an endpoint is, how fast it is asked, or what it costs."""
+        values: dict[str, Any] = to_dict(self)
+        if self.teacher is not None:
+            endpoint = values["teacher"]["endpoint"]
+            values["teacher"]["endpoint"] = {key: endpoint[key] for key in ("model", "extra_body")}
+        if self.reward is not None:
+            del values["reward"]["batch_size"], values["reward"]["device"]
+        return values

@@ -1,0 +1,159 @@
+"""The score job as a user runs it: an endpoint that fails half-way, verdicts used again, and mistakes."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs import score
+from pasta.config import load_config
+from pasta.data.pairs import pairs_file, read_pairs
+from pasta.entrypoint import run_main
+from pasta.evaluation.scoring import ScoreConfig
+from pasta.stages import StageOutput, read_manifest
+from tests.support.endpoint import EndpointServer, completion, endpoint_server
+from tests.support.samples import record, sample_stage, tasks, variations
+from tests.support.service import command, save_tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+KEY = "key-that-belongs-into-no-file"
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    """A stage over four prompts with three answers each, in shards of two."""
+    if not (folder / "samples").exists():
+        sample_stage(folder / "samples", [record(task, variations(task)) for task in tasks(4)])
+    config: dict[str, Any] = {
+        "name": "tiny-score",
+        "output_dir": str(folder / "scores"),
+        "judgements_dir": str(folder / "judgements"),
+        "run_dir": str(folder / "runs"),
+        "samples": str(folder / "samples"),
+        "judge": {"kind": "grader"},
+        "quality_weight": 4,
+        "workers": {"num_workers": 1, "use_gpu": False},
+    }
+    path = folder / "score.yaml"
+    path.write_text(yaml.safe_dump(config | changes))
+    return path
+
+
+def teacher(server: EndpointServer, **values: Any) -> dict[str, Any]:
+    endpoint = {
+        "base_url": server.url,
+        "model": "judge",
+        "api_key_env": "JUDGE_KEY",
+        "concurrency": 1,
+        **values,
+    }
+    return {"kind": "teacher", "teacher": {"endpoint": endpoint}}
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(tmp_path):
+    def answer(body, number):
+        return (401, {}) if number == 5 else completion("A")
+
+    with endpoint_server(answer) as server:
+        path = write_config(tmp_path, judge=teacher(server))
+        arguments = ("-m", "jobs.score", "--config", path)
+        with command(*arguments, log=tmp_path / "1.log", JUDGE_KEY=KEY) as job:
+            assert job.process.wait(300) == 2, job.output
+            errors = [line for line in job.output.splitlines() if line.startswith("error: ")]
+            assert len(errors) == 1
+            assert "refused the key in JUDGE_KEY (HTTP 401); check it" in errors[0]
+        assert not (tmp_path / "scores").exists()
+        with command(*arguments, log=tmp_path / "2.log", JUDGE_KEY=KEY) as job:
+            assert job.process.wait(300) == 0, job.output
+            assert "judged 2/2 shards  0 of 12 verdicts invalid" in job.output
+            assert "4 pairs of 4 prompts" in job.output
+        # Two of a prompt's three answers are the twin's own text: the third takes two requests. And the 401.
+        assert len(server.requests) == 4 * 2 + 1
+    pairs = list(read_pairs(pairs_file(tmp_path / "scores")))
+    assert len(pairs) == 4
+    manifest = read_manifest(tmp_path / "scores")
+    assert manifest is not None
+    assert manifest.figures["pairs"] == 4
+    assert manifest.figures["judge_verdicts"] == 12
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()]
+
+    # The server is gone: with another weight the verdicts that are there are used.
+    other = tmp_path / "other"
+    arguments = (*arguments, "--set", "quality_weight=1", "--set", f"output_dir={other}")
+    with command(*arguments, log=tmp_path / "3.log") as job:
+        assert job.process.wait(300) == 0, job.output
+    assert len(list(read_pairs(pairs_file(other)))) == 4
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a mistake leaves on stderr, before any worker starts."""
+    monkeypatch.setattr(sys, "argv", ["jobs.score", *arguments])
+    monkeypatch.setattr(score, "run_shards", lambda *_: pytest.fail("workers were started"))
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    with pytest.raises(SystemExit) as error:
+        run_main(score.main)
+    assert error.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "judge", "api_key_env": "JUDGE_KEY"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"quality_wieght": 1}, "unknown key 'quality_wieght'"),
+        ({"samples": "./gone"}, "samples: gone: holds no finished stage; run the sample stage first"),
+        (
+            {"judge": {"kind": "teacher", "teacher": {"endpoint": ENDPOINT}}},
+            "judge.teacher.endpoint.api_key_env: JUDGE_KEY is not set; export it",
+        ),
+        (
+            {"judge": {"kind": "teacher", "teacher": {"endpoint": ENDPOINT}}, "workers": {"num_workers": 2}},
+            "workers.num_workers 2: expected 1 with judge.kind: teacher",
+        ),
+        (
+            {"judge": {"kind": "reward", "reward": {"model": "./gone"}}},
+            "judge.reward.model: ./gone: no model can be read there",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_before_any_worker_starts(tmp_path, monkeypatch, capsys, changes, expected):
+    path = write_config(tmp_path, **changes)
+    assert expected in fail(monkeypatch, capsys, "--config", str(path))
+    assert not (tmp_path / "scores").exists()
+    assert not (tmp_path / "judgements").exists()
+
+
+def test_a_model_without_a_reward_head_is_refused_before_any_worker_starts(tmp_path, monkeypatch, capsys):
+    model = save_tiny_model(tmp_path / "causal")
+    path = write_config(tmp_path, judge={"kind": "reward", "reward": {"model": str(model)}})
+    assert "expected a sequence classifier with one" in fail(monkeypatch, capsys, "--config", str(path))
+
+
+def test_another_stage_s_output_is_refused(tmp_path, monkeypatch, capsys):
+    output = StageOutput(tmp_path / "samples", "annotate", {"a": 1}, {})
+    output.start()
+    output.finish({}, "test")
+    line = fail(monkeypatch, capsys, "--config", str(write_config(tmp_path)))
+    assert "holds stage 'annotate', expected 'sample'" in line
+
+
+def test_weight_and_judge_decide_the_stage_and_its_judge_alone_the_verdicts(tmp_path):
+    path = write_config(tmp_path)
+    four, one = (load_config(path, ScoreConfig, [f"quality_weight={weight}"]) for weight in (4, 1))
+    workers = load_config(path, ScoreConfig, ["workers.threads=3", "name=other"])
+    assert score.stage(four).identity != score.stage(one).identity
+    assert score.stage(four).identity == score.stage(workers).identity
+    assert score.judgements(four).output_dir == score.judgements(one).output_dir
+
+
+@pytest.mark.parametrize("name", ["atlas", "teacher", "reward"])
+def test_the_shipped_configurations_are_valid(name):
+    config = load_config(ROOT / "configs" / "score" / f"{name}.yaml", ScoreConfig)
+    assert config.weight == 4
