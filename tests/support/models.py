@@ -5,6 +5,7 @@ import functools
 from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
+    GemmaConfig,
     LlamaConfig,
     MistralConfig,
     PretrainedConfig,
@@ -41,6 +42,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
         sliding_window=WINDOW,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
+    "gemma": GemmaConfig(**SMALL, head_dim=8),
     "gemma2": Gemma2Config(**SMALL, **SLIDING),
     "gemma3": Gemma3TextConfig(
         **SMALL, **SLIDING, layer_types=["sliding_attention", "full_attention", "sliding_attention"]

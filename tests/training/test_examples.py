@@ -1,13 +1,16 @@
 """What a training example says of an annotated answer, and what its sequential twin says."""
 
+import copy
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta.data.linearise import make_example
+from pasta.data.linearise import encode_messages, make_example
 from pasta.interpreter import IGNORE, TokenKind
-from pasta.lang import Codec, Document, render
+from pasta.lang import Codec, CodecError, Document, render
 from tests.support.documents import documents, random_document
-from tests.support.tokenizers import byte_level
+from tests.support.tokenizers import TEMPLATE, byte_level
 
 CODEC = Codec(byte_level())
 MESSAGES = [{"role": "user", "content": "Say <sync/> twice."}]
@@ -46,3 +49,22 @@ def test_loss_covers_the_response_only(seed: int, mode: str) -> None:
     assert example.shift_labels[len(PROMPT) - 1] != IGNORE
     assert example.shift_labels.count(CODEC.eos_id) == 1
     assert CODEC.control.async_open not in example.shift_labels
+
+
+def test_a_system_message_leads_the_user_s_where_the_template_takes_none() -> None:
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.chat_template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TEMPLATE
+    )
+    codec = Codec(tokenizer)
+    messages = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+    joined = [{"role": "user", "content": f"Be brief.\n\n{MESSAGES[0]['content']}"}]
+    assert encode_messages(codec, messages) == codec.encode_prompt(joined)
+    assert encode_messages(CODEC, messages) == CODEC.encode_prompt(messages)
+
+
+def test_messages_that_a_template_refuses_otherwise_are_an_error() -> None:
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.chat_template = "{{ raise_exception('never') }}"
+    with pytest.raises(CodecError, match="never"):
+        encode_messages(Codec(tokenizer), MESSAGES)

@@ -1,5 +1,6 @@
 """Data sets are made once, whole or not at all, and mistakes in them are named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,26 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no annotated answers"):
         prepare(config, tmp_path / "data")
     assert not list((tmp_path / "data").iterdir())
+
+
+def test_a_stage_directory_s_shards_are_one_data_set(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    lines = Path(config.data.source).read_text().splitlines()
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    for number, part in enumerate((lines[:40], lines[40:])):
+        (stage / f"annotated-{number:05}.jsonl").write_text("\n".join(part) + "\n")
+    (stage / "rejects-00000.jsonl").write_text("not data\n")
+    whole = prepare_data(config.data, byte_level(), tmp_path / "data")
+    parts = prepare_data(replace(config.data, source=str(stage)), byte_level(), tmp_path / "data")
+    rows = [load_from_disk(str(prepared.path / "train"))["input_ids"] for prepared in (whole, parts)]
+    assert list(rows[0]) == list(rows[1])
+
+
+def test_a_directory_without_shards_is_refused(tmp_path: Path) -> None:
+    options = DataSection(source=str(tmp_path), mode="pasta", row_length=64, max_length=64)
+    with pytest.raises(UserError, match=r"no annotated-\*.jsonl in it"):
+        prepare_data(options, byte_level(), tmp_path / "data")
 
 
 def test_an_unknown_family_in_a_mixture_is_refused(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 1
 SHARD_DOCUMENTS = 5000
+SHARDS = "annotated-*.jsonl"
 MAX_SHARDS = 10_000
 Annotated = tuple[Messages, Document]
 
@@ -123,6 +124,22 @@ def atlas_dataset(
             example = make_example(codec, messages, document, form)
             if len(example) <= max_length:
                 yield example
+
+
+def data_files(source: Path) -> list[Path]:
+    """The JSONL files of ``source``: itself, or the shards in a stage directory that jobs.annotate has made.
+
+    Raises UserError if there are none.
+    """
+    if not source.is_dir():
+        return [source]
+    files = sorted(source.glob(SHARDS))
+    if not files:
+        raise UserError(
+            f"data.source: {source}: no {SHARDS} in it; expected a stage directory of jobs.annotate, a JSONL file "
+            "or 'atlas'"
+        )
+    return files
 
 
 def read_jsonl(path: Path) -> Iterator[Annotated]:
@@ -229,7 +246,9 @@ def _write(
             tasks = _atlas_annotated(options.seed, options.eval_documents, codec, "heldout", None)
             held_out = _Counter(tasks, codec, options)
     else:
-        documents = list(itertools.islice(read_jsonl(Path(options.source)), options.documents))
+        files = data_files(Path(options.source))
+        read = itertools.chain.from_iterable(read_jsonl(path) for path in files)
+        documents = list(itertools.islice(read, options.documents))
         if not documents:
             raise UserError(f"data.source: {options.source}: no annotated answers in it")
         cut = max(len(documents) - options.eval_documents, 1)
@@ -341,7 +360,10 @@ def _fingerprint(options: DataOptions, tokenizer: Any) -> str:
         values["world"] = _tree_digest(Path(atlas.__file__).parent)
     else:
         try:
-            values["content"] = hashlib.sha256(Path(options.source).read_bytes()).hexdigest()
+            digest = hashlib.sha256()
+            for path in data_files(Path(options.source)):
+                digest.update(path.read_bytes())
+            values["content"] = digest.hexdigest()
         except OSError:
             raise UserError(
                 f"data.source: {options.source}: no such file; expected 'atlas' or a JSONL file"

@@ -13,7 +13,7 @@ from pasta.errors import UserError
 from pasta.lang import Codec, CodecError
 
 #: ``model_type`` of the families whose masks, positions and cache are tested against their own forward.
-SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text")
+SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
 #: Parameters below which a forward on a CPU is bound by per-op overhead, above it by reading the weights.
 SMALL_MODEL = 60_000_000
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -8,9 +8,24 @@ from typing import Any
 import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from pasta.interpreter import TokenKind
 from pasta.tracking import Tracker
 
+#: What each kind of target is called in the name of its loss.
+KIND_NAMES = {
+    TokenKind.TEXT: "text",
+    TokenKind.PROMISE: "promise",
+    TokenKind.TOPIC: "topic",
+    TokenKind.ESTIMATE: "estimate",
+    TokenKind.CLOSE: "promise_end",
+    TokenKind.ASYNC_CLOSE: "async_end",
+    TokenKind.SYNC: "sync",
+    TokenKind.EOS: "end",
+}
+
+#: What the trainers log → the name under which it is tracked. All losses are in nats.
 LOGGED = {
+    # Supervised and preference runs; token_accuracy and entropy where TRL's fused head reports them.
     "loss": "train/loss",
     "grad_norm": "train/grad_norm",
     "learning_rate": "train/learning_rate",
@@ -18,6 +33,28 @@ LOGGED = {
     "entropy": "train/entropy",
     "eval_loss": "eval/loss",
     "eval_mean_token_accuracy": "eval/token_accuracy",
+    # Supervised runs: held-out loss by kind of target.
+    **{f"eval_loss_{kind}": f"eval/loss_{kind}" for kind in KIND_NAMES.values()},
+    # Supervised runs with data.eval_answers: the share of generated answers that are well-formed, the geometric mean
+    # of their tokens without tags over their critical path, and their mean number of threads. The answers themselves
+    # are the table eval/examples.
+    "eval_well_formed": "eval/well_formed",
+    "eval_speedup": "eval/speedup",
+    "eval_threads": "eval/threads",
+    # Preference runs, means over pairs: β times the log-ratio that the better answer has over the worse (margin; 0.5
+    # is what BoNBoN aims at), each one's own (reward), summed log-probabilities, and how often the margin is positive.
+    **{
+        f"{prefix}{key}": f"{prefix.removesuffix('_') or 'train'}/{name}"
+        for prefix in ("", "eval_")
+        for key, name in {
+            "rewards/margins": "margin",
+            "rewards/accuracies": "preference_accuracy",
+            "rewards/chosen": "reward_chosen",
+            "rewards/rejected": "reward_rejected",
+            "logps/chosen": "logp_chosen",
+            "logps/rejected": "logp_rejected",
+        }.items()
+    },
 }
 
 
@@ -75,8 +112,17 @@ class ProgressReporter(TrainerCallback):
                 f"{figures['train/tokens_per_second']:,.0f} tokens/s",
                 f"eta {eta / 60:.1f} min",
             ]
+            if "train/margin" in figures:
+                parts.append(f"margin {figures['train/margin']:+.4f}")
         if "eval/loss" in figures:
             parts.append(f"held-out loss {figures['eval/loss']:.4f}")
+        kinds = [name for name in figures if name.startswith("eval/loss_")]
+        if kinds:
+            parts.append("held-out loss by kind:")
+            parts += [f"{name.removeprefix('eval/loss_')} {figures[name]:.4f}" for name in kinds]
+        if "eval/speedup" in figures:
+            parts.append(f"answers well-formed {figures['eval/well_formed']:.0%}")
+            parts.append(f"speedup {figures['eval/speedup']:.2f}")
         return "  ".join(parts)
 
 

@@ -1,0 +1,169 @@
+"""What a model writes on held-out prompts while it trains: how much of it is well-formed, and how parallel it is."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from pasta.data.linearise import without_tags
+from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, Result
+from pasta.errors import UserError
+from pasta.interpreter import IGNORE, ConstraintError, Limits, linearise
+from pasta.lang import Codec, parse, to_text
+
+#: Columns of the table of examples, in order.
+COLUMNS = (
+    "prompt",
+    "answer",
+    "expected",
+    "well_formed",
+    "threads",
+    "tokens",
+    "critical_path",
+    "speedup",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """One held-out document: token ids of its prompt, and of its answer in storage order with end-of-text."""
+
+    prompt_ids: list[int]
+    response_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One generated answer, as a row of ``COLUMNS``.
+
+    ``speedup`` is the number of tokens of the answer's own text (tags left out, end-of-text counted) over its
+    critical path: what the threads save against writing the same text sequentially.
+    """
+
+    prompt: str
+    answer: str
+    expected: str
+    well_formed: bool
+    threads: int
+    tokens: int
+    critical_path: int
+    speedup: float
+
+
+def documents_of(rows: Sequence[Mapping[str, Any]], count: int) -> list[HeldOut]:
+    """The first ``count`` documents of packed rows, taken apart again."""
+    return list(islice((document for row in rows for document in _unpacked(row)), count))
+
+
+def generate_answers(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Sequence[HeldOut],
+    *,
+    max_tokens: int,
+    parallel: bool,
+    num_slots: int = 4,
+) -> list[Answer]:
+    """Greedy answers to the documents' prompts, ``num_slots`` at a time, from a model as it is in memory.
+
+    Leaves the model in the mode (training or evaluation) in which it was.
+    """
+    if not documents:
+        return []
+    codec = Codec(tokenizer)
+    longest = max(len(document.prompt_ids) for document in documents)
+    config = EngineConfig(
+        num_slots=min(num_slots, len(documents)), slot_tokens=longest + max_tokens + 8, trace_forward=False
+    )
+    limits = Limits(max_tokens=max_tokens, max_chunk_tokens=max_tokens)
+    was_training = model.training
+    model.eval()
+    try:
+        loaded = LoadedModel(model, tokenizer, codec, "in training", num_parameters=0)
+        engine = Engine(loaded, config)
+        ids = [
+            engine.submit(Request(prompt_ids=document.prompt_ids, limits=limits, parallel=parallel))
+            for document in documents
+        ]
+        results: dict[str, Result] = {}
+        with torch.no_grad():
+            while len(results) < len(ids):
+                for event in engine.step():
+                    if isinstance(event, DoneEvent):
+                        assert event.result is not None, "nothing is cancelled"
+                        results[event.request_id] = event.result
+    finally:
+        model.train(was_training)
+    return [
+        _answer(codec, document, results[request_id])
+        for document, request_id in zip(documents, ids, strict=True)
+    ]
+
+
+def figures_of(answers: Sequence[Answer]) -> dict[str, float]:
+    """``well_formed`` (share), ``speedup`` (geometric mean) and ``threads`` (mean) of generated answers."""
+    if not answers:
+        return {}
+    return {
+        "well_formed": sum(answer.well_formed for answer in answers) / len(answers),
+        "speedup": math.exp(sum(math.log(answer.speedup) for answer in answers) / len(answers)),
+        "threads": sum(answer.threads for answer in answers) / len(answers),
+    }
+
+
+def table_rows(answers: Sequence[Answer]) -> list[list[Any]]:
+    """Rows of ``COLUMNS``."""
+    return [[asdict(answer)[column] for column in COLUMNS] for answer in answers]
+
+
+def _unpacked(row: Mapping[str, Any]) -> Iterator[HeldOut]:
+    first = 0
+    for count in row["num_segments"]:
+        places = [i for i, segment in enumerate(row["segment_ids"]) if first <= segment < first + count]
+        first += count
+        ids = [row["input_ids"][i] for i in places]
+        targets = [row["shift_labels"][i] for i in places]
+        given = next(i for i, target in enumerate(targets) if target != IGNORE) + 1
+        yield HeldOut(ids[:given], ids[given:])
+
+
+def _answer(codec: Codec, document: HeldOut, result: Result) -> Answer:
+    ids = list(result.response_ids)
+    plain = [token for token in without_tags(codec, ids) if token not in codec.eos_ids]
+    # A model at the start of its training may write nothing but tags.
+    speedup = (len(plain) + 1) / max(result.critical_path, 1)
+    return Answer(
+        prompt=codec.decode_text([i for i in document.prompt_ids if i not in codec.special_ids]),
+        answer=_text(codec, ids),
+        expected=_text(codec, document.response_ids),
+        well_formed=_is_well_formed(codec, ids),
+        threads=len(result.trace.threads),
+        tokens=len(ids),
+        critical_path=result.critical_path,
+        speedup=speedup,
+    )
+
+
+def _text(codec: Codec, response_ids: Sequence[int]) -> str:
+    """The answer in text form; what was cut off in the middle as far as it can be read."""
+    ids = [token for token in response_ids if token not in codec.eos_ids]
+    try:
+        return to_text(codec.decode(ids))
+    except UserError:
+        return codec.decode_text(without_tags(codec, ids))
+
+
+def _is_well_formed(codec: Codec, ids: Sequence[int]) -> bool:
+    """Whether an answer ended by itself and is one document that survives printing and parsing."""
+    if not ids or ids[-1] not in codec.eos_ids:
+        return False
+    try:
+        document = codec.decode(ids[:-1])
+        linearise(codec.grammar, [0], [*ids[:-1], codec.eos_id])
+        return parse(to_text(document)) == document
+    except (UserError, ConstraintError, ValueError):
+        return False
