@@ -66,6 +66,15 @@ class AnnotateConfig:
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished shard, by whom (process id), and when (seconds since the epoch)."""
+
+    result: ShardResult
+    worker: int
+    time: float
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jobs.annotate", description=__doc__.split("\n")[0])
     parser.add_argument(
@@ -112,8 +121,8 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     )
     try:
         begun = time.monotonic()
-        for result in _annotate(config, todo, directory, api_key, address) if todo else ():
-            results[result.index] = result
+        for finished in annotate_shards(config, todo, directory, api_key, address) if todo else ():
+            results[finished.result.index] = finished.result
             _report(config, results, len(shards), time.monotonic() - begun, len(todo), tracker)
         teacher = config.data.teacher
         prices = (teacher.endpoint.price_read, teacher.endpoint.price_written) if teacher else None
@@ -153,14 +162,17 @@ def _api_key(config: AnnotateConfig) -> "_Secret | None":
     return _Secret(value)
 
 
-def _annotate(
+def annotate_shards(
     config: AnnotateConfig,
     shards: Sequence[Shard],
     directory: Path,
-    api_key: "_Secret | None",
-    address: str | None,
-) -> Iterator[ShardResult]:
-    """Results of shards as Ray Data's workers finish them. Raises UserError with a worker's own message."""
+    api_key: "_Secret | None" = None,
+    address: str | None = None,
+) -> Iterator[Finished]:
+    """Shards as Ray Data's workers finish them; ``directory`` holds the tokenizer and gets the files.
+
+    Raises UserError with a worker's own message.
+    """
     num_workers = min(config.workers.num_workers, len(shards))
     with ray_cluster(address, num_workers, dashboard=False):
         # Ray is imported after its environment is set.
@@ -180,7 +192,7 @@ def _annotate(
         for row in data.iter_rows():
             if row["error"]:
                 raise UserError(row["error"])
-            yield ShardResult.of(json.loads(row["result"]))
+            yield Finished(ShardResult.of(json.loads(row["result"])), row["worker"], row["time"])
 
 
 class _Worker:
@@ -204,15 +216,16 @@ class _Worker:
         key = api_key.value if api_key is not None else None
         self._annotator = make_annotator(config.data, self._validator, num_workers=num_workers, api_key=key)
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, str]:
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         shard = self._shards[int(row["shard"])]
         try:
             result = annotate_shard(
                 shard, self._config.data.source, self._annotator, self._validator, self._directory
             )
         except UserError as error:  # Ray would bury its message in stack traces
-            return {"result": "", "error": str(error)}
-        return {"result": json.dumps(result.to_dict()), "error": ""}
+            return {"result": "", "error": str(error), "worker": os.getpid(), "time": time.time()}
+        finished = json.dumps(result.to_dict())
+        return {"result": finished, "error": "", "worker": os.getpid(), "time": time.time()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -1,0 +1,94 @@
+"""How many records a second are annotated by pattern, and how that grows with Ray Data workers:
+
+    python -m jobs.benchmark_annotate --workers 1,2
+
+By default over answers of the atlas; ``--source`` takes what ``source.path`` of ``jobs.annotate`` does.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from jobs.annotate import TOKENIZER, AnnotateConfig, Finished, WorkersSection, annotate_shards
+from pasta.data.annotate.config import AnnotationSections
+from pasta.data.sources import ATLAS, SourceSection, plan_shards
+from pasta.data.tokenizers import find_tokenizer
+from pasta.entrypoint import run_main
+from pasta.errors import UserError
+from pasta.evaluation.figures import Figure, figures_table
+from pasta.evaluation.machine import describe_machine
+from pasta.evaluation.records import write_json
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m jobs.benchmark_annotate", description=__doc__)
+    add = parser.add_argument
+    add("--source", default=ATLAS, help="answers to annotate (atlas)")
+    add("--records", type=int, default=4000, help="how many (4000)")
+    add("--shard-records", type=int, default=100, help="records a shard (100)")
+    add("--workers", default="1,2", help="numbers of workers (1,2)")
+    add("--out", type=Path, default=Path("runs/benchmark/annotate.json"), help="the JSON file to write")
+    options = parser.parse_args(arguments)
+    try:
+        workers = [int(number) for number in options.workers.split(",")]
+        source = SourceSection(
+            options.source, records=options.records, seed=0 if options.source == ATLAS else None
+        )
+        sections = AnnotationSections(source, "syntactic", shard_records=options.shard_records)
+        counts = [WorkersSection(number) for number in workers]
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    figures: list[Figure] = []
+    for section in counts:
+        figures.append(_measure(AnnotateConfig("benchmark", options.out, sections, workers=section)))
+        print(figures_table(figures[-1:]), flush=True)
+    if len(figures) > 1:
+        growth = figures[-1].value / figures[0].value
+        label = f"annotation, {workers[-1]} workers over {workers[0]}"
+        figures.append(Figure("annotate.growth", label, growth, note="ratio of records a second"))
+    write_json(
+        options.out,
+        {
+            "machine": describe_machine(torch.device("cpu")),
+            "source": options.source,
+            "records": options.records,
+            "figures": [figure.to_dict() for figure in figures],
+        },
+    )
+    print(f"{figures_table(figures)}\n\nwritten to {options.out}")
+    return 0
+
+
+def _measure(config: AnnotateConfig) -> Figure:
+    """Records a second while all workers are busy: Ray's start is not the annotator's."""
+    shards = plan_shards(config.data.source, config.data.shard_records)
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        find_tokenizer(config.data.tokenizer).save_pretrained(directory / TOKENIZER)
+        rate, counted = steady_rate([*annotate_shards(config, shards, directory)], config.workers.num_workers)
+    number = config.workers.num_workers
+    label = f"annotation by pattern, records a second, {number} worker{'s' if number > 1 else ''}"
+    return Figure(f"annotate.records.{number}", label, rate, count=counted)
+
+
+def steady_rate(finished: Sequence[Finished], num_workers: int) -> tuple[float, int]:
+    """Records a second, and how many were counted, between the last worker's first shard and the first one's last.
+
+    Raises UserError if there are too few shards for every worker to have finished some in that time.
+    """
+    times: dict[int, list[float]] = {}
+    for shard in finished:
+        times.setdefault(shard.worker, []).append(shard.time)
+    begin = max(min(each) for each in times.values())
+    end = min(max(each) for each in times.values())
+    counted = sum(shard.result.num_records for shard in finished if begin < shard.time <= end)
+    if len(times) < num_workers or end <= begin or not counted:
+        raise UserError(f"--records: too few for {num_workers} workers to be busy at the same time")
+    return counted / (end - begin), counted
+
+
+if __name__ == "__main__":
+    run_main(main)

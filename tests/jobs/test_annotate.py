@@ -1,0 +1,242 @@
+"""The annotate job as a user runs it: on Ray Data workers, interrupted, resumed, refused."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs import annotate
+from jobs.annotate import Finished
+from jobs.benchmark_annotate import steady_rate
+from jobs.cluster import ray_cluster
+from pasta.cli.check import check
+from pasta.config import load_config
+from pasta.data.annotate.annotator import Usage
+from pasta.data.annotate.shards import ShardResult
+from pasta.data.dataset import prepare_data
+from pasta.entrypoint import run_main
+from pasta.errors import UserError
+from pasta.training.config import DataSection
+from tests.data.annotate.test_teacher import KEY, RECORDS, truth
+from tests.support.endpoint import completion, endpoint_server
+from tests.support.tokenizers import byte_level
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 300.0
+ITEM = "it is made of leaves or beans and water, and it is mostly served hot, in a cup, with a biscuit."
+
+
+def write_config(directory: Path, **changes: Any) -> Path:
+    """A small run over ten records, one line of them broken; ``changes`` have dotted keys with _ for dots."""
+    answer = "Drinks:\n" + "\n".join(f"- Drink {n}: {ITEM}" for n in range(4))
+    lines = [json.dumps({"instruction": f"Name drinks, {n}.", "output": answer}) for n in range(10)]
+    lines[3] = lines[3][:20]
+    (directory / "data.jsonl").write_text("\n".join(lines) + "\n")
+    if not (directory / "tokenizer").exists():
+        byte_level().save_pretrained(directory / "tokenizer")
+    config: dict[str, Any] = {
+        "name": "tiny",
+        "output_dir": str(directory / "out"),
+        "run_dir": str(directory / "runs"),
+        "data": {
+            "source": {"path": str(directory / "data.jsonl")},
+            "annotator": "syntactic",
+            "tokenizer": str(directory / "tokenizer"),
+            "shard_records": 4,
+        },
+        "workers": {"num_workers": 2},
+        "tracking": {"mode": "disabled"},
+    }
+    config = copy.deepcopy(config)
+    for dotted, value in changes.items():
+        *keys, last = dotted.split("__")
+        section = config
+        for key in keys:
+            section = section.setdefault(key, {})
+        section[last] = value
+    path = directory / "annotate.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def teacher(url: str, **endpoint: Any) -> dict[str, Any]:
+    section = {
+        "base_url": url,
+        "model": "m",
+        "api_key_env": "PASTA_TEST_KEY",
+        "retries": 1,
+        "backoff_s": 0.01,
+    }
+    return {"endpoint": {**section, **endpoint}}
+
+
+def run(path: Path, *arguments: str) -> int:
+    return annotate.main(["--config", str(path), *arguments])
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    with ray_cluster(None, 2, dashboard=False):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("ray")
+def test_a_run_leaves_data_that_check_and_training_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_config(tmp_path, tracking__mode="offline")
+    assert run(path) == 0
+    printed = capsys.readouterr().out
+    assert f"broken        {tmp_path}/data.jsonl:4: not JSON" in printed
+    assert "annotated     9 (100.0% of the kept)" in printed
+    out = tmp_path / "out"
+    assert sorted(file.name for file in out.glob("*-*.jsonl")) == [
+        *(f"annotated-0000{n}.jsonl" for n in range(3)),
+        "rejects-00000.jsonl",
+    ]
+    assert all(check(file, "words", "annotated") == 0 for file in out.glob("annotated-*.jsonl"))
+    summary = json.loads((out / "summary.json").read_text())
+    assert json.loads((out / "manifest.json").read_text())["figures"] == summary
+    assert summary["annotated"] == 9
+    assert list((tmp_path / "runs").rglob("*.wandb"))
+    options = DataSection(source=str(out), mode="pasta", row_length=2000, max_length=4000)
+    assert prepare_data(options, byte_level(), tmp_path / "prepared").num_documents == 9
+    # The same again, and then something else in the same place.
+    assert run(path) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    with pytest.raises(UserError, match="shard_records 4 instead of 5"):
+        run(path, "--set", "data.shard_records=5")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("ray")
+def test_a_refused_key_stops_the_run_and_a_good_one_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASTA_TEST_KEY", KEY)
+    data = tmp_path / "teach.jsonl"
+    data.write_text("".join(json.dumps({"prompt": "?", "answer": r.answer}) + "\n" for r in RECORDS))
+
+    def locked(body: dict[str, Any], number: int) -> Any:
+        return completion(truth(body)) if number < 5 else (401, {"error": {"message": "bad key"}})
+
+    with endpoint_server(locked) as server:
+        settings: dict[str, Any] = {"data__annotator": "teacher", "data__source": {"path": str(data)}}
+        settings["data__checks"] = {"min_speedup": 0.0}
+        path = write_config(tmp_path, **settings, data__teacher=teacher(server.url), workers__num_workers=1)
+        with pytest.raises(UserError, match=r"PASTA_TEST_KEY.*1 of 2 shards are finished and kept") as caught:
+            run(path)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+    with endpoint_server(lambda body, _: completion(truth(body))) as server:
+        write_config(tmp_path, **settings, data__teacher=teacher(server.url), workers__num_workers=1)
+        assert run(path) == 0
+    # What was answered before the key was refused is not asked again.
+    assert len(server.requests) == 2
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["kept"], summary["usage"]["requests"]) == (7, 7)
+    written = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert not [file for file in written if KEY.encode() in file.read_bytes()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_interrupted_run_goes_on_shard_by_shard(tmp_path: Path) -> None:
+    source = {"path": "atlas", "records": 4000, "seed": 1}
+    path = write_config(tmp_path, data__source=source, data__shard_records=100)
+    command = [sys.executable, "-m", "jobs.annotate", "--config", str(path)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
+    with (tmp_path / "log").open("w") as log:
+        job = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + WAIT_S
+            while not list(tmp_path.glob(".out.*.partial/shard-*.json")):
+                assert job.poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+                time.sleep(0.05)
+            os.kill(job.pid, signal.SIGINT)
+            assert job.wait(WAIT_S) == 130, (tmp_path / "log").read_text()
+        finally:
+            job.kill()
+    assert "the same command goes on after the last finished shard" in (tmp_path / "log").read_text()
+    assert not (tmp_path / "out").exists()
+    done = {file.name for file in tmp_path.glob(".out.*.partial/shard-*.json")}
+    assert 0 < len(done) < 40
+    again = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=2 * WAIT_S
+    )
+    assert again.returncode == 0, again.stderr
+    assert f"40 shards, {len(done)} of them found finished" in again.stdout
+    assert sum(len(file.read_text().splitlines()) for file in (tmp_path / "out").glob("annotated-*")) == 4000
+
+
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": ({"data__sorce": "x"}, "data: unknown key 'sorce' (did you mean 'source'?)"),
+    "wrong type": ({"data__shard_records": "many"}, "data.shard_records"),
+    "no shards": ({"data__shard_records": 0}, "shard_records 0: expected at least 1"),
+    "missing data": ({"data__source": {"path": "./gone.jsonl"}}, "source.path: ./gone.jsonl: no such file"),
+    "missing tokenizer": ({"data__tokenizer": "./gone"}, "tokenizer: ./gone: no such directory"),
+    "unknown annotator": ({"data__annotator": "oracle"}, "data.annotator"),
+    "no endpoint": ({"data__annotator": "teacher"}, "expected the section that names endpoint and model"),
+    "no key": (
+        {"data__annotator": "teacher", "data__teacher": teacher("http://127.0.0.1:1/v1")},
+        "the environment variable PASTA_TEST_KEY is not set",
+    ),
+    "no effect": ({"data__annotator": "atlas", "data__syntactic": {"lists": False}}, "has no effect"),
+    "no workers": ({"workers__num_workers": 0}, "num_workers 0"),
+    "no atlas number": ({"data__source": {"path": "atlas"}}, "expected the number of atlas tasks"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mistake_is_one_line_and_exit_code_2_before_any_worker_starts(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes, expected = CASES[case]
+    path = write_config(tmp_path, **changes)
+    monkeypatch.setattr(annotate, "annotate_shards", lambda *_: pytest.fail("workers were started"))
+    with pytest.raises(SystemExit) as error:
+        run_main(lambda: run(path))
+    assert error.value.code == 2
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("error: ")]
+    assert expected in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["atlas", "slimorca", "alpaca-syntactic"])
+def test_shipped_configurations_are_valid(name: str) -> None:
+    config = load_config(ROOT / "configs" / "annotate" / f"{name}.yaml", annotate.AnnotateConfig)
+    assert config.name == name
+
+
+def test_limits_of_the_teacher_are_no_part_of_what_the_output_is() -> None:
+    path = ROOT / "configs" / "annotate" / "slimorca.yaml"
+    one, two, three = (
+        load_config(path, annotate.AnnotateConfig, overrides).data.identity()
+        for overrides in ([], ["data.teacher.endpoint.concurrency=1"], ["data.teacher.endpoint.model=other"])
+    )
+    assert one == two != three
+
+
+def test_the_rate_counts_only_while_all_workers_are_busy() -> None:
+    def shard(worker: int, at: float) -> Finished:
+        return Finished(ShardResult(0, 10, 10, 0, {}, {}, [], Usage(), 1.0), worker, at)
+
+    finished = [shard(1, 1.0), shard(1, 2.0), shard(2, 2.5), shard(1, 3.0), shard(2, 3.5), shard(1, 4.0)]
+    assert steady_rate(finished, 2) == (20.0, 20)
+    with pytest.raises(UserError, match="too few"):
+        steady_rate(finished[:2], 2)
