@@ -52,8 +52,9 @@ format: $(STAMP) ## rewrite the sources in the project's style
 serve: $(STAMP) ## serve the atlas model on this machine (OpenAI-compatible API)
 	$(BIN)/python -m serve.run configs/serve/local.yaml
 
-train: $(STAMP) ## train the two shipped models: copying, the sequential twin, PASTA from its weights
+train: $(STAMP) ## train the two shipped models: copying, plain answers, the sequential twin, PASTA from it
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-copy.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-plain.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-twin.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-pasta.yaml
 
