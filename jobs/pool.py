@@ -61,7 +61,7 @@ def run_shards(
     if not shards:
         return
     num_workers = min(options.num_workers, len(shards))
-    with ray_cluster(address, num_workers, options.threads):
+    with ray_cluster(address, num_workers, options.threads, dashboard=False):
         # Ray is imported after its environment is set.
         import ray
         from ray.exceptions import RayActorError

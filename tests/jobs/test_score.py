@@ -53,7 +53,7 @@ def teacher(server: EndpointServer, **values: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.e2e
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(tmp_path):
     def answer(body, number):
         return (401, {}) if number == 5 else completion("A")
@@ -62,13 +62,13 @@ def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(tmp_pa
         path = write_config(tmp_path, judge=teacher(server))
         arguments = ("-m", "jobs.score", "--config", path)
         with command(*arguments, log=tmp_path / "1.log", JUDGE_KEY=KEY) as job:
-            assert job.process.wait(300) == 2, job.output
+            assert job.process.wait(500) == 2, job.output
             errors = [line for line in job.output.splitlines() if line.startswith("error: ")]
             assert len(errors) == 1
             assert "refused the key in JUDGE_KEY (HTTP 401); check it" in errors[0]
         assert not (tmp_path / "scores").exists()
         with command(*arguments, log=tmp_path / "2.log", JUDGE_KEY=KEY) as job:
-            assert job.process.wait(300) == 0, job.output
+            assert job.process.wait(500) == 0, job.output
             assert "judged 2/2 shards  0 of 12 verdicts invalid" in job.output
             assert "4 pairs of 4 prompts" in job.output
         # Two of a prompt's three answers are the twin's own text: the third takes two requests. And the 401.
@@ -85,7 +85,7 @@ def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(tmp_pa
     other = tmp_path / "other"
     arguments = (*arguments, "--set", "quality_weight=1", "--set", f"output_dir={other}")
     with command(*arguments, log=tmp_path / "3.log") as job:
-        assert job.process.wait(300) == 0, job.output
+        assert job.process.wait(500) == 0, job.output
     assert len(list(read_pairs(pairs_file(other)))) == 4
 
 

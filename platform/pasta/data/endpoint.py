@@ -11,11 +11,12 @@ import random
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
-
-import openai
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pasta.errors import UserError
+
+if TYPE_CHECKING:
+    import openai
 
 T = TypeVar("T")
 _CHARS_A_TOKEN = 4  # for the token limit only: what a request really cost is what the endpoint reports
@@ -101,9 +102,12 @@ class Endpoint:
     """One model to ask, within its limits. To be used from one event loop."""
 
     def __init__(self, section: EndpointSection, api_key: str | None) -> None:
+        import openai  # a second's work, which a configuration that only names an endpoint need not do
+
         self.section = section
         self.usage = EndpointUsage()
-        self._client = openai.AsyncOpenAI(
+        # Any: its overloads take no options by name, and what it returns is read as what it is, not as it is typed.
+        self._client: Any = openai.AsyncOpenAI(
             base_url=section.base_url,
             api_key=api_key or "none",
             timeout=section.timeout_s,
@@ -124,23 +128,26 @@ class Endpoint:
         **options: Any,
     ) -> Reply:
         """One chat completion; ``options`` are the API's own. Raises EndpointError when it cannot be had."""
+        import openai
+
         section = self.section
         expected_tokens = sum(len(m["content"]) for m in messages) / _CHARS_A_TOKEN + max_tokens
         for attempt in range(section.retries + 1):
-            await self._requests.wait(1.0)
-            await self._tokens.wait(expected_tokens)
+            await asyncio.sleep(max(self._requests.take(1.0), self._tokens.take(expected_tokens)))
             await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
             try:
                 async with self._running:
-                    completion: Any = await self._client.chat.completions.create(
+                    completion = await self._client.chat.completions.create(
                         model=section.model,
-                        messages=list(messages),  # type: ignore[arg-type]
+                        messages=list(messages),
                         temperature=temperature,
                         extra_body=section.extra_body or None,
                         **{section.max_tokens_key: max_tokens},
                         **options,
                     )
-                return self._counted(_reply(completion))
+                reply = self._counted(_reply(completion))
+                self._tokens.give_back(expected_tokens - reply.prompt_tokens - reply.completion_tokens)
+                return reply
             except openai.APIStatusError as error:
                 failure = self._status_failure(error)
                 pause = _retry_after(error)
@@ -161,7 +168,7 @@ class Endpoint:
         """Close connections."""
         await self._client.close()
 
-    def _status_failure(self, error: openai.APIStatusError) -> str:
+    def _status_failure(self, error: "openai.APIStatusError") -> str:
         """What a status says, if it may pass. Raises EndpointError if it will not."""
         section, status = self.section, error.status_code
         where = f"endpoint {section.base_url}"
@@ -206,18 +213,22 @@ class Endpoint:
 
 
 class _Pace:
-    """Spreads amounts over time, so that no minute holds more than ``per_minute``."""
+    """Spreads amounts over time, so that no minute holds more than ``per_minute``; None is no limit."""
 
     def __init__(self, per_minute: float | None) -> None:
         self._seconds_each = 60.0 / per_minute if per_minute else 0.0
         self._free_at = 0.0
 
-    async def wait(self, amount: float) -> None:
+    def take(self, amount: float) -> float:
+        """Seconds to wait before doing something of this size."""
         now = time.monotonic()
         start = max(now, self._free_at)
         self._free_at = start + amount * self._seconds_each
-        if start > now:
-            await asyncio.sleep(start - now)
+        return start - now
+
+    def give_back(self, amount: float) -> None:
+        """Correct what was taken: it was ``amount`` less (or, if negative, more)."""
+        self._free_at -= amount * self._seconds_each
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -261,7 +272,7 @@ def _alternatives(token: Any) -> dict[str, float]:
     return found
 
 
-def _retry_after(error: openai.APIStatusError) -> float | None:
+def _retry_after(error: "openai.APIStatusError") -> float | None:
     try:
         seconds = float(error.response.headers.get("retry-after", ""))
     except ValueError:

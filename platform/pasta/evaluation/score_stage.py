@@ -70,6 +70,7 @@ class JudgeProgress:
         told = "  ".join(
             f"{key.removeprefix('judge_').replace('_', ' ')} {value:,.6g}"
             for key, value in self._usage.items()
+            if value
         )
         print(
             f"{self._name}: judged {self._done}/{self._num_shards} shards  {self._invalid} of {self._judged} verdicts "
