@@ -38,7 +38,49 @@ class Manifest:
     finished: str
 
 
-class StageOutput:
+class Stage:
+    """What a stage is: its configuration, what it reads, and the identity that follows.
+
+    ``inputs`` are paths, or names of what lies elsewhere. Raises UserError, naming the input, for a missing path.
+    """
+
+    def __init__(self, stage: str, config: Any, inputs: Mapping[str, str | Path]) -> None:
+        self.stage = stage
+        self.config = {key: value for key, value in to_dict(config).items() if key not in _NOT_CONTENT}
+        self.inputs = {
+            name: {"path": str(path), "fingerprint": input_fingerprint(name, path)}
+            for name, path in inputs.items()
+        }
+        read = json.dumps({name: value["fingerprint"] for name, value in self.inputs.items()}, sort_keys=True)
+        self.identity = hashlib.sha256(f"{stage} {fingerprint(self.config)} {read}".encode()).hexdigest()[:16]
+
+    def to_manifest(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
+        """The manifest of this stage, finished now."""
+        return Manifest(
+            stage=self.stage,
+            identity=self.identity,
+            config=self.config,
+            inputs=self.inputs,
+            code_version=code_version,
+            figures=dict(figures),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def difference(self, other: Manifest) -> str:
+        """The first thing in which ``other`` was made differently."""
+        if other.stage != self.stage:
+            return f"not {self.stage!r}"
+        ours, theirs = _flat(self.config), _flat(other.config)
+        for key in sorted(ours.keys() | theirs.keys()):
+            if ours.get(key) != theirs.get(key):
+                return f"{key} {theirs.get(key)!r} instead of {ours.get(key)!r}"
+        for name, value in self.inputs.items():
+            if other.inputs.get(name, {}).get("fingerprint") != value["fingerprint"]:
+                return f"another content of {name} ({value['path']})"
+        return "another identity"
+
+
+class StageOutput(Stage):
     """One stage's way from nothing to a finished directory.
 
     ``work_dir`` is where a run writes and where the next run finds what was done. ``finish`` turns it into
@@ -54,15 +96,8 @@ class StageOutput:
         *,
         restart: bool = False,
     ) -> None:
+        super().__init__(stage, config, inputs)
         self.output_dir = output_dir
-        self.stage = stage
-        self.config = {key: value for key, value in to_dict(config).items() if key not in _NOT_CONTENT}
-        self.inputs = {
-            name: {"path": str(path), "fingerprint": input_fingerprint(name, path)}
-            for name, path in inputs.items()
-        }
-        read = json.dumps({name: value["fingerprint"] for name, value in self.inputs.items()}, sort_keys=True)
-        self.identity = hashlib.sha256(f"{stage} {fingerprint(self.config)} {read}".encode()).hexdigest()[:16]
         self.work_dir = output_dir.with_name(f".{output_dir.name}.{self.identity}.partial")
         self.manifest = read_manifest(output_dir)
         if restart:
@@ -102,34 +137,18 @@ class StageOutput:
 
     def finish(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
         """Write the manifest and put the whole in place, in that order."""
-        manifest = Manifest(
-            stage=self.stage,
-            identity=self.identity,
-            config=self.config,
-            inputs=self.inputs,
-            code_version=code_version,
-            figures=dict(figures),
-            finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        write_whole(self.work_dir / MANIFEST, json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n")
+        manifest = self.to_manifest(figures, code_version)
+        write_manifest(self.work_dir, manifest)
         if self.output_dir.is_dir():
             self.output_dir.rmdir()
         self.work_dir.rename(self.output_dir)
         self.manifest = manifest
         return manifest
 
-    def difference(self, other: Manifest) -> str:
-        """The first thing in which ``other`` was made differently."""
-        if other.stage != self.stage:
-            return f"not {self.stage!r}"
-        ours, theirs = _flat(self.config), _flat(other.config)
-        for key in sorted(ours.keys() | theirs.keys()):
-            if ours.get(key) != theirs.get(key):
-                return f"{key} {theirs.get(key)!r} instead of {ours.get(key)!r}"
-        for name, value in self.inputs.items():
-            if other.inputs.get(name, {}).get("fingerprint") != value["fingerprint"]:
-                return f"another content of {name} ({value['path']})"
-        return "another identity"
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write ``manifest.json``: the last thing before a directory is put in place."""
+    write_whole(directory / MANIFEST, json.dumps(asdict(manifest), indent=2, sort_keys=True) + "\n")
 
 
 def read_manifest(directory: Path) -> Manifest | None:
