@@ -26,7 +26,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "data": ({"data", "interpreter", "lang", "errors", "config", "stages"}, None),
     "training": ({"training", "data", "engine", "interpreter", "lang", "errors", "config", "tracking"}, None),
     "evaluation": (
-        {"evaluation", "engine", "data", "interpreter", "lang", "errors", "config", "tracking"},
+        {"evaluation", "engine", "data", "interpreter", "lang", "errors", "config", "stages", "tracking"},
         None,
     ),
     "cli": ({"cli", "data", "interpreter", "lang", "errors", "entrypoint"}, None),
