@@ -6,16 +6,14 @@ The same command again goes on where the last one stopped, or says that nothing 
 with ``--set objective.alpha=0.01``; ``--restart`` forgets what was done.
 """
 
-import hashlib
-import json
+from pathlib import Path
 
 import datasets
 
 from jobs.training import begin, fit, parse_arguments
-from pasta.config import fingerprint
 from pasta.data.pairs import PreparedPairs, pairs_file
 from pasta.entrypoint import run_main
-from pasta.stages import input_fingerprint
+from pasta.stages import Stage
 from pasta.training.preference import effective_beta, prepare, train
 from pasta.training.preference_config import PreferenceConfig
 
@@ -32,11 +30,13 @@ def identity(config: PreferenceConfig) -> str:
 
     Raises UserError if one of them is not there.
     """
-    inputs = {"data.source": str(pairs_file(config.data.source)), "model.init_from": config.model.init_from}
+    inputs: dict[str, str | Path] = {
+        "data.source": pairs_file(config.data.source),
+        "model.init_from": str(config.model.init_from),
+    }
     if config.objective.reference is not None:
         inputs["objective.reference"] = config.objective.reference
-    read = {name: input_fingerprint(name, str(path)) for name, path in inputs.items()}
-    return hashlib.sha256(f"{fingerprint(config)} {json.dumps(read, sort_keys=True)}".encode()).hexdigest()
+    return Stage("preference", config, inputs).identity
 
 
 def run(config: PreferenceConfig, *, restart: bool = False, address: str | None = None) -> int:

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from jobs import sft
+from jobs import sft, training
 from pasta.entrypoint import run_main
 from tests.training.runs import sft_dict, write_config
 
 
 def _fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     monkeypatch.setattr("sys.argv", ["jobs.sft", *arguments])
-    monkeypatch.setattr(sft, "_fit", lambda *_: pytest.fail("workers were started"))
+    monkeypatch.setattr(training, "_fit", lambda *_: pytest.fail("workers were started"))
     with pytest.raises(SystemExit) as error:
         run_main(sft.main)
     assert error.value.code == 2
@@ -35,6 +35,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "missing DeepSpeed file": ({"optimisation.deepspeed": "gone.json"}, "optimisation.deepspeed: gone.json"),
     "missing data": ({"data.source": "gone.jsonl"}, "data.source: gone.jsonl: no such file"),
     "nothing fits": ({"data.row_length": 4, "data.max_length": 4}, "no example to train on"),
+    "more answers than held out": (
+        {"data.eval_answers": 5},
+        "eval_answers 5: expected 0 to eval_documents (4)",
+    ),
+    "adapters from scratch": ({"lora.rank": 4}, "a model from scratch has nothing to adapt"),
     "no workers": ({"workers.num_workers": 0}, "num_workers 0"),
 }
 
@@ -47,7 +52,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     config = copy.deepcopy(sft_dict(tmp_path))
     for dotted, value in changes.items():
         section, key = dotted.split(".")
-        config[section][key] = value
+        config.setdefault(section, {})[key] = value
     assert expected in _fail(monkeypatch, capsys, "--config", str(write_config(tmp_path, config)))
     assert not (tmp_path / "model").exists()
 

@@ -35,6 +35,10 @@ def run_ranks(function: Callable[..., Any], directory: Path, *arguments: Any, co
     assert all(process.exitcode == 0 for process in ranks)
 
 
+def no_report(metrics: dict[str, float], checkpoint: Path | None) -> None:
+    """For runs whose checkpoints nobody waits for."""
+
+
 def _rank(
     rank: int, count: int, directory: Path, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:

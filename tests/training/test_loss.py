@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from trl import SFTTrainer
 
 from pasta.data.collate import ThreadCollator
 from pasta.data.linearise import Example, make_example
@@ -13,7 +12,9 @@ from pasta.data.packing import to_dataset
 from pasta.engine.masks import to_model_masks
 from pasta.lang import Codec
 from pasta.training.masks import install_thread_masks
-from pasta.training.sft import PlainHeadTrainer, SftContext, trl_config
+from pasta.training.run import RunContext
+from pasta.training.sft import trl_config
+from pasta.training.trainer import PlainHeadTrainer, ThreadTrainer
 from tests.support.documents import random_document
 from tests.support.models import CONFIGS
 from tests.support.tokenizers import byte_level
@@ -46,9 +47,9 @@ def _by_hand(model: torch.nn.Module, config: object, example: Example) -> tuple[
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
-@pytest.mark.parametrize("trainer_class", [SFTTrainer, PlainHeadTrainer])
+@pytest.mark.parametrize("trainer_class", [ThreadTrainer, PlainHeadTrainer])
 def test_loss_and_gradient_equal_a_computation_by_hand(
-    tmp_path: Path, family: str, trainer_class: type[SFTTrainer]
+    tmp_path: Path, family: str, trainer_class: type[ThreadTrainer]
 ) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -61,7 +62,7 @@ def test_loss_and_gradient_equal_a_computation_by_hand(
     ]
     install_thread_masks(model)
     rows = to_dataset(examples, row_length=400)
-    context = SftContext(tmp_path, tmp_path, False, lambda metrics, checkpoint: None)
+    context = RunContext(tmp_path, tmp_path, False, lambda metrics, checkpoint: None, "id")
     trainer = trainer_class(
         model=model,
         args=trl_config(sft_config(tmp_path, precision="fp32"), context),

@@ -11,7 +11,7 @@ from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
 from pasta.training.config import ModelSection
 from pasta.training.model import build_model, load_tokenizer, make_room
-from tests.support.tokenizers import byte_level
+from tests.support.tokenizers import TEMPLATE, byte_level
 from tests.training.runs import sft_config
 
 
@@ -23,10 +23,12 @@ def _plain_tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE(vocab={**letters, "<|end|>": len(letters)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|end|>")
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
 
 
-def _saved_model(directory: Path, spare: int = 0, **changes: object) -> Path:
+def saved_model(directory: Path, spare: int = 0, **changes: object) -> Path:
     """A model as it comes from elsewhere, its embedding with ``spare`` rows more than the tokenizer has tokens."""
     tokenizer = _plain_tokenizer()
     config = LlamaConfig(
@@ -40,7 +42,7 @@ def _saved_model(directory: Path, spare: int = 0, **changes: object) -> Path:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_control_tokens_get_rows_at_the_mean_of_the_old_ones(tmp_path: Path, tied: bool) -> None:
-    path = _saved_model(tmp_path / "model", tie_word_embeddings=tied)
+    path = saved_model(tmp_path / "model", tie_word_embeddings=tied)
     old = AutoModelForCausalLM.from_pretrained(path)
     rows = old.get_input_embeddings().weight.shape[0]
     section = ModelSection(init_from=str(path))
@@ -58,7 +60,7 @@ def test_control_tokens_get_rows_at_the_mean_of_the_old_ones(tmp_path: Path, tie
 
 
 def test_control_tokens_in_spare_rows_start_at_the_mean_too(tmp_path: Path) -> None:
-    path = _saved_model(tmp_path / "model", spare=7)
+    path = saved_model(tmp_path / "model", spare=7)
     old = AutoModelForCausalLM.from_pretrained(path).get_input_embeddings().weight
     section = ModelSection(init_from=str(path))
     tokenizer = load_tokenizer(section)
@@ -124,7 +126,7 @@ def test_an_unknown_dimension_is_named(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_vocabulary_are_refused(tmp_path: Path) -> None:
-    path = _saved_model(tmp_path / "model")
+    path = saved_model(tmp_path / "model")
     byte_level().save_pretrained(tmp_path / "tokenizer")
     section = ModelSection(init_from=str(path), tokenizer=str(tmp_path / "tokenizer"))
     with pytest.raises(UserError, match="was trained with another vocabulary"):

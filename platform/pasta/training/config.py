@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pasta.data.linearise import Mode
+from pasta.training.lora import LoraSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,15 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
-    """What is learned. ``source`` is ``atlas`` or a JSONL file of ``{"messages": [...], "annotated": text form}``.
+    """What is learned. ``source`` is ``atlas``, a JSONL file of ``{"messages": [...], "annotated": text form}``, or a
+    stage directory of jobs.annotate.
 
     ``mode`` is ``pasta`` (with threads), ``sequential`` (annotations taken out, plain causal) or ``both``.
     Documents are packed into rows of up to ``row_length`` tokens; a longer one has its own row, and one above
     ``max_length`` is left out and counted. Short rows are cheaper: attention costs the square of their length.
     ``mixture`` multiplies the weights of atlas families. A share ``echo`` of the documents are exercises in
-    copying instead.
+    copying instead. Of ``eval_documents`` that are held out, ``eval_answers`` are answered by the model at every
+    evaluation, in up to ``max_length`` tokens.
     """
 
     source: str
@@ -62,8 +65,13 @@ class DataSection:
     eval_documents: int = 0
     mixture: dict[str, float] = field(default_factory=dict)
     echo: float = 0.0
+    eval_answers: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.eval_answers <= self.eval_documents:
+            raise ValueError(
+                f"eval_answers {self.eval_answers}: expected 0 to eval_documents ({self.eval_documents})"
+            )
         if not 1 <= self.row_length <= self.max_length:
             raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
         if not 0.0 <= self.echo <= 1.0:
@@ -138,7 +146,10 @@ class TrackingSection:
 
 @dataclass(frozen=True, slots=True)
 class SftConfig:
-    """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it."""
+    """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it.
+
+    With ``lora``, adapters are trained instead of all weights, and the control tokens' rows where they are new.
+    """
 
     name: str
     output_dir: Path
@@ -149,3 +160,8 @@ class SftConfig:
     schedule: ScheduleSection = ScheduleSection()
     workers: WorkersSection = WorkersSection()
     tracking: TrackingSection = TrackingSection()
+    lora: LoraSection | None = None
+
+    def __post_init__(self) -> None:
+        if self.lora is not None and self.model.init_from is None:
+            raise ValueError("lora: a model from scratch has nothing to adapt; expected model.init_from")

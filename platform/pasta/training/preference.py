@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 from datasets import load_from_disk
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl import DPOConfig
 
 from pasta.config import to_dict
@@ -129,6 +129,7 @@ def make_trainer(
         peft_config=None if config.lora is None else peft_config(config.lora),
         bonbon_alpha=objective.alpha if objective.loss == "bonbon" else None,
     )
+    trainer.remove_callback(PrinterCallback)  # ProgressReporter says it
     if objective.reference_log_probs == "precomputed":
         trainer.forget_reference()
         gc.collect()

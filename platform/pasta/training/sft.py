@@ -6,64 +6,41 @@ an initialised process group (or alone), and knows nothing of Ray: what happens 
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from datasets import Dataset, load_from_disk
-from torch import nn
-from transformers import AutoTokenizer, Trainer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PrinterCallback
 from trl import SFTConfig as TrlConfig
-from trl import SFTTrainer
 
 from pasta.config import fingerprint, to_dict
 from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import TOKENIZER_DIR, Prepared, prepare_data
 from pasta.errors import UserError
-from pasta.tracking import start_tracker
-from pasta.training.callbacks import CheckpointReporter, ProgressReporter
+from pasta.tracking import Tracker, start_tracker
+from pasta.training.callbacks import LOGGED, CheckpointReporter, ProgressReporter
 from pasta.training.config import SftConfig
+from pasta.training.held_out import documents_of
+from pasta.training.lora import new_rows, peft_config
 from pasta.training.masks import install_thread_masks
-from pasta.training.model import build_model, check_model, decoder_layers, load_tokenizer
-from pasta.training.save import check_output_dir, save_model
+from pasta.training.model import build_model, check_model, decoder_layers, load_tokenizer, new_token_ids
+from pasta.training.run import RunContext, trainer_arguments, zero_stage
+from pasta.training.save import check_output_dir, save_trained
+from pasta.training.trainer import Generation, PlainHeadTrainer, ThreadTrainer
 
-Report = Callable[[dict[str, float], Path | None], None]
 
+def identity(config: SftConfig) -> str:
+    """A digest of the configuration: the same for the same run.
 
-class PlainHeadTrainer(SFTTrainer):
-    """SFTTrainer with the model's own loss.
-
-    TRL's fused head saves memory on a GPU; on a CPU it scores every row twice and costs a third more time.
+    Keys that came later count only where they are used, so that a finished model stays finished.
     """
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> Any:
-        return Trainer.compute_loss(
-            self, model, {**inputs, "use_cache": False}, return_outputs, num_items_in_batch
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SftContext:
-    """What a worker is told about where it runs.
-
-    ``work_dir`` is storage that all workers share. ``report(metrics, checkpoint)`` is called by every worker at every
-    checkpoint, with the directory on rank 0 and None elsewhere.
-    """
-
-    data_dir: Path
-    work_dir: Path
-    use_gpu: bool
-    report: Report
-    resume_from: Path | None = None
-    code_version: str = "unknown"
+    values = to_dict(config)
+    if values["lora"] is None:
+        del values["lora"]
+    if not values["data"]["eval_answers"]:
+        del values["data"]["eval_answers"]
+    return fingerprint(values)
 
 
 def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepared:
@@ -71,28 +48,22 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
 
     Raises UserError for a missing or unfit model, tokenizer, DeepSpeed file or data file.
     """
-    deepspeed_config(config)
+    stage = zero_stage(config.optimisation.deepspeed)
     check_output_dir(config.output_dir)
     tokenizer = load_tokenizer(config.model)
     check_model(config.model, tokenizer)
+    if config.lora is not None and stage == 3 and new_token_ids(config.model, tokenizer):
+        raise UserError(
+            f"optimisation.deepspeed: {config.optimisation.deepspeed}: under ZeRO-3 PEFT cannot train the rows of "
+            f"tokens that are new to {config.model.init_from}; expected a file of stage 2 or less"
+        )
     return prepare_data(config.data, tokenizer, cache_dir, num_processes)
 
 
-def train(config: SftConfig, context: SftContext) -> dict[str, float]:
+def train(config: SftConfig, context: RunContext) -> dict[str, float]:
     """Train, save the finished model to ``config.output_dir`` (rank 0), and return its figures."""
     rank = dist.get_rank() if dist.is_initialized() else 0
     tokenizer = AutoTokenizer.from_pretrained(context.data_dir / TOKENIZER_DIR)
-    # DeepSpeed may partition weights while they are made, so the trainer's arguments come first.
-    arguments = trl_config(config, context)
-    model = build_model(config.model, tokenizer, config.optimisation.seed)
-    install_thread_masks(model)
-    if config.optimisation.compile:
-        for layer in decoder_layers(model):
-            layer.compile()
-    rows = load_from_disk(str(context.data_dir / "train"))
-    held_out = (
-        load_from_disk(str(context.data_dir / "eval")) if (context.data_dir / "eval").is_dir() else None
-    )
     tracker = start_tracker(
         config.tracking,
         run_dir=context.work_dir,
@@ -101,17 +72,8 @@ def train(config: SftConfig, context: SftContext) -> dict[str, float]:
         config=to_dict(config),
         rank=rank,
     )
-    progress = ProgressReporter(tracker, rank)
-    trainer_class = SFTTrainer if context.use_gpu else PlainHeadTrainer
-    trainer = trainer_class(
-        model=model,
-        args=arguments,
-        train_dataset=rows,
-        eval_dataset=held_out if config.schedule.eval_steps else None,
-        data_collator=ThreadCollator(pad_id=int(tokenizer.pad_token_id), multiple=32),
-        processing_class=tokenizer,
-        callbacks=[progress, CheckpointReporter(context.report, rank)],
-    )
+    callbacks = [ProgressReporter(tracker, rank), CheckpointReporter(context.report, rank)]
+    trainer = make_trainer(config, context, tokenizer, callbacks, tracker)
     started = time.perf_counter()
     result = trainer.train(resume_from_checkpoint=str(context.resume_from) if context.resume_from else None)
     figures = {
@@ -119,7 +81,7 @@ def train(config: SftConfig, context: SftContext) -> dict[str, float]:
         "train_loss": float(result.training_loss),
         "train_tokens": float(trainer.state.num_input_tokens_seen),
         "seconds": time.perf_counter() - started,
-        **_held_out_loss(trainer, held_out),
+        **_held_out_figures(trainer),
     }
     staging = context.work_dir / "final"
     trainer.save_model(str(staging))  # every worker: ZeRO-3 gathers the weights
@@ -128,11 +90,11 @@ def train(config: SftConfig, context: SftContext) -> dict[str, float]:
             "name": config.name,
             "figures": figures,
             "config": to_dict(config),
-            "config_fingerprint": fingerprint(config),
+            "config_fingerprint": context.identity,
             "code_version": context.code_version,
             "data": json.loads((context.data_dir / "manifest.json").read_text(encoding="utf-8")),
         }
-        save_model(staging, config.output_dir, config.model.save_dtype, tokenizer, card)
+        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card)
         tracker.summary(figures)
     tracker.finish()
     if dist.is_initialized():
@@ -140,67 +102,70 @@ def train(config: SftConfig, context: SftContext) -> dict[str, float]:
     return figures
 
 
-def trl_config(config: SftConfig, context: SftContext) -> TrlConfig:
-    """The trainer's arguments. Everything that would touch columns, masks or labels behind our back is off."""
-    recipe, schedule = config.optimisation, config.schedule
+def make_trainer(
+    config: SftConfig,
+    context: RunContext,
+    tokenizer: PreTrainedTokenizerBase,
+    callbacks: list[Any],
+    tracker: Tracker,
+) -> ThreadTrainer:
+    """The trainer, ready to train: model, data and what is evaluated on the way."""
+    # DeepSpeed may partition weights while they are made, so the trainer's arguments come first.
+    arguments = trl_config(config, context)
+    model = build_model(config.model, tokenizer, config.optimisation.seed)
+    install_thread_masks(model)
+    if config.optimisation.compile:
+        for layer in decoder_layers(model):
+            layer.compile()
+    held_out_dir = context.data_dir / "eval"
+    held_out = load_from_disk(str(held_out_dir)) if held_out_dir.is_dir() else None
+    adapters = None
+    if config.lora is not None:
+        adapters = peft_config(config.lora, new_rows(model, new_token_ids(config.model, tokenizer)))
+    # TRL's fused head cannot read a head some of whose rows are an adapter's.
+    plain = not context.use_gpu or (adapters is not None and adapters.trainable_token_indices is not None)
+    trainer_class = PlainHeadTrainer if plain else ThreadTrainer
+    trainer = trainer_class(
+        model=model,
+        args=arguments,
+        train_dataset=load_from_disk(str(context.data_dir / "train")),
+        eval_dataset=held_out,
+        data_collator=ThreadCollator(pad_id=int(tokenizer.pad_token_id), multiple=32),
+        processing_class=tokenizer,
+        callbacks=callbacks,
+        peft_config=adapters,
+        generation=_generation(config, held_out, tokenizer, tracker),
+    )
+    trainer.remove_callback(PrinterCallback)  # ProgressReporter says it
+    return trainer
+
+
+def trl_config(config: SftConfig, context: RunContext) -> TrlConfig:
+    """The trainer's arguments."""
+    evaluates = bool(config.data.eval_documents)
     return TrlConfig(
-        output_dir=str(context.work_dir / "checkpoints"),
-        learning_rate=recipe.learning_rate,
-        lr_scheduler_type="linear" if recipe.decay == "linear" else "constant_with_warmup",
-        warmup_steps=recipe.warmup_steps,
-        per_device_train_batch_size=recipe.rows,
-        per_device_eval_batch_size=recipe.rows,
-        gradient_accumulation_steps=recipe.accumulate,
-        max_steps=recipe.max_steps if recipe.max_steps is not None else -1,
-        num_train_epochs=recipe.epochs,
-        adam_beta1=recipe.betas[0],
-        adam_beta2=recipe.betas[1],
-        weight_decay=recipe.weight_decay,
-        max_grad_norm=recipe.max_grad_norm,
-        bf16=recipe.precision == "bf16",
-        fp16=False,
-        tf32=None,
-        gradient_checkpointing=recipe.gradient_checkpointing,
-        deepspeed=deepspeed_config(config),
-        seed=recipe.seed,
-        use_cpu=not context.use_gpu,
-        logging_steps=schedule.log_steps,
-        save_strategy="steps" if schedule.save_steps else "no",
-        save_steps=schedule.save_steps or 500,
-        save_total_limit=1,
-        eval_strategy="steps" if schedule.eval_steps and config.data.eval_documents else "no",
-        eval_steps=schedule.eval_steps or None,
-        include_num_input_tokens_seen="non_padding",
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_num_workers=0,
-        dataloader_pin_memory=context.use_gpu,
-        train_sampling_strategy="group_by_length",
-        remove_unused_columns=False,
+        **trainer_arguments(config.optimisation, config.schedule, context, evaluates=evaluates),
         dataset_kwargs={"skip_prepare_dataset": True},
-        max_length=None,
         packing=False,
-        ddp_find_unused_parameters=False,
     )
 
 
-def deepspeed_config(config: SftConfig) -> dict[str, Any] | None:
-    """The DeepSpeed JSON as a dictionary. Raises UserError if it is missing or not JSON."""
-    path = config.optimisation.deepspeed
-    if path is None:
+def _generation(
+    config: SftConfig, held_out: Dataset | None, tokenizer: PreTrainedTokenizerBase, tracker: Tracker
+) -> Generation | None:
+    if held_out is None or not config.data.eval_answers:
         return None
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise UserError(f"optimisation.deepspeed: {path}: no such file; see configs/deepspeed") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"optimisation.deepspeed: {path}:{error.lineno}: not JSON: {error.msg}") from None
-    if not isinstance(loaded, dict):
-        raise UserError(f"optimisation.deepspeed: {path}: expected a JSON object")
-    return loaded
+    return Generation(
+        documents=documents_of(held_out, config.data.eval_answers),
+        max_tokens=config.data.max_length,
+        parallel=config.data.mode != "sequential",
+        tokenizer=tokenizer,
+        tracker=tracker,
+    )
 
 
-def _held_out_loss(trainer: SFTTrainer, held_out: Dataset | None) -> dict[str, float]:
-    if held_out is None:
+def _held_out_figures(trainer: ThreadTrainer) -> dict[str, float]:
+    if trainer.eval_dataset is None:
         return {}
-    return {"eval_loss": float(trainer.evaluate(held_out)["eval_loss"])}
+    figures = trainer.evaluate()
+    return {name: float(value) for name, value in figures.items() if name in LOGGED}

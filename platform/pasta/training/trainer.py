@@ -40,6 +40,8 @@ class ThreadTrainer(SFTTrainer):
     the table ``EXAMPLES``.
     """
 
+    data_collator: Any
+
     def __init__(self, *args: Any, generation: Generation | None = None, **kwargs: Any) -> None:
         self._generation = generation
         self._sums: Tensor | None = None
@@ -123,8 +125,7 @@ class ThreadTrainer(SFTTrainer):
 class PlainHeadTrainer(ThreadTrainer):
     """ThreadTrainer with the model's own loss.
 
-    TRL's fused head saves memory on a GPU; on a CPU it scores every row twice and costs a third more time. It also
-    reads the head's weight past an adapter's own rows for new tokens.
+    TRL's fused head saves memory on a GPU; on a CPU it scores every row twice and costs a third more time.
     """
 
     def compute_loss(

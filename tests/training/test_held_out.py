@@ -1,0 +1,111 @@
+"""What evaluation during training says: losses by kind of token, and answers that the model writes."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoTokenizer
+
+from pasta.config import parse_config
+from pasta.data.collate import ThreadCollator
+from pasta.data.dataset import TOKENIZER_DIR
+from pasta.data.linearise import make_example
+from pasta.data.packing import to_dataset
+from pasta.interpreter import TokenKind
+from pasta.lang import Codec, to_text
+from pasta.tracking import Tracker
+from pasta.training.callbacks import KIND_NAMES
+from pasta.training.config import SftConfig
+from pasta.training.held_out import COLUMNS, documents_of, figures_of, generate_answers
+from pasta.training.run import RunContext
+from pasta.training.sft import make_trainer, prepare
+from pasta.training.trainer import EXAMPLES
+from tests.support.documents import random_document
+from tests.support.models import tiny
+from tests.support.tokenizers import byte_level
+from tests.training.runs import sft_dict
+
+CODEC = Codec(byte_level())
+MESSAGES = [{"role": "user", "content": "Hi"}]
+
+
+class Tables(Tracker):
+    """Keeps the tables that are recorded."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Any] = {}
+
+    def table(self, name: str, columns: Any, rows: Any) -> None:
+        self.tables[name] = (list(columns), list(rows))
+
+
+def _evaluate(directory: Path, tracker: Tracker, **data: Any) -> tuple[Any, dict[str, float]]:
+    values = sft_dict(directory)
+    values["data"] |= data
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    prepared = prepare(config, directory / "data")
+    tokenizer = AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR)
+    context = RunContext(prepared.path, directory / "work", False, lambda metrics, checkpoint: None, "id")
+    trainer = make_trainer(config, context, tokenizer, [], tracker)
+    return trainer, trainer.evaluate()
+
+
+def test_held_out_loss_is_split_by_kind_of_target(tmp_path: Path) -> None:
+    trainer, figures = _evaluate(tmp_path, Tracker())
+    batch = ThreadCollator(pad_id=0, with_kinds=True)(list(trainer.eval_dataset))
+    kinds, targets = batch.pop("kinds"), batch.pop("shift_labels")
+    del batch["labels"]
+    with torch.no_grad():
+        losses = F.cross_entropy(
+            trainer.model(**batch).logits.flatten(0, 1), targets.flatten(), reduction="none"
+        )
+    by_kind = defaultdict(list)
+    for loss, kind, target in zip(losses, kinds.flatten(), targets.flatten(), strict=True):
+        if target != -100:
+            by_kind[TokenKind(int(kind))].append(float(loss))
+    assert set(by_kind) == set(KIND_NAMES)
+    for kind, values in by_kind.items():
+        mean = sum(values) / len(values)
+        assert figures[f"eval_loss_{KIND_NAMES[kind]}"] == pytest.approx(mean, rel=1e-4)
+
+
+def test_answers_to_held_out_prompts_are_generated_and_tabled(tmp_path: Path) -> None:
+    tracker = Tables()
+    trainer, figures = _evaluate(tmp_path, tracker, eval_answers=3, max_length=300)
+    columns, rows = tracker.tables[EXAMPLES]
+    assert columns == list(COLUMNS)
+    assert len(rows) == 3
+    assert all("Question" in row[columns.index("prompt")] for row in rows)
+    assert figures["eval_well_formed"] == sum(row[columns.index("well_formed")] for row in rows) / 3
+    assert figures["eval_speedup"] > 0
+    assert trainer.model.training == trainer.is_in_train
+
+
+def test_documents_come_out_of_packed_rows_as_they_went_in() -> None:
+    documents = [random_document(seed) for seed in range(6)]
+    examples = [make_example(CODEC, MESSAGES, document, "pasta") for document in documents]
+    found = documents_of(to_dataset(examples, row_length=400), 99)
+    responses = sorted(tuple(document.response_ids) for document in found)
+    assert responses == sorted((*CODEC.encode(document), CODEC.eos_id) for document in documents)
+    assert all(document.prompt_ids == CODEC.encode_prompt(MESSAGES) for document in found)
+
+
+def test_an_answer_s_speedup_is_its_text_over_its_critical_path() -> None:
+    loaded = tiny()
+    documents = documents_of(
+        to_dataset([make_example(CODEC, MESSAGES, random_document(1), "pasta")], row_length=1), 1
+    )
+    (answer,) = generate_answers(
+        loaded.model, loaded.tokenizer, documents, max_tokens=40, parallel=False, num_slots=1
+    )
+    assert answer.threads == 1
+    assert answer.critical_path == answer.tokens
+    assert answer.speedup == pytest.approx(1.0 if answer.well_formed else (answer.tokens + 1) / answer.tokens)
+    assert answer.expected == to_text(random_document(1))
+
+
+def test_without_answers_there_are_no_figures() -> None:
+    assert figures_of([]) == {}
