@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pasta.config import load_config
 from pasta.data.annotate.annotator import Usage
 from pasta.data.annotate.shards import ShardResult
 from pasta.data.dataset import prepare_data
+from pasta.data.sources import Shard
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.training.config import DataSection
@@ -182,6 +183,38 @@ def test_an_interrupted_run_goes_on_shard_by_shard(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert f"40 shards, {len(done)} of them found finished" in again.stdout
     assert sum(len(file.read_text().splitlines()) for file in (tmp_path / "out").glob("annotated-*")) == 4000
+
+
+def test_an_interrupt_between_shards_loses_none_and_the_next_run_does_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver alone: the same workers, called here, one shard after another."""
+    done: list[int] = []
+
+    def one_by_one(stop_after: int) -> Any:
+        def shards_of(
+            config: Any, shards: Sequence[Shard], directory: Path, *_: Any
+        ) -> Iterator[annotate.Finished]:
+            worker = annotate._Worker(config, shards, str(directory), os.getcwd(), 1, None)
+            for number, shard in enumerate(shards):
+                if number == stop_after:
+                    raise KeyboardInterrupt
+                done.append(shard.index)
+                row = worker({"shard": shard.index})
+                yield Finished(ShardResult.of(json.loads(row["result"])), row["worker"], row["time"])
+
+        return shards_of
+
+    path = write_config(tmp_path)
+    monkeypatch.setattr(annotate, "annotate_shards", one_by_one(2))
+    with pytest.raises(KeyboardInterrupt):
+        run(path)
+    assert "goes on after the last finished shard" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(annotate, "annotate_shards", one_by_one(9))
+    assert run(path) == 0
+    assert done == [0, 1, 2]
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["records"] == 10
 
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
