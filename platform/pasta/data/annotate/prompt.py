@@ -71,8 +71,8 @@ EXAMPLES: tuple[Example, ...] = (
         "Show me how to greet a user in HTML and in Python.",
         'Two small files do it.\n\n<promise topic="HTML version" tokens="50"/><async>The page asks the browser to break'
         " the line after the greeting:\n\n```html\n<p>Hello, Ada!<br\\/>Welcome back.</p>\n```</async>\n\n"
-        '<promise topic="Python version" tokens="40"/><async>The script takes the name from its first argument:\n\n'
-        '```python\nimport sys\n\nprint(f"Hello, {sys.argv[1]}!")\n```</async>\n\n'
+        '<promise topic="Python version" tokens="40"/><async>The script asks for the name before it greets:\n\n'
+        '```python\nname = input("Your name: ")\nprint(f"Hello, {name}!")\n```</async>\n\n'
         "Save them as hello.html and hello.py.",
     ),
     Example(
