@@ -26,6 +26,7 @@ def answer(independent, twin_seconds, pasta_seconds, tokens, path, right=4):
             "independent_parts": 3 if independent else 0,
             "annotated_parts": 3 if independent else 0,
             "dependent_left_alone": True,
+            "superfluous_parts": 0,
             "sync_right": True,
         },
     }

@@ -47,6 +47,7 @@ def grades(task: AtlasTask, twin_text: str, text: str, document: Document) -> di
         "independent_parts": structure.independent_parts,
         "annotated_parts": structure.annotated_parts,
         "dependent_left_alone": structure.dependent_left_alone,
+        "superfluous_parts": structure.superfluous_parts,
         "sync_right": structure.sync_right,
     }
 
@@ -74,7 +75,14 @@ def quality_figures(records: Sequence[Record]) -> list[Figure]:
             _share(grade["dependent_left_alone"] for grade in graded),
             0.99,
             count=count,
-            note="share of answers without a wrong chunk",
+            note="share of answers with no dependent step and no conclusion in a chunk",
+        ),
+        Figure(
+            "structure.superfluous",
+            "answers without a superfluous chunk",
+            _share(not grade["superfluous_parts"] for grade in graded),
+            count=count,
+            note="a chunk on something not asked for, or asked for once and told twice, is one",
         ),
         Figure(
             "structure.sync",

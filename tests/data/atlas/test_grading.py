@@ -141,6 +141,7 @@ def test_structure_of_the_truth_is_fully_right() -> None:
     for task in iter_corpus(0, "heldout", 150):
         result = grade_structure(task, task.document)
         assert result.annotated_parts == result.independent_parts == len([*task.document.chunks()])
+        assert result.superfluous_parts == 0
         assert result.dependent_left_alone
         assert result.sync_right
 
@@ -170,6 +171,22 @@ def test_a_part_left_plain_is_not_counted_as_annotated() -> None:
     result = grade_structure(task, Document(tuple(items)))
     assert result.annotated_parts == result.independent_parts - 1
     assert result.dependent_left_alone
+
+
+def test_a_part_on_something_else_is_superfluous_but_not_dependent() -> None:
+    task = draw("profiles", 4)
+    stray = Chunk("a stranger", 10, (Text(" Not asked for."),))
+    result = grade_structure(task, Document((*task.document.items, stray)))
+    assert result.superfluous_parts == 1
+    assert result.dependent_left_alone
+
+
+def test_a_part_within_a_part_that_the_task_does_not_have_is_found() -> None:
+    task = draw("profiles", 4)
+    *before, last = task.document.items
+    assert isinstance(last, Chunk)
+    nested = Chunk(last.topic, last.tokens, (Chunk("inner", 10, last.items),))
+    assert not grade_structure(task, Document((*before, nested))).dependent_left_alone
 
 
 def test_a_conclusion_inside_the_last_part_is_found() -> None:

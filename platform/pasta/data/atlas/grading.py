@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pasta.data.atlas.facts import FACTS
@@ -34,13 +34,16 @@ class Grade:
 class StructureGrade:
     """How far an annotated answer marks what the task's ground truth marks.
 
-    ``dependent_left_alone``: no chunk that the truth does not have, and no conclusion inside a chunk.
+    ``dependent_left_alone``: no conclusion inside a chunk, no chunk where the truth has none at all, none nested
+    deeper than its own. ``superfluous_parts``: chunks beyond the truth's, by topic: on a subject that was not
+    asked for (its statements are wrong as well), on one twice, or where nothing is independent.
     ``sync_right``: in every thread a sync stands exactly where the truth has one.
     """
 
     independent_parts: int
     annotated_parts: int
     dependent_left_alone: bool
+    superfluous_parts: int
     sync_right: bool
 
 
@@ -203,7 +206,8 @@ def grade_structure(task: AtlasTask, document: Document) -> StructureGrade:
     return StructureGrade(
         independent_parts=parts.total(),
         annotated_parts=(parts & marked).total(),
-        dependent_left_alone=not (marked - parts) and not leaked,
+        dependent_left_alone=not leaked and _depth(marked) <= _depth(parts),
+        superfluous_parts=(marked - parts).total(),
         sync_right=all(_syncs(items) == _syncs(truth.get(path, ())) for path, items in given.items()),
     )
 
@@ -218,6 +222,10 @@ def _threads(items: tuple[Item, ...], path: Path = ()) -> dict[Path, tuple[Item,
             name = item.topic if seen[item.topic] == 1 else f"{item.topic} ({seen[item.topic]})"
             out |= _threads(item.items, (*path, name))
     return out
+
+
+def _depth(paths: Iterable[Path]) -> int:
+    return max(map(len, paths), default=0)
 
 
 def _paths(threads: dict[Path, tuple[Item, ...]]) -> list[Path]:
