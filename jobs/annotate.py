@@ -75,6 +75,9 @@ class Finished:
     time: float
 
 
+CONFIG = AnnotateConfig
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jobs.annotate", description=__doc__.split("\n")[0])
     parser.add_argument(
@@ -90,13 +93,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(config, restart=options.restart, address=options.address)
 
 
-def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = None) -> int:
-    """Annotate the source on Ray workers and leave the data in ``config.output_dir``."""
-    api_key = _api_key(config)
+def stage(config: AnnotateConfig, *, restart: bool = False) -> StageOutput:
+    """The stage on disk. Raises UserError for a source that is not there."""
     files = source_files(config.data.source)
     inputs: dict[str, str | Path] = {f"source[{number}]": file for number, file in enumerate(files)}
     inputs = inputs or {"source": config.data.source.path}
-    output = StageOutput(config.output_dir, "annotate", config.data.identity(), inputs, restart=restart)
+    return StageOutput(config.output_dir, "annotate", config.data.identity(), inputs, restart=restart)
+
+
+def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = None) -> int:
+    """Annotate the source on Ray workers and leave the data in ``config.output_dir``."""
+    api_key = _api_key(config)
+    output = stage(config, restart=restart)
     if output.is_done:
         print(
             f"{config.name}: nothing to do: {config.output_dir} has this configuration (--restart makes it again)"
