@@ -6,16 +6,16 @@ The same command again goes on where the last one stopped, or says that nothing 
 with ``--set objective.alpha=0.01``; ``--restart`` forgets what was done.
 """
 
-from pathlib import Path
-
 import datasets
 
-from jobs.training import begin, fit, parse_arguments
-from pasta.data.pairs import PreparedPairs, pairs_file
+from jobs.training import fit, nothing_to_do, parse_arguments
+from pasta.data.pairs import PreparedPairs
 from pasta.entrypoint import run_main
-from pasta.stages import Stage
-from pasta.training.preference import effective_beta, prepare, train
+from pasta.training.preference import effective_beta, inputs, prepare, train
 from pasta.training.preference_config import PreferenceConfig
+from pasta.training.run import TrainingStage
+
+CONFIG = PreferenceConfig
 
 
 def main() -> int:
@@ -25,30 +25,20 @@ def main() -> int:
     return run(config, restart=restart, address=address)
 
 
-def identity(config: PreferenceConfig) -> str:
-    """A digest of the configuration, the pairs and the models it starts from: the same for the same run.
-
-    Raises UserError if one of them is not there.
-    """
-    inputs: dict[str, str | Path] = {
-        "data.source": pairs_file(config.data.source),
-        "model.init_from": str(config.model.init_from),
-    }
-    if config.objective.reference is not None:
-        inputs["objective.reference"] = config.objective.reference
-    return Stage("preference", config, inputs).identity
+def stage(config: PreferenceConfig, *, restart: bool = False) -> TrainingStage:
+    """The run on disk. Raises UserError for an input that is not there."""
+    return TrainingStage("preference", config, inputs(config), restart=restart)
 
 
 def run(config: PreferenceConfig, *, restart: bool = False, address: str | None = None) -> int:
     """Prepare the pairs, train on Ray workers, and leave the model in ``config.output_dir``."""
-    digest = identity(config)
-    run_dir = begin(config, digest, restart=restart)
-    if run_dir is None:
+    training = stage(config, restart=restart)
+    if nothing_to_do(config, training):
         return 0
     datasets.disable_progress_bars()
     prepared = prepare(config, config.run_dir.absolute() / "data")
     _describe(config, prepared)
-    fit(train, config, identity=digest, data_dir=prepared.path, run_dir=run_dir, address=address)
+    fit(train, config, training, data_dir=prepared.path, address=address)
     return 0
 
 

@@ -8,11 +8,14 @@ with ``--set optimisation.learning_rate=1e-3``; ``--restart`` forgets what was d
 
 import datasets
 
-from jobs.training import begin, fit, parse_arguments
+from jobs.training import fit, nothing_to_do, parse_arguments
 from pasta.data.dataset import Prepared
 from pasta.entrypoint import run_main
 from pasta.training.config import SftConfig
-from pasta.training.sft import identity, prepare, train
+from pasta.training.run import TrainingStage
+from pasta.training.sft import inputs, prepare, train
+
+CONFIG = SftConfig
 
 
 def main() -> int:
@@ -22,17 +25,21 @@ def main() -> int:
     return run(config, restart=restart, address=address)
 
 
+def stage(config: SftConfig, *, restart: bool = False) -> TrainingStage:
+    """The run on disk. Raises UserError for an input that is not there."""
+    return TrainingStage("sft", config, inputs(config), restart=restart)
+
+
 def run(config: SftConfig, *, restart: bool = False, address: str | None = None) -> int:
     """Prepare the data, train on Ray workers, and leave the model in ``config.output_dir``."""
-    digest = identity(config)
-    run_dir = begin(config, digest, restart=restart)
-    if run_dir is None:
+    training = stage(config, restart=restart)
+    if nothing_to_do(config, training):
         return 0
     datasets.disable_progress_bars()
     cache_dir = config.run_dir.absolute() / "data"
     prepared = prepare(config, cache_dir, num_processes=config.workers.num_workers)
     _describe(config, prepared)
-    fit(train, config, identity=digest, data_dir=prepared.path, run_dir=run_dir, address=address)
+    fit(train, config, training, data_dir=prepared.path, address=address)
     return 0
 
 

@@ -2,35 +2,17 @@
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from jobs.cluster import code_version, ray_cluster
 from pasta.config import load_config
-from pasta.training.config import ScheduleSection, WorkersSection
-from pasta.training.run import RunContext
-from pasta.training.save import read_card
+from pasta.training.run import RunContext, TrainingConfig, TrainingStage
 
 T = TypeVar("T")
 Train = Callable[[Any, RunContext], Any]
-
-
-class TrainingConfig(Protocol):
-    """The part of a training configuration that says where and on what it runs."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def output_dir(self) -> Path: ...
-    @property
-    def run_dir(self) -> Path: ...
-    @property
-    def schedule(self) -> ScheduleSection: ...
-    @property
-    def workers(self) -> WorkersSection: ...
 
 
 def parse_arguments(job: str, description: str, example: str, cls: type[T]) -> tuple[T, bool, str | None]:
@@ -49,37 +31,26 @@ def parse_arguments(job: str, description: str, example: str, cls: type[T]) -> t
     return config, arguments.restart, arguments.address
 
 
-def begin(config: TrainingConfig, identity: str, *, restart: bool) -> Path | None:
-    """The directory of the run named ``identity``, or None if ``config.output_dir`` holds what it would make."""
-    run_dir = (config.run_dir / f"{config.name}-{identity[:8]}").absolute()
-    card = read_card(config.output_dir)
-    if restart:
-        shutil.rmtree(run_dir, ignore_errors=True)
-    elif card is not None and card.get("config_fingerprint") == identity:
+def nothing_to_do(config: TrainingConfig, stage: TrainingStage) -> bool:
+    """Whether the model that ``stage`` would make is there already; says so."""
+    if stage.is_done:
         print(
             f"{config.name}: nothing to do: {config.output_dir} has this configuration (--restart trains it again)"
         )
-        return None
-    return run_dir
+    return stage.is_done
 
 
 def fit(
-    train: Train,
-    config: TrainingConfig,
-    *,
-    identity: str,
-    data_dir: Path,
-    run_dir: Path,
-    address: str | None,
+    train: Train, config: TrainingConfig, stage: TrainingStage, *, data_dir: Path, address: str | None
 ) -> None:
     """Run ``train(config, context)`` on ``config.workers``, from the last checkpoint that Ray knows of.
 
     Raises what the workers raise once they have failed more often than ``max_failures``. A KeyboardInterrupt passes
     through, and the same command goes on later.
     """
-    print(f"{config.name}: run directory {run_dir}", flush=True)
+    print(f"{config.name}: run directory {stage.run_dir}", flush=True)
     try:
-        _fit(train, config, identity, data_dir, run_dir, address)
+        _fit(train, config, stage, data_dir, address)
     except KeyboardInterrupt:
         print(f"{config.name}: the same command goes on from the last checkpoint", file=sys.stderr)
         raise
@@ -87,7 +58,7 @@ def fit(
 
 
 def _fit(
-    train: Train, config: TrainingConfig, identity: str, data_dir: Path, run_dir: Path, address: str | None
+    train: Train, config: TrainingConfig, stage: TrainingStage, data_dir: Path, address: str | None
 ) -> None:
     workers = config.workers
     with ray_cluster(address, workers.num_workers, workers.threads):
@@ -103,17 +74,17 @@ def _fit(
                 "train": train,
                 "config": config,
                 "data_dir": str(data_dir),
-                "work_dir": str(run_dir),
+                "work_dir": str(stage.run_dir),
                 "cwd": os.getcwd(),
                 "use_gpu": bool(use_gpu),
-                "identity": identity,
+                "stage": stage,
                 "code_version": code_version(),
             },
             torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
             scaling_config=ScalingConfig(num_workers=workers.num_workers, use_gpu=bool(use_gpu)),
             run_config=RunConfig(
                 name="ray",
-                storage_path=str(run_dir),
+                storage_path=str(stage.run_dir),
                 failure_config=FailureConfig(max_failures=workers.max_failures),
                 checkpoint_config=CheckpointConfig(num_to_keep=config.schedule.keep_checkpoints),
             ),
@@ -142,7 +113,7 @@ def _worker(settings: dict[str, Any]) -> None:
             work_dir=Path(settings["work_dir"]),
             use_gpu=settings["use_gpu"],
             report=report,
-            identity=settings["identity"],
+            stage=settings["stage"],
             resume_from=resume_from,
             code_version=settings["code_version"],
         )

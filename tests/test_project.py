@@ -24,7 +24,10 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         {"torch", "transformers", "numpy", "safetensors"},
     ),
     "data": ({"data", "interpreter", "lang", "errors", "config", "stages"}, None),
-    "training": ({"training", "data", "engine", "interpreter", "lang", "errors", "config", "tracking"}, None),
+    "training": (
+        {"training", "data", "engine", "interpreter", "lang", "errors", "config", "stages", "tracking"},
+        None,
+    ),
     "evaluation": (
         {"evaluation", "engine", "data", "interpreter", "lang", "errors", "config", "stages", "tracking"},
         None,

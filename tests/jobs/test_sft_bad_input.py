@@ -29,9 +29,12 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "two sources of weights": ({"model.init_from": "x"}, "exactly one of architecture"),
     "missing model": (
         {"model.architecture": None, "model.tokenizer": None, "model.init_from": "./gone"},
-        "model.init_from: ./gone: no such directory",
+        "model.init_from: ./gone: no such file or directory",
     ),
-    "missing tokenizer": ({"model.tokenizer": "./gone"}, "model.tokenizer: ./gone: no such directory"),
+    "missing tokenizer": (
+        {"model.tokenizer": "./gone"},
+        "model.tokenizer: ./gone: no such file or directory",
+    ),
     "missing DeepSpeed file": ({"optimisation.deepspeed": "gone.json"}, "optimisation.deepspeed: gone.json"),
     "missing data": ({"data.source": "gone.jsonl"}, "data.source: gone.jsonl: no such file"),
     "nothing fits": ({"data.row_length": 4, "data.max_length": 4}, "no example to train on"),

@@ -30,7 +30,7 @@ def _trainer(directory: Path, **objective: Any) -> PreferenceTrainer:
     values["objective"] = {"reference": str(reference), **objective}
     config = preference_config(values)
     prepared = prepare(config, directory / "data")
-    context = RunContext(prepared.path, directory / "work", False, lambda metrics, checkpoint: None, "id")
+    context = RunContext(prepared.path, directory / "work", False, lambda metrics, checkpoint: None)
     tokenizer = AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR)
     return make_trainer(config, context, tokenizer, [])
 
@@ -76,6 +76,15 @@ def test_bonbon_and_its_gradient_equal_a_computation_by_hand(tmp_path: Path, log
     by_hand = dict(model.named_parameters())
     for name, parameter in trainer.model.named_parameters():
         torch.testing.assert_close(parameter.grad, by_hand[name].grad, atol=1e-2, rtol=1e-4)
+
+
+def test_at_the_reference_the_margin_is_nought(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, alpha=0.2, num_samples=4, reference=None)
+    loss = _loss(trainer).item()
+    metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
+    assert metrics["rewards/margins"] == pytest.approx(0.0, abs=1e-5)
+    aim = 3 * (1 + 1 / 2 + 1 / 3)
+    assert loss == pytest.approx(0.2 * -metrics["logps/chosen"] + 0.8 * aim**2, rel=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["dpo", "ipo"])

@@ -48,7 +48,7 @@ def _evaluate(directory: Path, tracker: Tracker, **data: Any) -> tuple[Any, dict
     config = parse_config(values, SftConfig, "tiny.yaml")
     prepared = prepare(config, directory / "data")
     tokenizer = AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR)
-    context = RunContext(prepared.path, directory / "work", False, lambda metrics, checkpoint: None, "id")
+    context = RunContext(prepared.path, directory / "work", False, lambda metrics, checkpoint: None)
     trainer = make_trainer(config, context, tokenizer, [], tracker)
     return trainer, trainer.evaluate()
 

@@ -31,7 +31,7 @@ def _config(directory: Path, tied: bool, **recipe: Any) -> SftConfig:
 
 def _context(config: SftConfig, directory: Path) -> RunContext:
     prepared = prepare(config, directory / "data")
-    return RunContext(prepared.path, directory / "work", False, lambda metrics, checkpoint: None, "id")
+    return RunContext(prepared.path, directory / "work", False, lambda metrics, checkpoint: None)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -62,7 +62,7 @@ def test_loss_and_gradient_equal_a_computation_by_hand(
     ]
     install_thread_masks(model)
     rows = to_dataset(examples, row_length=400)
-    context = RunContext(tmp_path, tmp_path, False, lambda metrics, checkpoint: None, "id")
+    context = RunContext(tmp_path, tmp_path, False, lambda metrics, checkpoint: None)
     trainer = trainer_class(
         model=model,
         args=trl_config(sft_config(tmp_path, precision="fp32"), context),

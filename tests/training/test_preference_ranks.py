@@ -40,7 +40,7 @@ def _config(directory: Path, stage: int, **changes: Any) -> dict[str, Any]:
 
 
 def _train(config: PreferenceConfig, data_dir: Path, work_dir: Path) -> None:
-    train(config, RunContext(data_dir, work_dir, False, lambda metrics, checkpoint: None, "id"))
+    train(config, RunContext(data_dir, work_dir, False, lambda metrics, checkpoint: None))
 
 
 def _run(directory: Path, values: dict[str, Any], count: int = 2) -> list[dict[str, float]]:

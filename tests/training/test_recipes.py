@@ -52,7 +52,7 @@ def _sets(values: dict[str, Any]) -> list[str]:
 
 
 def _context(data_dir: Path, directory: Path) -> RunContext:
-    return RunContext(data_dir, directory / "work", False, no_report, "id")
+    return RunContext(data_dir, directory / "work", False, no_report)
 
 
 @pytest.mark.parametrize("recipe", SFT)

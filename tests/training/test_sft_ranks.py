@@ -25,7 +25,7 @@ def _run(directory: Path, values: dict[str, Any], count: int) -> list[dict[str, 
     config = parse_config(values, SftConfig, "tiny.yaml")
     prepared = prepare(config, directory / "data")
     work = directory / f"work-{count}"
-    context = RunContext(prepared.path, work, False, no_report, "id")
+    context = RunContext(prepared.path, work, False, no_report)
     run_ranks(train, directory / f"ranks-{count}", config, context, count=count)
     state = json.loads((work / "checkpoints/checkpoint-2/trainer_state.json").read_text())
     return [entry for entry in state["log_history"] if "loss" in entry]

@@ -17,7 +17,7 @@ from trl import DPOConfig
 
 from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
-from pasta.data.pairs import PairCollator, PreparedPairs, prepare_pairs
+from pasta.data.pairs import PairCollator, PreparedPairs, pairs_file, prepare_pairs
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
 from pasta.tracking import start_tracker
@@ -32,6 +32,17 @@ from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
 from pasta.training.save import check_output_dir, save_trained
 
 DPO_BETA = 0.1
+
+
+def inputs(config: PreferenceConfig) -> dict[str, str | Path]:
+    """What a run reads: its pairs, the model it starts from, the reference. Raises UserError for missing pairs."""
+    named = {
+        "data.source": pairs_file(config.data.source),
+        "model.init_from": config.model.init_from,
+        "objective.reference": config.objective.reference,
+        "optimisation.deepspeed": config.optimisation.deepspeed,
+    }
+    return {key: path for key, path in named.items() if path is not None}
 
 
 def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
@@ -83,11 +94,11 @@ def train(config: PreferenceConfig, context: RunContext) -> dict[str, float]:
             "name": config.name,
             "figures": figures,
             "config": to_dict(config),
-            "config_fingerprint": context.identity,
             "code_version": context.code_version,
             "data": json.loads((context.data_dir / "manifest.json").read_text(encoding="utf-8")),
         }
-        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card)
+        manifest = context.manifest(figures)
+        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card, manifest)
         tracker.summary(figures)
     tracker.finish()
     if dist.is_initialized():

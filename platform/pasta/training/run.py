@@ -1,15 +1,32 @@
 """What supervised and preference runs share: where a worker runs, and the arguments of its trainer."""
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pasta.errors import UserError
-from pasta.training.config import OptimisationSection, ScheduleSection
+from pasta.stages import Manifest, Stage, read_manifest
+from pasta.training.config import OptimisationSection, ScheduleSection, WorkersSection
 
 Report = Callable[[dict[str, float], Path | None], None]
+
+
+class TrainingConfig(Protocol):
+    """The part of a training configuration that says where and on what it runs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def output_dir(self) -> Path: ...
+    @property
+    def run_dir(self) -> Path: ...
+    @property
+    def schedule(self) -> ScheduleSection: ...
+    @property
+    def workers(self) -> WorkersSection: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +34,44 @@ class RunContext:
     """What a worker is told about where it runs.
 
     ``work_dir`` is storage that all workers share. ``report(metrics, checkpoint)`` is called by every worker at every
-    checkpoint, with the directory on rank 0 and None elsewhere. ``identity`` is written into the finished model's
-    card: the run is done when it is found there.
+    checkpoint, with the directory on rank 0 and None elsewhere. ``stage`` is what the finished model's manifest says
+    it is; without one it has no manifest.
     """
 
     data_dir: Path
     work_dir: Path
     use_gpu: bool
     report: Report
-    identity: str
+    stage: Stage | None = None
     resume_from: Path | None = None
     code_version: str = "unknown"
+
+    def manifest(self, figures: Mapping[str, Any]) -> Manifest | None:
+        """What the finished model says of itself."""
+        return None if self.stage is None else self.stage.to_manifest(figures, self.code_version)
+
+
+class TrainingStage(Stage):
+    """A training run on disk. Unfinished work lies in ``run_dir``; the finished model takes ``output_dir``'s place.
+
+    Raises UserError, naming the input, for one that is not there.
+    """
+
+    def __init__(
+        self, job: str, config: TrainingConfig, inputs: Mapping[str, str | Path], *, restart: bool = False
+    ) -> None:
+        super().__init__(job, config, inputs)
+        self.output_dir = config.output_dir
+        self.run_dir = (config.run_dir / f"{config.name}-{self.identity[:8]}").absolute()
+        if restart:
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+        manifest = None if restart else read_manifest(self.output_dir)
+        self.is_done = manifest is not None and manifest.identity == self.identity
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier run left unfinished work."""
+        return self.run_dir.is_dir()
 
 
 def trainer_arguments(

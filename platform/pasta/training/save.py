@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from transformers.integrations import deepspeed as integration
 
 from pasta.errors import UserError
+from pasta.stages import Manifest, write_manifest
 from pasta.training.config import ModelSection
 from pasta.training.lora import ADAPTER_DIR, LoraSection, merge
 from pasta.training.model import build_model
@@ -21,15 +22,20 @@ CARD = "model_card.json"
 
 
 def save_model(
-    trained: Path, output_dir: Path, dtype: str, tokenizer: PreTrainedTokenizerBase, card: dict[str, Any]
+    trained: Path,
+    output_dir: Path,
+    dtype: str,
+    tokenizer: PreTrainedTokenizerBase,
+    card: dict[str, Any],
+    manifest: Manifest | None = None,
 ) -> None:
-    """Write the model saved in ``trained`` to ``output_dir`` in ``dtype``, with ``card`` as JSON.
+    """Write the model saved in ``trained`` to ``output_dir`` in ``dtype``, with ``card`` and ``manifest`` as JSON.
 
     Written to a directory beside it and renamed, so that ``output_dir`` never holds half a model.
     """
     with _outside_deepspeed():
         model = AutoModelForCausalLM.from_pretrained(trained, dtype=getattr(torch, dtype))
-        _write(model, output_dir, dtype, tokenizer, card)
+        _write(model, output_dir, dtype, tokenizer, card, manifest)
 
 
 def save_trained(
@@ -39,16 +45,18 @@ def save_trained(
     lora: LoraSection | None,
     tokenizer: PreTrainedTokenizerBase,
     card: dict[str, Any],
+    manifest: Manifest | None = None,
 ) -> None:
     """``save_model`` for what a trainer left in ``trained``: a whole model, or with ``lora`` an adapter to merge."""
     if lora is None:
-        save_model(trained, output_dir, section.save_dtype, tokenizer, card)
+        save_model(trained, output_dir, section.save_dtype, tokenizer, card, manifest)
         return
     with _outside_deepspeed():
         # The seed is for weights from scratch, on which adapters make no sense.
         model = merge(build_model(section, tokenizer, seed=0), trained)
         model = model.to(getattr(torch, section.save_dtype))
-        _write(model, output_dir, section.save_dtype, tokenizer, card, trained if lora.keep_adapter else None)
+        adapter = trained if lora.keep_adapter else None
+        _write(model, output_dir, section.save_dtype, tokenizer, card, manifest, adapter)
 
 
 def _write(
@@ -57,6 +65,7 @@ def _write(
     dtype: str,
     tokenizer: PreTrainedTokenizerBase,
     card: dict[str, Any],
+    manifest: Manifest | None,
     adapter: Path | None = None,
 ) -> None:
     staging = output_dir.with_name(f".{output_dir.name}.{os.getpid()}")
@@ -71,6 +80,8 @@ def _write(
             (staging / ADAPTER_DIR).mkdir()
             for path in adapter.glob("adapter_*"):
                 shutil.copy(path, staging / ADAPTER_DIR)
+        if manifest is not None:
+            write_manifest(staging, manifest)
         for path in staging.rglob("*"):
             if path.is_file():
                 path.chmod(0o644)  # safetensors makes its files private; a shipped model is for everybody

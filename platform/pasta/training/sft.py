@@ -14,7 +14,7 @@ from datasets import Dataset, load_from_disk
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PrinterCallback
 from trl import SFTConfig as TrlConfig
 
-from pasta.config import fingerprint, to_dict
+from pasta.config import to_dict
 from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import TOKENIZER_DIR, Prepared, prepare_data
 from pasta.errors import UserError
@@ -24,23 +24,29 @@ from pasta.training.config import SftConfig
 from pasta.training.held_out import documents_of
 from pasta.training.lora import new_rows, peft_config
 from pasta.training.masks import install_thread_masks
-from pasta.training.model import build_model, check_model, decoder_layers, load_tokenizer, new_token_ids
+from pasta.training.model import (
+    ATLAS,
+    build_model,
+    check_model,
+    decoder_layers,
+    load_tokenizer,
+    new_token_ids,
+)
 from pasta.training.run import RunContext, trainer_arguments, zero_stage
 from pasta.training.save import check_output_dir, save_trained
 from pasta.training.trainer import Generation, PlainHeadTrainer, ThreadTrainer
 
 
-def identity(config: SftConfig) -> str:
-    """A digest of the configuration: the same for the same run.
-
-    Keys that came later count only where they are used, so that a finished model stays finished.
-    """
-    values = to_dict(config)
-    if values["lora"] is None:
-        del values["lora"]
-    if not values["data"]["eval_answers"]:
-        del values["data"]["eval_answers"]
-    return fingerprint(values)
+def inputs(config: SftConfig) -> dict[str, str | Path]:
+    """What a run reads: its data, the model it starts from, and the files that its configuration names."""
+    named = {
+        "data.source": None if config.data.source == ATLAS else config.data.source,
+        "model.init_from": config.model.init_from,
+        "model.architecture": config.model.architecture,
+        "model.tokenizer": None if config.model.tokenizer == ATLAS else config.model.tokenizer,
+        "optimisation.deepspeed": config.optimisation.deepspeed,
+    }
+    return {key: path for key, path in named.items() if path is not None}
 
 
 def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepared:
@@ -90,11 +96,11 @@ def train(config: SftConfig, context: RunContext) -> dict[str, float]:
             "name": config.name,
             "figures": figures,
             "config": to_dict(config),
-            "config_fingerprint": context.identity,
             "code_version": context.code_version,
             "data": json.loads((context.data_dir / "manifest.json").read_text(encoding="utf-8")),
         }
-        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card)
+        manifest = context.manifest(figures)
+        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card, manifest)
         tracker.summary(figures)
     tracker.finish()
     if dist.is_initialized():

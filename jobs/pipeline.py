@@ -1,0 +1,194 @@
+"""A whole recipe as one Ray job: annotate, fine-tune, then rounds of sample, score and prefer:
+
+    python -m jobs.pipeline --config configs/pipelines/atlas.yaml
+
+The same command again skips every stage whose configuration and inputs have not changed, goes on with the one that was
+cut, and says which and why. ``--dry-run`` prints that plan and runs nothing. A changed stage gets a directory of its
+own: no earlier output is ever overwritten.
+"""
+
+import argparse
+import fcntl
+import importlib
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from pasta.config import load_config
+from pasta.entrypoint import run_main
+from pasta.errors import UserError
+from pasta.pipeline import Instance, PipelineConfig, instances
+from pasta.stages import Manifest, read_manifest
+
+
+class StageOnDisk(Protocol):
+    """A stage of data (``StageOutput``) or a trained model (``TrainingStage``)."""
+
+    identity: str
+    output_dir: Path
+
+    @property
+    def is_done(self) -> bool: ...
+
+    @property
+    def is_resumed(self) -> bool: ...
+
+    def difference(self, other: Manifest) -> str: ...
+
+
+class JobModule(Protocol):
+    """What a job gives the pipeline: its configuration's class, its stage on disk, and a way to run it."""
+
+    CONFIG: type[Any]
+
+    def stage(self, config: Any, *, restart: bool = False) -> StageOnDisk: ...
+
+    def run(self, config: Any, *, restart: bool = False, address: str | None = None) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stage whose inputs are there: what it would run, and where it stands."""
+
+    instance: Instance
+    module: JobModule
+    config: Any
+    output: StageOnDisk
+    reason: str
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.pipeline", description=(__doc__ or "").split(":")[0]
+    )
+    parser.add_argument(
+        "--config", type=Path, required=True, help="a YAML file such as configs/pipelines/atlas.yaml"
+    )
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
+    parser.add_argument(
+        "--restart", metavar="STAGE", help="make this stage anew, and all that follow from it"
+    )
+    parser.add_argument(
+        "--address", default=None, help="address of a running Ray cluster; by default a local one"
+    )
+    arguments = parser.parse_args()
+    config = load_config(arguments.config, PipelineConfig, arguments.overrides)
+    steps = list(instances(config, arguments.config))
+    names = [instance.name for instance in steps]
+    if arguments.restart is not None and arguments.restart not in names:
+        raise UserError(f"--restart: {arguments.restart!r} is no stage; expected one of {', '.join(names)}")
+    for instance in steps:
+        _load(config, instance, dict.fromkeys(names, config.output_dir / "unknown"))
+    if arguments.dry_run:
+        return show_plan(config, steps)
+    return run(config, steps, restart=arguments.restart, address=arguments.address)
+
+
+def show_plan(config: PipelineConfig, steps: list[Instance]) -> int:
+    """Print for every stage whether it would run, and why."""
+    outputs: dict[str, Path] = {}
+    for instance in steps:
+        waits = [name for name in instance.reads.values() if name not in outputs]
+        if waits:
+            print(f"{instance.name}: to run, after {', '.join(sorted(set(waits)))}")
+            continue
+        step = _step(config, instance, outputs)
+        if step.output.is_done:
+            outputs[instance.name] = step.output.output_dir
+        print(f"{instance.name}: {step.reason}")
+    return 0
+
+
+def run(
+    config: PipelineConfig, steps: list[Instance], *, restart: str | None = None, address: str | None = None
+) -> int:
+    """Run what is not done. Raises UserError if another pipeline runs in ``config.output_dir``."""
+    outputs: dict[str, Path] = {}
+    with locked(config.output_dir):
+        started = time.monotonic()
+        for number, instance in enumerate(steps, start=1):
+            step = _step(config, instance, outputs, restart=instance.name == restart)
+            outputs[instance.name] = step.output.output_dir
+            print(f"{config.name} {number}/{len(steps)} {instance.name}: {step.reason}", flush=True)
+            if step.output.is_done:
+                continue
+            _run(step, config, address)
+            minutes = (time.monotonic() - started) / 60
+            print(
+                f"{config.name} {number}/{len(steps)} {instance.name}: done, {minutes:.1f} min so far",
+                flush=True,
+            )
+    print(f"{config.name}: all {len(steps)} stages done; outputs in {config.output_dir}")
+    return 0
+
+
+def _run(step: Step, config: PipelineConfig, address: str | None) -> None:
+    try:
+        code = step.module.run(step.config, address=address)
+    except KeyboardInterrupt:
+        print(f"{config.name}: cut in {step.instance.name}; the same command goes on there", file=sys.stderr)
+        raise
+    if code or read_manifest(step.output.output_dir) is None:
+        raise UserError(f"{config.name}: {step.instance.name} ended without an output (exit code {code})")
+
+
+def _step(
+    config: PipelineConfig, instance: Instance, outputs: dict[str, Path], *, restart: bool = False
+) -> Step:
+    """The stage with its directory, which is named after the identity that follows from configuration and inputs."""
+    module, loaded = _load(config, instance, outputs)
+    identity = module.stage(loaded).identity
+    place = config.output_dir / f"{instance.name}-{identity[:8]}"
+    loaded = replace(loaded, output_dir=place)
+    output = module.stage(loaded, restart=restart)
+    return Step(instance, module, loaded, output, _reason(output, instance.name))
+
+
+def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) -> tuple[JobModule, Any]:
+    module = cast(JobModule, importlib.import_module(f"jobs.{instance.section.job}"))
+    overrides = [
+        *instance.overrides(outputs),
+        # A place that is never there: only the identity is asked for before the real one is known.
+        f"output_dir={config.output_dir / f'.{instance.name}.unplaced'}",
+        f"name={instance.name}",
+        f"tracking.mode={config.tracking}",
+        f"tracking.group={config.name}",
+    ]
+    return module, load_config(instance.section.config, module.CONFIG, overrides)
+
+
+def _reason(output: StageOnDisk, name: str) -> str:
+    if output.is_done:
+        return f"unchanged, in {output.output_dir}"
+    if output.is_resumed:
+        return "to run, from where it was cut"
+    others = [
+        manifest
+        for directory in output.output_dir.parent.glob(f"{name}-????????")
+        if (manifest := read_manifest(directory)) is not None
+    ]
+    if not others:
+        return "to run, not done yet"
+    latest = max(others, key=lambda manifest: manifest.finished)
+    return f"to run: the last one had {output.difference(latest)}"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep ``directory`` to this process for the time of the block. Raises UserError if another one has it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"output_dir: {directory}: another pipeline is running there") from None
+        yield
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,168 @@
+"""A whole recipe on tiny models, as a user runs it: cut twice, gone on with, unchanged, changed."""
+
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs import pipeline
+from pasta.entrypoint import run_main
+from pasta.stages import read_manifest
+from tests.support.service import command
+from tests.training.runs import sft_dict
+
+STAGES = ["sft", *(f"round-{n}-{name}" for n in (1, 2) for name in ("sample", "score", "prefer"))]
+
+
+def write_pipeline(folder: Path, **sampling: Any) -> Path:
+    """One SFT stage of two steps and two rounds over six atlas prompts, three answers each."""
+    sft = sft_dict(folder, max_steps=2)
+    sft["model"]["tokenizer"] = "atlas"
+    sft["workers"]["num_workers"] = 1
+    sft["data"] |= {"source": "atlas", "documents": 20, "max_length": 1024}
+    one_worker = {"num_workers": 1, "use_gpu": False}
+    sample = {
+        "name": "sample",
+        "output_dir": "unused",
+        "run_dir": str(folder / "runs"),
+        "model": "set by the pipeline",
+        "prompts": {"source": "atlas", "count": 6},
+        "sampling": {"candidates": 3, "promise_bias": 4.0, **sampling},
+        "limits": {"max_tokens": 60, "max_chunk_tokens": 20},
+        "engine": {"device": "cpu", "num_slots": 4, "slot_tokens": 512},
+        "shard_prompts": 1,
+        "workers": one_worker,
+    }
+    score = {
+        "name": "score",
+        "output_dir": "unused",
+        "judgements_dir": str(folder / "judgements"),
+        "run_dir": str(folder / "runs"),
+        "samples": "set by the pipeline",
+        "judge": {"kind": "grader"},
+        "quality_weight": 1,
+        "workers": one_worker,
+    }
+    prefer = {
+        "name": "prefer",
+        "output_dir": "unused",
+        "run_dir": str(folder / "runs"),
+        "model": {"init_from": "set by the pipeline", "attention": "eager"},
+        "data": {"source": "set by the pipeline", "max_length": 1024},
+        "optimisation": {"learning_rate": 1e-4, "rows": 2, "max_steps": 1, "precision": "fp32"},
+        "workers": one_worker,
+    }
+    for name, config in (("sft", sft), ("sample", sample), ("score", score), ("prefer", prefer)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(config))
+
+    def section(job: str, name: str, **keys: Any) -> dict[str, Any]:
+        return {"job": job, "config": str(folder / f"{name}.yaml"), "set": keys}
+
+    recipe = {
+        "name": "tiny",
+        "output_dir": str(folder / "out"),
+        "tracking": "disabled",
+        "stages": {"sft": section("sft", "sft")},
+        "rounds": 2,
+        "round": {
+            "sample": section("sample", "sample", model="@model"),
+            "score": section("score", "score", samples="@sample"),
+            "prefer": section(
+                "preference", "prefer", **{"model.init_from": "@model", "data.source": "@score"}
+            ),
+        },
+    }
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return path
+
+
+def plan(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What --dry-run says of each stage."""
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--config", str(path), "--dry-run"])
+    assert pipeline.main() == 0
+    # DeepSpeed greets on stdout when it is first imported.
+    lines = [line.partition(": ") for line in capsys.readouterr().out.splitlines()]
+    return {name: said for name, _, said in lines if name in STAGES}
+
+
+def refusal(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The one line with which the command ends."""
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--config", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        run_main(pipeline.main)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(2400)
+def test_a_pipeline_whose_driver_is_killed_and_then_interrupted_ends_whole(tmp_path, capsys, monkeypatch):
+    path = write_pipeline(tmp_path)
+    arguments = ("-m", "jobs.pipeline", "--config", path)
+    with command(*arguments, log=tmp_path / "1.log") as job:
+        job.wait_for(r"^tiny 2/7 round-1-sample: to run")
+        job.wait_for(r"^round-1-sample: \d+/6 prompts")
+        job.end(signal.SIGKILL, 60)
+    assert [directory.name[:4] for directory in (tmp_path / "out").glob("[!.]*")] == ["sft-"]
+
+    with command(*arguments, log=tmp_path / "2.log") as job:
+        job.wait_for(r"^tiny 2/7 round-1-sample: to run, from where it was cut")
+        job.wait_for(r"^tiny 4/7 round-1-prefer: to run")
+        assert job.end(signal.SIGINT, 240) == 130
+        assert "cut in round-1-prefer; the same command goes on there" in job.output
+
+    with command(*arguments, log=tmp_path / "3.log") as job:
+        assert job.process.wait(1500) == 0, job.output
+        assert re.search(r"^tiny 3/7 round-1-score: unchanged", job.output, re.MULTILINE)
+    done = plan(path, capsys, monkeypatch)
+    assert list(done) == STAGES
+    assert all(said.startswith("unchanged") for said in done.values())
+    manifests = {name: read_manifest(*(tmp_path / "out").glob(f"{name}-????????")) for name in STAGES}
+    read = manifests["round-2-sample"].inputs["model"]["fingerprint"]
+    assert read == manifests["round-1-prefer"].identity
+
+    write_pipeline(tmp_path, temperature=0.5)
+    changed = plan(path, capsys, monkeypatch)
+    assert changed["sft"].startswith("unchanged")
+    assert changed["round-1-sample"] == "to run: the last one had sampling.temperature 1.0 instead of 0.5"
+    assert changed["round-1-prefer"] == "to run, after round-1-score"
+
+
+def test_before_anything_ran_the_plan_says_what_waits_for_what(tmp_path, capsys, monkeypatch):
+    path = write_pipeline(tmp_path)
+    said = plan(path, capsys, monkeypatch)
+    assert list(said) == STAGES
+    assert said["sft"] == "to run, not done yet"
+    assert said["round-2-sample"] == "to run, after round-1-prefer"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mistake_in_the_last_stage_is_found_before_the_first_one_runs(tmp_path, capsys, monkeypatch):
+    path = write_pipeline(tmp_path)
+    recipe = yaml.safe_load(path.read_text())
+    recipe["round"]["prefer"]["set"]["objective.alfa"] = 1
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    assert "'alfa' (did you mean 'alpha'?)" in refusal(path, capsys, monkeypatch)
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_pipelines_do_not_share_a_directory(tmp_path, capsys, monkeypatch):
+    path = write_pipeline(tmp_path)
+    with pipeline.locked(tmp_path / "out"):
+        assert "another pipeline is running there" in refusal(path, capsys, monkeypatch)
+
+
+def test_an_unknown_stage_to_restart_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        sys, "argv", ["pipeline", "--config", str(write_pipeline(tmp_path)), "--restart", "smaple"]
+    )
+    with pytest.raises(SystemExit):
+        run_main(pipeline.main)
+    assert "'smaple' is no stage; expected one of sft, round-1-sample" in capsys.readouterr().err
