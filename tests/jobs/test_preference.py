@@ -42,9 +42,10 @@ def test_a_killed_worker_is_replaced_and_the_model_can_be_served(tmp_path: Path)
     card = json.loads((tmp_path / "model" / CARD).read_text())
     assert card["figures"]["steps"] == 24
     assert card["config"]["objective"]["loss"] == "bonbon"
-    margins = [row["train/margin"] for row in _rows(tmp_path) if "train/margin" in row]
-    # The first step starts at the reference; BoNBoN then pulls the margin up.
-    assert abs(margins[0]) < 1e-2 < margins[-1]
+    # A killed worker may take its first lines with it. BoNBoN pulls the margin from 0 towards 0.5.
+    margins = {row["_step"]: row["train/margin"] for row in _rows(tmp_path) if "train/margin" in row}
+    assert max(margins) == 24
+    assert margins[24] > 0.2
     assert any("eval/preference_accuracy" in row for row in _rows(tmp_path))
 
     again = Job("preference", path)
