@@ -15,13 +15,14 @@ from pasta.stages import read_manifest
 from tests.support.service import command
 from tests.training.runs import sft_dict
 
+MODELS = Path(__file__).resolve().parents[2] / "platform/pasta/data/atlas/models"
 STAGES = ["sft", *(f"round-{n}-{name}" for n in (1, 2) for name in ("sample", "score", "prefer"))]
 
 
 def write_pipeline(folder: Path, **sampling: Any) -> Path:
-    """One SFT stage of two steps and two rounds over six atlas prompts, three answers each."""
-    sft = sft_dict(folder, max_steps=2)
-    sft["model"]["tokenizer"] = "atlas"
+    """One SFT stage of two steps from the shipped model, and two rounds over six atlas prompts, three answers each."""
+    sft = sft_dict(folder, max_steps=2, learning_rate=1e-6)
+    sft["model"] = {"init_from": str(MODELS / "pasta"), "attention": "eager"}
     sft["workers"]["num_workers"] = 1
     sft["data"] |= {"source": "atlas", "documents": 20, "max_length": 1024}
     one_worker = {"num_workers": 1, "use_gpu": False}
@@ -31,9 +32,11 @@ def write_pipeline(folder: Path, **sampling: Any) -> Path:
         "run_dir": str(folder / "runs"),
         "model": "set by the pipeline",
         "prompts": {"source": "atlas", "count": 6},
-        "sampling": {"candidates": 3, "promise_bias": 4.0, **sampling},
-        "limits": {"max_tokens": 60, "max_chunk_tokens": 20},
-        "engine": {"device": "cpu", "num_slots": 4, "slot_tokens": 512},
+        "twin": str(MODELS / "twin"),
+        # Hot enough that answers differ.
+        "sampling": {"candidates": 3, "temperature": 1.6, **sampling},
+        "limits": {"max_tokens": 700},
+        "engine": {"device": "cpu", "num_slots": 4, "slot_tokens": 1024},
         "shard_prompts": 1,
         "workers": one_worker,
     }
@@ -131,7 +134,7 @@ def test_a_pipeline_whose_driver_is_killed_and_then_interrupted_ends_whole(tmp_p
     write_pipeline(tmp_path, temperature=0.5)
     changed = plan(path, capsys, monkeypatch)
     assert changed["sft"].startswith("unchanged")
-    assert changed["round-1-sample"] == "to run: the last one had sampling.temperature 1.0 instead of 0.5"
+    assert changed["round-1-sample"] == "to run: the last one had sampling.temperature 1.6 instead of 0.5"
     assert changed["round-1-prefer"] == "to run, after round-1-score"
 
 
