@@ -31,8 +31,7 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.lang import Codec
 from pasta.stages import StageOutput, write_whole
-from pasta.tracking import Tracker, start_tracker
-from pasta.training.config import TrackingSection
+from pasta.tracking import Tracker, TrackingSection, start_tracker
 
 TOKENIZER = "tokenizer"
 

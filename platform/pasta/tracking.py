@@ -6,19 +6,18 @@ one run after ``wandb sync`` whatever happened to it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 
-class TrackingOptions(Protocol):
-    """The ``tracking`` section of a configuration."""
+@dataclass(frozen=True, slots=True)
+class TrackingSection:
+    """Weights & Biases. ``offline`` writes runs that ``wandb sync`` uploads later."""
 
-    @property
-    def mode(self) -> str: ...
-    @property
-    def project(self) -> str: ...
-    @property
-    def group(self) -> str | None: ...
+    mode: Literal["offline", "online", "disabled"] = "offline"
+    project: str = "pasta"
+    group: str | None = None
 
 
 class Tracker:
@@ -41,7 +40,7 @@ class WandbTracker(Tracker):
     """A Weights & Biases run."""
 
     def __init__(
-        self, options: TrackingOptions, run_dir: Path, name: str, job: str, config: Mapping[str, Any]
+        self, options: TrackingSection, run_dir: Path, name: str, job: str, config: Mapping[str, Any]
     ) -> None:
         import wandb
 
@@ -76,7 +75,7 @@ class WandbTracker(Tracker):
 
 
 def start_tracker(
-    options: TrackingOptions, *, run_dir: Path, name: str, job: str, config: Mapping[str, Any], rank: int = 0
+    options: TrackingSection, *, run_dir: Path, name: str, job: str, config: Mapping[str, Any], rank: int = 0
 ) -> Tracker:
     """A tracker for one stage of work. Only rank 0 records."""
     if rank != 0 or options.mode == "disabled":

@@ -8,8 +8,7 @@ from typing import Any
 
 from wandb.proto import wandb_internal_pb2
 
-from pasta.tracking import Tracker, start_tracker
-from pasta.training.config import TrackingSection
+from pasta.tracking import Tracker, TrackingSection, start_tracker
 
 BLOCK = 32768
 HEADER = 7

@@ -22,9 +22,10 @@ from transformers import AutoConfig, AutoTokenizer
 
 from pasta.engine import DoneEvent, Engine, Request, Result, SamplingParams, load_model
 from pasta.errors import UserError
-from pasta.evaluation.stage_config import EngineSection, TrackingSection, WorkersSection
+from pasta.evaluation.stage_config import EngineSection, WorkersSection
 from pasta.interpreter import Limits
 from pasta.lang import Codec, CodecError, to_text
+from pasta.tracking import TrackingSection
 
 Messages = list[dict[str, str]]
 Record = dict[str, Any]

@@ -23,7 +23,8 @@ from typing import Literal
 from pasta.evaluation.judges.config import JudgeSection
 from pasta.evaluation.judges.judge import why_dropped, why_unfit
 from pasta.evaluation.sampling import Record
-from pasta.evaluation.stage_config import TrackingSection, WorkersSection
+from pasta.evaluation.stage_config import WorkersSection
+from pasta.tracking import TrackingSection
 
 #: What ``pasta.data.pairs`` reads; named here too, because importing that takes a training stack.
 PAIRS_FILE = "pairs.jsonl"

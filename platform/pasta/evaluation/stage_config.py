@@ -28,15 +28,6 @@ class WorkersSection:
 
 
 @dataclass(frozen=True, slots=True)
-class TrackingSection:
-    """Weights & Biases. ``offline`` writes runs that ``wandb sync`` uploads later."""
-
-    mode: Literal["offline", "online", "disabled"] = "offline"
-    project: str = "pasta"
-    group: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class EngineSection:
     """The decoding engine of each worker: ``num_slots`` answers at once, each within ``slot_tokens`` of cache.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pasta.data.linearise import Mode
+from pasta.tracking import TrackingSection
 from pasta.training.lora import LoraSection
 
 
@@ -136,15 +137,6 @@ class WorkersSection:
 
 
 @dataclass(frozen=True, slots=True)
-class TrackingSection:
-    """Weights & Biases. ``offline`` writes runs that ``wandb sync`` uploads later."""
-
-    mode: Literal["offline", "online", "disabled"] = "offline"
-    project: str = "pasta"
-    group: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SftConfig:
     """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it.
 
@@ -159,7 +151,7 @@ class SftConfig:
     run_dir: Path = Path("runs/sft")
     schedule: ScheduleSection = ScheduleSection()
     workers: WorkersSection = WorkersSection()
-    tracking: TrackingSection = TrackingSection()
+    tracking: TrackingSection = field(default_factory=TrackingSection)
     lora: LoraSection | None = None
 
     def __post_init__(self) -> None:

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pasta.tracking import TrackingSection
 from pasta.training.config import (
     ModelSection,
     OptimisationSection,
     ScheduleSection,
-    TrackingSection,
     WorkersSection,
 )
 from pasta.training.lora import LoraSection
