@@ -5,6 +5,7 @@ one run after ``wandb sync`` whatever happened to it.
 """
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,9 @@ class WandbTracker(Tracker):
             mode="online" if options.mode == "online" else "offline",
             settings=wandb.Settings(silent=True, console="off"),
         )
+        # wandb names its service here for processes started later. They must have their own: a shared one holds the
+        # run of a worker that was killed, and refuses it to the worker that takes over.
+        os.environ.pop(wandb.env.SERVICE, None)
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
         self._run.log(dict(figures), step=step)

@@ -2,6 +2,8 @@
 
 import json
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -82,3 +84,24 @@ def test_other_ranks_and_disabled_runs_write_nothing(tmp_path: Path) -> None:
         tracker.log({"a": 1.0}, step=1)
         tracker.finish()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_whose_worker_was_killed_is_taken_up_again(tmp_path: Path) -> None:
+    """Also where the parent of both workers has tracked a run itself, as a pipeline and its stages do."""
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from pasta.tracking import TrackingSection, start_tracker\n"
+        "tracker = start_tracker(TrackingSection(), run_dir=Path(sys.argv[1]), name='w', job='sft', config={})\n"
+        "tracker.log({'step': float(sys.argv[2])}, step=int(sys.argv[2]))\n"
+        "os._exit(9) if sys.argv[2] == '1' else tracker.finish()\n"
+    )
+    parent = start_tracker(TrackingSection(), run_dir=tmp_path / "parent", name="p", job="x", config={})
+    codes = [
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "worker"), step], timeout=120, check=False
+        ).returncode
+        for step in ("1", "2")
+    ]
+    parent.finish()
+    assert codes == [9, 0]

@@ -11,7 +11,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -81,16 +81,30 @@ def prepare_data(options: DataOptions, tokenizer: Any, cache_dir: Path, num_proc
 
     Raises UserError for a missing, empty or broken JSONL file.
     """
-    target = cache_dir / _fingerprint(options, tokenizer)
+
+    def write(directory: Path) -> dict[str, int]:
+        return _write(options, Codec(tokenizer), tokenizer, directory, num_processes)
+
+    path, counts, reused = prepare_once(cache_dir / _fingerprint(options, tokenizer), tokenizer, write)
+    return Prepared(path=path, reused=reused, **counts)
+
+
+def prepare_once(
+    target: Path, tokenizer: Any, write: Callable[[Path], dict[str, int]]
+) -> tuple[Path, dict[str, int], bool]:
+    """The directory ``target`` with what ``write`` puts into it, its counts, and whether it was made before.
+
+    It also holds the tokenizer and a ``manifest.json`` of the counts, and appears only when it is whole.
+    """
     manifest = target / "manifest.json"
     if manifest.is_file():
-        return Prepared(path=target, reused=True, **json.loads(manifest.read_text(encoding="utf-8")))
+        return target, json.loads(manifest.read_text(encoding="utf-8")), True
     staging = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
         tokenizer.save_pretrained(staging / TOKENIZER_DIR)
-        counts = _write(options, Codec(tokenizer), tokenizer, staging, num_processes)
+        counts = write(staging)
         (staging / "manifest.json").write_text(json.dumps(counts, indent=2) + "\n", encoding="utf-8")
         try:
             staging.rename(target)
@@ -100,7 +114,7 @@ def prepare_data(options: DataOptions, tokenizer: Any, cache_dir: Path, num_proc
                 raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return Prepared(path=target, reused=False, **counts)
+    return target, counts, False
 
 
 def atlas_dataset(

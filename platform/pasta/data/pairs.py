@@ -6,8 +6,6 @@ named after a fingerprint of everything that went in, and appears only when it i
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from datasets import Dataset, Features, Value
 from torch import Tensor
 
 from pasta.data.collate import ThreadCollator
-from pasta.data.dataset import TOKENIZER_DIR
+from pasta.data.dataset import prepare_once
 from pasta.data.linearise import Example, Messages, make_example
 from pasta.data.packing import FEATURES, packed_row
 from pasta.errors import UserError
@@ -96,27 +94,14 @@ def prepare_pairs(options: PairOptions, tokenizer: Any, cache_dir: Path) -> Prep
     Raises UserError for a missing or broken file, and when no pair is left to train on.
     """
     source = pairs_file(options.source)
-    target = cache_dir / _fingerprint(source, options, tokenizer)
-    manifest = target / "manifest.json"
-    if manifest.is_file():
-        return PreparedPairs(path=target, reused=True, **json.loads(manifest.read_text(encoding="utf-8")))
-    staging = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    try:
-        tokenizer.save_pretrained(staging / TOKENIZER_DIR)
-        counts = _write(source, options, Codec(tokenizer), staging)
-        manifest_text = json.dumps(asdict(counts), indent=2) + "\n"
-        (staging / "manifest.json").write_text(manifest_text, encoding="utf-8")
-        try:
-            staging.rename(target)
-        except OSError:
-            # Another process made the same data in the meantime.
-            if not manifest.is_file():
-                raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return PreparedPairs(path=target, reused=False, **asdict(counts))
+
+    def write(directory: Path) -> dict[str, int]:
+        return asdict(_write(source, options, Codec(tokenizer), directory))
+
+    path, counts, reused = prepare_once(
+        cache_dir / _fingerprint(source, options, tokenizer), tokenizer, write
+    )
+    return PreparedPairs(path=path, reused=reused, **counts)
 
 
 def pair_dataset(pairs: Iterable[tuple[Example, Example]]) -> Dataset:

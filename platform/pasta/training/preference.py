@@ -5,31 +5,25 @@ an initialised process group (or alone), and knows nothing of Ray: what happens 
 """
 
 import gc
-import json
-import time
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from datasets import load_from_disk
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl import DPOConfig
 
-from pasta.config import to_dict
-from pasta.data.dataset import TOKENIZER_DIR
 from pasta.data.pairs import PairCollator, PreparedPairs, pairs_file, prepare_pairs
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
-from pasta.tracking import start_tracker
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta
-from pasta.training.callbacks import CheckpointReporter, ProgressReporter
 from pasta.training.config import ModelSection
+from pasta.training.fit import run_trainer
 from pasta.training.lora import peft_config
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, check_model, decoder_layers, load_tokenizer
 from pasta.training.preference_config import ObjectiveSection, PreferenceConfig
 from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
-from pasta.training.save import check_output_dir, save_trained
+from pasta.training.save import check_output_dir
 
 DPO_BETA = 0.1
 
@@ -66,48 +60,20 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
 
 def train(config: PreferenceConfig, context: RunContext) -> dict[str, float]:
     """Train, save the finished model to ``config.output_dir`` (rank 0), and return its figures."""
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    tokenizer = AutoTokenizer.from_pretrained(context.data_dir / TOKENIZER_DIR)
-    tracker = start_tracker(
-        config.tracking,
-        run_dir=context.work_dir,
-        name=config.name,
-        job="preference",
-        config=to_dict(config),
-        rank=rank,
+    return run_trainer(
+        "preference",
+        config,
+        context,
+        lambda tokenizer, callbacks, _: make_trainer(config, context, tokenizer, callbacks),
+        _held_out_figures,
     )
-    callbacks = [ProgressReporter(tracker, rank), CheckpointReporter(context.report, rank)]
-    trainer = make_trainer(config, context, tokenizer, callbacks)
-    started = time.perf_counter()
-    result = trainer.train(resume_from_checkpoint=str(context.resume_from) if context.resume_from else None)
-    figures = {
-        "steps": float(trainer.state.global_step),
-        "train_loss": float(result.training_loss),
-        "train_tokens": float(trainer.state.num_input_tokens_seen),
-        "seconds": time.perf_counter() - started,
-        **_held_out_figures(trainer),
-    }
-    staging = context.work_dir / "final"
-    trainer.save_model(str(staging))  # every worker: ZeRO-3 gathers the weights
-    if rank == 0:
-        card = {
-            "name": config.name,
-            "figures": figures,
-            "config": to_dict(config),
-            "code_version": context.code_version,
-            "data": json.loads((context.data_dir / "manifest.json").read_text(encoding="utf-8")),
-        }
-        manifest = context.manifest(figures)
-        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card, manifest)
-        tracker.summary(figures)
-    tracker.finish()
-    if dist.is_initialized():
-        dist.barrier()
-    return figures
 
 
 def make_trainer(
-    config: PreferenceConfig, context: RunContext, tokenizer: PreTrainedTokenizerBase, callbacks: list[Any]
+    config: PreferenceConfig,
+    context: RunContext,
+    tokenizer: PreTrainedTokenizerBase,
+    callbacks: list[Any],
 ) -> PreferenceTrainer:
     """The trainer, ready to train: model and reference built, the reference's log-probabilities taken if asked for."""
     objective = config.objective

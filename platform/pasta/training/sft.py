@@ -4,23 +4,20 @@
 an initialised process group (or alone), and knows nothing of Ray: what happens is reported through a callback.
 """
 
-import json
-import time
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from datasets import Dataset, load_from_disk
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PrinterCallback
+from transformers import PreTrainedTokenizerBase, PrinterCallback
 from trl import SFTConfig as TrlConfig
 
-from pasta.config import to_dict
 from pasta.data.collate import ThreadCollator
-from pasta.data.dataset import TOKENIZER_DIR, Prepared, prepare_data
+from pasta.data.dataset import Prepared, prepare_data
 from pasta.errors import UserError
-from pasta.tracking import Tracker, start_tracker
-from pasta.training.callbacks import LOGGED, CheckpointReporter, ProgressReporter
+from pasta.tracking import Tracker
+from pasta.training.callbacks import LOGGED
 from pasta.training.config import SftConfig
+from pasta.training.fit import run_trainer
 from pasta.training.held_out import documents_of
 from pasta.training.lora import new_rows, peft_config
 from pasta.training.masks import install_thread_masks
@@ -33,7 +30,7 @@ from pasta.training.model import (
     new_token_ids,
 )
 from pasta.training.run import RunContext, trainer_arguments, zero_stage
-from pasta.training.save import check_output_dir, save_trained
+from pasta.training.save import check_output_dir
 from pasta.training.trainer import Generation, PlainHeadTrainer, ThreadTrainer
 
 
@@ -68,44 +65,13 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
 
 def train(config: SftConfig, context: RunContext) -> dict[str, float]:
     """Train, save the finished model to ``config.output_dir`` (rank 0), and return its figures."""
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    tokenizer = AutoTokenizer.from_pretrained(context.data_dir / TOKENIZER_DIR)
-    tracker = start_tracker(
-        config.tracking,
-        run_dir=context.work_dir,
-        name=config.name,
-        job="sft",
-        config=to_dict(config),
-        rank=rank,
+    return run_trainer(
+        "sft",
+        config,
+        context,
+        lambda tokenizer, callbacks, tracker: make_trainer(config, context, tokenizer, callbacks, tracker),
+        _held_out_figures,
     )
-    callbacks = [ProgressReporter(tracker, rank), CheckpointReporter(context.report, rank)]
-    trainer = make_trainer(config, context, tokenizer, callbacks, tracker)
-    started = time.perf_counter()
-    result = trainer.train(resume_from_checkpoint=str(context.resume_from) if context.resume_from else None)
-    figures = {
-        "steps": float(trainer.state.global_step),
-        "train_loss": float(result.training_loss),
-        "train_tokens": float(trainer.state.num_input_tokens_seen),
-        "seconds": time.perf_counter() - started,
-        **_held_out_figures(trainer),
-    }
-    staging = context.work_dir / "final"
-    trainer.save_model(str(staging))  # every worker: ZeRO-3 gathers the weights
-    if rank == 0:
-        card = {
-            "name": config.name,
-            "figures": figures,
-            "config": to_dict(config),
-            "code_version": context.code_version,
-            "data": json.loads((context.data_dir / "manifest.json").read_text(encoding="utf-8")),
-        }
-        manifest = context.manifest(figures)
-        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card, manifest)
-        tracker.summary(figures)
-    tracker.finish()
-    if dist.is_initialized():
-        dist.barrier()
-    return figures
 
 
 def make_trainer(

@@ -1,0 +1,88 @@
+"""One run of a trainer, from its data to the finished model: the same for supervised and preference training."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch.distributed as dist
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
+
+from pasta.config import to_dict
+from pasta.data.dataset import TOKENIZER_DIR
+from pasta.tracking import Tracker, TrackingSection, start_tracker
+from pasta.training.callbacks import CheckpointReporter, ProgressReporter
+from pasta.training.config import ModelSection
+from pasta.training.lora import LoraSection
+from pasta.training.run import RunContext
+from pasta.training.save import save_trained
+
+
+class RunConfig(Protocol):
+    """The part of a training configuration that every run reads."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def output_dir(self) -> Path: ...
+    @property
+    def model(self) -> ModelSection: ...
+    @property
+    def lora(self) -> LoraSection | None: ...
+    @property
+    def tracking(self) -> TrackingSection: ...
+
+
+T = TypeVar("T", bound=Trainer)
+
+
+def run_trainer(
+    job: str,
+    config: RunConfig,
+    context: RunContext,
+    make_trainer: Callable[[PreTrainedTokenizerBase, list[Any], Tracker], T],
+    held_out_figures: Callable[[T], dict[str, float]],
+) -> dict[str, float]:
+    """Train on this worker, save the finished model to ``config.output_dir`` (rank 0), and return its figures.
+
+    ``job`` names the run's kind to the tracker; ``held_out_figures`` are taken after the last step.
+    """
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    tokenizer = AutoTokenizer.from_pretrained(context.data_dir / TOKENIZER_DIR)
+    tracker = start_tracker(
+        config.tracking,
+        run_dir=context.work_dir,
+        name=config.name,
+        job=job,
+        config=to_dict(config),
+        rank=rank,
+    )
+    callbacks = [ProgressReporter(tracker, rank), CheckpointReporter(context.report, rank)]
+    trainer = make_trainer(tokenizer, callbacks, tracker)
+    started = time.perf_counter()
+    result = trainer.train(resume_from_checkpoint=str(context.resume_from) if context.resume_from else None)
+    figures = {
+        "steps": float(trainer.state.global_step),
+        "train_loss": float(result.training_loss),
+        "train_tokens": float(trainer.state.num_input_tokens_seen),
+        "seconds": time.perf_counter() - started,
+        **held_out_figures(trainer),
+    }
+    staging = context.work_dir / "final"
+    trainer.save_model(str(staging))  # every worker: ZeRO-3 gathers the weights
+    if rank == 0:
+        card = {
+            "name": config.name,
+            "figures": figures,
+            "config": to_dict(config),
+            "code_version": context.code_version,
+            "data": json.loads((context.data_dir / "manifest.json").read_text(encoding="utf-8")),
+        }
+        manifest = context.manifest(figures)
+        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card, manifest)
+        tracker.summary(figures)
+    tracker.finish()
+    if dist.is_initialized():
+        dist.barrier()
+    return figures
