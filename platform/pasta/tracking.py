@@ -44,6 +44,7 @@ class WandbTracker(Tracker):
         self, options: TrackingSection, run_dir: Path, name: str, job: str, config: Mapping[str, Any]
     ) -> None:
         import wandb
+        from wandb.env import SERVICE
 
         self._wandb = wandb
         directory = run_dir.absolute()
@@ -62,7 +63,7 @@ class WandbTracker(Tracker):
         )
         # wandb names its service here for processes started later. They must have their own: a shared one holds the
         # run of a worker that was killed, and refuses it to the worker that takes over.
-        os.environ.pop(wandb.env.SERVICE, None)
+        os.environ.pop(SERVICE, None)
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
         self._run.log(dict(figures), step=step)
