@@ -1,8 +1,10 @@
 """Means and intervals."""
 
+import math
+
 import pytest
 
-from pasta.evaluation.statistics import bootstrap, geometric_mean, ratio_of_sums
+from pasta.evaluation.statistics import bootstrap, bootstrap_mean, geometric_mean, ratio_of_sums
 
 
 def test_the_geometric_mean_of_a_ratio_and_its_inverse_is_one():
@@ -29,6 +31,22 @@ def test_an_interval_narrows_with_more_values():
 def test_equal_values_have_an_interval_of_no_width():
     estimate = bootstrap([2.5] * 10)
     assert (estimate.low, estimate.high) == pytest.approx((2.5, 2.5))
+
+
+def test_an_arithmetic_mean_may_be_of_differences():
+    estimate = bootstrap_mean([-1.0, 0.0, 1.0, 2.0])
+    assert estimate.value == 0.5
+    assert estimate.low < 0.0 < 0.5 < estimate.high
+    assert estimate.count == 4
+
+
+def test_both_means_draw_the_same_prompts():
+    """So intervals of speed and of quality over the same prompts belong together."""
+    values = [1.0 + 0.1 * (i % 7) for i in range(40)]
+    geometric, arithmetic = bootstrap(values), bootstrap_mean([math.log(value) for value in values])
+    assert (math.log(geometric.low), math.log(geometric.high)) == pytest.approx(
+        (arithmetic.low, arithmetic.high)
+    )
 
 
 def test_a_ratio_of_sums_weighs_by_size():
