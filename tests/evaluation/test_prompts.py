@@ -1,13 +1,13 @@
-"""Prompts come from the atlas, a file or a stage's directory; what is wrong is named by file and line."""
+"""Prompts come from the atlas, a file, AlpacaEval's or a stage's directory; what is wrong is named by its place."""
 
 import json
 
 import pytest
 
-from pasta.data.atlas import task_for_prompt
+from pasta.data.atlas import heldout_prompts, task_for_prompt
 from pasta.data.atlas.tasks import split_of
 from pasta.errors import UserError
-from pasta.evaluation.prompts import read_prompts
+from pasta.evaluation.prompts import read_eval_prompts, read_prompts
 from pasta.evaluation.sampling import PromptsSection
 from pasta.stages import StageOutput
 
@@ -53,6 +53,51 @@ def test_an_annotate_stage_s_valid_records_are_read(tmp_path):
     output.finish({}, "test")
     prompts = read_prompts(PromptsSection(str(tmp_path / "stage")))
     assert [p.messages[0]["content"] for p in prompts] == ["one", "two"]
+
+
+def test_an_evaluation_s_atlas_prompts_are_held_out_tasks_with_their_families():
+    prompts = read_eval_prompts(PromptsSection("atlas", 40, seed=5))
+    assert len({prompt.id for prompt in prompts}) == 40
+    for entry in prompts:
+        task = task_for_prompt(entry.prompt.messages[0]["content"])
+        assert split_of(task.family, task.spec["params"]) == "heldout"
+        assert (entry.family, entry.independent) == (task.family, task.independent)
+    assert read_eval_prompts(PromptsSection("atlas", 40, seed=5)) == prompts
+    assert read_eval_prompts(PromptsSection("atlas", 40, seed=6)) != prompts
+
+
+def test_a_file_s_prompts_have_a_family_only_if_they_are_tasks_of_the_atlas(tmp_path):
+    (task,) = heldout_prompts(1)
+    source = write(tmp_path / "p.jsonl", user(task.prompt), user("What is tea?"))
+    of_atlas, other = read_eval_prompts(PromptsSection(source))
+    assert (of_atlas.family, of_atlas.independent) == (task.family, task.independent)
+    assert (other.family, other.independent) == (None, None)
+
+
+def test_an_alpaca_eval_file_s_instructions_are_prompts(tmp_path):
+    entries = [{"dataset": "d", "instruction": text, "output": "…"} for text in ("b", "a", "b")]
+    (tmp_path / "outputs.json").write_text(json.dumps(entries, indent=1))
+    prompts = read_prompts(PromptsSection(str(tmp_path / "outputs.json")))
+    assert [p.messages for p in prompts] == [user("b")["messages"], user("a")["messages"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[{"instruction": "a"}', "outputs.json: not JSON"),
+        (
+            '[{"instruction": "a"}, {"output": "b"}]',
+            "outputs.json: entry 2: expected a JSON array of objects",
+        ),
+        ('[{"instruction": " "}]', "outputs.json: entry 1: expected a JSON array of objects"),
+        ("[]", "no prompts in it"),
+    ],
+)
+def test_a_broken_alpaca_eval_file_is_named_with_its_entry(tmp_path, text, expected):
+    (tmp_path / "outputs.json").write_text(text)
+    with pytest.raises(UserError) as error:
+        read_prompts(PromptsSection(str(tmp_path / "outputs.json")))
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(

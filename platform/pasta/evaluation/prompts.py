@@ -1,13 +1,14 @@
-"""The prompts of a sample stage: tasks of the atlas, a JSONL file, or what another stage left behind."""
+"""The prompts of a stage: tasks of the atlas, a file of one's own, AlpacaEval's, or what another stage left behind."""
 
 import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pasta.data.atlas import iter_corpus
+from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
 from pasta.errors import UserError
 from pasta.evaluation.sampling import Prompt, PromptsSection
 from pasta.stages import read_manifest
@@ -16,6 +17,21 @@ ATLAS = "atlas"
 #: Tasks drawn for each that is wanted, before it is said that there are not so many distinct ones.
 _DRAWS = 50
 _EXPECTED = 'expected {"messages": [{"role", "content"}, …]}, a user\'s message last'
+_EXPECTED_ARRAY = 'expected a JSON array of objects with "instruction", as AlpacaEval\'s'
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPrompt:
+    """A prompt of an evaluation; ``family`` and ``independent`` are the task's if it is one of the atlas."""
+
+    prompt: Prompt
+    family: str | None = None
+    independent: bool | None = None
+
+    @property
+    def id(self) -> str:
+        """The prompt's."""
+        return self.prompt.id
 
 
 def read_prompts(section: PromptsSection) -> list[Prompt]:
@@ -27,10 +43,28 @@ def read_prompts(section: PromptsSection) -> list[Prompt]:
         assert section.count is not None, "PromptsSection guarantees it"
         tasks = iter_corpus(section.seed, "train", _DRAWS * section.count)
         prompts = list(itertools.islice(_distinct(Prompt(t.messages) for t in tasks), section.count))
-    else:
-        prompts = list(_distinct(_read_files(Path(section.source))))
-        if section.count is not None and section.count < len(prompts):
-            prompts = random.Random(f"prompts:{section.seed}").sample(prompts, section.count)
+        return _enough(prompts, section)
+    prompts = list(_distinct(_read_files(Path(section.source))))
+    if section.count is not None and section.count < len(prompts):
+        prompts = random.Random(f"prompts:{section.seed}").sample(prompts, section.count)
+    return _enough(prompts, section)
+
+
+def read_eval_prompts(section: PromptsSection) -> list[EvalPrompt]:
+    """The same for an evaluation: of the atlas its held-out tasks, families in proportion. Raises UserError."""
+    if section.source == ATLAS:
+        assert section.count is not None, "PromptsSection guarantees it"
+        tasks = heldout_prompts(section.count, section.seed)
+        return [EvalPrompt(Prompt(task.messages), task.family, task.independent) for task in tasks]
+    return [_eval_prompt(prompt) for prompt in read_prompts(section)]
+
+
+def source_paths(section: PromptsSection) -> dict[str, str]:
+    """What a stage reads for its prompts, for its manifest: empty for the atlas."""
+    return {} if section.source == ATLAS else {"prompts.source": str(Path(section.source).absolute())}
+
+
+def _enough(prompts: list[Prompt], section: PromptsSection) -> list[Prompt]:
     if not prompts:
         raise UserError(f"prompts.source: {section.source}: no prompts in it")
     if section.count is not None and len(prompts) < section.count:
@@ -40,9 +74,9 @@ def read_prompts(section: PromptsSection) -> list[Prompt]:
     return prompts
 
 
-def source_paths(section: PromptsSection) -> dict[str, str]:
-    """What a stage reads for its prompts, for its manifest: empty for the atlas."""
-    return {} if section.source == ATLAS else {"prompts.source": str(Path(section.source).absolute())}
+def _eval_prompt(prompt: Prompt) -> EvalPrompt:
+    task = task_for_prompt(prompt.messages[0]["content"]) if len(prompt.messages) == 1 else None
+    return EvalPrompt(prompt) if task is None else EvalPrompt(prompt, task.family, task.independent)
 
 
 def _distinct(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
@@ -69,9 +103,24 @@ def _read_files(source: Path) -> Iterator[Prompt]:
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"prompts.source: {file}: cannot be read as UTF-8 text ({error})") from None
+        if text.lstrip().startswith("["):
+            yield from _alpaca_prompts(text, str(file))
+            continue
         for number, line in enumerate(text.split("\n"), start=1):  # JSON may hold other line separators
             if line.strip():
                 yield _prompt(line, f"{file}:{number}")
+
+
+def _alpaca_prompts(text: str, where: str) -> Iterator[Prompt]:
+    try:
+        entries = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error}); {_EXPECTED_ARRAY}") from None
+    for number, entry in enumerate(entries, start=1):
+        instruction = entry.get("instruction") if isinstance(entry, dict) else None
+        if not isinstance(instruction, str) or not instruction.strip():
+            raise UserError(f"{where}: entry {number}: {_EXPECTED_ARRAY}")
+        yield Prompt([{"role": "user", "content": instruction}])
 
 
 def _prompt(line: str, where: str) -> Prompt:
