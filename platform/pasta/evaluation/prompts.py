@@ -54,7 +54,10 @@ def read_eval_prompts(section: PromptsSection) -> list[EvalPrompt]:
     """The same for an evaluation: of the atlas its held-out tasks, families in proportion. Raises UserError."""
     if section.source == ATLAS:
         assert section.count is not None, "PromptsSection guarantees it"
-        tasks = heldout_prompts(section.count, section.seed)
+        try:
+            tasks = heldout_prompts(section.count, section.seed)
+        except UserError as error:
+            raise UserError(f"prompts.count: {error}") from None
         return [EvalPrompt(Prompt(task.messages), task.family, task.independent) for task in tasks]
     return [_eval_prompt(prompt) for prompt in read_prompts(section)]
 

@@ -151,6 +151,13 @@ def test_heldout_prompts_are_distinct_held_out_and_in_proportion() -> None:
     assert tasks == heldout_prompts(200, seed=0)
 
 
+def test_more_held_out_prompts_than_there_are_is_refused_with_the_family_that_lacks_them() -> None:
+    with pytest.raises(
+        UserError, match=r"take \d+ of family '\w+', which has \d+; expected a smaller number"
+    ):
+        heldout_prompts(200_000)
+
+
 @pytest.mark.parametrize(
     "prompt",
     [

@@ -19,6 +19,8 @@ Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
 CLOSING_REQUEST = "End with a kind word."
 _HELDOUT_SHARE = 0.1
+#: Draws in a row without a new prompt, after which a family is taken to have no more.
+_FRUITLESS = 2000
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,10 @@ def _counter(codec: Codec) -> Callable[[tuple[Item, ...]], int]:
 
 
 def heldout_prompts(count: int = 200, seed: int = 0, codec: Codec | None = None) -> list[AtlasTask]:
-    """Distinct held-out tasks, families in proportion to their weights (largest remainders), shuffled."""
+    """Distinct held-out tasks, families in proportion to their weights (largest remainders), shuffled.
+
+    Raises UserError if a family does not have so many.
+    """
     total = sum(family.weight for family in FAMILIES.values())
     shares = {name: count * family.weight / total for name, family in FAMILIES.items()}
     quota = {name: int(share) for name, share in shares.items()}
@@ -120,9 +125,16 @@ def heldout_prompts(count: int = 200, seed: int = 0, codec: Codec | None = None)
     rng = random.Random(f"atlas:{seed}:heldout prompts")
     tasks: dict[str, AtlasTask] = {}
     for name, number in quota.items():
-        goal = len(tasks) + number
+        goal, fruitless = len(tasks) + number, 0
         while len(tasks) < goal:
             task = sample_task(rng, "heldout", name)
+            fruitless = fruitless + 1 if task.prompt in tasks else 0
+            if fruitless > _FRUITLESS:
+                found = number - goal + len(tasks)
+                raise UserError(
+                    f"atlas: {count} held-out prompts take {number} of family {name!r}, which has {found}; "
+                    "expected a smaller number"
+                )
             tasks.setdefault(task.prompt, estimated(task, codec))
     out = list(tasks.values())
     rng.shuffle(out)
