@@ -8,6 +8,7 @@ from pasta.config import to_dict
 from pasta.data.endpoint import EndpointSection
 from pasta.evaluation.judges.config import JudgeSection
 from pasta.evaluation.sampling import PromptsSection
+from pasta.evaluation.sot_config import SotSection
 from pasta.evaluation.stage_config import EngineSection, WorkersSection
 from pasta.interpreter import Limits
 from pasta.tracking import TrackingSection
@@ -33,8 +34,9 @@ class MethodSection:
     """One way to answer: ``sequential``, ``pasta``, ``apar`` with a ``model`` (directory or Hub name), ``sot`` with a
     model or an endpoint, ``endpoint`` with one.
 
-    ``promise_bias`` is added to the logit of opening a promise. Points of the same ``line`` are joined in the Pareto
-    figure, and ``label`` stands beside the point; neither changes what is measured.
+    ``promise_bias`` is added to the logit of opening a promise; ``sot`` says how skeletons are asked for (by default as
+    ``SotSection`` does). Points of the same ``line`` are joined in the Pareto figure, and ``label`` stands beside the
+    point; neither changes what is measured.
     """
 
     kind: Kind
@@ -43,8 +45,11 @@ class MethodSection:
     promise_bias: float = 0.0
     line: str | None = None
     label: str | None = None
+    sot: SotSection | None = None
 
     def __post_init__(self) -> None:
+        if self.kind != "sot" and self.sot is not None:
+            raise ValueError(f"sot: expected no such section with kind {self.kind}")
         if self.kind == "sot":
             if (self.model is None) == (self.endpoint is None):
                 raise ValueError("kind sot: expected either a model or an endpoint")
