@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pasta.engine import Engine, EngineConfig, Request, Result, SamplingParams
-from pasta.evaluation.answers import Answer, realised_speedup, theoretical_speedup
+from pasta.evaluation.answers import Answer
 from pasta.interpreter import Limits
 from pasta.lang import parse, strip
 from tests.support.models import tiny
@@ -76,10 +76,3 @@ def test_a_record_survives_json_and_keeps_the_names_of_the_fields(answer):
     assert [*record] == [*Answer.__dataclass_fields__]
     assert record["threads"][1]["parent"] == 0
     assert len(record["seconds"]) == 1
-
-
-def test_speedups_are_the_baseline_s_over_the_answer_s():
-    baseline = {"seconds": [2.0, 9.0, 3.0], "tokens": 120}
-    assert realised_speedup(baseline, {"seconds": [1.5]}) == 2.0
-    assert theoretical_speedup(baseline, {"critical_path": 40}) == 3.0
-    assert theoretical_speedup(baseline, {"critical_path": None}) is None

@@ -1,8 +1,7 @@
 """An answer as an evaluation records it, the same for every way to decode: text, tokens by kind, threads, seconds."""
 
-import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -92,16 +91,6 @@ class Method(Protocol):
 
     def answer(self, prompt: Prompt) -> Answer:
         """Answer once, timed. Raises UserError if this prompt does not fit, EndpointError if nothing will any more."""
-
-
-def realised_speedup(baseline: Mapping[str, Any], answer: Mapping[str, Any]) -> float:
-    """Median seconds of the baseline's record of a prompt over those of another's; both must be timed."""
-    return statistics.median(baseline["seconds"]) / statistics.median(answer["seconds"])
-
-
-def theoretical_speedup(baseline: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
-    """Tokens of the baseline's record of a prompt over another's critical path (design section 3)."""
-    return baseline["tokens"] / answer["critical_path"] if answer["critical_path"] else None
 
 
 def token_budget(response_ids: Sequence[int], codec: Codec) -> dict[str, int]:
