@@ -46,7 +46,8 @@ class Answer:
     all that were decoded, over all calls, tags and end-of-text included; ``budget`` is the same by kind of token.
     ``critical_path`` and ``steps`` (forwards from the first token to the last) are None for an endpoint. ``ttft_s`` and
     ``seconds`` run from the submission, to the first token and to the end; ``seconds`` holds one number a timed run,
-    and what ``Method.answer`` returns is timed once.
+    and what ``Method.answer`` returns is timed once. ``fallback`` says why a method had to decode sequentially instead
+    (Skeleton-of-Thought without a usable skeleton).
     """
 
     text: str
@@ -59,6 +60,7 @@ class Answer:
     ttft_s: float | None
     seconds: tuple[float, ...]
     finish_reason: str
+    fallback: str | None = None
 
     @classmethod
     def from_result(cls, result: Result, codec: Codec) -> "Answer":
