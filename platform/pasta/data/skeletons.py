@@ -93,6 +93,24 @@ def write_skeleton(points: Sequence[str]) -> str:
     return "\n".join(f"{number}. {point}" for number, point in enumerate(points, start=1))
 
 
+def _asked(messages: Sequence[Mapping[str, str]], template: str, **values: object) -> list[dict[str, str]]:
+    *before, last = [dict(message) for message in messages]
+    return [*before, {**last, "content": template.format(request=last["content"], **values)}]
+
+
+def _check_placeholders(name: str, template: str, needed: set[str], known: set[str]) -> None:
+    try:
+        found = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
+    except ValueError as error:
+        raise ValueError(f"{name} {template[:40]!r}: {error}; write {{{{ for a brace") from None
+    for wrong, problem in ((needed - found, "lacks"), (found - known, "has an unknown")):
+        if wrong:
+            names = ", ".join(f"{{{each}}}" for each in sorted(known))
+            raise ValueError(
+                f"{name} {template[:40]!r}: {problem} {{{min(wrong)}}}; its placeholders are {names}"
+            )
+
+
 #: For models that follow instructions: the words are ours, the two requests are the paper's.
 PROMPTED = SkeletonPrompts(
     skeleton=(
@@ -119,21 +137,3 @@ TRAINED = SkeletonPrompts(
     max_points=16,
 )
 STYLES: dict[Style, SkeletonPrompts] = {"prompted": PROMPTED, "trained": TRAINED}
-
-
-def _asked(messages: Sequence[Mapping[str, str]], template: str, **values: object) -> list[dict[str, str]]:
-    *before, last = [dict(message) for message in messages]
-    return [*before, {**last, "content": template.format(request=last["content"], **values)}]
-
-
-def _check_placeholders(name: str, template: str, needed: set[str], known: set[str]) -> None:
-    try:
-        found = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
-    except ValueError as error:
-        raise ValueError(f"{name} {template[:40]!r}: {error}; write {{{{ for a brace") from None
-    for wrong, problem in ((needed - found, "lacks"), (found - known, "has an unknown")):
-        if wrong:
-            names = ", ".join(f"{{{each}}}" for each in sorted(known))
-            raise ValueError(
-                f"{name} {template[:40]!r}: {problem} {{{min(wrong)}}}; its placeholders are {names}"
-            )
