@@ -113,7 +113,7 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     shards = plan_shards(config.data.source, config.data.shard_records)
     directory = output.start().absolute()
     tokenizer.save_pretrained(directory / TOKENIZER)
-    results = {shard.index: result for shard in shards if (result := finished_shard(directory, shard.index))}
+    results = _finished(directory, shards)
     todo = [shard for shard in shards if shard.index not in results]
     print(
         f"{config.name}: {len(shards)} shards, {len(results)} of them found finished in {directory}",
@@ -145,7 +145,9 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
         print(f"{config.name}: the same command goes on after the last finished shard", file=sys.stderr)
         raise
     except UserError as error:
-        raise UserError(f"{error}; {len(results)} of {len(shards)} shards are finished and kept") from None
+        # The error may overtake a shard that was finished before it.
+        kept = len(_finished(directory, shards))
+        raise UserError(f"{error}; {kept} of {len(shards)} shards are finished and kept") from None
     finally:
         tracker.finish()
     shutil.rmtree(directory / TOKENIZER)
@@ -153,6 +155,11 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     output.finish(summary, code_version())
     print(f"{config.name}: annotated data written to {config.output_dir}")
     return 0
+
+
+def _finished(directory: Path, shards: Sequence[Shard]) -> dict[int, ShardResult]:
+    """The results of shards that are on disk, by number."""
+    return {shard.index: result for shard in shards if (result := finished_shard(directory, shard.index))}
 
 
 def _api_key(config: AnnotateConfig) -> "_Secret | None":
