@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import json
 import os
-import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -21,13 +20,13 @@ from typing import Any, Protocol
 from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
-from pasta.data.atlas.echo import sample_echo
-from pasta.data.atlas.tasks import FAMILIES, Split, estimated, iter_corpus, sample_task
-from pasta.data.linearise import FORMS, Example, Messages, Mode, make_example
+from pasta.data.atlas.tasks import Split
+from pasta.data.corpus import Annotated, atlas_answers
+from pasta.data.linearise import FORMS, Example, Mode, make_example
 from pasta.data.packing import to_dataset
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
-from pasta.lang import Codec, CodecError, Document, ParseError, parse
+from pasta.lang import Codec, CodecError, ParseError, parse
 
 ATLAS = "atlas"
 TOKENIZER_DIR = "tokenizer"
@@ -36,7 +35,6 @@ FORMAT = 1
 SHARD_DOCUMENTS = 5000
 SHARDS = "annotated-*.jsonl"
 MAX_SHARDS = 10_000
-Annotated = tuple[Messages, Document]
 
 
 class DataOptions(Protocol):
@@ -132,7 +130,8 @@ def atlas_dataset(
 
     The ``heldout`` split holds combinations that the ``train`` split never has.
     """
-    annotated = _atlas_annotated(seed, count, None if mode == "sequential" else codec, split, mixture, echo)
+    estimates = None if mode == "sequential" else codec
+    annotated = atlas_answers(seed, split, count, codec=estimates, mixture=mixture, echo=echo)
     for messages, document in annotated:
         for form in FORMS[mode]:
             example = make_example(codec, messages, document, form)
@@ -188,39 +187,6 @@ def read_jsonl(path: Path) -> Iterator[Annotated]:
                 raise UserError(f"{path}:{number}: annotated: {error}") from None
 
 
-def _atlas_annotated(
-    seed: int,
-    count: int,
-    codec: Codec | None,
-    split: Split,
-    mixture: Mapping[str, float] | None,
-    echo: float = 0.0,
-) -> Iterator[Annotated]:
-    """Tasks in the families' own proportions, or with each family's weight multiplied by ``mixture``.
-
-    A share ``echo`` of all are exercises in copying instead.
-    """
-    if not mixture and not echo:
-        for task in iter_corpus(seed, split, count, codec):
-            yield task.messages, task.document
-        return
-    mixture = mixture or {}
-    unknown = next((name for name in mixture if name not in FAMILIES), None)
-    if unknown is not None:
-        raise UserError(f"data.mixture: unknown family {unknown!r}; expected some of {', '.join(FAMILIES)}")
-    names = list(FAMILIES)
-    weights = [family.weight * mixture.get(name, 1.0) for name, family in FAMILIES.items()]
-    rng = random.Random(f"mixture:{seed}:{split}")
-    for _ in range(count):
-        if echo and rng.random() < echo:
-            prompt, document = sample_echo(rng)
-            yield [{"role": "user", "content": prompt}], document
-            continue
-        (name,) = rng.choices(names, weights)
-        task = estimated(sample_task(rng, split, name), codec)
-        yield task.messages, task.document
-
-
 class _Counter:
     """Examples of annotated answers that fit a row, counting what passes and what does not."""
 
@@ -257,7 +223,7 @@ def _write(
         counts = _write_atlas(options, tokenizer, train, num_processes)
         if options.eval_documents:
             # The seed is the data's own: twins see the same held-out tasks.
-            tasks = _atlas_annotated(options.seed, options.eval_documents, codec, "heldout", None)
+            tasks = atlas_answers(options.seed, "heldout", options.eval_documents, codec=codec)
             held_out = _Counter(tasks, codec, options)
     else:
         files = data_files(Path(options.source))
@@ -347,10 +313,11 @@ class _Shard:
 def _write_shard(shard: _Shard) -> dict[str, int]:
     codec = Codec(shard.tokenizer)
     estimates = None if shard.options.mode == "sequential" else codec
-    tasks = _atlas_annotated(
-        shard.seed, shard.size, estimates, "train", shard.options.mixture, shard.options.echo
+    plain = shard.options
+    tasks = atlas_answers(
+        shard.seed, "train", shard.size, codec=estimates, mixture=plain.mixture, echo=plain.echo
     )
-    counted = _Counter(tasks, codec, shard.options)
+    counted = _Counter(tasks, codec, plain)
     _save(counted, shard.options, shard.directory)
     return counted.counts
 

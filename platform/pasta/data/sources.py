@@ -11,13 +11,14 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pasta.data.atlas.tasks import iter_corpus
+from pasta.data.corpus import atlas_answers
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
 from pasta.errors import UserError
+from pasta.lang import render
 
 ATLAS = "atlas"
 _SUFFIXES: dict[str, "Kind"] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
@@ -34,7 +35,8 @@ class SourceSection:
     ``path`` is ``atlas``, a file (.jsonl, .json with an array, .parquet), a glob pattern or a directory of such files,
     a directory that ``datasets`` saved, or the name of a data set on the Hugging Face Hub (``owner/name``).
     ``split``, ``subset`` and ``revision`` choose within a data set. ``format`` is how a record holds its messages.
-    ``records`` bounds how many are read; the atlas makes that many from ``seed``.
+    ``records`` bounds how many are read; the atlas makes that many from ``seed``, with ``mixture`` and ``echo`` as in
+    ``pasta.data.corpus``: in shards of 5,000 they are what supervised finetuning makes from the same seed.
     """
 
     path: str
@@ -44,6 +46,8 @@ class SourceSection:
     revision: str | None = None
     records: int | None = None
     seed: int | None = None
+    mixture: dict[str, float] = field(default_factory=dict)
+    echo: float = 0.0
 
     def __post_init__(self) -> None:
         if self.records is not None and self.records < 1:
@@ -52,6 +56,10 @@ class SourceSection:
             raise ValueError("records: expected the number of atlas tasks to make")
         if self.path != ATLAS and self.seed is not None:
             raise ValueError("seed: only the atlas is made from a seed")
+        if self.path != ATLAS and (self.mixture or self.echo):
+            raise ValueError("mixture, echo: only the atlas has families and exercises")
+        if not 0.0 <= self.echo <= 1.0:
+            raise ValueError(f"echo {self.echo}: expected a share from 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +145,10 @@ def read_shard(shard: Shard, source: SourceSection) -> Iterator[Instruction | Br
     if shard.kind == "atlas":
         seed = (source.seed or 0) * _MAX_SHARDS + shard.index
         split: Any = source.split
-        for number, task in enumerate(iter_corpus(seed, split, shard.count)):
+        tasks = atlas_answers(seed, split, shard.count, mixture=source.mixture, echo=source.echo)
+        for number, (messages, document) in enumerate(tasks):
             place = f"atlas:{source.seed or 0}:{shard.start + number}"
-            yield Instruction(place, place, tuple(task.messages), task.answer)
+            yield Instruction(place, place, tuple(messages), render(document))
         return
     readers = {"jsonl": _read_jsonl, "json": _read_json, "parquet": _read_parquet, "dataset": _read_dataset}
     for place, value in readers[shard.kind](shard, source):

@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from pasta.data.corpus import atlas_answers
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, SourceSection, plan_shards, read_shard
 from pasta.errors import UserError
@@ -84,6 +85,19 @@ def test_the_atlas_is_made_alike_whoever_asks() -> None:
     first, second = (answers(read("atlas", records=7, seed=3)) for _ in range(2))
     assert first == second
     assert len(set(first)) > 3
+
+
+def test_the_atlas_gives_the_prompts_that_training_makes_of_the_same_seed() -> None:
+    mixture = {"countdown": 4.0}
+    made = [messages for messages, _ in atlas_answers(3 * 10_000, "train", 40, mixture=mixture, echo=0.3)]
+    found = read("atlas", 5000, records=40, seed=3, mixture=mixture, echo=0.3)
+    assert [list(record.messages) for record in found if isinstance(record, Instruction)] == made
+    assert any(messages[0]["content"].startswith("Copy: ") for messages in made)
+
+
+def test_only_the_atlas_has_families() -> None:
+    with pytest.raises(ValueError, match="only the atlas has families"):
+        SourceSection("data.jsonl", mixture={"countdown": 2.0})
 
 
 def test_a_broken_line_keeps_its_place_and_the_others_are_read(tmp_path: Path) -> None:

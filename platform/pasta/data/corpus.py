@@ -1,0 +1,46 @@
+"""The atlas as a corpus: its tasks in any proportions, among exercises in copying if wanted."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from pasta.data.atlas.echo import sample_echo
+from pasta.data.atlas.tasks import FAMILIES, Split, estimated, iter_corpus, sample_task
+from pasta.errors import UserError
+from pasta.lang import Codec, Document
+
+Annotated = tuple[Sequence[Mapping[str, str]], Document]
+
+
+def atlas_answers(
+    seed: int,
+    split: Split,
+    count: int,
+    *,
+    codec: Codec | None = None,
+    mixture: Mapping[str, float] | None = None,
+    echo: float = 0.0,
+) -> Iterator[Annotated]:
+    """Messages and annotated answers of ``count`` tasks; estimates are exact with a codec, else provisional.
+
+    Families come in their own proportions, or with each one's weight multiplied by ``mixture``. A share ``echo`` of all
+    are exercises in copying instead. Raises UserError for a family that is none.
+    """
+    if not mixture and not echo:
+        for task in iter_corpus(seed, split, count, codec):
+            yield task.messages, task.document
+        return
+    mixture = mixture or {}
+    unknown = next((name for name in mixture if name not in FAMILIES), None)
+    if unknown is not None:
+        raise UserError(f"mixture: unknown family {unknown!r}; expected some of {', '.join(FAMILIES)}")
+    names = list(FAMILIES)
+    weights = [family.weight * mixture.get(name, 1.0) for name, family in FAMILIES.items()]
+    rng = random.Random(f"mixture:{seed}:{split}")
+    for _ in range(count):
+        if echo and rng.random() < echo:
+            prompt, document = sample_echo(rng)
+            yield [{"role": "user", "content": prompt}], document
+            continue
+        (name,) = rng.choices(names, weights)
+        task = estimated(sample_task(rng, split, name), codec)
+        yield task.messages, task.document
