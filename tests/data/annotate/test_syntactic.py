@@ -54,6 +54,22 @@ def test_items_without_titles_are_named_by_their_first_words() -> None:
     assert shown(answer) == "1. [Boil the water in|Boil the water in a pot.]\n2. [Stir|Stir.]"
 
 
+def test_the_first_sentence_of_an_item_may_be_its_title() -> None:
+    answer = "- Boil the water in a pot. Stir it well.\n- Then let it cool down."
+    expected = "- Boil the water in a pot.[Boil the water in| Stir it well.]\n- Then let it cool down."
+    assert shown(answer, untitled="sentence") == expected
+
+
+def test_topics_may_be_as_short_as_they_can() -> None:
+    answer = "- Tea: it is hot.\n- Ice: it is cold."
+    assert shown(answer, topics="shortest") == "- Tea:[x| it is hot.]\n- Ice:[x| it is cold.]"
+
+
+def test_a_chunk_without_its_title_needs_a_topic_that_says_it() -> None:
+    with pytest.raises(ValueError, match="expected head: parent"):
+        SyntacticSection(head="chunk", topics="shortest")
+
+
 def test_a_chunk_may_hold_its_marker_and_title() -> None:
     assert shown("- Tea: hot.\n- Ice: cold.", head="chunk") == "[Tea|- Tea: hot.]\n[Ice|- Ice: cold.]"
 

@@ -7,7 +7,7 @@ chunk. Nothing ever waits for a chunk unless ``sync`` says so.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pasta.data.annotate.annotator import Deliver, Proposal
@@ -26,6 +26,8 @@ _BOLD_HEAD = re.compile(r"(\*\*|__)(?P<title>.+?)\1\s*[:.–—-]?(?=\s|$)")
 _COLON_HEAD = re.compile(r"(?P<title>[^\n:]{2,80}):(?=\s|$)")
 _SENTENCE_END = re.compile(r"""(?<=[^\s.][.!?])["'”’)\]*]*(?=\s+["'“‘(\[*]*[A-Z0-9])""")
 _MIN_SENTENCE_CHARS = 20
+#: One character, in every vocabulary one token.
+SHORTEST_TOPIC = "x"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,10 @@ class SyntacticSection:
     """Which patterns become chunks: ``lists`` of at least ``min_items``, ``paragraphs`` of at least two sentences.
 
     Lists inside items become chunks of chunks down to ``max_depth``. ``head`` says who writes an item's title: the
-    ``parent``, as in APAR, or the ``chunk``. ``sync: conclusion`` waits for all chunks before a closing paragraph;
-    ``none`` never waits.
+    ``parent``, as in APAR, or the ``chunk``. An item without a title is a chunk as a whole, or with ``untitled:
+    sentence`` its first sentence is its title, as a paragraph's is. ``topics: shortest`` gives all chunks the topic
+    ``x``, for what a chunk is about stands before it where the parent has written its title. ``sync: conclusion``
+    waits for all chunks before a closing paragraph; ``none`` never waits.
     """
 
     lists: bool = True
@@ -42,7 +46,16 @@ class SyntacticSection:
     min_items: int = 2
     max_depth: int = 1
     head: Literal["parent", "chunk"] = "parent"
+    untitled: Literal["chunk", "sentence"] = "chunk"
+    topics: Literal["title", "shortest"] = "title"
     sync: Literal["none", "conclusion"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.head == "chunk" and (self.untitled == "sentence" or self.topics == "shortest"):
+            raise ValueError(
+                "untitled: sentence and topics: shortest leave it to the parent to say what a chunk is about; "
+                "expected head: parent"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +121,52 @@ def annotate_text(answer: str, options: SyntacticSection) -> Document:
             marks.append(Mark(lines[block.first].start, "sync"))
         elif options.paragraphs and paragraphs > 1:
             marks += _paragraph(answer, lines, block)
+    if options.topics == "shortest":
+        marks = [replace(mark, topic=SHORTEST_TOPIC) for mark in marks]
     return build(answer, marks)
+
+
+def part_starts(answer: str) -> list[int]:
+    """The characters at which the parts begin that a reader sees: items of a list and paragraphs.
+
+    Where there are several lists, each is one part with the paragraph above it; so are a heading and what follows it.
+    """
+    lines = _lines(answer)
+    blocks = _blocks(lines, 0, len(lines), SyntacticSection())
+    has_sections = sum(block.kind == "list" for block in blocks) > 1
+    starts: list[int] = []
+    above: _Block | None = None
+    for block in blocks:
+        belongs_above = above is not None and (
+            (has_sections and block.kind == "list" and above.kind == "paragraph")
+            or (above is not blocks[0] and _is_heading(lines, above))
+        )
+        firsts = [block.first] if has_sections else [first for first, _ in block.items] or [block.first]
+        starts += [lines[_heading_line(lines, first)].start for first in firsts[int(belongs_above) :]]
+        above = block
+    return starts
+
+
+def is_lead_in(text: str) -> bool:
+    """Whether a text is one line of one sentence that is no list item, such as "Here are the facts:"."""
+    line = _Line(0, len(text.strip()), text.strip())
+    return (
+        "\n" not in line.text and _marker(line) is None and _sentence_end(line.text, 0, line.end) == line.end
+    )
+
+
+def _is_heading(lines: Sequence[_Line], block: _Block) -> bool:
+    text = lines[block.first].text.strip()
+    return block.kind == "paragraph" and block.last == block.first + 1 and text.endswith((":", "**", "__"))
+
+
+def _heading_line(lines: Sequence[_Line], first: int) -> int:
+    """The line of a Markdown heading above line ``first``, or that line itself."""
+    at = first
+    while at > 0 and (lines[at - 1].is_blank or lines[at - 1].text.lstrip().startswith("#")):
+        at -= 1
+        first = first if lines[at].is_blank else at
+    return first
 
 
 def _lines(answer: str) -> list[_Line]:
@@ -231,8 +289,10 @@ def _item(
     topic = to_topic(head["title"]) if head else opening(answer[text_start : lines[first].end])
     if options.head == "chunk":
         start = lines[first].start + len(lines[first].text) - len(lines[first].text.lstrip())
+    elif head is not None:
+        start = head.end()
     else:
-        start = head.end() if head else text_start
+        start = text_start if options.untitled == "chunk" else _sentence_end(answer, text_start, end)
     inner: list[Mark] = []
     if depth < options.max_depth:
         for block in _blocks(lines, first + 1, last, options):
@@ -246,11 +306,17 @@ def _item(
 def _paragraph(answer: str, lines: Sequence[_Line], block: _Block) -> list[Mark]:
     """All but the first sentence of a paragraph."""
     start, end = lines[block.first].start, _text_end(lines, block.last)
-    sentence = _SENTENCE_END.search(answer, start + _MIN_SENTENCE_CHARS, end)
-    if sentence is None:
+    sentence = _sentence_end(answer, start, end)
+    if sentence == end:
         return []
-    topic = opening(answer[start : sentence.end()])
-    return [Mark(sentence.end(), "open", topic), Mark(end, "close")]
+    topic = opening(answer[start:sentence])
+    return [Mark(sentence, "open", topic), Mark(end, "close")]
+
+
+def _sentence_end(answer: str, start: int, end: int) -> int:
+    """Where the first sentence of a text ends: at its end if it has only one."""
+    sentence = _SENTENCE_END.search(answer, start + _MIN_SENTENCE_CHARS, end)
+    return end if sentence is None else sentence.end()
 
 
 def _text_end(lines: Sequence[_Line], last: int) -> int:
