@@ -231,10 +231,10 @@ class _Worker:
         self._annotator = make_annotator(config.data, self._validator, num_workers=num_workers, api_key=key)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        shard = self._shards[int(row["shard"])]
+        shard, data = self._shards[int(row["shard"])], self._config.data
         try:
             result = annotate_shard(
-                shard, self._config.data.source, self._annotator, self._validator, self._directory
+                shard, data.source, self._annotator, self._validator, self._directory, data.rewrite
             )
         except UserError as error:  # Ray would bury its message in stack traces
             return {"result": "", "error": str(error), "worker": os.getpid(), "time": time.time()}

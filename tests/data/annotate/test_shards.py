@@ -9,12 +9,15 @@ import pytest
 
 from pasta.cli.records import parse_record
 from pasta.data.annotate.annotator import Deliver, Proposal, Usage
+from pasta.data.annotate.config import AnnotationSections
+from pasta.data.annotate.plain import PlainAnnotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
 from pasta.data.annotate.summary import describe, logged, summarise
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
 from pasta.data.annotate.truth import AtlasAnnotator
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.instructions import Instruction
+from pasta.data.skeletons import PROMPTED
 from pasta.data.sources import SourceSection, plan_shards
 from pasta.errors import UserError
 from pasta.lang import Codec
@@ -103,6 +106,26 @@ def test_what_is_kept_is_what_pasta_check_reads(
     values = json.loads(first)
     assert values["figures"]["threads"] == 1 + len([*record.document.chunks()]) == 5
     assert values["source"] == f"{source.path}:1"
+
+
+def test_one_record_may_become_several(source: SourceSection, validator: Validator, tmp_path: Path) -> None:
+    sections = AnnotationSections(source, "sot")
+    (shard,) = plan_shards(source, 10)
+    (tmp_path / "out").mkdir()
+    result = annotate_shard(
+        shard, source, PlainAnnotator(), validator, tmp_path / "out", rewrite=sections.rewrite
+    )
+    # Five requests for a list of four items, two each for the others; the broken line stays one.
+    assert (result.num_records, result.num_annotated, result.num_plain) == (10, 0, 9)
+    kept = lines(tmp_path / "out" / "annotated-00000.jsonl")
+    assert [line["id"].rpartition("/")[2] for line in kept[:5]] == ["skeleton", "1", "2", "3", "4"]
+    assert "".join(line["answer"] for line in kept[1:5]) == f"Drinks:\n{ITEMS}"
+    assert kept[-1]["messages"] == [{"role": "user", "content": "What is tea?"}]
+
+
+def test_words_of_skeletons_are_for_skeletons_alone() -> None:
+    with pytest.raises(ValueError, match="skeletons: has no effect without annotator: sot"):
+        AnnotationSections(SourceSection("a.jsonl"), "syntactic", skeletons=PROMPTED)
 
 
 def test_a_finished_shard_is_not_done_again(

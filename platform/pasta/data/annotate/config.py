@@ -1,29 +1,36 @@
 """What an annotation run is told: the keys of ``configs/annotate/*.yaml`` that the library reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pasta.data.annotate.annotator import Annotator
+from pasta.data.annotate.plain import PlainAnnotator
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
 from pasta.data.annotate.teacher import Teacher, TeacherSection
 from pasta.data.annotate.truth import AtlasAnnotator
 from pasta.data.annotate.validator import ChecksSection, Validator
+from pasta.data.instructions import Instruction
+from pasta.data.skeletons import TRAINED, SkeletonPrompts
+from pasta.data.sot import to_requests
 from pasta.data.sources import ATLAS, SourceSection
 
 
 @dataclass(frozen=True, slots=True)
 class AnnotationSections:
     """What decides the outcome. ``annotator`` is ``teacher`` (an LLM behind an OpenAI-compatible endpoint),
-    ``syntactic`` (lists and paragraphs by pattern, as APAR) or ``atlas`` (ground truth, for atlas tasks).
+    ``syntactic`` (lists and paragraphs by pattern, as APAR) or ``atlas`` (ground truth, for atlas tasks). With ``sot``
+    nothing is annotated: each record becomes the plain requests of Skeleton-of-Thought, in the words of ``skeletons``.
 
     ``tokenizer`` counts lengths and estimates: ``atlas``, a directory, or a Hub name; it should be the one of the
     model that will be trained. Work is cut into shards of ``shard_records``, which is what a rerun goes on by.
     """
 
     source: SourceSection
-    annotator: Literal["teacher", "syntactic", "atlas"]
+    annotator: Literal["teacher", "syntactic", "atlas", "sot"]
     teacher: TeacherSection | None = None
     syntactic: SyntacticSection = field(default_factory=SyntacticSection)
+    skeletons: SkeletonPrompts = TRAINED
     checks: ChecksSection = field(default_factory=ChecksSection)
     tokenizer: str = ATLAS
     shard_records: int = 500
@@ -37,6 +44,14 @@ class AnnotationSections:
             )
         if self.annotator != "syntactic" and self.syntactic != SyntacticSection():
             raise ValueError("syntactic: has no effect without annotator: syntactic")
+        if self.annotator != "sot" and self.skeletons != TRAINED:
+            raise ValueError("skeletons: has no effect without annotator: sot")
+        if self.annotator == "atlas" and self.source.echo:
+            raise ValueError("source.echo: exercises in copying have no ground truth for annotator: atlas")
+
+    def rewrite(self, record: Instruction) -> Sequence[Instruction]:
+        """The records that are made of one before anything else."""
+        return to_requests(record, self.skeletons) if self.annotator == "sot" else [record]
 
     def identity(self) -> dict[str, Any]:
         """What the output depends on. How fast a teacher is asked, and at what price, is not part of it."""
@@ -44,6 +59,7 @@ class AnnotationSections:
             "teacher": self.teacher.identity() if self.teacher else None,
             "syntactic": self.syntactic,
             "atlas": None,
+            "sot": self.skeletons,
         }
         return {
             "source": self.source,
@@ -62,4 +78,6 @@ def make_annotator(
         return Teacher(sections.teacher, validator, share=1 / num_workers, api_key=api_key)
     if sections.annotator == "atlas":
         return AtlasAnnotator()
+    if sections.annotator == "sot":
+        return PlainAnnotator()
     return SyntacticAnnotator(sections.syntactic)

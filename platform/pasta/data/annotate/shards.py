@@ -9,7 +9,7 @@ journal-00012.jsonl     proposals that cost money, as they come; deleted when th
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pasta.stages import write_whole
 
 BROKEN = "broken record"
 _NAMED_PLACES = 20
+Rewrite = Callable[[Instruction], Sequence[Instruction]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,18 @@ class _Written:
 
 
 def annotate_shard(
-    shard: Shard, source: SourceSection, annotator: Annotator, validator: Validator, directory: Path
+    shard: Shard,
+    source: SourceSection,
+    annotator: Annotator,
+    validator: Validator,
+    directory: Path,
+    rewrite: Rewrite = lambda record: (record,),
 ) -> ShardResult:
     """Annotate a shard into ``directory``, or find it finished there.
 
-    Raises UserError if the source cannot be read or the annotator sees no sense in going on; costly proposals made by
-    then are found again by the next call.
+    ``rewrite`` says which records are made of one that was read; those are what is annotated and counted. Raises
+    UserError if the source cannot be read or the annotator sees no sense in going on; costly proposals made by then are
+    found again by the next call.
     """
     done = finished_shard(directory, shard.index)
     if done is not None:
@@ -93,7 +100,12 @@ def annotate_shard(
     begun = time.monotonic()
     written = _Written()
     records: dict[int, Instruction] = {}
-    for number, record in enumerate(read_shard(shard, source)):
+    read = (
+        each
+        for record in read_shard(shard, source)
+        for each in ((record,) if isinstance(record, Broken) else rewrite(record))
+    )
+    for number, record in enumerate(read):
         if isinstance(record, Broken):
             written.broken.append(f"{record.place}: {record.reason}")
             written.reject(number, record.place, BROKEN, record.reason, raw=record.raw)
