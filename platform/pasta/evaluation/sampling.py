@@ -186,13 +186,13 @@ def load_sampler(config: SampleConfig) -> Sampler:
 
 def check_models(config: SampleConfig) -> None:
     """What can be wrong with the models and is seen without reading weights. Raises UserError, one line."""
-    pasta = _check_model("model", config.model)
+    pasta = check_model("model", config.model)
     if config.twin is not None and config.twin != config.model:
-        check_vocabularies(pasta, config.model, _check_model("twin", config.twin), config.twin)
+        check_vocabularies(pasta, config.model, check_model("twin", config.twin), config.twin)
 
 
-def check_vocabularies(ours: Any, name: str, theirs: Any, other: str) -> None:
-    """Raise UserError unless two tokenizers have the same vocabulary and chat template.
+def check_vocabularies(ours: Any, name: str, theirs: Any, other: str, key: str = "twin") -> None:
+    """Raise UserError, naming ``key``, unless two tokenizers have the same vocabulary and chat template.
 
     A speedup is tokens of one model over steps of the other: in two vocabularies it would mean nothing.
     """
@@ -200,15 +200,18 @@ def check_vocabularies(ours: Any, name: str, theirs: Any, other: str) -> None:
     for token in sorted(vocabulary.keys() | twin.keys()):
         if vocabulary.get(token) != twin.get(token):
             raise UserError(
-                f"twin: {other}: another vocabulary than {name} (token {token!r} is {twin.get(token)} there, "
-                f"{vocabulary.get(token)} here); name the model that {name} was trained from"
+                f"{key}: {other}: another vocabulary than {name} (token {token!r} is {twin.get(token)} there, "
+                f"{vocabulary.get(token)} here); expected models that were trained from each other"
             )
     if ours.chat_template != theirs.chat_template:
-        raise UserError(f"twin: {other}: another chat template than {name}; both must see the same prompts")
+        raise UserError(f"{key}: {other}: another chat template than {name}; both must see the same prompts")
 
 
-def _check_model(key: str, source: str) -> Any:
-    """The tokenizer of a model whose configuration and vocabulary fit together."""
+def check_model(key: str, source: str) -> Any:
+    """The tokenizer of a model whose configuration and vocabulary fit together; weights are not read.
+
+    Raises UserError, naming ``key``, if there is none or they do not.
+    """
     try:
         model = AutoConfig.from_pretrained(source)
         tokenizer = AutoTokenizer.from_pretrained(source)
