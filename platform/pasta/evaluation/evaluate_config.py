@@ -1,5 +1,6 @@
 """What an evaluation compares, and on what: every key of ``configs/evaluate/*.yaml``."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,10 @@ Kind = Literal["sequential", "pasta", "apar", "sot", "endpoint"]
 BASELINES: tuple[Kind, ...] = ("sequential", "endpoint")
 #: Kinds whose models open promises by themselves.
 PROMISING: tuple[Kind, ...] = ("pasta", "apar")
+
+
+#: Names stand in keys (``--set methods.NAME.model``), figures and tables.
+_NAME = re.compile(r"[\w+=@-][\w+=@ -]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +71,13 @@ class MethodSection:
             )
 
     def identity(self) -> dict[str, Any]:
-        """What its answers depend on: not how it is drawn."""
+        """What its answers and their times depend on: not how it is drawn, or what an endpoint asks for."""
         values = to_dict(self)
-        return {key: value for key, value in values.items() if key not in ("line", "label")}
+        del values["line"], values["label"]
+        if self.endpoint is not None:
+            kept = ("base_url", "model", "max_tokens_key", "extra_body")
+            values["endpoint"] = {key: values["endpoint"][key] for key in kept}
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,9 @@ class EvaluateConfig:
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
     def __post_init__(self) -> None:
+        for name in self.methods:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"methods.{name}: expected a name of letters, digits, spaces and _ - + = @")
         if self.baseline not in self.methods:
             raise ValueError(
                 f"baseline {self.baseline!r}: no such method; expected one of {', '.join(self.methods) or 'methods'}"
