@@ -1,0 +1,51 @@
+"""What a judge says of the answers of an evaluation."""
+
+from collections.abc import Sequence
+
+from pasta.evaluation.judges.judge import Case, Judge, Verdict
+from pasta.evaluation.records import Record
+
+#: A judge that compares is not asked about the baseline: an answer is as good as itself.
+EVEN = 0.5
+_NO_BASELINE = "the baseline has no answer to compare with"
+
+
+def judge_answers(judge: Judge, records: Sequence[Record], *, baseline: str, pairwise: bool) -> list[Record]:
+    """``{"key", "verdicts": {method: {"quality", …}}}`` of each record; a method that skipped a prompt has no verdict.
+
+    Answers are judged as a user gets them, also those that a limit cut. ``pairwise`` judges compare with the baseline's
+    answer, which is not judged itself: its quality is 0.5. Equal texts of one prompt are judged once.
+    """
+    cases: list[Case] = []
+    texts: list[dict[str, str]] = []
+    for record in records:
+        said = {name: answer["text"] for name, answer in record["answers"].items() if "text" in answer}
+        texts.append(said)
+        if asked := _asked(said, baseline, pairwise):
+            cases.append(Case(record["messages"], said.get(baseline, ""), asked))
+    judged = iter(zip(cases, judge.judge(cases), strict=True) if cases else ())
+    out = []
+    for record, said in zip(records, texts, strict=True):
+        by_text: dict[str, Verdict] = {}
+        if _asked(said, baseline, pairwise):
+            case, verdicts = next(judged)
+            by_text = dict(zip(case.answers, verdicts, strict=True))
+        shown = {name: _verdict(name, text, by_text, baseline, pairwise) for name, text in said.items()}
+        out.append({"key": record["key"], "verdicts": shown})
+    return out
+
+
+def _asked(said: dict[str, str], baseline: str, pairwise: bool) -> tuple[str, ...]:
+    """The distinct texts of a prompt that the judge is shown."""
+    if not pairwise:
+        return tuple(dict.fromkeys(said.values()))
+    if baseline not in said:
+        return ()
+    return tuple(dict.fromkeys(text for name, text in said.items() if name != baseline))
+
+
+def _verdict(name: str, text: str, by_text: dict[str, Verdict], baseline: str, pairwise: bool) -> Record:
+    if pairwise and name == baseline:
+        return {"quality": EVEN}
+    verdict = by_text.get(text) or Verdict(None, {"invalid": _NO_BASELINE})
+    return {"quality": verdict.quality, **verdict.note}
