@@ -164,7 +164,7 @@ def read_points(words: SkeletonPrompts, skeleton: str, finish_reason: str) -> tu
 def _threads(skeleton: Result, results: Sequence[Result], points: Sequence[str]) -> tuple[AnswerThread, ...]:
     """The skeleton, then what was decoded after it, each with the point that it writes about (or none)."""
     start = skeleton.critical_path
-    topics = points or [None]
+    topics: Sequence[str | None] = points or [None]
     return (
         AnswerThread(0, start),
         *(
