@@ -1,11 +1,14 @@
 """Requests of Skeleton-of-Thought from a prompt and its answer: points by layout, which join to the answer again."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pasta.data.atlas import AtlasTask, grade, heldout_prompts
 from pasta.data.instructions import Instruction
-from pasta.data.skeletons import PROMPTED, TRAINED
+from pasta.data.skeletons import PROMPTED, TRAINED, write_skeleton
 from pasta.data.sot import split_points, to_requests
+from tests.support.documents import texts
 
 TWO = (
     "- Tea is made of leaves, and it is served hot, with milk and a biscuit.\n"
@@ -45,6 +48,32 @@ def test_headings_open_the_points_below_them() -> None:
     assert labels(answer) == ["Hot", "Cold"]
     answer = "Tea is made of leaves. It is hot.\n\n**Cold**\n\nWater is one."
     assert labels(answer) == ["Tea is made of leaves", "Cold"]
+
+
+PIECES = [
+    "\n",
+    "\n\n",
+    "- ",
+    "1. ",
+    "2. ",
+    "  - ",
+    "**Tea** ",
+    "Tea:",
+    "# ",
+    "```\n",
+    "| a |",
+    "One is. Two. ",
+    "x",
+]
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(PIECES), texts), max_size=20).map("".join))
+def test_the_points_of_any_text_join_to_it_and_make_a_skeleton(answer: str) -> None:
+    points = split_points(answer)
+    assert "".join(point.text for point in points) == answer
+    written = write_skeleton([point.label for point in points[: TRAINED.max_points]])
+    assert len(TRAINED.read(written)) == min(len(points), TRAINED.max_points)
 
 
 def test_an_answer_becomes_its_skeleton_and_each_of_its_points() -> None:
