@@ -20,8 +20,8 @@ _ANSWER_KEYS = {"text", "tokens", "critical_path", "threads", "seconds", "finish
 class Evaluation:
     """Answers and verdicts in the order in which they were made.
 
-    ``config`` is the evaluation's own, ``inputs`` the fingerprints of what it read by name, both empty where there is
-    no manifest: the evaluation is not finished.
+    ``config`` is the evaluation's own, ``inputs`` the fingerprints of what it read by name. One that is not finished
+    has no manifest, and so neither ``inputs`` nor ``code_version``.
     """
 
     directory: Path
@@ -30,6 +30,7 @@ class Evaluation:
     config: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     code_version: str = ""
+    finished: bool = False
 
     @property
     def methods(self) -> list[str]:
@@ -71,6 +72,7 @@ def read_evaluation(directory: Path) -> Evaluation:
         config=manifest.get("config") or config,
         inputs={name: value["fingerprint"] for name, value in manifest.get("inputs", {}).items()},
         code_version=manifest.get("code_version", ""),
+        finished=bool(manifest),
     )
 
 
