@@ -2,9 +2,9 @@ import re
 
 import pytest
 
-from pasta.cli.counting import WordTokenizer
 from pasta.cli.timeline import Lane, lanes_of, render_lanes, render_timeline, to_ascii
 from pasta.data.measures import measure
+from pasta.data.words import WordTokenizer
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Codec, parse
 
