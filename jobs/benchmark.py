@@ -41,6 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
         prompts=options.prompts,
         max_tokens=options.max_tokens,
         replay_prompts=options.replay_prompts,
+        replay_seed=options.replay_seed,
+        tokenizer=options.tokenizer,
+        longest=options.longest,
         dtype=options.dtype,
         device=options.device,
         threads=options.threads,
@@ -86,11 +89,19 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--documents",
         type=Path,
-        help='replay these: JSONL of {"prompt", "annotated"} (the PASTA model\'s answers)',
+        help='replay these: JSONL of {"prompt", "annotated"}, or a directory of jobs.annotate (the PASTA model\'s '
+        "answers)",
+    )
+    add("--tokenizer", help="count their tokens with: words, atlas, a directory or a Hub name (words)")
+    add(
+        "--longest",
+        type=int,
+        help="leave out those of as many tokens, prompt and tags included (the context)",
     )
     add("--prompts", type=int, default=200, help="held-out prompts (200)")
     add("--max-tokens", type=int, default=1024, help="longest answer (1024)")
     add("--replay-prompts", type=int, default=24, help="documents to replay (24)")
+    add("--replay-seed", type=int, default=0, help="draws them from --documents (0)")
     add("--dtype", default="bfloat16", help="float32, bfloat16 or float16 (bfloat16)")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")

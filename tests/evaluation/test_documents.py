@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pasta.errors import UserError
-from pasta.evaluation.documents import answered, read_documents
+from pasta.evaluation.documents import Recorded, answered, read_documents, sample_documents
 from pasta.lang import Chunk, Document, Text
 
 ANNOTATED = 'See: <promise topic="a" tokens="10"/><async>one</async>.'
@@ -44,6 +44,37 @@ def test_a_missing_and_an_empty_file_are_named(tmp_path):
         read_documents(tmp_path / "none.jsonl")
     with pytest.raises(UserError, match="it is empty"):
         read_documents(write(tmp_path / "d.jsonl"))
+
+
+def test_an_annotate_stage_s_directory_is_read_file_by_file(tmp_path):
+    for number in (1, 0):
+        record = {
+            "id": "x",
+            "source": f"data/model-{number}.json:record 7",
+            "messages": [{"role": "user", "content": f"Hi {number}"}],
+            "annotated": ANNOTATED,
+            "answer": "See: one.",
+        }
+        write(tmp_path / f"annotated-0000{number}.jsonl", json.dumps(record))
+    write(tmp_path / "rejects-00000.jsonl", "{")
+    first, second = read_documents(tmp_path)
+    assert first.messages == [{"role": "user", "content": "Hi 0"}]
+    assert (second.key, second.source) == ("annotated-00001.jsonl:1", "model-1.json")
+
+
+def test_a_directory_of_something_else_is_named(tmp_path):
+    with pytest.raises(
+        UserError, match=r"no annotated-\*\.jsonl in it, expected the output directory of jobs"
+    ):
+        read_documents(tmp_path)
+
+
+def test_a_sample_follows_from_its_seed_and_grows_at_its_end():
+    documents = [Recorded([{"role": "user", "content": str(n)}], Document()) for n in range(50)]
+    few, more = sample_documents(documents, 5, seed=1), sample_documents(documents, 20, seed=1)
+    assert more[:5] == few
+    assert sample_documents(documents, 5, seed=2) != few
+    assert len(sample_documents(documents, 99, seed=1)) == 50
 
 
 def test_answers_without_chunks_are_not_replayed():

@@ -100,7 +100,39 @@ def test_generate_compares_with_transformers(place, tmp_path):
 def test_replay_takes_a_users_documents(place, tmp_path):
     code, written = run(place, tmp_path, "replay", "--documents", str(place / "documents.jsonl"))
     assert code == 0
-    assert keys(written) == {"replay.realised.large", "replay.theoretical.large", "replay.ratio.large"}
+    names = {"replay.realised", "replay.theoretical", "replay.ratio"}
+    both = {f"{name}.large" for name in names} | {f"{name}.large.annotated" for name in names}
+    assert keys(written) == both | {"replay.skipped.large"}
+
+
+def test_replay_goes_on_with_more_of_an_annotate_stage_s_documents(place, tmp_path, capsys):
+    stage = tmp_path / "annotated"
+    stage.mkdir()
+    records = []
+    for n in range(40):
+        plain = f"It is a number, and a {'very ' * n}good one."
+        annotated = DOCUMENT["annotated"] if n % 2 else plain
+        asked = [{"role": "user", "content": f"About number {n}?"}]
+        source = f"model-{n % 2}.json:record {n}"
+        records.append({"messages": asked, "annotated": annotated, "source": source})
+    for shard in (0, 1):
+        lines = "".join(json.dumps(record) + "\n" for record in records[shard::2])
+        (stage / f"annotated-0000{shard}.jsonl").write_text(lines)
+    given = ["--documents", str(stage), "--longest", "45"]
+    run(place, tmp_path, "replay", *given, "--replay-prompts", "6")
+    code, written = run(place, tmp_path, "replay", *given, "--replay-prompts", "40")
+    assert code == 0
+    assert "6 of 40 found from an earlier run" in capsys.readouterr().err
+    figures = {figure["key"]: figure for figure in written["figures"]}
+    left_out = figures["replay.skipped.large"]["value"]
+    assert 0 < left_out < 20
+    assert figures["replay.realised.large"]["count"] == 40 - left_out
+    assert figures["replay.realised.large.annotated"]["count"] == 20
+    by_source = next(
+        table for title, table in written["tables"].items() if title.startswith("Replay by source")
+    )
+    assert "model-1.json" in by_source
+    assert any("tokens are words" in title for title in written["tables"])
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatch, capsys):
@@ -147,6 +179,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
         (["--lanes", "2,8"], "--lanes: 2,8, expected positive integers, 1 among them"),
         (["--model-config", "none.json"], "model configuration 'none.json': no such file"),
         (["--documents", "none.jsonl"], "--documents 'none.jsonl': no such file"),
+        (["--tokenizer", "words"], "--tokenizer: words, expected with --documents only"),
+        (["--documents", "none.jsonl", "--longest", "0"], "--longest: 0, expected a positive integer"),
     ],
 )
 def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options, expected):

@@ -3,8 +3,8 @@
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,25 @@ import torch
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.loading import load_model, random_model, read_model_config, resolve_device
-from pasta.engine.replay import annotated_ids, sequential_ids
 from pasta.errors import UserError
-from pasta.evaluation.documents import Recorded, answered, read_documents
-from pasta.evaluation.figures import Figure, figures_table
+from pasta.evaluation.documents import Recorded, answered, read_documents, sample_documents
+from pasta.evaluation.figures import Figure, Report
 from pasta.evaluation.generate import GenerateBench, generate_figures, generate_table
 from pasta.evaluation.lanes import LaneBench, lane_figures, lane_table
 from pasta.evaluation.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.evaluation.quality import family_table, fault_of, grades, quality_figures
 from pasta.evaluation.records import RecordFile, write_json
+from pasta.evaluation.replay_bench import (
+    WORDS,
+    DocumentReplay,
+    document_identity,
+    document_report,
+    encode,
+    measure,
+)
 from pasta.evaluation.sampling_bench import GROUPS, measure_groups, sampling_report
 from pasta.evaluation.settings import Settings
-from pasta.evaluation.speed import decode_pair, replay_figures, replay_pair, speed_figures
+from pasta.evaluation.speed import decode_pair, replay_figures, speed_figures
 from pasta.interpreter import Limits
 from pasta.lang import to_text
 
@@ -47,25 +54,6 @@ _ROUNDS_FACTOR = {"shipped": 4, "large": 1}
 _RANDOM_TOKENS = 256
 #: Random weights seldom open a promise by themselves.
 _BIAS = 7.0
-
-
-@dataclass
-class Report:
-    """Figures, and tables by title."""
-
-    figures: list[Figure] = field(default_factory=list)
-    tables: dict[str, str] = field(default_factory=dict)
-
-    def add(self, figures: Iterable[Figure], tables: Mapping[str, str] | None = None) -> None:
-        """Put more in."""
-        self.figures += figures
-        self.tables.update(tables or {})
-
-    def markdown(self) -> str:
-        """The figures as one table, then every other table under its title."""
-        return "\n\n".join(
-            [figures_table(self.figures), *(f"**{t}**\n\n{table}" for t, table in self.tables.items())]
-        )
 
 
 class Benchmark:
@@ -234,6 +222,9 @@ class Benchmark:
 
     def _replay(self, report: Report) -> None:
         settings, label = self.settings, self._label("large")
+        if settings.documents is not None:
+            self._replay_documents(settings.documents, report)
+            return
         documents = self._documents()
         identity = {
             "documents": [to_text(recorded.document) for recorded in documents],
@@ -244,28 +235,29 @@ class Benchmark:
         progress = self._progress(f"replay, {settings.large_name}", len(documents), len(file))
         if len(file) < len(documents):
             loaded = self._loaded("large")
-            codec = loaded.codec
-            ids = [
-                (
-                    codec.encode_prompt(d.messages),
-                    sequential_ids(codec, d.document),
-                    annotated_ids(codec, d.document),
-                )
-                for d in documents
-            ]
-            longest = max(len(prompt) + len(annotated) for prompt, _, annotated in ids)
-            engine = self._engine(loaded, slot_tokens=-(-(longest + 1) // 256) * 256)
-            replay_pair(engine, *min(ids, key=lambda entry: len(entry[1])), repeats=1)
-            for number, entry in enumerate(ids):
-                if str(number) not in file:
-                    record = replay_pair(engine, *entry, repeats=settings.repeats)
-                    file.add(str(number), record)
-                    progress(len(file), f"realised {record['realised']:.2f}x of {record['theoretical']:.2f}x")
+            entries = [encode(loaded.codec, document, str(n)) for n, document in enumerate(documents)]
+            measure(file, entries, loaded, settings.repeats, progress)
         report.add(replay_figures([*file.records.values()], settings.large_name, label))
 
+    def _replay_documents(self, path: Path, report: Report) -> None:
+        """Real answers, annotated. More of them, or others, are added to what was measured."""
+        settings, tokenizer = self.settings, self.settings.tokenizer or WORDS
+        self._use_threads("large")
+        documents = sample_documents(read_documents(path), settings.replay_prompts, settings.replay_seed)
+        config = read_model_config(settings.model_config)
+        longest = min(settings.longest or config.max_position_embeddings, config.max_position_embeddings)
+        identity = document_identity(path, tokenizer) | {"repeats": settings.repeats, "longest": longest}
+        file = self._open("documents", self._identity("large") | identity)
+        todo = sum(document.key not in file for document in documents)
+        progress = self._progress(f"replay, {settings.large_name}", len(file) + todo, len(file))
+        if todo:
+            counted = DocumentReplay(documents, tokenizer, longest, config.vocab_size)
+            config.vocab_size = counted.vocabulary
+            counted.run(file, self._random_large(config, counted.tokenizer), settings.repeats, progress)
+        records = [file.records[document.key] for document in documents]
+        report.add(*document_report(records, settings.large_name, self._label("large"), tokenizer))
+
     def _documents(self) -> list[Recorded]:
-        if self.settings.documents is not None:
-            return read_documents(self.settings.documents)[: self.settings.replay_prompts]
         stage = next((name for name in ("speed", "accuracy") if name in self._files), None)
         records = self._answers(stage or "accuracy", self.settings.repeats if stage == "speed" else 0).records
         documents = answered((records[key] for key in sorted(records, key=int)), self.settings.replay_prompts)
@@ -308,9 +300,13 @@ class Benchmark:
         return self._make_large(packed=None)
 
     def _make_large(self, packed: bool | None) -> LoadedModel:
+        return self._random_large(
+            read_model_config(self.settings.model_config), self._pasta.tokenizer, packed
+        )
+
+    def _random_large(self, config: Any, tokenizer: Any, packed: bool | None = None) -> LoadedModel:
         settings = self.settings
         self._say(f"making {settings.large_name} with random weights, {settings.dtype}")
-        config, tokenizer = read_model_config(settings.model_config), self._pasta.tokenizer
         return random_model(config, tokenizer, dtype=settings.dtype, device=settings.device, packed=packed)
 
     def _stock(self, size: str) -> LoadedModel:

@@ -1,7 +1,7 @@
 """Figures, their targets, and the tables that show them."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from pasta.evaluation.statistics import Estimate
@@ -43,6 +43,25 @@ class Figure:
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able values, with ``passed``."""
         return {**asdict(self), "passed": self.passed}
+
+
+@dataclass
+class Report:
+    """Figures, and tables by title."""
+
+    figures: list[Figure] = field(default_factory=list)
+    tables: dict[str, str] = field(default_factory=dict)
+
+    def add(self, figures: Iterable[Figure], tables: Mapping[str, str] | None = None) -> None:
+        """Put more in."""
+        self.figures += figures
+        self.tables.update(tables or {})
+
+    def markdown(self) -> str:
+        """The figures as one table, then every other table under its title."""
+        return "\n\n".join(
+            [figures_table(self.figures), *(f"**{t}**\n\n{table}" for t, table in self.tables.items())]
+        )
 
 
 def figures_table(figures: Iterable[Figure]) -> str:

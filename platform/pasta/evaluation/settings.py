@@ -14,10 +14,14 @@ class Settings:
     """What to measure, checked on construction. Raises ``UserError`` naming the option that is wrong.
 
     ``models`` holds the directories ``twin`` and ``pasta``; ``model_config`` shapes the large random model.
-    ``documents`` is a JSONL file of ``{"prompt", "annotated"}`` to replay; without one, the answers of the
-    PASTA model are replayed. ``repeats`` are timed runs of each prompt, ``rounds`` those of single steps and
-    of ``generate``. ``threads`` are torch's for the shipped models, ``large_threads`` for the large one.
-    ``cache_tokens`` is the cache length at which steps are timed.
+    ``documents`` is a JSONL file of ``{"prompt", "annotated"}`` or the directory of an annotate stage:
+    ``replay_prompts`` of them, drawn with ``replay_seed``, are replayed as ``tokenizer`` counts them (``words``,
+    ``atlas``, a directory or a Hub name), without those that have ``longest`` tokens or more, prompt and tags
+    included. Without ``documents`` the answers of the PASTA model are replayed.
+
+    ``repeats`` are timed runs of each prompt, ``rounds`` those of single steps and of ``generate``. ``threads``
+    are torch's for the shipped models, ``large_threads`` for the large one. ``cache_tokens`` is the cache length
+    at which steps are timed.
     """
 
     models: Path
@@ -27,6 +31,9 @@ class Settings:
     prompts: int = 200
     max_tokens: int = 1024
     replay_prompts: int = 24
+    replay_seed: int = 0
+    tokenizer: str | None = None
+    longest: int | None = None
     dtype: str = "bfloat16"
     device: str = "auto"
     threads: int = 1
@@ -47,6 +54,11 @@ class Settings:
                 raise UserError(
                     f"{option}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
                 )
+        for name in ("tokenizer", "longest"):
+            if getattr(self, name) is not None and self.documents is None:
+                raise UserError(f"--{name}: {getattr(self, name)}, expected with --documents only")
+        if self.longest is not None and self.longest < 1:
+            raise UserError(f"--longest: {self.longest}, expected a positive integer")
         for name in ("threads", "large_threads", "repeats", "rounds", "max_tokens"):
             if getattr(self, name) < 1:
                 option = "--" + name.replace("_", "-")
