@@ -32,7 +32,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         {"evaluation", "engine", "data", "interpreter", "lang", "errors", "config", "stages", "tracking"},
         None,
     ),
-    "cli": ({"cli", "data", "interpreter", "lang", "errors", "entrypoint"}, None),
+    "cli": ({"cli", "evaluation", "data", "interpreter", "lang", "errors", "entrypoint"}, None),
 }
 
 
