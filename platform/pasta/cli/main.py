@@ -3,10 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pasta import __version__
+from pasta.cli.alpaca import annotations, export
 from pasta.cli.check import check
+from pasta.cli.compare import compare_evaluations
 from pasta.cli.show import show
 from pasta.entrypoint import run_main
 
@@ -25,14 +27,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.command == "check":
         return check(options.file, options.tokenizer, options.field)
-    return show(options.file, options.record, options.tokenizer, options.field, options.width)
+    if options.command == "show":
+        return show(options.file, options.record, options.tokenizer, options.field, options.width)
+    if options.command == "compare":
+        return compare_evaluations(options.a, options.b, options.method, options.top, as_json=options.json)
+    if options.what == "annotations":
+        return annotations(options.file, official=options.official, as_json=options.json)
+    return export(options.evaluation, options.method, options.out, options.generator)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="pasta", description="Tools for answers annotated in PASTA-LANG.")
+    parser = argparse.ArgumentParser(
+        prog="pasta", description="Tools for answers annotated in PASTA-LANG, and for evaluations of them."
+    )
     parser.add_argument("--version", action="version", version=f"pasta {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_check(commands)
+    _add_show(commands)
+    _add_compare(commands)
+    _add_alpaca(commands)
+    return parser
 
+
+def _add_check(commands: Any) -> None:
     checking = commands.add_parser(
         "check",
         help="validate a JSONL file of annotated answers and print statistics",
@@ -44,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument("--field", default="annotated", metavar="NAME", help="key of the annotated answer")
     checking.add_argument("--tokenizer", default="auto", metavar="NAME", help=TOKENIZER_HELP)
 
+
+def _add_show(commands: Any) -> None:
     showing = commands.add_parser(
         "show",
         help="draw an annotated answer's threads over time",
@@ -59,7 +78,53 @@ def _parser() -> argparse.ArgumentParser:
     showing.add_argument("--field", default="annotated", metavar="NAME", help="key of the annotated answer")
     showing.add_argument("--tokenizer", default="auto", metavar="NAME", help=TOKENIZER_HELP)
     showing.add_argument("--width", type=_positive, metavar="COLUMNS", help="default: the terminal's")
-    return parser
+
+
+def _add_compare(commands: Any) -> None:
+    comparing = commands.add_parser(
+        "compare",
+        help="say what changed between two evaluations, and which prompts moved",
+        description="Compare two evaluations on the prompts that both have: configuration, quality, speedups, tokens, "
+        "critical path and threads with 95% intervals, task families, and the prompts that moved most. A and B are "
+        "directories of jobs.evaluate, or DIR:METHOD; the two may be one directory.",
+    )
+    comparing.add_argument("a", metavar="A", help="DIR or DIR:METHOD")
+    comparing.add_argument("b", metavar="B", help="DIR or DIR:METHOD")
+    comparing.add_argument(
+        "--method", metavar="NAME", help="which method; not needed where there is one beside the baseline"
+    )
+    comparing.add_argument("--top", type=_positive, default=5, metavar="N", help="prompts in each list (5)")
+    comparing.add_argument("--json", action="store_true", help="print JSON, with all figures and prompts")
+
+
+def _add_alpaca(commands: Any) -> None:
+    alpaca = commands.add_parser(
+        "alpaca",
+        help="win rates of AlpacaEval's annotations; answers for its own tool",
+        description="Work with AlpacaEval's files.",
+    )
+    whats = alpaca.add_subparsers(dest="what", required=True, metavar="WHAT")
+    rating = whats.add_parser(
+        "annotations",
+        help="win rates of a file of annotations",
+        description="Win rates of a file of annotations (all 805 rows, each once): raw, and length-controlled without "
+        "AlpacaEval's difficulty term. --official asks the package alpaca_eval for its own figure.",
+    )
+    rating.add_argument("file", type=Path, metavar="FILE", help="annotations.json")
+    rating.add_argument(
+        "--official", action="store_true", help="with alpaca_eval's own length-controlled win rate"
+    )
+    rating.add_argument("--json", action="store_true", help="print JSON")
+    exporting = whats.add_parser(
+        "export",
+        help="write a method's answers of an evaluation as AlpacaEval's outputs",
+        description="Write a method's answers as AlpacaEval's outputs, for its own tool: "
+        "alpaca_eval --model_outputs FILE --reference_outputs FILE.",
+    )
+    exporting.add_argument("evaluation", type=Path, metavar="DIR", help="directory of jobs.evaluate")
+    exporting.add_argument("method", metavar="METHOD", help="whose answers")
+    exporting.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write")
+    exporting.add_argument("--generator", metavar="NAME", help="what it is called there (the method's name)")
 
 
 def _positive(text: str) -> int:

@@ -1,0 +1,110 @@
+"""``pasta compare``: what changed between two evaluations."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pasta.evaluation.compare import Change, Comparison, Moved, compare, read_side
+
+_IDS = 5
+_PROMPT = 48
+
+
+def compare_evaluations(a: str, b: str, method: str | None, top: int, *, as_json: bool) -> int:
+    """Print the comparison of two evaluations (``DIR`` or ``DIR:METHOD``); returns the exit code. Raises UserError."""
+    found = compare(read_side(a, method), read_side(b, method), top)
+    text = (
+        json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else "\n".join(describe(found))
+    )
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+    return 0
+
+
+def describe(found: Comparison) -> list[str]:
+    """The comparison in lines for people."""
+    lines = [_side("A", found.a), _side("B", found.b), *_prompts(found)]
+    lines += [f"note: {note}" for note in found.notes]
+    lines += ["", "configuration"]
+    if found.configuration:
+        rows = [[entry.key, _shown(entry.a), "->", _shown(entry.b)] for entry in found.configuration]
+        lines += _table(rows)
+    else:
+        lines.append("  no difference")
+    lines += [
+        "",
+        *_table([["", "A", "B", "change", "95% interval", "", "prompts"], *map(_row, found.changes)]),
+    ]
+    if found.families:
+        rows = [["family", "measure", "A", "B", "change", "95% interval", "", "prompts"]]
+        for family, changes in found.families.items():
+            rows += [[family if not n else "", *_row(change)] for n, change in enumerate(changes)]
+        lines += ["", *_table(rows)]
+    for name, moved in found.moved.items():
+        if moved:
+            what = f"{name} most" + (f" ({found.speed})" if name.startswith("speed") else "")
+            lines += ["", what, *_table(map(_moved, moved))]
+    return lines
+
+
+def _side(name: str, side: dict[str, Any]) -> str:
+    told = [f"{side['prompts']} prompts"]
+    told += [f"{side[key]} {word}" for key, word in _COUNTED.items() if side[key]]
+    return f"{name}  {side['directory']}: {side['method']} (baseline {side['baseline']}), {', '.join(told)}"
+
+
+_COUNTED = {"cut": "cut at a limit", "skipped": "skipped", "invalid": "with an invalid verdict"}
+
+
+def _prompts(found: Comparison) -> Iterable[str]:
+    prompts = found.prompts
+    yield f"prompts in common: {prompts.common}"
+    for ids, what in (
+        (prompts.only_a, "only in A"),
+        (prompts.only_b, "only in B"),
+        (prompts.altered, "of one id but with other messages, left out"),
+    ):
+        if ids:
+            yield f"  {len(ids)} {what}: {', '.join(ids[:_IDS])}{', …' if len(ids) > _IDS else ''}"
+
+
+def _row(change: Change) -> list[str]:
+    sign, digits = ("×", 3) if change.kind == "ratio" else ("", 3)
+
+    def number(value: float) -> str:
+        return f"{sign}{value:.{digits}f}" if sign else f"{value:+.{digits}f}"
+
+    interval = (
+        "" if change.low is None or change.high is None else f"{number(change.low)} to {number(change.high)}"
+    )
+    verdict = {None: "one prompt", True: "changed", False: "no change shown"}[change.is_change]
+    return [
+        change.name,
+        f"{change.a:.4g}",
+        f"{change.b:.4g}",
+        number(change.change),
+        interval,
+        verdict,
+        str(change.count),
+    ]
+
+
+def _moved(moved: Moved) -> list[str]:
+    prompt = " ".join(moved.prompt.split())
+    shown = prompt if len(prompt) <= _PROMPT else prompt[: _PROMPT - 1] + "…"
+    return [moved.key, f"{moved.a:.3f}", "->", f"{moved.b:.3f}", shown]
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns side by side, indented."""
+    cells = [list(row) for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    return [
+        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in cells
+    ]

@@ -1,0 +1,62 @@
+"""``pasta alpaca`` on the command line; tests that need AlpacaEval's published files skip without them."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pasta.cli.main import run
+from pasta.errors import UserError
+from tests.support.evaluations import answer, prompt, write_evaluation
+
+ROOT = Path(__file__).resolve().parents[2]
+ALPACA_EVAL = Path(os.environ.get("PASTA_ALPACA_EVAL", ROOT.parent / "shared" / "data" / "alpaca_eval"))
+ANNOTATIONS = ALPACA_EVAL / "gemma-7b-it.annotations.json"
+needs_files = pytest.mark.skipif(not ANNOTATIONS.is_file(), reason="needs AlpacaEval's published files")
+
+
+@needs_files
+def test_win_rates_of_annotations_are_printed_under_their_names(capsys):
+    assert run(["alpaca", "annotations", str(ANNOTATIONS)]) == 0
+    out = capsys.readouterr().out
+    assert "gemma-7b-it against gpt4_1106_preview: 805 verdicts, 0 invalid" in out
+    assert "win rate            6.94% (5.48 to 8.50), standard error 0.79" in out
+    assert "length-controlled   12.97% (" in out
+    assert "without AlpacaEval's difficulty term: not the official figure" in out
+
+
+@needs_files
+def test_json_has_every_digit(capsys):
+    assert run(["alpaca", "annotations", str(ANNOTATIONS), "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["win_rate"] == 6.937294379677018
+    assert "length_controlled_without_difficulty" in values
+    assert "official_length_controlled" not in values
+
+
+@needs_files
+@pytest.mark.skipif(importlib.util.find_spec("alpaca_eval") is not None, reason="alpaca_eval is installed")
+def test_an_official_figure_that_cannot_be_had_is_one_line_after_the_others(capsys):
+    with pytest.raises(UserError, match=r"^--official: the package alpaca_eval is not installed"):
+        run(["alpaca", "annotations", str(ANNOTATIONS), "--official"])
+    assert "6.94%" in capsys.readouterr().out
+
+
+def test_answers_are_exported(tmp_path, capsys):
+    records = [prompt(key, {"twin": answer("x"), "pasta": answer(f"{key}!")}) for key in ("tea", "ice")]
+    place, out = write_evaluation(tmp_path / "e", records), tmp_path / "new" / "pasta.json"
+    assert run(["alpaca", "export", str(place), "pasta", "--out", str(out), "--generator", "mine"]) == 0
+    assert [(row["output"], row["generator"]) for row in json.loads(out.read_text())] == [
+        ("tea!", "mine"),
+        ("ice!", "mine"),
+    ]
+    assert "they are not AlpacaEval's 805" in capsys.readouterr().out
+
+
+def test_a_mistake_is_one_line_and_leaves_no_file(tmp_path):
+    place = write_evaluation(tmp_path / "e", [prompt("tea", {"twin": answer()})])
+    with pytest.raises(UserError, match="no method 'pasta'; it has twin"):
+        run(["alpaca", "export", str(place), "pasta", "--out", str(tmp_path / "out.json")])
+    assert not (tmp_path / "out.json").exists()

@@ -1,0 +1,53 @@
+"""``pasta compare`` on the command line."""
+
+import json
+
+import pytest
+
+from pasta.cli.main import run
+from pasta.errors import UserError
+from tests.support.evaluations import answer, prompt, write_evaluation
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two evaluations of three prompts; the second is faster on all and worse on one."""
+
+    def records(seconds, **values):
+        asked = "Tell me about tea.\nAt length, " + "please " * 20
+        answers = {"twin": answer(), "pasta": answer(seconds=[seconds], **values)}
+        return [prompt(f"p{n}", answers, asked, family="drinks") for n in range(3)]
+
+    def judged(*values):
+        return {f"p{n}": {"pasta": value} for n, value in enumerate(values)}
+
+    a = write_evaluation(tmp_path / "a", records(0.5), judged(0.5, 0.5, 0.5), limits={"max_tokens": 512})
+    b = write_evaluation(tmp_path / "b", records(0.25), judged(0.5, 0.25, 0.5), limits={"max_tokens": 99})
+    return str(a), str(b)
+
+
+def test_it_says_what_changed_and_which_prompts_moved(two, capsys):
+    assert run(["compare", *two]) == 0
+    out = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert f"A {two[0]}: pasta (baseline twin), 3 prompts" in lines
+    assert "limits.max_tokens 512 -> 99" in lines
+    assert "realised speedup 2 4 ×2.000 ×2.000 to ×2.000 changed 3" in lines
+    assert "critical path 100 100 ×1.000 ×1.000 to ×1.000 no change shown 3" in lines
+    assert any(line.startswith("drinks quality 0.5 0.4167 -0.083") for line in lines)
+    at = lines.index("quality down most")
+    assert lines[at + 1].startswith("p1 0.500 -> 0.250 Tell me about tea. At length, please")
+    assert lines[at + 1].endswith("…")
+    assert "quality up most" not in lines
+
+
+def test_json_holds_all_figures(two, capsys):
+    assert run(["compare", *two, "--json", "--top", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["prompts"]["common"] == 3
+    assert [len(found["moved"][name]) for name in ("quality down", "speed up", "speed down")] == [1, 1, 0]
+
+
+def test_a_mistake_is_one_line(two):
+    with pytest.raises(UserError, match="no method 'apar'; it has twin, pasta"):
+        run(["compare", *two, "--method", "apar"])
