@@ -30,6 +30,9 @@ class Tracker:
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Record a table."""
 
+    def image(self, name: str, path: Path) -> None:
+        """Record a picture from its file."""
+
     def summary(self, figures: Mapping[str, float]) -> None:
         """Record the figures of the whole run."""
 
@@ -70,6 +73,9 @@ class WandbTracker(Tracker):
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         self._run.log({name: self._wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+
+    def image(self, name: str, path: Path) -> None:
+        self._run.log({name: self._wandb.Image(str(path))})
 
     def summary(self, figures: Mapping[str, float]) -> None:
         for key, value in figures.items():

@@ -1,61 +1,13 @@
 """Offline runs hold what was logged: read back from the run file itself."""
 
-import json
-import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
-from wandb.proto import wandb_internal_pb2
+from PIL import Image
 
 from pasta.tracking import Tracker, TrackingSection, start_tracker
-
-BLOCK = 32768
-HEADER = 7
-
-
-def read_run(path: Path) -> list[Any]:
-    """The records of a ``.wandb`` file: a 7-byte header, then LevelDB log blocks of 32 KiB."""
-    data = path.read_bytes()
-    records, parts, at = [], b"", HEADER
-    while at + HEADER <= len(data):
-        left = BLOCK - at % BLOCK
-        if left < HEADER:
-            at += left
-            continue
-        _, length, kind = struct.unpack("<IHB", data[at : at + HEADER])
-        if kind == 0:
-            at += left
-            continue
-        if at + HEADER + length > len(data):
-            break  # still being written
-        parts += data[at + HEADER : at + HEADER + length]
-        at += HEADER + length
-        if kind in (1, 4):  # whole, or the last of several parts
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(parts)
-            records.append(record)
-            parts = b""
-    return records
-
-
-def history(path: Path) -> list[dict[str, Any]]:
-    """The logged rows of a run file."""
-    return [
-        {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
-        for record in read_run(path)
-        if record.HasField("history")
-    ]
-
-
-def wait_until_written(path: Path) -> None:
-    """W&B's own process writes the file, and on a busy machine is not done when ``finish`` returns."""
-    deadline = time.monotonic() + 60
-    while not any(record.HasField("exit") for record in read_run(path)):
-        assert time.monotonic() < deadline, "the run file has no end"
-        time.sleep(0.05)
+from tests.support.wandb_runs import history, read_run, wait_until_written
 
 
 def test_an_offline_run_can_be_read_back(tmp_path: Path) -> None:
@@ -77,11 +29,25 @@ def test_an_offline_run_can_be_read_back(tmp_path: Path) -> None:
     assert {item.key for item in runs[0].config.update} >= {"lr", "nested"}
 
 
+def test_a_picture_is_logged_and_kept_with_the_run(tmp_path: Path) -> None:
+    picture = tmp_path / "front.png"
+    Image.new("RGB", (40, 20), "white").save(picture)
+    tracker = start_tracker(TrackingSection(), run_dir=tmp_path, name="twin", job="evaluate", config={})
+    tracker.image("evaluate/front", picture)
+    tracker.finish()
+    (run_file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    wait_until_written(run_file)
+    (logged,) = (row for row in history(run_file) if "evaluate/front/path" in row)
+    assert (logged["evaluate/front/_type"], logged["evaluate/front/width"]) == ("image-file", 40)
+    assert (run_file.parent / "files" / logged["evaluate/front/path"]).read_bytes() == picture.read_bytes()
+
+
 def test_other_ranks_and_disabled_runs_write_nothing(tmp_path: Path) -> None:
     for options, rank in ((TrackingSection(), 1), (TrackingSection(mode="disabled"), 0)):
         tracker = start_tracker(options, run_dir=tmp_path, name="x", job="sft", config={}, rank=rank)
         assert type(tracker) is Tracker
         tracker.log({"a": 1.0}, step=1)
+        tracker.image("b", tmp_path / "b.png")
         tracker.finish()
     assert not list(tmp_path.iterdir())
 
