@@ -1,0 +1,218 @@
+"""How all figures look: sizes, colours, titles.
+
+Figures are 8 inches wide and drawn at 200 dots an inch, so at 800 pixels a letter of 9 points is 12 pixels high.
+"""
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from pasta.evaluation.report.files import write_bytes
+from pasta.evaluation.statistics import Estimate
+from pasta.evaluation.summary import MethodSummary, Summary
+
+WIDTH = 8.0
+_LONGEST_NAME = 30  # letters
+DPI = 200
+INK, FAINT, SHADE = "#222222", "#666666", "#e9e9e9"
+
+# Hues of Okabe and Ito's palette, told apart with any colour vision. Lines get the cool ones, in steps from light to
+# dark in the order of their methods; methods without a line the warm ones.
+_BASELINE = "#444444"
+_LINES = ("#0072B2", "#009E73", "#6A3D9A", "#8C6D1F")
+_SINGLES = ("#D55E00", "#E69F00", "#CC79A7", "#882255", "#B07C4F", "#999933")
+_LINE_MARKERS, _SINGLE_MARKERS = "oD<>", "s^vphP"
+
+_RC: Any = {  # the keys' type is a list of all that matplotlib knows
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.edgecolor": "#999999",
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "text.color": INK,
+    "text.parse_math": False,  # dollars in a prompt are dollars
+    "hatch.linewidth": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a method is drawn in every figure."""
+
+    color: str
+    marker: str
+
+
+def looks(summary: Summary) -> dict[str, Look]:
+    """The look of each method, by name."""
+    lines: dict[str, list[str]] = {}
+    for method in summary.candidates:
+        if method.line is not None:
+            lines.setdefault(method.line, []).append(method.name)
+    out = {summary.baseline: Look(_BASELINE, "o")}
+    for number, members in enumerate(lines.values()):
+        hue, marker = _LINES[number % len(_LINES)], _LINE_MARKERS[number % len(_LINE_MARKERS)]
+        for place, name in enumerate(members):
+            out[name] = Look(_tint(hue, place, len(members)), marker)
+    singles = [method.name for method in summary.candidates if method.line is None]
+    for number, name in enumerate(singles):
+        out[name] = Look(_SINGLES[number % len(_SINGLES)], _SINGLE_MARKERS[number % len(_SINGLE_MARKERS)])
+    return out
+
+
+def line_color(summary: Summary, line: str) -> str:
+    """The hue of a line."""
+    lines = list(dict.fromkeys(m.line for m in summary.candidates if m.line is not None))
+    return _LINES[lines.index(line) % len(_LINES)]
+
+
+def readable(color: str) -> str:
+    """The color, darkened until it can be read as text on white."""
+    red, green, blue = to_rgb(color)
+    brightness = 0.3 * red + 0.59 * green + 0.11 * blue
+    return _hex(part * min(1.0, 0.42 / max(brightness, 1e-6)) for part in (red, green, blue))
+
+
+def darker(color: str) -> str:
+    """A darker shade of the same hue."""
+    return _hex(0.62 * part for part in to_rgb(color))
+
+
+def _tint(hue: str, place: int, count: int) -> str:
+    """Steps from a light tint over the hue itself to a dark shade."""
+    if count == 1:
+        return hue
+    at = place / (count - 1)
+    if at < 0.6:
+        white = 0.6 * (1 - at / 0.6)
+        return _hex(part + (1 - part) * white for part in to_rgb(hue))
+    return _hex(part * (1 - 0.45 * (at - 0.6) / 0.4) for part in to_rgb(hue))
+
+
+def _hex(parts: Iterable[float]) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
+@dataclass(slots=True)
+class Canvas:
+    """A figure whose parts are placed in inches from its top left corner."""
+
+    figure: Figure
+    height: float
+
+    def resized(self, height: float) -> "Canvas":
+        """The same figure so much higher or lower; what stands at its top stays there."""
+        moved = [(text, (1 - text.get_position()[1]) * self.height) for text in self.figure.texts]
+        self.figure.set_size_inches(WIDTH, height)
+        for text, top in moved:
+            text.set_y(1 - top / height)
+        self.height = height
+        return self
+
+    def axes(self, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
+        """Axes of this size."""
+        bottom = self.height - top - height
+        return self.figure.add_axes(
+            (left / WIDTH, bottom / self.height, width / WIDTH, height / self.height), **options
+        )
+
+    def text(self, left: float, top: float, text: str, **options: Any) -> float:
+        """Text that begins there, broken into lines where it would leave the figure; the height it takes."""
+        placed: dict[str, Any] = {"va": "top", "ha": "left", "linespacing": 1.25, **options}
+        artist = self.figure.text(left / WIDTH, 1 - top / self.height, text, **placed)
+        artist.set_text("\n".join(self._lines(artist, text, WIDTH - left - 0.15)))
+        return self._extent(artist)[1]
+
+    def titled(self, title: str, subtitle: str) -> float:
+        """Title and subtitle; where, from the top, the rest may begin."""
+        top = 0.14
+        top += self.text(0.15, top, title, fontsize=12, fontweight="bold") + 0.07
+        return top + self.text(0.15, top, subtitle, fontsize=9, color=FAINT) + 0.1
+
+    def text_width(self, texts: Iterable[str], fontsize: float = 9) -> float:
+        """Inches that the widest of these texts takes."""
+        widths = [0.0]
+        for text in texts:
+            artist = self.figure.text(0, 0, text, fontsize=fontsize)
+            widths.append(self._extent(artist)[0])
+            artist.remove()
+        return max(widths)
+
+    def _lines(self, artist: Any, text: str, width: float) -> list[str]:
+        lines = [""]
+        for word in text.split(" "):
+            longer = f"{lines[-1]} {word}".strip()
+            artist.set_text(longer)
+            if lines[-1] and self._extent(artist)[0] > width:
+                lines.append(word)
+            else:
+                lines[-1] = longer
+        return lines
+
+    def _extent(self, artist: Any) -> tuple[float, float]:
+        box = artist.get_window_extent(self.figure.canvas.get_renderer())  # type: ignore[attr-defined]
+        return box.width / self.figure.dpi, box.height / self.figure.dpi
+
+
+def styled() -> Any:
+    """A context in which figures are drawn."""
+    return matplotlib.rc_context(_RC)
+
+
+def new_canvas(height: float) -> Canvas:
+    """An empty figure ``height`` inches high."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    return Canvas(figure, height)
+
+
+def save(canvas: Canvas, path: Path) -> Path:
+    """Write a figure as PNG, whole or not at all."""
+    buffer = io.BytesIO()
+    canvas.figure.savefig(buffer, format="png", dpi=DPI)
+    return write_bytes(path, buffer.getvalue())
+
+
+def errors(estimate: Estimate) -> tuple[float, float]:
+    """How far the interval reaches below and above its value, as error bars want it."""
+    return max(estimate.value - estimate.low, 0.0), max(estimate.high - estimate.value, 0.0)
+
+
+def batches(summary: Summary, most: int = 6) -> list[tuple[str, list[MethodSummary]]]:
+    """The candidates in groups that can be told apart in one panel: a line each, and those without one."""
+    groups: dict[str, list[MethodSummary]] = {}
+    for method in summary.candidates:
+        groups.setdefault(method.line or "", []).append(method)
+    return [
+        (name, members[at : at + most])
+        for name, members in groups.items()
+        for at in range(0, len(members), most)
+    ]
+
+
+def named(method: MethodSummary) -> str:
+    """What a method is called in a figure."""
+    return shortened(method.title, _LONGEST_NAME)
+
+
+def shortened(text: str, length: int) -> str:
+    """One line of at most ``length`` characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"

@@ -1,0 +1,196 @@
+"""What came out, in sentences made from the numbers alone."""
+
+from collections.abc import Callable, Sequence
+
+from pasta.evaluation.pareto import Domination
+from pasta.evaluation.statistics import Estimate
+from pasta.evaluation.summary import MethodSummary, Summary
+
+_EQUAL = 1e-9
+_UNCLEAR = "†"
+
+
+def times(estimate: Estimate | None) -> str:
+    """A ratio with its interval."""
+    return _shown(estimate, lambda value: f"{value:.2f}", "×", "–")
+
+
+def share(estimate: Estimate | None) -> str:
+    """A quality with its interval."""
+    return _shown(estimate, lambda value: f"{value:.3f}", "", "–")
+
+
+def signed(estimate: Estimate | None) -> str:
+    """A difference with its interval."""
+    return _shown(estimate, with_sign, "", " to ")
+
+
+def findings(summary: Summary) -> list[str]:
+    """One sentence or two a finding, as Markdown."""
+    out = [*_fastest(summary), *_without_loss(summary), *_front(summary)]
+    out += _dominated(summary)
+    out += _lines(summary)
+    out += _realised(summary)
+    return out or ["Nothing was measured that could be compared."]
+
+
+def _fastest(summary: Summary) -> list[str]:
+    compared = [m for m in summary.candidates if m.speed(summary.speed_name) is not None]
+    if not compared:
+        return []
+    best = max(compared, key=lambda m: _speed(summary, m))
+    speed = times(best.speed(summary.speed_name))
+    if _speed(summary, best) <= 1.0:
+        return [f"No method is faster than {_base(summary)}: the fastest, **{best.title}**, reaches {speed}."]
+    if best.quality_difference is None:
+        return [f"The fastest is **{best.title}**: {speed}."]
+    return [f"The fastest is **{best.title}**: {speed}, difference in quality {_told(best)}."]
+
+
+def _without_loss(summary: Summary) -> list[str]:
+    """The fastest of those that are as good as the baseline, unless it is the fastest of all."""
+    judged = [m for m in summary.placed if m.quality_difference is not None]
+    held = [m for m in judged if _value(m.quality_difference) >= -_EQUAL]
+    if not judged:
+        return []
+    if not held:
+        return [f"No method has on average the quality of {_base(summary)} or a better one."]
+    best = max(held, key=lambda m: _speed(summary, m))
+    if best is max(judged, key=lambda m: _speed(summary, m)):
+        return []
+    return [
+        f"The fastest whose mean quality is at least {_base(summary)}’s is **{best.title}**: "
+        f"{times(best.speed(summary.speed_name))}, difference {_told(best)}."
+    ]
+
+
+def _told(method: MethodSummary) -> str:
+    """A difference in quality, and whether it can be told from none."""
+    difference = method.quality_difference
+    assert difference is not None
+    if abs(difference.value) < _EQUAL and difference.low == difference.high:
+        return "0"
+    sure = difference.low > 0 or difference.high < 0
+    return (
+        f"{signed(difference)}{'' if sure or difference.count == 1 else ', which cannot be told from none'}"
+    )
+
+
+def _front(summary: Summary) -> list[str]:
+    if len(summary.placed) < 2:
+        return []
+    names = [f"*{summary.methods[name].title}*" for name in summary.front]
+    return [f"On the Pareto front (none is at least as fast and as good as they are): {_listed(names)}."]
+
+
+def _dominated(summary: Summary) -> list[str]:
+    """For each method that is dominated: by which, and by how much at the most telling place."""
+    out = []
+    for method in summary.placed:
+        by = [entry for entry in summary.dominations if entry.worse == method.name]
+        if not by:
+            continue
+        best = max(by, key=lambda entry: (entry.is_clear, entry.speed_ratio.value))
+        out.append(
+            f"**{method.title}** is dominated by {_listed(_dominators(summary, by))}. "
+            f"*{summary.methods[best.better].title}* is {times(best.speed_ratio)} as fast and {_better(best)}."
+        )
+    if any(not entry.is_clear for entry in summary.dominations):
+        out.append(
+            f"{_UNCLEAR}: in the means only; the 95% intervals do not exclude that it is slower, worse or the same."
+        )
+    return out
+
+
+def _dominators(summary: Summary, by: Sequence[Domination]) -> list[str]:
+    """Those that dominate, those of one line together."""
+    marks = {entry.better: "" if entry.is_clear else _UNCLEAR for entry in by}
+    lines: dict[str, list[MethodSummary]] = {}
+    for method in summary.placed:
+        if method.line is not None:
+            lines.setdefault(method.line, []).append(method)
+    out = [
+        f"*{summary.methods[name].title}*{mark}"
+        for name, mark in marks.items()
+        if summary.methods[name].line is None
+    ]
+    for line, members in lines.items():
+        found = [m for m in members if m.name in marks]
+        if not found:
+            continue
+        if len(found) == len(members) > 1 and not any(marks[m.name] for m in found):
+            out.append(f"all {len(found)} of *{line}*")
+        else:
+            out.append(f"*{line}* ({', '.join((m.label or m.name) + marks[m.name] for m in found)})")
+    return out
+
+
+def _better(entry: Domination) -> str:
+    """By how much its quality is better, and what the intervals leave open."""
+    difference = entry.quality_difference
+    same = max(abs(difference.value), abs(difference.low), abs(difference.high)) < _EQUAL
+    better = "as good" if same else f"{signed(difference)} better"
+    doubts = [
+        name for name, sure in (("speed", entry.is_no_slower), ("quality", entry.is_no_worse)) if not sure
+    ]
+    return f"{better} ({' and '.join(doubts)} not told from the same)" if doubts else better
+
+
+def _lines(summary: Summary) -> list[str]:
+    out = []
+    pairs = {(entry.line, entry.other): entry for entry in summary.lines}
+    for (line, other), entry in pairs.items():
+        back = pairs[other, line]
+        if line > other:
+            continue  # each pair once
+        out.append(
+            f"Of *{line}*’s {back.num_points} points, {len(back.dominated)} are dominated by a point of *{other}*; of "
+            f"*{other}*’s {entry.num_points}, {len(entry.dominated)} by a point of *{line}*."
+        )
+    return out
+
+
+def _realised(summary: Summary) -> list[str]:
+    ratios = [m for m in summary.candidates if m.ratio is not None]
+    if not ratios:
+        return []
+    low, high = (pick(ratios, key=lambda m: _value(m.ratio)) for pick in (min, max))
+    if low is high:
+        return [f"{low.title} realises {_value(low.ratio):.0%} of its theoretical speedup."]
+    return [
+        f"Between {_value(low.ratio):.0%} ({low.title}) and {_value(high.ratio):.0%} ({high.title}) of the theoretical "
+        "speedup is realised."
+    ]
+
+
+def _shown(estimate: Estimate | None, number: Callable[[float], str], unit: str, between: str) -> str:
+    if estimate is None:
+        return "–"
+    if estimate.low == estimate.high:
+        return f"{number(estimate.value)}{unit}"
+    return f"{number(estimate.value)}{unit} ({number(estimate.low)}{between}{number(estimate.high)})"
+
+
+def with_sign(value: float) -> str:
+    """A difference; one that is rounded to nothing has no sign."""
+    return f"{0.0 if abs(value) < 5e-4 else value:+.3f}".replace("-", "−")
+
+
+def _speed(summary: Summary, method: MethodSummary) -> float:
+    return _value(method.speed(summary.speed_name))
+
+
+def _difference(method: MethodSummary) -> float:
+    return _value(method.quality_difference)
+
+
+def _value(estimate: Estimate | None) -> float:
+    return estimate.value if estimate is not None else 0.0
+
+
+def _base(summary: Summary) -> str:
+    return summary.methods[summary.baseline].title
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,120 @@
+"""A report on disk and in W&B."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pasta.evaluation.failures import failures_of
+from pasta.evaluation.outcomes import Outcome, outcomes_of
+from pasta.evaluation.records import Record, write_json
+from pasta.evaluation.report.families import draw_families
+from pasta.evaluation.report.files import write_bytes
+from pasta.evaluation.report.lanes import draw_lanes, featured
+from pasta.evaluation.report.pareto import draw_pareto
+from pasta.evaluation.report.speed import draw_distribution, draw_groups
+from pasta.evaluation.report.style import Canvas, save, styled
+from pasta.evaluation.report.text import report_text
+from pasta.evaluation.report.tokens import draw_budget
+from pasta.evaluation.statistics import Estimate
+from pasta.evaluation.summary import Summary
+from pasta.tracking import Tracker
+
+REPORT, FIGURES = "report.md", "figures.json"
+_LANES = "lanes"  # a directory: a figure a method
+_ESTIMATES = ("realised", "theoretical", "ratio", "quality", "quality_difference")
+_COUNTS = ("prompts", "skipped", "cut", "fallbacks", "compared", "judged", "invalid")
+
+
+def write_report(
+    directory: Path,
+    summary: Summary,
+    records: Iterable[Record],
+    verdicts: Iterable[Record],
+    *,
+    title: str,
+    config: Mapping[str, Any],
+    machines: Sequence[Mapping[str, Any]] = (),
+) -> list[Path]:
+    """Write the figures (PNG), ``figures.json`` and ``report.md``, each whole or not at all; returns their paths.
+
+    ``records`` and ``verdicts`` are those of ``summary``; ``config`` the evaluation's, as JSON-able values;
+    ``machines`` what it was measured on (``evaluation/machine.py``). Raises UserError if a file cannot be written.
+    """
+    outcomes = outcomes_of(records, verdicts, baseline=summary.baseline, methods=summary.methods)
+    failures = {
+        name: failures_of(members, is_baseline=name == summary.baseline) for name, members in outcomes.items()
+    }
+    pictures = _draw(directory, summary, outcomes)
+    write_json(
+        directory / FIGURES,
+        {
+            "title": title,
+            "machines": list(machines),
+            "config": config,
+            "summary": summary.to_dict(),
+            "failures": {name: [asdict(entry) for entry in found] for name, found in failures.items()},
+            "pictures": pictures,
+        },
+    )
+    text = report_text(summary, outcomes, failures, pictures, title=title, config=config, machines=machines)
+    # The last, so that all it refers to is there.
+    write_bytes(directory / REPORT, text.encode())
+    return [*(directory / name for name in pictures), directory / FIGURES, directory / REPORT]
+
+
+def log_report(tracker: Tracker, summary: Summary, paths: Iterable[Path]) -> None:
+    """Record figures, the table of methods and the pictures: ``evaluate/METHOD/FIGURE``, ``evaluate/methods``,
+    ``evaluate/PICTURE``."""
+    figures: dict[str, float] = {}
+    rows = []
+    columns = ["method", *_COUNTS]
+    columns += [f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")]
+    for name, method in summary.methods.items():
+        counts = {key: float(getattr(method, key)) for key in _COUNTS}
+        estimates: dict[str, Estimate | None] = {key: getattr(method, key) for key in _ESTIMATES}
+        known = {key: e.value for key, e in estimates.items() if e is not None}
+        figures |= {f"evaluate/{name}/{key}": value for key, value in (counts | known).items()}
+        ends = [
+            value for e in estimates.values() for value in ((e.value, e.low, e.high) if e else (None,) * 3)
+        ]
+        rows.append([name, *counts.values(), *ends])
+    tracker.summary(figures)
+    tracker.table("evaluate/methods", columns, rows)
+    for path in paths:
+        if path.suffix == ".png":
+            folder = f"{_LANES}/" if path.parent.name == _LANES else ""
+            tracker.image(f"evaluate/{folder}{path.stem}", path)
+
+
+def _draw(directory: Path, summary: Summary, outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """Every figure that there is something to show in; their paths in ``directory``."""
+    first = featured(summary)
+    figures: dict[str, Callable[[], Canvas | None]] = {
+        "pareto.png": lambda: draw_pareto(summary),
+        "speedups.png": lambda: draw_distribution(summary, outcomes),
+        "speedup_by_length_and_threads.png": lambda: draw_groups(summary),
+        "lanes.png": lambda: draw_lanes(summary, outcomes[first], first) if first else None,
+        "token_budget.png": lambda: draw_budget(summary),
+        "families.png": lambda: draw_families(summary),
+    }
+    drawn = []
+    with styled():
+        for name, draw in figures.items():
+            if (canvas := draw()) is not None:
+                save(canvas, directory / name)
+                drawn.append(name)
+        for method in summary.candidates:
+            threads = method.structure.threads if method.structure else None
+            if not threads or threads <= 1 or method.name == first:
+                continue
+            if (canvas := draw_lanes(summary, outcomes[method.name], method.name)) is not None:
+                name = f"{_LANES}/{_file_name(method.name)}.png"
+                save(canvas, directory / name)
+                drawn.append(name)
+    return drawn
+
+
+def _file_name(method: str) -> str:
+    """A method's name without what a path would read in it."""
+    return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in method)
