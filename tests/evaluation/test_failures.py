@@ -68,6 +68,11 @@ def test_without_a_judge_answers_that_were_cut_are_failures():
     assert [failure.family for failure in failures_of(outcomes(entries), is_baseline=False)] == ["quiz"]
 
 
+def test_a_judge_that_compares_finds_no_failures_of_the_baseline():
+    entries = [("quiz", 0.5, 0.7, "stop"), ("shop", 0.5, 0.5, "stop")]
+    assert failures_of(outcomes(entries, "twin"), is_baseline=True, pairwise=True) == ()
+
+
 def test_a_method_without_a_loss_has_no_failures():
     assert failures_of(outcomes([("quiz", 0.5, 0.75, "stop")]), is_baseline=False) == ()
 

@@ -67,20 +67,27 @@ def test_one_prompt_clears_no_doubt():
     assert not summary.dominations[0].is_clear
 
 
-def test_a_difference_is_taken_on_the_prompts_that_both_have():
-    # On the two prompts that both ended, sot is the faster one; pasta's third one is very fast.
+def test_means_are_those_that_are_shown_and_the_evidence_is_on_shared_prompts():
+    # Pasta's mean is the higher one by a third prompt. On the two that both have, sot is faster.
     summary = summary_of(
         {
             "twin": [(4.0, 1.0), (4.0, 1.0), (4.0, 1.0)],
-            "pasta": [(2.0, 0.5), (2.0, 0.5), (0.1, 0.5)],
-            "sot": [(1.0, 0.5), (1.0, 0.5), (1.0, None)],
+            "pasta": [(2.0, 0.5), (2.0, 0.5), (0.01, 0.5)],
+            "sot": [(1.0, 0.4), (1.0, 0.4), None],
         }
     )
-    assert ("pasta", "sot") in pairs(summary)
-    without = summary_of(
-        {"twin": [(4.0, 1.0)] * 2, "pasta": [(2.0, 0.5)] * 2, "sot": [(1.0, 0.5)] * 2},
-    )
-    assert ("sot", "pasta") in pairs(without)
+    (entry,) = (entry for entry in summary.dominations if entry.worse == "sot" and entry.better == "pasta")
+    assert entry.speed_ratio.value == pytest.approx(0.5)
+    assert entry.speed_ratio.count == 2
+    assert entry.quality_difference.value == pytest.approx(0.1)
+    assert not entry.is_clear
+
+
+def test_methods_without_a_prompt_in_common_give_no_evidence():
+    summary = summary_of({"twin": [(4.0, 0.1)] * 2, "pasta": [(1.0, 0.9), None], "sot": [None, (2.0, 0.5)]})
+    (entry,) = (entry for entry in summary.dominations if entry.worse == "sot")
+    assert (entry.better, entry.speed_ratio, entry.quality_difference) == ("pasta", None, None)
+    assert not entry.is_clear
 
 
 def test_a_line_is_held_against_another_point_by_point():

@@ -6,7 +6,8 @@ from pasta.evaluation.evaluate_config import MethodSection
 from pasta.evaluation.summary import Summary, summarise
 from tests.support.evaluations import answer, prompt
 
-Table = dict[str, list[tuple[float, float | None]]]
+#: By method, for each prompt in turn: (seconds, quality), or None for a prompt that it skipped.
+Table = dict[str, list[tuple[float, float | None] | None]]
 
 
 def section(kind: str = "pasta", **values: Any) -> MethodSection:
@@ -14,19 +15,21 @@ def section(kind: str = "pasta", **values: Any) -> MethodSection:
 
 
 def evaluation(table: Table) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Records and verdicts: by method, for each prompt in turn (seconds, quality). Answers are of 100 tokens."""
-    count = len(next(iter(table.values())))
-    records = [
-        prompt(str(n), {name: answer(seconds=[rows[n][0]]) for name, rows in table.items()})
-        for n in range(count)
-    ]
-    verdicts = [
-        {
-            "key": str(n),
-            "verdicts": {name: {"quality": rows[n][1], "note": ""} for name, rows in table.items()},
-        }
-        for n in range(count)
-    ]
+    """Records and verdicts. Answers are of 100 tokens."""
+    records, verdicts = [], []
+    for n in range(len(next(iter(table.values())))):
+        rows = {name: rows[n] for name, rows in table.items()}
+        records.append(
+            prompt(
+                str(n),
+                {
+                    name: {"skipped": "too long"} if row is None else answer(seconds=[row[0]])
+                    for name, row in rows.items()
+                },
+            )
+        )
+        said = {name: {"quality": row[1], "note": "graded"} for name, row in rows.items() if row is not None}
+        verdicts.append({"key": str(n), "verdicts": said})
     return records, verdicts
 
 

@@ -43,39 +43,38 @@ class FamilyFailure:
 
 
 def failures_of(
-    outcomes: Sequence[Outcome], *, is_baseline: bool, most: int = 3
+    outcomes: Sequence[Outcome], *, is_baseline: bool, pairwise: bool = False, most: int = 3
 ) -> tuple[FamilyFailure, ...]:
     """The families in which a method's quality is lowest against the baseline's, the worst first.
 
-    For the baseline itself, and where the baseline was not judged, those with the lowest quality; without any quality,
-    those with answers that were cut. Families without a loss are left out. Prompts without a family are one.
+    For the baseline itself, and where the baseline was not judged, those with the lowest quality; without any quality
+    (as the baseline's under a ``pairwise`` judge), those with answers that were cut. Families without a loss are left
+    out. Prompts without a family are one.
     """
+    is_judged = not (is_baseline and pairwise)
     families: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         if outcome.answer is not None:
             families.setdefault(outcome.family or ALL_PROMPTS, []).append(outcome)
-    losses = {name: _loss(members, is_baseline) for name, members in families.items()}
+    losses = {name: _loss(members, is_baseline, is_judged) for name, members in families.items()}
     worst = sorted((name for name in families if losses[name] > _NOTHING), key=lambda name: -losses[name])
-    return tuple(_failure(name, families[name], is_baseline) for name in worst[:most])
+    return tuple(_failure(name, families[name], is_baseline, is_judged) for name in worst[:most])
 
 
-def _loss(members: Sequence[Outcome], is_baseline: bool) -> float:
+def _loss(members: Sequence[Outcome], is_baseline: bool, is_judged: bool) -> float:
     """How badly a family does; 0 is not at all."""
-    if not is_baseline:
-        lost = [-o.quality_difference for o in members if o.quality_difference is not None]
-        if lost:
-            return fmean(lost)
+    lost = [-o.quality_difference for o in members if o.quality_difference is not None]
+    if lost and not is_baseline:
+        return fmean(lost)
     missed = [1.0 - o.quality for o in members if o.quality is not None]
-    if missed and not (is_baseline and all(o.verdict.get("quality") is None for o in members)):
-        return fmean(missed)
-    return fmean(o.cut for o in members)
+    return fmean(missed) if missed and is_judged else fmean(o.cut for o in members)
 
 
-def _failure(family: str, members: Sequence[Outcome], is_baseline: bool) -> FamilyFailure:
+def _failure(family: str, members: Sequence[Outcome], is_baseline: bool, is_judged: bool) -> FamilyFailure:
     quality = [o.quality for o in members if o.quality is not None]
     differences = [o.quality_difference for o in members if o.quality_difference is not None]
     reasons = {why: count for why, count in wrong_by_reason(members).items() if count}
-    worst = max(members, key=lambda o: (_loss([o], is_baseline), o.cut))
+    worst = max(members, key=lambda o: (_loss([o], is_baseline, is_judged), o.cut))
     return FamilyFailure(
         family=family,
         prompts=len(members),

@@ -1,11 +1,13 @@
-"""Which methods dominate which in speed and quality, on the prompts that both of them answered.
+"""Which methods dominate which in speed and quality.
 
 A method dominates another if it is at least as fast and at least as good, and one of both more. That is a statement
-about point estimates; ``is_clear`` tells whether the 95% intervals bear it out.
+about means, those that tables and figures show. Whether it can be trusted is told from the prompts that both methods
+have a figure of: ``Domination.is_clear``.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from pasta.evaluation.outcomes import Outcome
 from pasta.evaluation.statistics import Estimate, bootstrap, bootstrap_mean, geometric_mean
@@ -15,29 +17,28 @@ _EQUAL = 1e-9  # a difference that is rounding
 
 @dataclass(frozen=True, slots=True)
 class Domination:
-    """``better`` dominates ``worse``: it is ``speed_ratio`` times as fast (1 or more) and ``quality_difference`` better
-    (0 or more), over the prompts that both have a speed, or a quality, of. One prompt has no interval and clears no
-    doubt."""
+    """``better`` dominates ``worse``. On the prompts that both have a speed, or a quality, of, it is ``speed_ratio``
+    times as fast and ``quality_difference`` better: None without such a prompt, without an interval with only one."""
 
     better: str
     worse: str
-    speed_ratio: Estimate
-    quality_difference: Estimate
+    speed_ratio: Estimate | None
+    quality_difference: Estimate | None
 
     @property
     def is_no_slower(self) -> bool:
         """Whether the interval leaves no doubt that it is at least as fast."""
-        return self.speed_ratio.count > 1 and self.speed_ratio.low >= 1.0 - _EQUAL
+        return _low(self.speed_ratio) >= 1.0 - _EQUAL
 
     @property
     def is_no_worse(self) -> bool:
         """Whether the interval leaves no doubt that its quality is at least as high."""
-        return self.quality_difference.count > 1 and self.quality_difference.low >= -_EQUAL
+        return _low(self.quality_difference) >= -_EQUAL
 
     @property
     def is_clear(self) -> bool:
         """Whether the intervals leave no doubt that it dominates."""
-        more = self.speed_ratio.low > 1.0 + _EQUAL or self.quality_difference.low > _EQUAL
+        more = _low(self.speed_ratio) > 1.0 + _EQUAL or _low(self.quality_difference) > _EQUAL
         return self.is_no_slower and self.is_no_worse and more
 
 
@@ -52,25 +53,17 @@ class LineComparison:
 
 
 def dominations(outcomes: Mapping[str, Sequence[Outcome]], speed_name: str) -> tuple[Domination, ...]:
-    """All pairs of which one dominates the other, in the order of ``outcomes``."""
-    names = list(outcomes)
-    found = []
-    for number, first in enumerate(names):
-        for second in names[number + 1 :]:
-            pairs = _pairs(outcomes[first], outcomes[second])
-            speeds = [s for a, b in pairs if (s := _speed_ratio(a, b, speed_name)) is not None]
-            differences = [
-                a.quality - b.quality for a, b in pairs if a.quality is not None and b.quality is not None
-            ]
-            if not speeds or not differences:
-                continue
-            speed, quality = bootstrap(speeds), bootstrap_mean(differences)
-            faster, better = _sign(speed.value - 1.0), _sign(quality.value)
-            if faster + better > 0 and min(faster, better) >= 0:
-                found.append(Domination(first, second, speed, quality))
-            elif faster + better < 0 and max(faster, better) <= 0:
-                found.append(Domination(second, first, _inverse(speed), _negative(quality)))
-    return tuple(found)
+    """All pairs of which one dominates the other, in the order of ``outcomes``: methods with a speed and a quality."""
+    means = {
+        name: (_mean_speed(members, speed_name), fmean(o.quality for o in members if o.quality is not None))
+        for name, members in outcomes.items()
+    }
+    return tuple(
+        _domination(better, worse, outcomes, speed_name)
+        for worse in outcomes
+        for better in outcomes
+        if _is_dominated(means[worse], means[better])
+    )
 
 
 def on_front(
@@ -78,11 +71,12 @@ def on_front(
 ) -> tuple[str, ...]:
     """The methods that none dominates, the slowest first."""
     worse = {entry.worse for entry in dominated}
-
-    def speed(name: str) -> float:
-        return geometric_mean([s for o in outcomes[name] if (s := _speed(o, speed_name)) is not None])
-
-    return tuple(sorted((name for name in outcomes if name not in worse), key=speed))
+    return tuple(
+        sorted(
+            (name for name in outcomes if name not in worse),
+            key=lambda name: _mean_speed(outcomes[name], speed_name),
+        )
+    )
 
 
 def compare_lines(
@@ -110,27 +104,43 @@ def compare_lines(
     )
 
 
-def _pairs(first: Sequence[Outcome], second: Sequence[Outcome]) -> list[tuple[Outcome, Outcome]]:
-    others = {outcome.key: outcome for outcome in second}
-    return [(outcome, others[outcome.key]) for outcome in first if outcome.key in others]
+def _is_dominated(point: tuple[float, float], by: tuple[float, float]) -> bool:
+    """Points are (speed, quality)."""
+    faster, better = _sign(by[0] - point[0]), _sign(by[1] - point[1])
+    return min(faster, better) >= 0 and max(faster, better) > 0
+
+
+def _domination(
+    better: str, worse: str, outcomes: Mapping[str, Sequence[Outcome]], speed_name: str
+) -> Domination:
+    others = {outcome.key: outcome for outcome in outcomes[worse]}
+    pairs = [(o, others[o.key]) for o in outcomes[better] if o.key in others]
+    speeds = [
+        a / b
+        for first, second in pairs
+        if (a := _speed(first, speed_name)) is not None and (b := _speed(second, speed_name)) is not None
+    ]
+    differences = [a.quality - b.quality for a, b in pairs if a.quality is not None and b.quality is not None]
+    return Domination(
+        better,
+        worse,
+        bootstrap(speeds) if speeds else None,
+        bootstrap_mean(differences) if differences else None,
+    )
+
+
+def _mean_speed(outcomes: Sequence[Outcome], speed_name: str) -> float:
+    return geometric_mean([s for o in outcomes if (s := _speed(o, speed_name)) is not None])
 
 
 def _speed(outcome: Outcome, speed_name: str) -> float | None:
     return outcome.realised if speed_name == "realised" else outcome.theoretical
 
 
-def _speed_ratio(first: Outcome, second: Outcome, speed_name: str) -> float | None:
-    a, b = _speed(first, speed_name), _speed(second, speed_name)
-    return a / b if a is not None and b is not None else None
-
-
 def _sign(value: float) -> int:
     return 0 if abs(value) < _EQUAL else 1 if value > 0 else -1
 
 
-def _inverse(estimate: Estimate) -> Estimate:
-    return Estimate(1 / estimate.value, 1 / estimate.high, 1 / estimate.low, estimate.count)
-
-
-def _negative(estimate: Estimate) -> Estimate:
-    return Estimate(-estimate.value, -estimate.high, -estimate.low, estimate.count)
+def _low(estimate: Estimate | None) -> float:
+    """The low end of an interval; without one nothing is excluded."""
+    return estimate.low if estimate is not None and estimate.count > 1 else float("-inf")

@@ -23,7 +23,7 @@ def test_the_fastest_is_named_with_what_it_costs():
 def test_where_nothing_is_faster_it_says_so():
     text = found({"twin": flat(1.0, 0.9), "sot": flat(2.0, 0.9)})
     assert "No method is faster than twin: the fastest, **sot**, reaches 0.50×." in text
-    assert "**sot** is dominated by *twin*. *twin* is 2.00× as fast and as good." in text
+    assert "**sot** is dominated by *twin*. *twin* is 2.00× as fast, and as good." in text
 
 
 def test_where_all_lose_quality_it_says_so():
@@ -41,7 +41,10 @@ def test_a_difference_within_the_noise_is_called_that():
 
 def test_a_clear_dominance_has_no_mark():
     text = found({"twin": flat(2.0, 0.5), "pasta": flat(1.0, 0.75)})
-    assert "**twin** is dominated by *pasta*. *pasta* is 2.00× as fast and +0.250 better." in text
+    assert (
+        "**twin** is dominated by *pasta*. *pasta* is 2.00× as fast, with a difference in quality of +0.250."
+        in text
+    )
     assert "†" not in text
 
 

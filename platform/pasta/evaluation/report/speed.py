@@ -161,7 +161,7 @@ def _panel(
 ) -> None:
     names: dict[str, int] = {}
     for method in members:
-        names |= {group.name: _least(group.name) for group in groups_of(method)}
+        names |= {g.name: _least(g.name) for g in groups_of(method) if g.speed(summary.speed_name)}
     order = sorted(names, key=lambda name: names[name])
     for number, method in enumerate(members):
         points = [(order.index(g.name), e) for g in groups_of(method) if (e := g.speed(summary.speed_name))]
@@ -180,19 +180,19 @@ def _panel(
             label=named(method),
         )
     axes.axhline(1, color=FAINT, lw=0.9, ls=(0, (4, 3)), zorder=1)
-    axes.set_xticks(range(len(order)), [_with_count(name, members, groups_of) for name in order])
+    counts: dict[str, set[int]] = {name: set() for name in order}
+    for group in (group for method in members for group in groups_of(method)):
+        if (estimate := group.speed(summary.speed_name)) is not None:
+            counts[group.name].add(estimate.count)
+    axes.set_xticks(range(len(order)), [_with_count(name, counts[name]) for name in order])
     axes.set_xlim(-0.5, max(len(order), 1) - 0.5)
     axes.grid(True, axis="y")
 
 
-def _with_count(
-    name: str,
-    members: Sequence[MethodSummary],
-    groups_of: Callable[[MethodSummary], Sequence[GroupSummary]],
-) -> str:
-    counts = {group.prompts for m in members for group in groups_of(m) if group.name == name}
+def _with_count(name: str, counts: set[int]) -> str:
+    """A group's name, and its number of prompts where it is one for all methods."""
     shown = name.replace("–", "–\n") if len(name) > _LONG_NAME else name
-    return f"{shown}\nn={counts.pop()}" if len(counts) == 1 else f"{shown}\n "
+    return f"{shown}\nn={min(counts)}" if len(counts) == 1 else f"{shown}\n "
 
 
 def _least(name: str) -> int:

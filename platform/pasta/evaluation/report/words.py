@@ -90,14 +90,14 @@ def _dominated(summary: Summary) -> list[str]:
         by = [entry for entry in summary.dominations if entry.worse == method.name]
         if not by:
             continue
-        best = max(by, key=lambda entry: (entry.is_clear, entry.speed_ratio.value))
+        best = max(by, key=lambda entry: (entry.is_clear, _value(entry.speed_ratio)))
         out.append(
-            f"**{method.title}** is dominated by {_listed(_dominators(summary, by))}. "
-            f"*{summary.methods[best.better].title}* is {times(best.speed_ratio)} as fast and {_better(best)}."
+            f"**{method.title}** is dominated by {_listed(_dominators(summary, by))}. {_evidence(summary, best)}"
         )
     if any(not entry.is_clear for entry in summary.dominations):
         out.append(
-            f"{_UNCLEAR}: in the means only; the 95% intervals do not exclude that it is slower, worse or the same."
+            f"{_UNCLEAR}: in the means only. On the prompts that both have, the 95% intervals do not exclude that it "
+            "is slower, worse or the same."
         )
     return out
 
@@ -125,15 +125,21 @@ def _dominators(summary: Summary, by: Sequence[Domination]) -> list[str]:
     return out
 
 
-def _better(entry: Domination) -> str:
-    """By how much its quality is better, and what the intervals leave open."""
+def _evidence(summary: Summary, entry: Domination) -> str:
+    """What the prompts say that both methods have."""
+    title = summary.methods[entry.better].title
+    if entry.speed_ratio is None or entry.quality_difference is None:
+        return f"There is no prompt of which both it and *{title}* have a speed or a quality."
     difference = entry.quality_difference
     same = max(abs(difference.value), abs(difference.low), abs(difference.high)) < _EQUAL
-    better = "as good" if same else f"{signed(difference)} better"
     doubts = [
         name for name, sure in (("speed", entry.is_no_slower), ("quality", entry.is_no_worse)) if not sure
     ]
-    return f"{better} ({' and '.join(doubts)} not told from the same)" if doubts else better
+    return (
+        f"*{title}* is {times(entry.speed_ratio)} as fast, "
+        f"{'and as good' if same else f'with a difference in quality of {signed(difference)}'}"
+        f"{f' ({_listed(doubts)} not told from the same)' if doubts else ''}."
+    )
 
 
 def _lines(summary: Summary) -> list[str]:

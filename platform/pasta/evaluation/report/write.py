@@ -43,7 +43,8 @@ def write_report(
     """
     outcomes = outcomes_of(records, verdicts, baseline=summary.baseline, methods=summary.methods)
     failures = {
-        name: failures_of(members, is_baseline=name == summary.baseline) for name, members in outcomes.items()
+        name: failures_of(members, is_baseline=name == summary.baseline, pairwise=summary.pairwise)
+        for name, members in outcomes.items()
     }
     pictures = _draw(directory, summary, outcomes)
     write_json(
