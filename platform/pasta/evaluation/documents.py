@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from pasta.errors import UserError
 from pasta.evaluation.records import Record
@@ -96,7 +96,7 @@ def _read(line: str, path: Path, number: int) -> Recorded:
     return Recorded(_messages(prompt), document, key=f"{path.name}:{number}", source=source)
 
 
-def _is_prompt(value: Any) -> bool:
+def _is_prompt(value: Any) -> TypeGuard[str | list[dict[str, str]]]:
     if isinstance(value, str):
         return True
     return isinstance(value, list) and all(
