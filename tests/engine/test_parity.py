@@ -74,6 +74,14 @@ def test_logits_equal_the_training_forward(family, seed, traced, monkeypatch):
 
 
 @families
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_forward_is_recorded_when_asked(family, traced):
+    engine = Engine(tiny(family), EngineConfig(slot_tokens=64, trace_forward=traced))
+    engine.generate(Request(prompt_ids=[5, 6, 7], limits=Limits(max_tokens=2)))
+    assert engine.runner.is_traced == traced
+
+
+@families
 def test_a_plain_answer_gives_the_models_own_causal_logits(family, monkeypatch):
     loaded = tiny(family)
     codec = loaded.codec

@@ -47,6 +47,11 @@ class Runner:
         self._trace_wanted = trace
         self._traced: torch.jit.ScriptModule | None = None
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the forward has been recorded and is replayed."""
+        return self._traced is not None
+
     def release(self, slot: int) -> None:
         """Forget a slot's tokens."""
         self.num_tokens[slot] = self._num_segments[slot] = 0
@@ -127,12 +132,11 @@ class Runner:
         first_slot: int,
         tokens: Tensor,
         positions: Tensor,
-        masks: object,
+        masks: Tensor | dict[str, Tensor],
         places: Tensor,
         visible: Tensor,
     ) -> Tensor:
-        traceable = self._trace_wanted and first_slot == 0 and isinstance(masks, Tensor)
-        if not traceable:
+        if not self._trace_wanted or first_slot:
             self.cache.place(first_slot, places, visible)
             out = self.model(
                 input_ids=tokens,
@@ -143,18 +147,21 @@ class Runner:
             )
             logits: Tensor = out.logits
             return logits
+        names, tensors = (
+            ((), (masks,)) if isinstance(masks, Tensor) else (tuple(masks), tuple(masks.values()))
+        )
         if self._traced is None:
-            self._traced = self._trace(tokens, positions, masks, places)
-        traced: Tensor = self._traced(tokens, positions, masks, places)
+            self._traced = self._trace(names, tokens, positions, places, *tensors)
+        traced: Tensor = self._traced(tokens, positions, places, *tensors)
         return traced
 
-    def _trace(self, *example: object) -> torch.jit.ScriptModule:
+    def _trace(self, mask_names: tuple[str, ...], *example: Tensor) -> torch.jit.ScriptModule:
         """Record the forward's tensor operations, to replay them without Python.
 
         Sizes stay variable: lanes, slots and keys come from the inputs' shapes. Running it on the example
         writes to the cache what the replay then writes again.
         """
-        forward = _Forward(self.model, self.cache).eval()
+        forward = _Forward(self.model, self.cache, mask_names).eval()
         with warnings.catch_warnings():
             # That tracing is deprecated, and that transformers branches on sizes: the mask is always given,
             # so these branches do not matter (the parity tests run every family traced and untraced).
@@ -163,18 +170,18 @@ class Runner:
 
 
 class _Forward(nn.Module):
-    """The forward with tensors as its only arguments, as tracing needs it."""
+    """The forward with tensors as its only arguments, as tracing needs it: one mask, or one for each of its names."""
 
-    def __init__(self, model: nn.Module, cache: LaneCache) -> None:
+    def __init__(self, model: nn.Module, cache: LaneCache, mask_names: tuple[str, ...]) -> None:
         super().__init__()
-        self._model, self._cache = model, cache
+        self._model, self._cache, self._mask_names = model, cache, mask_names
 
-    def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, places: Tensor) -> Tensor:
-        self._cache.place(0, places, mask)
+    def forward(self, tokens: Tensor, positions: Tensor, places: Tensor, *masks: Tensor) -> Tensor:
+        self._cache.place(0, places, masks[0])
         out = self._model(
             input_ids=tokens,
             position_ids=positions,
-            attention_mask=mask,
+            attention_mask=dict(zip(self._mask_names, masks, strict=True)) if self._mask_names else masks[0],
             past_key_values=self._cache,
             use_cache=True,
         )
