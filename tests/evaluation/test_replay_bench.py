@@ -62,7 +62,7 @@ def test_what_was_replayed_is_not_replayed_again(tmp_path):
 
 def test_what_is_too_long_is_left_out_and_counted(tmp_path):
     records = [*replayed(BOTH, tmp_path, longest=30).values()]
-    assert "tokens, but the cache holds 30" in records[0]["skipped"]
+    assert "tokens, expected fewer than 30" in records[0]["skipped"]
     figures, _ = document_report(records, "tiny", "a tiny model", "words")
     values = {figure.key: figure for figure in figures}
     assert values["replay.skipped.tiny"].value == 1
@@ -99,7 +99,7 @@ def test_a_tokenizer_may_bring_its_control_tokens(tmp_path):
 
 def test_nothing_to_replay_is_one_clear_line():
     with pytest.raises(
-        UserError, match=r"--documents: none of 2 can be replayed \(\d+ tokens, but the cache hol"
+        UserError, match=r"--documents: none of 2 can be replayed \(\d+ tokens, expected few"
     ):
         DocumentReplay(BOTH, "words", 5, 512)
 

@@ -105,7 +105,7 @@ class DocumentReplay:
                 self.skipped[document.key] = str(error)
                 continue
             if entry.num_tokens >= longest:
-                self.skipped[document.key] = f"{entry.num_tokens} tokens, but the cache holds {longest}"
+                self.skipped[document.key] = f"{entry.num_tokens} tokens, expected fewer than {longest}"
             else:
                 self.entries.append(entry)
         # All words are known by now. Control tokens get rows of their own, as in training.
