@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from pasta.errors import UserError
+from pasta.evaluation.answers import Answer
 from pasta.evaluation.evaluations import read_evaluation
 from tests.support.evaluations import answer, prompt, write_evaluation
 
@@ -71,6 +72,10 @@ def test_a_missing_directory_and_an_unknown_method_are_named(tmp_path):
         read_evaluation(tmp_path / "none")
     with pytest.raises(UserError, match="no method 'sot'; it has twin, pasta"):
         read_evaluation(write_evaluation(tmp_path / "e", TWO)).require("sot")
+
+
+def test_the_answers_that_stand_in_here_are_of_the_form_that_is_recorded():
+    assert answer().keys() == Answer.__dataclass_fields__.keys()
 
 
 def test_reading_needs_neither_torch_nor_pydantic():

@@ -98,9 +98,7 @@ def test_a_tokenizer_may_bring_its_control_tokens(tmp_path):
 
 
 def test_nothing_to_replay_is_one_clear_line():
-    with pytest.raises(
-        UserError, match=r"--documents: none of 2 can be replayed \(\d+ tokens, expected few"
-    ):
+    with pytest.raises(UserError, match=r"--documents: none of 2 can be replayed \(\d+ tokens, expected few"):
         DocumentReplay(BOTH, "words", 5, 512)
 
 

@@ -18,6 +18,7 @@ def answer(text: str = "Tea is hot.", **values: Any) -> dict[str, Any]:
         "ttft_s": 0.01,
         "seconds": [1.0],
         "finish_reason": "stop",
+        "fallback": None,
         **values,
     }
 
