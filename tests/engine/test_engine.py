@@ -65,6 +65,17 @@ def test_greedy_tokens_do_not_depend_on_company():
     assert [result.response_ids for result in two_slots] == alone
 
 
+def test_a_recorded_forward_is_replayed_for_slots_that_do_not_begin_with_the_first(monkeypatch):
+    short = [ask("x", limits=Limits(max_tokens=3)), ask(TEXTS[2])]
+    expected = [result.response_ids for result in run(engine(trace_forward=False), *short)[0]]
+    recording = engine(trace_forward=True)
+    run(recording, ask())
+    monkeypatch.setattr(recording.runner, "model", None)  # what is not replayed fails
+    results, _ = run(recording, *short)
+    assert [result.response_ids for result in results] == expected
+    assert len(expected[1]) > 10 * len(expected[0])
+
+
 def test_greedy_tokens_do_not_depend_on_running_threads_one_by_one():
     """Each chunk is decoded on another engine and absorbed: at no time are two threads lanes of one forward."""
     free = Limits(max_tokens=500, max_chunk_tokens=20, max_threads=60, max_depth=2)

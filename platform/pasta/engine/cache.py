@@ -28,17 +28,16 @@ class LaneCache(Cache):
         self.values = [
             torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.num_hidden_layers)
         ]
-        self.first_slot = 0
-        self.index = torch.zeros(0, dtype=torch.long, device=device)
+        self.before = self.index = torch.zeros(0, dtype=torch.long, device=device)
         self.window: Tensor | None = None
 
-    def place(self, first_slot: int, index: Tensor, window: Tensor) -> None:
+    def place(self, before: Tensor, index: Tensor, window: Tensor) -> None:
         """Where the next forward writes: ``index`` [B·Q] counts tokens over all slots.
 
-        Slots ``first_slot … first_slot + B`` take part; its ``window`` is any tensor whose last dimension
-        says how many tokens of each are read (a tensor, so that a traced forward keeps it variable).
+        The B slots from number ``len(before)`` on take part; the last dimension of ``window`` says how many tokens of
+        each are read. (Both are tensors, whatever they hold, so that a traced forward keeps these sizes variable.)
         """
-        self.first_slot, self.index, self.window = first_slot, index, window
+        self.before, self.index, self.window = before, index, window
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -57,7 +56,8 @@ class LaneCache(Cache):
         heads, _, head_dim = block.shape
         block.index_copy_(1, self.index, states.transpose(0, 1).reshape(heads, -1, head_dim))
         slots = block.view(heads, self.num_slots, self.slot_tokens + 1, head_dim).transpose(0, 1)
-        batch = slots[self.first_slot : self.first_slot + states.shape[0]]
+        first = self.before.shape[0]
+        batch = slots[first : first + states.shape[0]]
         return batch[:, :, : self.window.shape[-1]]
 
     def data_pointers(self) -> list[int]:

@@ -136,8 +136,9 @@ class Runner:
         places: Tensor,
         visible: Tensor,
     ) -> Tensor:
-        if not self._trace_wanted or first_slot:
-            self.cache.place(first_slot, places, visible)
+        before = self._key_index[:first_slot]
+        if not self._trace_wanted:
+            self.cache.place(before, places, visible)
             out = self.model(
                 input_ids=tokens,
                 position_ids=positions,
@@ -151,8 +152,8 @@ class Runner:
             ((), (masks,)) if isinstance(masks, Tensor) else (tuple(masks), tuple(masks.values()))
         )
         if self._traced is None:
-            self._traced = self._trace(names, tokens, positions, places, *tensors)
-        traced: Tensor = self._traced(tokens, positions, places, *tensors)
+            self._traced = self._trace(names, tokens, positions, places, before, *tensors)
+        traced: Tensor = self._traced(tokens, positions, places, before, *tensors)
         return traced
 
     def _trace(self, mask_names: tuple[str, ...], *example: Tensor) -> torch.jit.ScriptModule:
@@ -176,8 +177,10 @@ class _Forward(nn.Module):
         super().__init__()
         self._model, self._cache, self._mask_names = model, cache, mask_names
 
-    def forward(self, tokens: Tensor, positions: Tensor, places: Tensor, *masks: Tensor) -> Tensor:
-        self._cache.place(0, places, masks[0])
+    def forward(
+        self, tokens: Tensor, positions: Tensor, places: Tensor, before: Tensor, *masks: Tensor
+    ) -> Tensor:
+        self._cache.place(before, places, masks[0])
         out = self._model(
             input_ids=tokens,
             position_ids=positions,
