@@ -38,6 +38,7 @@ class Runner:
         self._key_segments = torch.full((slots, width), -1, dtype=torch.long, device=self.device)
         self._key_positions = torch.zeros((slots, width), dtype=torch.long, device=self.device)
         self._key_index = torch.arange(width, device=self.device)
+        self._slot_index = torch.arange(slots, device=self.device)
         self._sees = torch.zeros(
             (slots, _SEGMENTS_AT_START, _SEGMENTS_AT_START), dtype=torch.bool, device=self.device
         )
@@ -136,7 +137,7 @@ class Runner:
         places: Tensor,
         visible: Tensor,
     ) -> Tensor:
-        before = self._key_index[:first_slot]
+        before = self._slot_index[:first_slot]
         if not self._trace_wanted:
             self.cache.place(before, places, visible)
             out = self.model(
