@@ -126,8 +126,11 @@ def test_the_shaded_region_ends_at_the_front():
         assert shade.contains_point((x, y)) == dominated
 
 
-def test_each_method_has_a_look_of_its_own():
+@pytest.mark.parametrize("extra", [0, 20])
+def test_each_method_has_a_look_of_its_own(extra):
     records, verdicts, methods = many(1)
+    methods |= {f"more-{n}": section() for n in range(extra)}
+    methods |= {f"line-{n}": section(line=f"line {n}") for n in range(extra // 2)}
     found = looks(summarise(records, verdicts, baseline="twin", methods=methods))
     assert found.keys() == methods.keys()
     assert len({(look.color, look.marker) for look in found.values()}) == len(methods)

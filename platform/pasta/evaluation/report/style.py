@@ -4,7 +4,7 @@ Figures are 8 inches wide and drawn at 200 dots an inch, so at 800 pixels a lett
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,19 @@ def looks(summary: Summary) -> dict[str, Look]:
             lines.setdefault(method.line, []).append(method.name)
     out = {summary.baseline: Look(_BASELINE, "o")}
     for number, members in enumerate(lines.values()):
-        hue, marker = _LINES[number % len(_LINES)], _LINE_MARKERS[number % len(_LINE_MARKERS)]
+        hue, marker = _pick(_LINES, _LINE_MARKERS, number)
         for place, name in enumerate(members):
             out[name] = Look(_tint(hue, place, len(members)), marker)
     singles = [method.name for method in summary.candidates if method.line is None]
     for number, name in enumerate(singles):
-        out[name] = Look(_SINGLES[number % len(_SINGLES)], _SINGLE_MARKERS[number % len(_SINGLE_MARKERS)])
+        out[name] = Look(*_pick(_SINGLES, _SINGLE_MARKERS, number))
     return out
+
+
+def _pick(colors: Sequence[str], markers: str, number: int) -> tuple[str, str]:
+    """When colours come round again, they do so with other markers."""
+    turn, place = divmod(number, len(colors))
+    return colors[place], markers[(place + turn) % len(markers)]
 
 
 def line_color(summary: Summary, line: str) -> str:
