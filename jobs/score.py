@@ -9,13 +9,13 @@ Single keys are set with ``--set quality_weight=inf``; ``--restart`` scores anew
 """
 
 import argparse
-import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jobs.cluster import code_version
+from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
 from pasta.config import fingerprint, load_config, to_dict
 from pasta.entrypoint import run_main
@@ -85,7 +85,7 @@ def run(config: ScoreConfig, *, restart: bool = False, address: str | None = Non
         )
         return 0
     verdicts = judgements(config)
-    api_key = None if verdicts.is_done else read_key(config.judge)
+    api_key = None if verdicts.is_done else judge_key(config.judge)
     _, samples = read_stage(config.samples, "sample", "samples", "samples")
     run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
     tracker = start_tracker(
@@ -113,17 +113,6 @@ def run(config: ScoreConfig, *, restart: bool = False, address: str | None = Non
         tracker.finish()
     print(f"{config.name}: scores and {PAIRS_FILE} written to {config.output_dir}")
     return 0
-
-
-def read_key(judge: JudgeSection) -> str | None:
-    """The endpoint's key from the environment. Raises UserError if its variable is not set."""
-    if judge.teacher is None or (name := judge.teacher.endpoint.api_key_env) is None:
-        return None
-    if not (key := os.environ.get(name)):
-        raise UserError(
-            f"judge.teacher.endpoint.api_key_env: {name} is not set; export it, or say null if no key is needed"
-        )
-    return key
 
 
 def _judge(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pasta.config import ConfigError
 
-Job = Literal["annotate", "sft", "sample", "score", "preference"]
+Job = Literal["annotate", "sft", "sample", "score", "preference", "evaluate"]
 #: Jobs whose output is a model, for ``@model``.
 TRAINERS: tuple[Job, ...] = ("sft", "preference")
 MODEL = "@model"

@@ -1,0 +1,24 @@
+"""Keys of endpoints: from the environment and into no file."""
+
+import os
+
+from pasta.data.endpoint import EndpointSection
+from pasta.errors import UserError
+from pasta.evaluation.judges.config import JudgeSection
+
+
+def read_key(endpoint: EndpointSection, where: str) -> str | None:
+    """The endpoint's key, None if it needs none. Raises UserError, saying ``where``, if its variable is not set."""
+    name = endpoint.api_key_env
+    if name is None:
+        return None
+    if not (key := os.environ.get(name)):
+        raise UserError(f"{where}.api_key_env: {name} is not set; export it, or say null if no key is needed")
+    return key
+
+
+def judge_key(judge: JudgeSection | None) -> str | None:
+    """The key of a judge's endpoint, None if it has none. Raises UserError if its variable is not set."""
+    if judge is None or judge.teacher is None:
+        return None
+    return read_key(judge.teacher.endpoint, "judge.teacher.endpoint")

@@ -1,0 +1,243 @@
+"""The evaluate job as a user runs it: interrupted twice and gone on with, its report made again, and mistakes."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs import evaluate, pipeline
+from pasta.config import load_config
+from pasta.data.atlas import heldout_prompts
+from pasta.entrypoint import run_main
+from pasta.evaluation.evaluate_config import EvaluateConfig
+from pasta.stages import read_manifest
+from tests.support.endpoint import EndpointServer, completion, endpoint_server
+from tests.support.service import command
+
+MODELS = Path(__file__).resolve().parents[2] / "platform/pasta/data/atlas/models"
+KEY = "key-that-belongs-into-no-file"
+TWIN = {"kind": "sequential", "model": str(MODELS / "twin")}
+PASTA = {"kind": "pasta", "model": str(MODELS / "pasta")}
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    """Three short tasks of the atlas, answered by the shipped models."""
+    tasks = sorted((t for t in heldout_prompts(100) if t.independent), key=lambda t: len(t.answer))[:3]
+    lines = [json.dumps({"messages": task.messages}) for task in tasks]
+    (folder / "prompts.jsonl").write_text("\n".join(lines))
+    config: dict[str, Any] = {
+        "name": "tiny-evaluate",
+        "output_dir": str(folder / "evaluation"),
+        "run_dir": str(folder / "runs"),
+        "prompts": {"source": str(folder / "prompts.jsonl")},
+        "baseline": "twin",
+        "methods": {"twin": TWIN, "pasta": PASTA},
+        "judge": {"kind": "grader"},
+        "limits": {"max_tokens": 400},
+        "engine": {"device": "cpu", "slot_tokens": 512},
+        "workers": {"use_gpu": False},
+    }
+    path = folder / "evaluate.yaml"
+    path.write_text(yaml.safe_dump(config | changes, sort_keys=False))
+    return path
+
+
+def remote(server: EndpointServer, **values: Any) -> dict[str, Any]:
+    return {"base_url": server.url, "model": "m", "api_key_env": "JUDGE_KEY", **values}
+
+
+def records(folder: Path, name: str) -> dict[str, Any]:
+    """The records of a file of the evaluation, finished or not, by key."""
+    (path,) = [*folder.glob(f"evaluation/{name}"), *folder.glob(f".evaluation.*/{name}")]
+    _, *found = map(json.loads, path.read_text().splitlines())
+    return {record["key"]: record for record in found}
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(1500)
+def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_nothing_twice(tmp_path):
+    def answer(body, number):
+        if body["model"] == "writer":
+            return completion(f"Answer {number}.")
+        if len(judged()) == 2 and not refused:
+            refused.append(number)
+            return 401, {}
+        return completion("A")
+
+    def judged() -> list[dict[str, Any]]:
+        return [request["body"] for request in server.requests if request["body"]["model"] == "judge"]
+
+    refused: list[int] = []
+    with endpoint_server(answer) as server:
+        path = write_config(
+            tmp_path,
+            methods={
+                "twin": TWIN,
+                "pasta": PASTA,
+                "remote": {"kind": "endpoint", "endpoint": remote(server, model="writer")},
+            },
+            judge={
+                "kind": "teacher",
+                "teacher": {"endpoint": remote(server, model="judge", concurrency=1)},
+            },
+        )
+        arguments = ("-m", "jobs.evaluate", "--config", path)
+        with command(*arguments, log=tmp_path / "1.log", JUDGE_KEY=KEY) as job:
+            job.wait_for(r"^tiny-evaluate: \d/3 prompts  .*eta")
+            assert job.end(signal.SIGINT, 120) == 130
+            assert "the same command goes on at the prompt where this one stopped" in job.output
+            assert job.leaves_nothing(60)
+        assert not (tmp_path / "evaluation").exists()
+        before = records(tmp_path, "answers.jsonl")
+        assert 1 <= len(before) <= 3
+
+        with command(*arguments, log=tmp_path / "2.log", JUDGE_KEY=KEY) as job:
+            assert job.process.wait(500) == 2, job.output
+            assert f"3 prompts to decode, {len(before)} found from an earlier run" in job.output
+            (error,) = [line for line in job.output.splitlines() if line.startswith("error: ")]
+            assert "refused the key in JUDGE_KEY (HTTP 401); check it" in error
+        after = records(tmp_path, "answers.jsonl")
+        assert len(after) == 3
+        # Timings and all: what was decoded was not decoded again.
+        assert {key: after[key] for key in before} == before
+
+        with command(*arguments, log=tmp_path / "3.log", JUDGE_KEY=KEY) as job:
+            assert job.process.wait(500) == 0, job.output
+            assert "0 of 9 verdicts invalid" in job.output
+        questions = [json.dumps(body["messages"]) for body in judged()]
+        assert len(questions) == len(set(questions)) + len(refused)
+    assert records(tmp_path, "answers.jsonl") == after
+    verdicts = records(tmp_path, "verdicts.jsonl")
+    assert verdicts.keys() == after.keys()
+    # A judge that says A in both orders has no preference.
+    assert all(entry["verdicts"]["remote"]["quality"] == 0.5 for entry in verdicts.values())
+    for entry in after.values():
+        assert len(entry["answers"]["twin"]["seconds"]) == 1
+        assert entry["answers"]["pasta"]["critical_path"] < entry["answers"]["twin"]["tokens"]
+        assert entry["family"]
+    files = {file.name for file in (tmp_path / "evaluation").iterdir()}
+    assert files > {"answers.jsonl", "verdicts.jsonl", "machines.json", "figures.json", "report.md"}
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()]
+    assert [file.name for file in tmp_path.glob(".*")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+def test_quality_alone_is_decoded_by_several_workers_and_its_report_is_made_again(
+    tmp_path, capsys, monkeypatch
+):
+    path = write_config(tmp_path, repeats=0, workers={"num_workers": 2, "use_gpu": False})
+    with command("-m", "jobs.evaluate", "--config", path, log=tmp_path / "1.log") as job:
+        assert job.process.wait(500) == 0, job.output
+        assert "(theoretical)" in job.output
+    manifest = read_manifest(tmp_path / "evaluation")
+    assert manifest is not None
+    assert manifest.stage == "evaluate"
+    assert manifest.figures["judge_invalid"] == 0
+    assert manifest.figures["pasta.theoretical"] > 1
+    assert "pasta.realised" not in manifest.figures
+    assert 0 < manifest.figures["twin.quality"] <= 1
+
+    assert evaluate.main(["--config", str(path)]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    before = records(tmp_path, "answers.jsonl")
+    (tmp_path / "evaluation" / "report.md").unlink()
+    labelled = {"twin": TWIN, "pasta": PASTA | {"label": "shipped", "line": "ours"}}
+    write_config(tmp_path, repeats=0, methods=labelled, workers={"use_gpu": False})
+    assert evaluate.main(["--config", str(path), "--report-only"]) == 0
+    assert "shipped" in (tmp_path / "evaluation" / "report.md").read_text()
+    assert records(tmp_path, "answers.jsonl") == before
+
+    write_config(tmp_path, methods={"twin": TWIN, "other": PASTA})
+    assert "with other methods" in fail(monkeypatch, capsys, "--config", str(path), "--report-only")
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a mistake leaves on stderr, before any worker starts."""
+    monkeypatch.setattr(sys, "argv", ["jobs.evaluate", *arguments])
+    monkeypatch.setattr(evaluate, "run_shards", lambda *_: pytest.fail("workers were started"))
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    with pytest.raises(SystemExit) as error:
+        run_main(evaluate.main)
+    assert error.value.code == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    return line
+
+
+ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "api_key_env": "JUDGE_KEY"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"metods": {}}, "unknown key 'metods' (did you mean 'methods'?)"),
+        ({"baseline": "twn"}, "baseline 'twn': no such method; expected one of twin, pasta"),
+        ({"workers": {"num_workers": 2}}, "workers.num_workers 2: expected 1 with repeats 1"),
+        (
+            {"methods": {"twin": TWIN, "pasta": {"kind": "pasta", "model": "./gone"}}},
+            "methods.pasta.model: ./gone: no model can be read there",
+        ),
+        (
+            {"methods": {"twin": TWIN, "gpt": {"kind": "endpoint", "endpoint": ENDPOINT}}},
+            "methods.gpt.endpoint.api_key_env: JUDGE_KEY is not set; export it",
+        ),
+        (
+            {"judge": {"kind": "teacher", "teacher": {"endpoint": ENDPOINT}}},
+            "judge.teacher.endpoint.api_key_env: JUDGE_KEY is not set; export it",
+        ),
+        ({"prompts": {"source": "gone.jsonl"}}, "prompts.source: gone.jsonl: no such file"),
+        ({"prompts": {"source": "atlas", "count": 13_000}}, "prompts.count: atlas: 13000 held-out prompts"),
+    ],
+)
+def test_a_mistake_is_one_line_before_any_worker_starts(tmp_path, monkeypatch, capsys, changes, expected):
+    path = write_config(tmp_path, **changes)
+    assert expected in fail(monkeypatch, capsys, "--config", str(path))
+    assert not (tmp_path / "evaluation").exists()
+
+
+def test_the_grader_refuses_prompts_of_one_s_own_before_they_are_decoded(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path)
+    own = {"messages": [{"role": "user", "content": "What is love?"}]}
+    (tmp_path / "prompts.jsonl").write_text(json.dumps(own))
+    line = fail(monkeypatch, capsys, "--config", str(path))
+    assert "judge.kind: grader: 'What is love?' is no atlas prompt" in line
+
+
+def test_a_report_alone_needs_records(tmp_path, monkeypatch, capsys):
+    path = str(write_config(tmp_path))
+    assert "nothing is decoded" in fail(monkeypatch, capsys, "--config", path, "--report-only")
+    assert "expected without --restart" in fail(
+        monkeypatch, capsys, "--config", path, "--report-only", "--restart"
+    )
+
+
+def test_how_points_are_drawn_and_who_runs_it_is_no_part_of_an_evaluation(tmp_path):
+    path = write_config(tmp_path)
+
+    def identity(*overrides: str) -> str:
+        return evaluate.stage(load_config(path, EvaluateConfig, overrides)).identity
+
+    first = identity()
+    assert identity("methods.pasta.label=a", "name=other", "workers.max_failures=5") == first
+    for change in ("methods.pasta.promise_bias=1", "repeats=2", "workers.threads=2", "judge=null"):
+        assert identity(change) != first
+
+
+def test_an_evaluation_is_a_stage_of_a_pipeline(tmp_path, monkeypatch, capsys):
+    recipe = {
+        "name": "recipe",
+        "output_dir": str(tmp_path / "out"),
+        "tracking": "disabled",
+        "stages": {"measure": {"job": "evaluate", "config": str(write_config(tmp_path))}},
+    }
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--config", str(path), "--dry-run"])
+    assert pipeline.main() == 0
+    assert "measure: to run, not done yet" in capsys.readouterr().out
