@@ -46,9 +46,9 @@ def test_a_method_that_skipped_the_prompt_has_no_verdict():
     assert [*judged["verdicts"]] == ["twin"]
 
 
-def test_whoever_compares_gives_the_baseline_one_half_unasked(tmp_path):
+def test_whoever_compares_has_no_verdict_on_the_baseline(tmp_path):
     verdicts, asked = compare(record(twin="one", pasta="two"), tmp_path, "A", "B")
-    assert verdicts["twin"] == {"quality": 0.5}
+    assert [*verdicts] == ["pasta"]
     assert verdicts["pasta"]["quality"] == 1.0
     assert asked == 2  # both orders
 

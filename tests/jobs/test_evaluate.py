@@ -95,6 +95,9 @@ def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_not
         assert not (tmp_path / "evaluation").exists()
         before = records(tmp_path, "answers.jsonl")
         assert 1 <= len(before) <= 3
+        # What is there can be looked at.
+        assert evaluate.main(["--config", str(path), "--report-only"]) == 0
+        assert list(tmp_path.glob(".evaluation.*/report.md"))
 
         with command(*arguments, log=tmp_path / "2.log", JUDGE_KEY=KEY) as job:
             assert job.process.wait(500) == 2, job.output
@@ -108,7 +111,7 @@ def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_not
 
         with command(*arguments, log=tmp_path / "3.log", JUDGE_KEY=KEY) as job:
             assert job.process.wait(500) == 0, job.output
-            assert "0 of 9 verdicts invalid" in job.output
+            assert "0 of 6 verdicts invalid" in job.output
         questions = [json.dumps(body["messages"]) for body in judged()]
         assert len(questions) == len(set(questions)) + len(refused)
     assert records(tmp_path, "answers.jsonl") == after

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pasta.evaluation.judges.judge import Case, Judge, Verdict
 from pasta.evaluation.records import Record
 
-#: A judge that compares is not asked about the baseline: an answer is as good as itself.
-EVEN = 0.5
 _NO_BASELINE = "the baseline has no answer to compare with"
 
 
@@ -14,7 +12,7 @@ def judge_answers(judge: Judge, records: Sequence[Record], *, baseline: str, pai
     """``{"key", "verdicts": {method: {"quality", …}}}`` of each record; a method that skipped a prompt has no verdict.
 
     Answers are judged as a user gets them, also those that a limit cut. ``pairwise`` judges compare with the baseline's
-    answer, which is not judged itself: its quality is 0.5. Equal texts of one prompt are judged once.
+    answer, which has no verdict itself: its quality is 0.5 by definition. Equal texts of one prompt are judged once.
     """
     cases: list[Case] = []
     texts: list[dict[str, str]] = []
@@ -30,7 +28,8 @@ def judge_answers(judge: Judge, records: Sequence[Record], *, baseline: str, pai
         if _asked(said, baseline, pairwise):
             case, verdicts = next(judged)
             by_text = dict(zip(case.answers, verdicts, strict=True))
-        shown = {name: _verdict(name, text, by_text, baseline, pairwise) for name, text in said.items()}
+        rated = [name for name in said if not pairwise or name != baseline]
+        shown = {name: _verdict(by_text.get(said[name])) for name in rated}
         out.append({"key": record["key"], "verdicts": shown})
     return out
 
@@ -44,8 +43,6 @@ def _asked(said: dict[str, str], baseline: str, pairwise: bool) -> tuple[str, ..
     return tuple(dict.fromkeys(text for name, text in said.items() if name != baseline))
 
 
-def _verdict(name: str, text: str, by_text: dict[str, Verdict], baseline: str, pairwise: bool) -> Record:
-    if pairwise and name == baseline:
-        return {"quality": EVEN}
-    verdict = by_text.get(text) or Verdict(None, {"invalid": _NO_BASELINE})
+def _verdict(verdict: Verdict | None) -> Record:
+    verdict = verdict or Verdict(None, {"invalid": _NO_BASELINE})
     return {"quality": verdict.quality, **verdict.note}
