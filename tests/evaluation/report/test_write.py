@@ -161,6 +161,13 @@ def test_untimed_answers_are_compared_by_theoretical_speedup(tmp_path):
     assert "untimed" in text
 
 
+def test_a_report_that_is_written_again_leaves_no_picture_of_the_earlier_one(tmp_path):
+    records, verdicts = evaluation(1)
+    written(tmp_path, records, verdicts)
+    _, paths, _ = written(tmp_path, [], [])
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == {*paths}
+
+
 def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
     wild = "```\n</details><script>|$x^2$|\n```"
     records = [prompt("a", {"twin": answer(), "a/../../b|c": answer(wild)}, text="Is $5 < $9 | *so*?")]

@@ -14,7 +14,7 @@ from pasta.evaluation.report.lanes import draw_lanes, featured
 from pasta.evaluation.report.pareto import draw_pareto
 from pasta.evaluation.report.speed import draw_distribution, draw_groups
 from pasta.evaluation.report.style import Canvas, save, styled
-from pasta.evaluation.report.text import report_text
+from pasta.evaluation.report.text import CAPTIONS, report_text
 from pasta.evaluation.report.tokens import draw_budget
 from pasta.evaluation.statistics import Estimate
 from pasta.evaluation.summary import Summary
@@ -39,7 +39,8 @@ def write_report(
     """Write the figures (PNG), ``figures.json`` and ``report.md``, each whole or not at all; returns their paths.
 
     ``records`` and ``verdicts`` are those of ``summary``; ``config`` the evaluation's, as JSON-able values;
-    ``machines`` what it was measured on (``evaluation/machine.py``). Raises UserError if a file cannot be written.
+    ``machines`` what it was measured on (``evaluation/machine.py``). Pictures of an earlier report are
+    replaced. Raises UserError if a file cannot be written.
     """
     outcomes = outcomes_of(records, verdicts, baseline=summary.baseline, methods=summary.methods)
     failures = {
@@ -47,6 +48,7 @@ def write_report(
         for name, members in outcomes.items()
     }
     pictures = _draw(directory, summary, outcomes)
+    _remove_stale(directory, pictures)
     write_json(
         directory / FIGURES,
         {
@@ -114,6 +116,14 @@ def _draw(directory: Path, summary: Summary, outcomes: Mapping[str, Sequence[Out
                 save(canvas, directory / name)
                 drawn.append(name)
     return drawn
+
+
+def _remove_stale(directory: Path, pictures: Sequence[str]) -> None:
+    """Remove the pictures of an earlier report that this one does not have."""
+    earlier = [*CAPTIONS, *(f"{_LANES}/{path.name}" for path in (directory / _LANES).glob("*.png"))]
+    for name in earlier:
+        if name not in pictures:
+            (directory / name).unlink(missing_ok=True)
 
 
 def _file_name(method: str) -> str:
