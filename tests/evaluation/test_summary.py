@@ -157,6 +157,11 @@ def test_a_grader_gives_no_win_rates():
     assert found.methods["pasta"].win_rates is None
 
 
+def test_the_baseline_comes_first():
+    methods = {"a": section(), "twin": section("sequential"), "b": section()}
+    assert [*summed(methods=methods).methods] == ["twin", "a", "b"]
+
+
 def test_nothing_measured_is_no_error():
     for records in ((), (pair("a", twin={"skipped": "x"}, pasta={"skipped": "x"}),)):
         method = summed(*records).methods["pasta"]

@@ -151,6 +151,7 @@ def summarise(
 ) -> Summary:
     """The figures of records and verdicts (their forms: ``evaluation/answers.py``, ``evaluation/judges``)."""
     records, verdicts = list(records), list(verdicts)
+    methods = {baseline: methods[baseline], **methods}  # the baseline first
     outcomes = outcomes_of(records, verdicts, baseline=baseline, methods=methods)
     pairwise = is_pairwise((record["verdicts"] for record in verdicts), baseline)
     preferred = _win_rates(records, verdicts, baseline, methods) if pairwise else {}

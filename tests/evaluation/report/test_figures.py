@@ -184,6 +184,21 @@ def test_waits_are_hatched():
     ]
 
 
+def test_a_skeleton_and_an_answer_without_points_are_called_that():
+    threads = [
+        {"start": 0, "end": 20, "waits": [], "parent": None, "topic": None},
+        {"start": 20, "end": 90, "waits": [], "parent": 0, "topic": None},
+    ]
+    sot = answer(critical_path=90, threads=threads, budget={"skeleton": 20, "text": 70})
+    (outcome,) = outcomes_of(
+        [prompt("a", {"twin": answer(), "pasta": sot})], [], baseline="twin", methods=["pasta"]
+    )["pasta"]
+    with styled():
+        canvas = draw_lanes(summary_of({"twin": [(1.0, 1.0)], "pasta": [(1.0, 1.0)]}), [outcome], "pasta")
+    labels = [tick.get_text() for tick in canvas.figure.axes[0].get_yticklabels()]
+    assert labels == ["twin", "skeleton", "whole answer"]
+
+
 def test_matplotlib_is_imported_in_the_report_only():
     library = Path(pasta.__file__).parent
     root = library.parent.parent

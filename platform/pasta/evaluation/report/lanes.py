@@ -90,6 +90,10 @@ def _rows(outcome: Outcome) -> list[dict[str, Any]]:
     """Threads in reading order: a thread, then its chunks; the last ones summed up where there are very many."""
     assert outcome.answer is not None
     threads = outcome.answer["threads"]
+    # Skeleton-of-Thought: its first thread writes no text of the answer, and without points one thread writes it all.
+    main, unnamed = (
+        ("skeleton", "whole answer") if "skeleton" in outcome.answer["budget"] else ("main thread", "")
+    )
     children: dict[int | None, list[int]] = {}
     for number, thread in enumerate(threads):
         children.setdefault(thread["parent"], []).append(number)
@@ -97,7 +101,7 @@ def _rows(outcome: Outcome) -> list[dict[str, Any]]:
 
     def add(number: int, depth: int) -> None:
         thread = threads[number]
-        label = thread["topic"] or ("main thread" if thread["parent"] is None else f"thread {number}")
+        label = thread["topic"] or (main if thread["parent"] is None else unnamed or f"thread {number}")
         rows.append({"label": "↳ " * max(depth - 1, 0) + label, "depth": depth, **thread})
         for child in children.get(number, ()):
             add(child, depth + 1)

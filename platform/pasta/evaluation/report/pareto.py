@@ -177,17 +177,19 @@ def _place_labels(canvas: Canvas, axes: Axes, summary: Summary, methods: Sequenc
             color=readable(line_color(summary, method.line) if method.line else look[method.name].color),
             zorder=6,
         )
-        if _gap(box, x, y) > 16 * scale:
+        others = [_gap(box, *center) for name, center in centers.items() if name != method.name]
+        # Far from its point, or so near to another one that it could be taken for its label.
+        if _gap(box, x, y) > min([16 * scale, *(0.8 * gap for gap in others)]):
             nearest = (min(max(x, box.x0), box.x1), min(max(y, box.y0), box.y1))
             axes.annotate(
                 "",
                 _point(summary, method),
                 xytext=((nearest[0] - x) / scale, (nearest[1] - y) / scale),
                 textcoords="offset points",
-                arrowprops={"arrowstyle": "-", "lw": 0.6, "color": FAINT, "shrinkA": 0, "shrinkB": 4},
+                arrowprops={"arrowstyle": "-", "lw": 0.6, "color": FAINT, "shrinkA": 0, "shrinkB": 3},
                 zorder=3,
             )
-        taken.append(box)
+        taken.append(Bbox([[box.x0 - 5 * scale, box.y0], [box.x1 + 5 * scale, box.y1]]))  # words apart
 
 
 def _labels(summary: Summary, methods: Sequence[MethodSummary]) -> dict[str, str]:

@@ -49,12 +49,12 @@ def _fastest(summary: Summary) -> list[str]:
 
 def _without_loss(summary: Summary) -> list[str]:
     """The fastest of those that are as good as the baseline, unless it is the fastest of all."""
-    judged = [m for m in summary.placed if m.quality_difference is not None]
+    judged = [m for m in summary.placed if m.quality_difference is not None and _speed(summary, m) > 1.0]
     held = [m for m in judged if _value(m.quality_difference) >= -_EQUAL]
     if not judged:
         return []
     if not held:
-        return [f"No method has on average the quality of {_base(summary)} or a better one."]
+        return [f"No faster method has on average the quality of {_base(summary)} or a better one."]
     best = max(held, key=lambda m: _speed(summary, m))
     if best is max(judged, key=lambda m: _speed(summary, m)):
         return []
