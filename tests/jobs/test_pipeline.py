@@ -15,7 +15,8 @@ from pasta.stages import read_manifest
 from tests.support.service import command
 from tests.training.runs import sft_dict
 
-MODELS = Path(__file__).resolve().parents[2] / "platform/pasta/data/atlas/models"
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ROOT / "platform/pasta/data/atlas/models"
 STAGES = ["sft", *(f"round-{n}-{name}" for n in (1, 2) for name in ("sample", "score", "prefer"))]
 
 
@@ -145,6 +146,19 @@ def test_before_anything_ran_the_plan_says_what_waits_for_what(tmp_path, capsys,
     assert said["sft"] == "to run, not done yet"
     assert said["round-2-sample"] == "to run, after round-1-prefer"
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs/pipelines").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_a_shipped_pipeline_has_a_plan_to_its_end(path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    options = ["--dry-run", "--config", str(path), "--set", f"output_dir={tmp_path / 'out'}"]
+    monkeypatch.setattr(sys, "argv", ["pipeline", *options])
+    assert pipeline.main() == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.endswith("to run, not done yet")
+    assert all("to run, " in line for line in rest)
 
 
 def test_a_mistake_in_the_last_stage_is_found_before_the_first_one_runs(tmp_path, capsys, monkeypatch):

@@ -34,11 +34,13 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def code_fingerprint() -> str:
-    """A digest of the sources that decide a measurement: language, interpreter, engine, atlas, evaluation."""
+    """A digest of the sources that decide a measurement: language, interpreter, engine, atlas, evaluation but reports."""
     root = Path(pasta.__file__).parent
     digest = hashlib.sha256()
     for package in ("lang", "interpreter", "engine", "data/atlas", "evaluation"):
         for file in sorted((root / package).rglob("*.py")):
+            if (root / "evaluation" / "report") in file.parents:
+                continue
             digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 
