@@ -34,7 +34,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def code_fingerprint() -> str:
-    """A digest of the sources that decide a measurement: language, interpreter, engine, atlas, evaluation but reports."""
+    """A digest of the sources that decide a measurement: all of evaluation but reports, and what it rests on."""
     root = Path(pasta.__file__).parent
     digest = hashlib.sha256()
     for package in ("lang", "interpreter", "engine", "data/atlas", "evaluation"):
