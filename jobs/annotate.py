@@ -7,7 +7,6 @@ where the last one stopped, shard by shard. Single keys are set with ``--set sou
 forgets what was done.
 """
 
-import argparse
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs.arguments import job_parser
 from jobs.cluster import code_version, ray_cluster
 from pasta.config import load_config, to_dict
 from pasta.data.annotate.config import AnnotationSections, make_annotator
@@ -78,14 +78,8 @@ CONFIG = AnnotateConfig
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m jobs.annotate", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--config", type=Path, required=True, help="a YAML file such as configs/annotate/atlas.yaml"
-    )
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--restart", action="store_true", help="annotate from the start, whatever was done")
-    parser.add_argument(
-        "--address", default=None, help="address of a running Ray cluster; by default a local one"
+    parser = job_parser(
+        "annotate", __doc__, "configs/annotate/atlas.yaml", "annotate from the start, whatever was done"
     )
     options = parser.parse_args(arguments)
     config = load_config(options.config, AnnotateConfig, options.overrides)

@@ -7,7 +7,6 @@ report follow from the records. The same command again goes on at the prompt whe
 set with ``--set prompts.count=50``; ``--restart`` measures anew; ``--report-only`` writes the report of what is there.
 """
 
-import argparse
 import hashlib
 import json
 import sys
@@ -18,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobs.arguments import job_parser
 from jobs.cluster import code_version, ray_cluster
 from jobs.keys import judge_key, read_key
 from jobs.pool import Work, run_shards
@@ -51,17 +51,11 @@ _JUDGED = 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m jobs.evaluate", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--config", type=Path, required=True, help="a YAML file such as configs/evaluate/atlas.yaml"
+    parser = job_parser(
+        "evaluate", __doc__, "configs/evaluate/atlas.yaml", "measure from the start, whatever was done"
     )
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--restart", action="store_true", help="measure from the start, whatever was done")
     parser.add_argument(
         "--report-only", action="store_true", help="write the report of the records that are there"
-    )
-    parser.add_argument(
-        "--address", default=None, help="address of a running Ray cluster; by default a local one"
     )
     options = parser.parse_args(arguments)
     config = load_config(options.config, EvaluateConfig, options.overrides)

@@ -7,7 +7,6 @@ cut, and says which and why. ``--dry-run`` prints that plan and runs nothing. A 
 own: no earlier output is ever overwritten.
 """
 
-import argparse
 import fcntl
 import importlib
 import sys
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from jobs.arguments import job_parser
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -62,19 +62,10 @@ class Step:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m jobs.pipeline", description=(__doc__ or "").split(":")[0]
-    )
-    parser.add_argument(
-        "--config", type=Path, required=True, help="a YAML file such as configs/pipelines/atlas.yaml"
-    )
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    parser = job_parser("pipeline", __doc__, "configs/pipelines/atlas.yaml")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
     parser.add_argument(
         "--restart", metavar="STAGE", help="make this stage anew, and all that follow from it"
-    )
-    parser.add_argument(
-        "--address", default=None, help="address of a running Ray cluster; by default a local one"
     )
     arguments = parser.parse_args()
     config = load_config(arguments.config, PipelineConfig, arguments.overrides)

@@ -7,13 +7,13 @@ goes on after the last finished shard, or says that nothing is left to do. Singl
 ``--set sampling.temperature=0.8``; ``--restart`` forgets what was done.
 """
 
-import argparse
 import hashlib
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobs.arguments import job_parser
 from jobs.cluster import code_version
 from jobs.pool import Work, run_shards
 from pasta.config import load_config, to_dict
@@ -32,16 +32,8 @@ PREFIX = "samples"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m jobs.sample", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--config", type=Path, required=True, help="a YAML file such as configs/sample/atlas.yaml"
-    )
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument(
-        "--restart", action="store_true", help="sample from the start, whatever was done before"
-    )
-    parser.add_argument(
-        "--address", default=None, help="address of a running Ray cluster; by default a local one"
+    parser = job_parser(
+        "sample", __doc__, "configs/sample/atlas.yaml", "sample from the start, whatever was done before"
     )
     arguments = parser.parse_args()
     config = load_config(arguments.config, SampleConfig, arguments.overrides)

@@ -8,12 +8,12 @@ Single keys are set with ``--set quality_weight=inf``; ``--restart`` scores anew
 ``--rejudge`` forgets them too.
 """
 
-import argparse
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobs.arguments import job_parser
 from jobs.cluster import code_version
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
@@ -35,16 +35,10 @@ VERDICTS = "verdicts"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m jobs.score", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--config", type=Path, required=True, help="a YAML file such as configs/score/atlas.yaml"
+    parser = job_parser(
+        "score", __doc__, "configs/score/atlas.yaml", "score anew, from the verdicts that are there"
     )
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--restart", action="store_true", help="score anew, from the verdicts that are there")
     parser.add_argument("--rejudge", action="store_true", help="forget the verdicts too")
-    parser.add_argument(
-        "--address", default=None, help="address of a running Ray cluster; by default a local one"
-    )
     arguments = parser.parse_args()
     config = load_config(arguments.config, ScoreConfig, arguments.overrides)
     if arguments.rejudge:

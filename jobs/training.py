@@ -1,12 +1,12 @@
 """What the training jobs share: their command line, and a library function run on Ray Train workers."""
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jobs.arguments import job_parser
 from jobs.cluster import code_version, ray_cluster
 from pasta.config import load_config
 from pasta.training.run import RunContext, TrainingConfig, TrainingStage
@@ -17,15 +17,7 @@ Train = Callable[[Any, RunContext], Any]
 
 def parse_arguments(job: str, description: str, example: str, cls: type[T]) -> tuple[T, bool, str | None]:
     """The configuration that the command line names, whether to start over, and the cluster's address."""
-    parser = argparse.ArgumentParser(prog=f"python -m jobs.{job}", description=description)
-    parser.add_argument("--config", type=Path, required=True, help=f"a YAML file such as {example}")
-    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument(
-        "--restart", action="store_true", help="train from the start, whatever was done before"
-    )
-    parser.add_argument(
-        "--address", default=None, help="address of a running Ray cluster; by default a local one"
-    )
+    parser = job_parser(job, description, example, "train from the start, whatever was done before")
     arguments = parser.parse_args()
     config = load_config(arguments.config, cls, arguments.overrides)
     return config, arguments.restart, arguments.address

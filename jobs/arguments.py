@@ -1,0 +1,30 @@
+"""The command line that jobs share: a configuration file, single keys set otherwise, and a cluster."""
+
+import argparse
+from pathlib import Path
+
+
+def job_parser(
+    job: str, description: str | None, example: str, restart: str | None = None
+) -> argparse.ArgumentParser:
+    """``--config``, ``--set`` (``overrides``) and ``--address``, for ``python -m jobs.JOB``.
+
+    The first line of ``description`` is shown, and ``example`` as a file to try. ``restart`` explains ``--restart``;
+    without it there is no such flag.
+    """
+    first = (description or "").split("\n")[0].rstrip(":")
+    parser = argparse.ArgumentParser(prog=f"python -m jobs.{job}", description=first)
+    add = parser.add_argument
+    add("--config", type=Path, required=True, help=f"a YAML file such as {example}")
+    add(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one key of it otherwise; may be repeated",
+    )
+    add("--address", default=None, help="address of a running Ray cluster; by default a local one")
+    if restart is not None:
+        add("--restart", action="store_true", help=restart)
+    return parser
