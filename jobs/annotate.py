@@ -29,8 +29,9 @@ from pasta.data.sources import Shard, plan_shards, source_files
 from pasta.data.tokenizers import find_tokenizer, load_tokenizer
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from pasta.files import write_whole
 from pasta.lang import Codec
-from pasta.stages import StageOutput, write_whole
+from pasta.stages import StageOutput
 from pasta.tracking import Tracker, TrackingSection, start_tracker
 
 TOKENIZER = "tokenizer"

@@ -23,16 +23,38 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         {"engine", "interpreter", "lang", "errors"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
-    "data": ({"data", "interpreter", "lang", "errors", "config", "stages"}, None),
+    "data": ({"data", "interpreter", "lang", "errors", "config", "stages", "files"}, None),
     "training": (
-        {"training", "data", "engine", "interpreter", "lang", "errors", "config", "stages", "tracking"},
+        {
+            "training",
+            "data",
+            "engine",
+            "interpreter",
+            "lang",
+            "errors",
+            "config",
+            "stages",
+            "files",
+            "tracking",
+        },
         None,
     ),
     "evaluation": (
-        {"evaluation", "engine", "data", "interpreter", "lang", "errors", "config", "stages", "tracking"},
+        {
+            "evaluation",
+            "engine",
+            "data",
+            "interpreter",
+            "lang",
+            "errors",
+            "config",
+            "stages",
+            "files",
+            "tracking",
+        },
         None,
     ),
-    "cli": ({"cli", "evaluation", "data", "interpreter", "lang", "errors", "entrypoint"}, None),
+    "cli": ({"cli", "evaluation", "data", "interpreter", "lang", "errors", "files", "entrypoint"}, None),
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pasta.errors import UserError
-from pasta.stages import StageOutput, input_fingerprint, read_manifest, write_whole
+from pasta.stages import StageOutput, input_fingerprint, read_manifest
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,3 @@ def test_a_stage_knows_its_input_stage_by_identity(tmp_path):
 def test_a_missing_input_is_named(tmp_path):
     with pytest.raises(UserError, match=r"data: /.*nowhere: no such file"):
         StageOutput(tmp_path / "out", "sample", Config(), {"data": tmp_path / "nowhere"})
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path):
-    path = tmp_path / "file"
-    write_whole(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

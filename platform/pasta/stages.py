@@ -7,7 +7,6 @@ again finds it and goes on, another one never takes it for its own.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from typing import Any
 
 from pasta.config import fingerprint, to_dict
 from pasta.errors import UserError
+from pasta.files import write_whole
 
 MANIFEST = "manifest.json"
 # What a result is called, where it goes and who watches it do not change it.
@@ -179,19 +179,6 @@ def input_fingerprint(name: str, path: str | Path) -> str:
     if source.is_absolute() or str(path).startswith("."):
         raise UserError(f"{name}: {path}: no such file or directory")
     return f"name:{path}"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that it is there whole or not at all."""
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with staging.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        staging.replace(path)
-    finally:
-        staging.unlink(missing_ok=True)
 
 
 def _file_digest(path: Path) -> str:

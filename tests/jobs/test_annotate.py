@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,6 +151,45 @@ def test_a_refused_key_stops_the_run_and_a_good_one_ends_it(
     assert (summary["kept"], summary["usage"]["requests"]) == (7, 7)
     written = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert not [file for file in written if KEY.encode() in file.read_bytes()]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system can be mounted by root alone")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_ends_the_run(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    source = {"path": "atlas", "records": 2000, "seed": 1}
+    settings: dict[str, Any] = {
+        "data__source": source,
+        "data__shard_records": 200,
+        "data__annotator": "atlas",
+    }
+    path = write_config(tmp_path, **settings, output_dir=str(small_disk / "out"))
+    with pytest.raises(
+        UserError, match=r"cannot be written \(No space left on device\); \d of 10 shards"
+    ) as caught:
+        run(path)
+    assert "\n" not in str(caught.value)
+    kept = sorted(small_disk.glob(".out.*.partial/shard-*.json"))
+    assert kept
+    assert not (small_disk / "out").exists()
+    times = [file.stat().st_mtime_ns for file in kept]
+    subprocess.run(["mount", "-o", "remount,size=20m", str(small_disk)], check=True)
+    assert run(path) == 0
+    assert len(list((small_disk / "out").glob("shard-*.json"))) == 10
+    assert [(small_disk / "out" / file.name).stat().st_mtime_ns for file in kept] == times
 
 
 @pytest.mark.slow

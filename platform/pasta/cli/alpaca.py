@@ -15,8 +15,8 @@ from pasta.evaluation.alpaca import (
     read_annotations,
 )
 from pasta.evaluation.evaluations import read_evaluation
-from pasta.evaluation.records import write_text
 from pasta.evaluation.win_rate import WinRate
+from pasta.files import write_whole
 
 
 def annotations(file: Path, *, official: bool, as_json: bool) -> int:
@@ -62,7 +62,7 @@ def annotations(file: Path, *, official: bool, as_json: bool) -> int:
 def export(directory: Path, method: str, out: Path, generator: str | None) -> int:
     """Write a method's answers as AlpacaEval's outputs; returns the exit code. Raises UserError."""
     outputs = outputs_of(read_evaluation(directory), method, generator)
-    write_text(out, outputs_json(outputs))
+    write_whole(out, outputs_json(outputs))
     print(f"{len(outputs)} outputs of {outputs[0].generator} written to {out}")
     if not is_complete(outputs):
         print(

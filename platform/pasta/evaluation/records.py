@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
+from pasta.files import write_whole, writing
 
 Record = dict[str, Any]
 
@@ -27,7 +28,7 @@ class RecordFile:
             self.records = {record["key"]: record for record in lines[1:]}
         elif lines:
             os.replace(path, path.with_suffix(path.suffix + ".old"))
-        write_text(
+        write_whole(
             path, "".join(_line(record) for record in ({"config": self.config}, *self.records.values()))
         )
 
@@ -40,28 +41,15 @@ class RecordFile:
     def add(self, key: str, record: Mapping[str, Any]) -> Record:
         """Append a record; it is in the file when this returns."""
         kept: Record = {"key": key, **record}
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(kept))
         self.records[key] = kept
         return kept
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: into a temporary file beside it, then renamed."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"{str(path)!r}: cannot be written ({error.strerror or error}); choose another --out"
-        ) from None
-
-
 def write_json(path: Path, value: Any) -> None:
-    """``write_text`` of a value as JSON."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """``write_whole`` of a value as JSON."""
+    write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def _line(record: Mapping[str, Any]) -> str:
@@ -74,7 +62,7 @@ def _read_lines(path: Path) -> list[Record]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError):
-        raise UserError(f"{str(path)!r}: cannot be read; delete it or choose another --out") from None
+        raise UserError(f"{str(path)!r}: cannot be read; delete it or write elsewhere") from None
     out: list[Record] = []
     for line in lines:
         try:

@@ -9,7 +9,7 @@ from pasta.errors import UserError
 from pasta.evaluation.sampling import Record
 from pasta.evaluation.scoring import PAIRS_FILE, ScoreSummary, choose_pair, scored
 from pasta.evaluation.shards import read_shard, shard_path, write_shard
-from pasta.stages import write_whole
+from pasta.files import write_whole
 from pasta.tracking import Tracker
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pasta.errors import UserError
-from pasta.stages import Manifest, read_manifest, write_whole
+from pasta.files import write_whole
+from pasta.stages import Manifest, read_manifest
 
 Record = dict[str, Any]
 T = TypeVar("T")

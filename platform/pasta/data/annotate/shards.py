@@ -19,7 +19,7 @@ from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Validator
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, Shard, SourceSection, read_shard
-from pasta.stages import write_whole
+from pasta.files import write_whole, writing
 
 BROKEN = "broken record"
 _NAMED_PLACES = 20
@@ -165,8 +165,9 @@ class Journal:
 
     def add(self, number: int, proposal: Proposal) -> None:
         """Write a proposal down; it is in the file when this returns."""
-        self._file.write(_line({"record": number, "proposal": proposal.to_dict()}))
-        self._file.flush()
+        with writing(self.path):
+            self._file.write(_line({"record": number, "proposal": proposal.to_dict()}))
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file; what is in it stays."""

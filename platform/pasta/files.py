@@ -1,0 +1,35 @@
+"""Text files that are there whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pasta.errors import UserError
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file beside ``path``, then put it in its place; its directory is made if there is none.
+
+    Raises UserError if it cannot be written, for a disk that is full as for any other reason.
+    """
+    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with staging.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            staging.replace(path)
+        finally:
+            staging.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise UserError, naming ``path``, for what the operating system refuses in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{str(path)!r}: cannot be written ({error.strerror or error})") from None
