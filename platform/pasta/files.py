@@ -1,4 +1,4 @@
-"""Text files that are there whole or not at all."""
+"""Files that are there whole or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from pathlib import Path
 from pasta.errors import UserError
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file beside ``path``, then put it in its place; its directory is made if there is none.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file beside ``path``, then put it in its place; its directory is made if there is none. Text is UTF-8.
 
     Raises UserError if it cannot be written, for a disk that is full as for any other reason.
     """
@@ -17,8 +17,8 @@ def write_whole(path: Path, text: str) -> None:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with staging.open("w", encoding="utf-8") as file:
-                file.write(text)
+            with staging.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             staging.replace(path)

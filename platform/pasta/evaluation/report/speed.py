@@ -17,6 +17,7 @@ from pasta.evaluation.report.style import (
     Look,
     batches,
     errors,
+    label_rows,
     looks,
     named,
     new_canvas,
@@ -68,18 +69,7 @@ def draw_distribution(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]
         mean = method.speed(summary.speed_name)
         assert mean is not None
         axes.plot(mean.value, row, "D", color="white", mec=INK, mew=1, ms=5.5, zorder=4)
-        axes.annotate(
-            notes[row],
-            (1, row),
-            xycoords=("axes fraction", "data"),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
-    axes.set_yticks(range(len(methods)), [named(m) for m in methods], color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(methods) - 0.5, -0.5)
+    label_rows(axes, methods, notes)
     ratio_axis(axes.xaxis, axes.set_xscale, axes.set_xlim, [v for dots in values.values() for v in dots])
     axes.axvline(1, color=FAINT, lw=0.9, ls=(0, (4, 3)), zorder=1)
     axes.grid(True, axis="x")

@@ -15,9 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from pasta.evaluation.report.files import write_bytes
 from pasta.evaluation.statistics import Estimate
 from pasta.evaluation.summary import MethodSummary, Summary
+from pasta.files import write_whole
 
 WIDTH = 8.0
 _LONGEST_NAME = 30  # letters
@@ -189,11 +189,28 @@ def new_canvas(height: float) -> Canvas:
     return Canvas(figure, height)
 
 
-def save(canvas: Canvas, path: Path) -> Path:
+def save(canvas: Canvas, path: Path) -> None:
     """Write a figure as PNG, whole or not at all."""
     buffer = io.BytesIO()
     canvas.figure.savefig(buffer, format="png", dpi=DPI)
-    return write_bytes(path, buffer.getvalue())
+    write_whole(path, buffer.getvalue())
+
+
+def label_rows(axes: Axes, methods: Sequence[MethodSummary], notes: Sequence[str]) -> None:
+    """A row a method, the first on top: its name on the left, its note right of the panel."""
+    for row, note in enumerate(notes):
+        axes.annotate(
+            note,
+            (1, row),
+            xycoords=("axes fraction", "data"),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
+    axes.set_yticks(range(len(methods)), [named(m) for m in methods], color=INK)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(methods) - 0.5, -0.5)
 
 
 def errors(estimate: Estimate) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pasta.evaluation.report.style import INK, WIDTH, Canvas, named, new_canvas
+from pasta.evaluation.report.style import WIDTH, Canvas, label_rows, named, new_canvas
 from pasta.evaluation.summary import MethodSummary, Summary
 
 _ROW = 0.36
@@ -44,19 +44,7 @@ def draw_budget(summary: Summary) -> Canvas | None:
             range(len(methods)), widths, left=reached, height=0.68, color=color, lw=0, label=title, zorder=2
         )
         reached = [at + width for at, width in zip(reached, widths, strict=True)]
-    for row, note in enumerate(notes):
-        axes.annotate(
-            note,
-            (1, row),
-            xycoords=("axes fraction", "data"),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
-    axes.set_yticks(range(len(methods)), [named(m) for m in methods], color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.set_ylim(len(methods) - 0.5, -0.5)
+    label_rows(axes, methods, notes)
     axes.set_xlim(0, max(reached) * 1.02 or 1)
     axes.grid(True, axis="x")
     axes.set_xlabel("tokens an answer")

@@ -9,7 +9,6 @@ from pasta.evaluation.failures import failures_of
 from pasta.evaluation.outcomes import Outcome, outcomes_of
 from pasta.evaluation.records import Record, write_json
 from pasta.evaluation.report.families import draw_families
-from pasta.evaluation.report.files import write_bytes
 from pasta.evaluation.report.lanes import draw_lanes, featured
 from pasta.evaluation.report.pareto import draw_pareto
 from pasta.evaluation.report.speed import draw_distribution, draw_groups
@@ -18,6 +17,7 @@ from pasta.evaluation.report.text import CAPTIONS, report_text
 from pasta.evaluation.report.tokens import draw_budget
 from pasta.evaluation.statistics import Estimate
 from pasta.evaluation.summary import Summary
+from pasta.files import write_whole
 from pasta.tracking import Tracker
 
 REPORT, FIGURES = "report.md", "figures.json"
@@ -62,7 +62,7 @@ def write_report(
     )
     text = report_text(summary, outcomes, failures, pictures, title=title, config=config, machines=machines)
     # The last, so that all it refers to is there.
-    write_bytes(directory / REPORT, text.encode())
+    write_whole(directory / REPORT, text)
     return [*(directory / name for name in pictures), directory / FIGURES, directory / REPORT]
 
 
