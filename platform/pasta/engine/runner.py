@@ -46,12 +46,12 @@ class Runner:
         if trace is None:
             trace = loaded.num_parameters < SMALL_MODEL and self.device.type == "cpu"
         self._trace_wanted = trace
-        self._traced: torch.jit.ScriptModule | None = None
+        self._forward: nn.Module | None = None
 
     @property
     def is_traced(self) -> bool:
         """Whether the forward has been recorded and is replayed."""
-        return self._traced is not None
+        return isinstance(self._forward, torch.jit.ScriptModule)
 
     def release(self, slot: int) -> None:
         """Forget a slot's tokens."""
@@ -100,7 +100,7 @@ class Runner:
         )
         slot_starts = self._key_index.new_tensor([slot * (self._scratch + 1) for slot in slots])
         places = (index + slot_starts[:, None]).reshape(-1)
-        logits = self._run(lo, tokens, positions, masks, places, visible)
+        logits = self._run(lo, tokens, positions, masks, places)
         return (
             logits.reshape(batch * longest, -1)[wanted]
             if len(wanted) < batch * longest
@@ -135,35 +135,23 @@ class Runner:
         positions: Tensor,
         masks: Tensor | dict[str, Tensor],
         places: Tensor,
-        visible: Tensor,
     ) -> Tensor:
-        before = self._slot_index[:first_slot]
-        if not self._trace_wanted:
-            self.cache.place(before, places, visible)
-            out = self.model(
-                input_ids=tokens,
-                position_ids=positions,
-                attention_mask=masks,
-                past_key_values=self.cache,
-                use_cache=True,
-            )
-            logits: Tensor = out.logits
-            return logits
         names, tensors = (
             ((), (masks,)) if isinstance(masks, Tensor) else (tuple(masks), tuple(masks.values()))
         )
-        if self._traced is None:
-            self._traced = self._trace(names, tokens, positions, places, before, *tensors)
-        traced: Tensor = self._traced(tokens, positions, places, before, *tensors)
-        return traced
+        inputs = (tokens, positions, places, self._slot_index[:first_slot], *tensors)
+        if self._forward is None:
+            forward = _Forward(self.model, self.cache, names).eval()
+            self._forward = self._trace(forward, inputs) if self._trace_wanted else forward
+        logits: Tensor = self._forward(*inputs)
+        return logits
 
-    def _trace(self, mask_names: tuple[str, ...], *example: Tensor) -> torch.jit.ScriptModule:
+    def _trace(self, forward: "_Forward", example: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
         """Record the forward's tensor operations, to replay them without Python.
 
         Sizes stay variable: lanes, slots and keys come from the inputs' shapes. Running it on the example
         writes to the cache what the replay then writes again.
         """
-        forward = _Forward(self.model, self.cache, mask_names).eval()
         with warnings.catch_warnings():
             # That tracing is deprecated, and that transformers branches on sizes: the mask is always given,
             # so these branches do not matter (the parity tests run every family traced and untraced).
