@@ -16,6 +16,7 @@ MAX_LINES = 400
 # What a package may import: of this project, and of others (None: anything; numpy comes with transformers).
 # The list runs one way.
 HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "pydantic", "numpy", "datasets", "wandb"}
+SHARED = {"data", "engine", "interpreter", "lang", "errors", "config", "stages", "files", "tracking"}
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "lang": ({"lang", "errors"}, set()),
     "interpreter": ({"interpreter", "lang", "errors"}, set()),
@@ -24,36 +25,8 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         {"torch", "transformers", "numpy", "safetensors"},
     ),
     "data": ({"data", "interpreter", "lang", "errors", "config", "stages", "files"}, None),
-    "training": (
-        {
-            "training",
-            "data",
-            "engine",
-            "interpreter",
-            "lang",
-            "errors",
-            "config",
-            "stages",
-            "files",
-            "tracking",
-        },
-        None,
-    ),
-    "evaluation": (
-        {
-            "evaluation",
-            "engine",
-            "data",
-            "interpreter",
-            "lang",
-            "errors",
-            "config",
-            "stages",
-            "files",
-            "tracking",
-        },
-        None,
-    ),
+    "training": ({"training", *SHARED}, None),
+    "evaluation": ({"evaluation", *SHARED}, None),
     "cli": ({"cli", "evaluation", "data", "interpreter", "lang", "errors", "files", "entrypoint"}, None),
 }
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 
+from pasta.evaluation.judges.tally import VerdictTally
 from pasta.evaluation.records import Record
 from pasta.evaluation.speedups import realised_speedup, theoretical_speedup
 from pasta.evaluation.statistics import geometric_mean
@@ -61,8 +62,7 @@ class VerdictProgress:
     def __init__(self, name: str, total: int, found: Sequence[Record]) -> None:
         self._name = name
         self._clock = _Clock(total, len(found))
-        self._judged = self._invalid = 0
-        self._usage: dict[str, float] = {}
+        self._tally = VerdictTally()
         self._count(found)
         earlier = f", {len(found)} found from an earlier run" if found else ""
         print(f"{name}: {total} prompts to judge{earlier}", flush=True)
@@ -71,28 +71,19 @@ class VerdictProgress:
         """Some prompts' verdicts are on disk; ``usage`` is what they took."""
         self._count(records)
         self._clock.done += len(records)
-        for key, value in usage.items():
-            self._usage[key] = self._usage.get(key, 0.0) + value
+        self._tally.spend(usage)
         if self._clock.is_time():
-            told = "".join(
-                f"{key.removeprefix('judge_').replace('_', ' ')} {value:,.6g}  "
-                for key, value in self._usage.items()
-                if value
-            )
             print(
-                f"{self._name}: judged {self._clock.place} prompts  {self._invalid} of {self._judged} verdicts "
-                f"invalid  {told}{self._clock.left}",
+                f"{self._name}: judged {self._clock.place} prompts  {self._tally}  {self._clock.left}",
                 flush=True,
             )
 
     def figures(self) -> dict[str, float]:
         """Verdicts and invalid ones over all prompts; usage of this run."""
-        return self._usage | {"judge_verdicts": float(self._judged), "judge_invalid": float(self._invalid)}
+        return self._tally.figures()
 
     def _count(self, records: Sequence[Record]) -> None:
-        for verdict in (verdict for record in records for verdict in record["verdicts"].values()):
-            self._judged += 1
-            self._invalid += verdict["quality"] is None
+        self._tally.count(verdict for record in records for verdict in record["verdicts"].values())
 
 
 class _Clock:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pasta.errors import UserError
+from pasta.evaluation.judges.tally import VerdictTally
 from pasta.evaluation.sampling import Record
 from pasta.evaluation.scoring import PAIRS_FILE, ScoreSummary, choose_pair, scored
 from pasta.evaluation.shards import read_shard, shard_path, write_shard
@@ -51,8 +52,7 @@ class JudgeProgress:
     ) -> None:
         self._name, self._num_shards, self._tracker = name, num_shards, tracker
         self._done = self._found = num_done
-        self._usage: dict[str, float] = {}
-        self._invalid, self._judged = 0, 0
+        self._tally = VerdictTally()
         self._count(found)
         self._begun = time.perf_counter()
         earlier = f", {num_done} found from an earlier run" if num_done else ""
@@ -62,19 +62,12 @@ class JudgeProgress:
         """A shard is on disk; ``usage`` is what it took."""
         self._done += 1
         self._count(records)
-        for key, value in usage.items():
-            self._usage[key] = self._usage.get(key, 0.0) + value
+        self._tally.spend(usage)
         left = (
             (time.perf_counter() - self._begun) / (self._done - self._found) * (self._num_shards - self._done)
         )
-        told = "  ".join(
-            f"{key.removeprefix('judge_').replace('_', ' ')} {value:,.6g}"
-            for key, value in self._usage.items()
-            if value
-        )
         print(
-            f"{self._name}: judged {self._done}/{self._num_shards} shards  {self._invalid} of {self._judged} verdicts "
-            f"invalid  {told}{'  ' if told else ''}eta {left / 60:.1f} min",
+            f"{self._name}: judged {self._done}/{self._num_shards} shards  {self._tally}  eta {left / 60:.1f} min",
             flush=True,
         )
         tracked = {f"score/{key}": value for key, value in self.figures().items()}
@@ -82,11 +75,9 @@ class JudgeProgress:
 
     def figures(self) -> dict[str, float]:
         """Verdicts and invalid ones over all shards; usage of this run."""
-        return self._usage | {"judge_verdicts": float(self._judged), "judge_invalid": float(self._invalid)}
+        return self._tally.figures()
 
     def _count(self, records: Sequence[Record]) -> None:
-        for verdict in (
+        self._tally.count(
             verdict for record in records for verdict in record["verdicts"] if verdict is not None
-        ):
-            self._judged += 1
-            self._invalid += verdict["quality"] is None
+        )
