@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pasta.signals import deferred_interrupt
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -28,17 +30,18 @@ def ray_cluster(
     if ray.is_initialized():
         yield
         return
-    ray.init(
-        address=address,
-        num_cpus=None if address else num_cpus,
-        # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
-        include_dashboard=None if address else dashboard,
-        **({} if address or not dashboard else {"dashboard_port": _free_port()}),
-        object_store_memory=None if address else 200 * 1024 * 1024,
-        runtime_env={"env_vars": worker_env(threads)},
-        log_to_driver=True,
-    )
     try:
+        with deferred_interrupt():
+            ray.init(
+                address=address,
+                num_cpus=None if address else num_cpus,
+                # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
+                include_dashboard=None if address else dashboard,
+                **({} if address or not dashboard else {"dashboard_port": _free_port()}),
+                object_store_memory=None if address else 200 * 1024 * 1024,
+                runtime_env={"env_vars": worker_env(threads)},
+                log_to_driver=True,
+            )
         yield
     finally:
         ray.shutdown()

@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
+from pasta.signals import deferred_interrupt, handling
 from serve.config import ROOT, ServeConfig, check_models
 
 IMPORT_PATH = "serve.app:build"
@@ -122,15 +122,16 @@ def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], 
     paths = [str(ROOT), str(ROOT / "platform"), *filter(None, [os.environ.get("PYTHONPATH")])]
     for last_try in (False, True):
         try:
-            ray.init(
-                address="local",
-                num_cpus=max(os.cpu_count() or 1, 1),
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                log_to_driver=not quiet,
-                logging_level=logging.ERROR if quiet else logging.WARNING,
-                runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
-            )
+            with deferred_interrupt():
+                ray.init(
+                    address="local",
+                    num_cpus=max(os.cpu_count() or 1, 1),
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    log_to_driver=not quiet,
+                    logging_level=logging.ERROR if quiet else logging.WARNING,
+                    runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
+                )
             return
         except Exception as error:
             # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
@@ -181,16 +182,3 @@ class _Interrupt:
 
 def _raise_exit(number: int, _: Any) -> None:
     raise SystemExit(128 + number)
-
-
-@contextlib.contextmanager
-def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """Handle a signal this way for a while; nothing changes outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, previous)

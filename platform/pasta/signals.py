@@ -1,0 +1,43 @@
+"""Signals while other people's code runs."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handle a signal this way for a while; nothing changes outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, previous)
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Raise the ``KeyboardInterrupt`` of a Ctrl-C at the end of the block, however the block ends.
+
+    For short blocks that fork or call back from C: Python prints and forgets what is raised in a finalizer or in a
+    function that runs around a fork, and the interrupt would be lost. A second Ctrl-C is not deferred.
+    """
+    seen = False
+
+    def remember(number: int, frame: Any) -> None:
+        nonlocal seen
+        if seen:
+            raise KeyboardInterrupt
+        seen = True
+
+    with handling(signal.SIGINT, remember):
+        try:
+            yield
+        finally:
+            if seen:
+                raise KeyboardInterrupt

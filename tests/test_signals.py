@@ -1,0 +1,73 @@
+"""Ctrl-C while other people's code runs."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pasta.signals import deferred_interrupt, handling
+
+
+def press_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def default_handler():
+    with handling(signal.SIGINT, signal.default_int_handler):
+        yield
+
+
+def press_in_a_block(times: int, events: list[str], error: Exception | None = None) -> None:
+    with deferred_interrupt():
+        for _ in range(times):
+            press_ctrl_c()
+        events.append("end of the block")
+        if error:
+            raise error
+
+
+def test_the_interrupt_is_raised_at_the_end_of_the_block():
+    events: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        press_in_a_block(1, events)
+    assert events == ["end of the block"]
+
+
+def test_the_interrupt_wins_over_an_error_of_the_block():
+    with pytest.raises(KeyboardInterrupt):
+        press_in_a_block(1, [], OSError("timed out during startup"))
+
+
+def test_the_second_interrupt_is_not_deferred():
+    events: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        press_in_a_block(2, events)
+    assert not events
+
+
+def test_without_an_interrupt_nothing_happens_and_the_old_handler_is_back():
+    before = signal.getsignal(signal.SIGINT)
+    with deferred_interrupt():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_in_a_function_that_runs_around_a_fork_is_neither_printed_nor_lost():
+    program = """
+import os, signal, subprocess, sys
+from pasta.signals import deferred_interrupt
+signal.signal(signal.SIGINT, signal.default_int_handler)
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))
+try:
+    with deferred_interrupt():
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
