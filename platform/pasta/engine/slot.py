@@ -45,7 +45,7 @@ class Slot:
         self.draws: dict[int, int] = {}
         self._held_open: dict[int, Feed] = {}
         self._keeps_text = request.stream_text or bool(request.sampling.stop)
-        self._reading = ReadingOrder()
+        self._reading: ReadingOrder[str] = ReadingOrder()
         self._streams: dict[int, TextStream] = {0: TextStream(codec)}
         self.shown = ""
         self.stopped_at: int | None = None
