@@ -112,14 +112,20 @@ def _request(order: DecodeOrder) -> Request:
         ),
         limits=order.limits,
         parallel=order.parallel,
+        logprobs=order.logprobs,
         request_id=order.request_id,
     )
 
 
 def _split(batch: list[Event], submitted: float) -> tuple[list[TokenItem], DoneEvent | None]:
-    tokens = [(e.thread, e.token, e.time - submitted) for e in batch if isinstance(e, TokenEvent)]
+    tokens = [_item(event, submitted) for event in batch if isinstance(event, TokenEvent)]
     last = batch[-1]
     return tokens, last if isinstance(last, DoneEvent) else None
+
+
+def _item(event: TokenEvent, submitted: float) -> TokenItem:
+    item = (event.thread, event.token, event.time - submitted)
+    return item if event.logprobs is None else (*item, (event.logprobs.chosen, event.logprobs.top))
 
 
 def _warm_up(engine: Engine) -> None:

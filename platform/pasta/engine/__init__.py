@@ -21,7 +21,7 @@ from pasta.engine.request import (
     TokenEvent,
     WaitEvent,
 )
-from pasta.engine.sampling import SamplingParams
+from pasta.engine.sampling import Logprobs, SamplingParams
 
 __all__ = [
     "SUPPORTED_ARCHITECTURES",
@@ -35,6 +35,7 @@ __all__ = [
     "ForkEvent",
     "JoinEvent",
     "LoadedModel",
+    "Logprobs",
     "Request",
     "Result",
     "SamplingParams",

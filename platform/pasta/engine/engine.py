@@ -16,7 +16,7 @@ from torch import Tensor
 from pasta.engine.loading import LoadedModel
 from pasta.engine.request import DoneEvent, EngineConfig, Event, Request, Result
 from pasta.engine.runner import Runner
-from pasta.engine.sampling import ConstraintTable, choose, uniform
+from pasta.engine.sampling import ConstraintTable, Logprobs, choose, log_probabilities, uniform
 from pasta.engine.slot import Slot
 from pasta.errors import UserError
 from pasta.interpreter import Constraint, ConstraintError, Feed, Limits
@@ -175,6 +175,7 @@ class Engine:
         )
         rows = [(number, feed.thread) for number in feeds for feed in feeds[number] if feed.wants_logits]
         tokens = self._choose(rows, logits) if rows else []
+        logprobs = self._logprobs(rows, logits, tokens)
         now = time.perf_counter()
         events: list[Event] = []
         for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
@@ -182,11 +183,14 @@ class Engine:
             if slot.done:
                 continue
             try:
-                events += slot.emit(thread, token, now, self.num_steps)
+                events += slot.emit(thread, token, now, self.num_steps, logprobs.get(row))
             except ConstraintError:
                 # Another lane of the same step has used up what a limit left.
-                (token,) = self._choose([(number, thread)], logits[row : row + 1])
-                events += slot.emit(thread, token, now, self.num_steps)
+                again, own = [(number, thread)], logits[row : row + 1]
+                (token,) = self._choose(again, own)
+                events += slot.emit(
+                    thread, token, now, self.num_steps, self._logprobs(again, own, [token]).get(0)
+                )
         for number, slot in slots.items():
             if slot.done:
                 result = slot.result(now, self.num_steps)
@@ -214,6 +218,21 @@ class Engine:
                 t = slot.interpreter.threads[thread]
                 tokens[row] = slot.forced[t.path][len(t.tokens)]
         return tokens
+
+    def _logprobs(
+        self, rows: Sequence[tuple[int, int]], logits: Tensor, tokens: Sequence[int]
+    ) -> dict[int, Logprobs]:
+        """Log-probabilities by row, of the rows whose requests want them."""
+        counts: dict[int, int] = {}
+        for row, (number, _) in enumerate(rows):
+            slot = self._slots[number]
+            if slot is not None and slot.request.logprobs is not None:
+                counts[row] = slot.request.logprobs
+        if not counts:
+            return {}
+        wanted = list(counts)
+        found = log_probabilities(logits[wanted], [tokens[row] for row in wanted], list(counts.values()))
+        return dict(zip(wanted, found, strict=True))
 
     def _free(self, number: int) -> None:
         self._slots[number] = None

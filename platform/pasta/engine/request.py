@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pasta.engine.sampling import SamplingParams
+from pasta.engine.sampling import Logprobs, SamplingParams
 from pasta.interpreter import Limits, Snapshot, Trace
 from pasta.lang import Document
 
@@ -31,7 +31,8 @@ class Request:
     ``parallel`` false masks promises out. ``forced`` is a response in storage order to replay (its tokens
     are fed, whatever the model says). ``place_locally`` decides for each fork, given the number of live
     threads, whether the chunk becomes a lane here; otherwise its ``ForkEvent`` carries a snapshot and the
-    parent waits for ``absorb``. ``stream_text`` fills ``TokenEvent.text``.
+    parent waits for ``absorb``. ``stream_text`` fills ``TokenEvent.text``. ``logprobs`` is the number of
+    likeliest tokens that each ``TokenEvent`` reports beside its own (0: none; ``None``: nothing is computed).
     """
 
     prompt_ids: Sequence[int] = ()
@@ -42,6 +43,7 @@ class Request:
     forced: Sequence[int] | None = None
     place_locally: Callable[[int], bool] | None = None
     stream_text: bool = False
+    logprobs: int | None = None
     request_id: str = ""
 
     def replace(self, **changes: object) -> "Request":
@@ -61,10 +63,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent(Event):
-    """A thread produced a token; ``text`` is what it adds to the answer (empty for tags)."""
+    """A thread produced a token; ``text`` is what it adds to the answer (empty for tags).
+
+    ``logprobs`` is set if the request asked for it.
+    """
 
     token: int
     text: str
+    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pasta.engine.request import (
     TokenEvent,
     WaitEvent,
 )
+from pasta.engine.sampling import Logprobs
 from pasta.interpreter import Action, Feed, Finish, Fork, Interpreter, Join, Limits, Mode, ReadingOrder, Wait
 from pasta.lang import Codec, TextStream, render
 
@@ -44,7 +45,7 @@ class Slot:
         self.draws: dict[int, int] = {}
         self._held_open: dict[int, Feed] = {}
         self._keeps_text = request.stream_text or bool(request.sampling.stop)
-        self._reading = ReadingOrder()
+        self._reading: ReadingOrder[str] = ReadingOrder()
         self._streams: dict[int, TextStream] = {0: TextStream(codec)}
         self.shown = ""
         self.stopped_at: int | None = None
@@ -76,13 +77,15 @@ class Slot:
             taken = [self.pending.popleft() for _ in range(most)]
         return taken
 
-    def emit(self, thread: int, token: int, now: float, step: int) -> list[Event]:
+    def emit(
+        self, thread: int, token: int, now: float, step: int, logprobs: Logprobs | None = None
+    ) -> list[Event]:
         """Report a token to the interpreter; returns the events that follow. Raises ``ConstraintError``."""
         actions = self.interpreter.emit(thread, token, now)
         if not self.first_token_at:
             self.first_token_at, self.first_step = now, step
         text = self._text_of(thread, token) if self._keeps_text else ""
-        events: list[Event] = [TokenEvent(self.request.request_id, now, step, thread, token, text)]
+        events: list[Event] = [TokenEvent(self.request.request_id, now, step, thread, token, text, logprobs)]
         self._follow(actions, events, now, step)
         self.pending.extend(self._fed_here(self.interpreter.take_feeds()))
         return events
