@@ -98,6 +98,9 @@ class PastaOptions(_Strict):
     mode: Literal["parallel", "sequential"] | None = Field(
         default=None, description="sequential: no promises, one token after another"
     )
+    placement: Literal["local", "spread", "auto"] | None = Field(
+        default=None, description="where chunks are decoded: at home, over all replicas, or as it pays"
+    )
     max_threads: int | None = Field(
         default=None, ge=1, le=64, description="threads of this answer, the main one included"
     )
@@ -148,6 +151,7 @@ class ChatRequest(_Strict):
             promise_bias=self.pasta.promise_bias,
             wants_events=self.pasta.events,
             wants_document=self.pasta.document,
+            placement=self.pasta.placement,
         )
 
 

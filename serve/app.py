@@ -6,6 +6,7 @@ configuration in one line before anything starts.
 
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
 from serve.config import ServeConfig, check_models
@@ -24,7 +25,9 @@ def build(args: ServeConfig) -> Application:
         Decoder,
         name="Decoder",
         num_replicas=decoder.num_replicas,
-        max_ongoing_requests=ongoing,
+        # An answer is several calls here, and none may wait for another.
+        max_ongoing_requests=ongoing * 64,
+        request_router_config=RequestRouterConfig(request_router_class="serve.routing.PinnedRouter"),
         ray_actor_options={"num_cpus": decoder.num_cpus, "num_gpus": decoder.num_gpus},
         logging_config=quiet,
     )

@@ -12,7 +12,7 @@ from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec
 from serve.config import ModelConfig, ServeConfig
-from serve.placement import LocalPlacement, Placement
+from serve.dispatch import Dispatcher, Run
 from serve.session import Session
 from serve.transport import Caller
 from serve.wire import Accepted, ChatOrder, Decoded, DecodeOrder, Refused, Update
@@ -24,7 +24,7 @@ class Interpreter:
     def __init__(self, config: ServeConfig, decoders: DeploymentHandle) -> None:
         self._config = config
         self._decoders = Caller(decoders)
-        self._placement: Placement = LocalPlacement(self._decoders)
+        self._dispatcher = Dispatcher(self._decoders, config)
         self._models = {name: _Served(model, config) for name, model in config.models.items()}
 
     async def chat(self, order: ChatOrder) -> AsyncGenerator[Update, None]:
@@ -43,21 +43,26 @@ class Interpreter:
             stop=order.stop,
             wants_events=order.wants_events,
         )
-        async with aclosing(self._placement.decode(decode_order)) as items:
+        run = Run(self._dispatcher, decode_order, session)
+        async with aclosing(run.updates()) as updates:
             # Accepted only once a Decoder has taken the request: until then it may still be refused.
             accepted = False
-            async for item in items:
-                if not accepted and not isinstance(item, Refused):
+            async for update in updates:
+                if not accepted and not isinstance(update, Refused):
                     accepted = True
                     yield Accepted(len(decode_order.prompt_ids))
-                if isinstance(item, Decoded):
+                if isinstance(update, Decoded):
                     if (rest := session.rest()).text or rest.events:
                         yield rest
-                    yield session.finish(item, wants_document=order.wants_document)
-                elif isinstance(item, Refused):
-                    yield item
-                elif (progress := session.feed(item)).text or progress.events:
-                    yield progress
+                    finished = session.finish(update, wants_document=order.wants_document)
+                    finished.pasta.update(run.figures())
+                    yield finished
+                elif isinstance(update, Refused) or update.text or update.events:
+                    yield update
+
+    def counts(self) -> dict[str, int]:
+        """What placement has done since this replica started."""
+        return dict(self._dispatcher.counts)
 
     async def stats(self) -> list[dict[str, Any]]:
         """What each Decoder is doing. Raises if one does not answer."""
@@ -77,6 +82,7 @@ class _Served:
 
     def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
         self.model = model
+        self._placement = config.placement
         self.codec = Codec(AutoTokenizer.from_pretrained(model.location))
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
         self.context = min(config.engine.slot_tokens, positions)
@@ -126,4 +132,5 @@ class _Served:
             seed=order.seed,
             stop=order.stop,
             promise_bias=order.promise_bias,
+            placement=order.placement or self._placement,
         )

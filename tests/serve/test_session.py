@@ -32,7 +32,7 @@ def decode(**fields):
 def follow(result, events, size=3, **options):
     """Everything a session gives out for these events, fed in batches, and its final object."""
     session = Session(CODEC, PROMPT, LIMITS, **{"parallel": True, "wants_events": True, **options})
-    tokens = [(e.thread, e.token, e.time) for e in events if isinstance(e, TokenEvent)]
+    tokens = [(e.path, e.token, e.time) for e in events if isinstance(e, TokenEvent)]
     progress = [session.feed(tokens[at : at + size]) for at in range(0, len(tokens), size)]
     progress.append(session.rest())
     decoded = Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
