@@ -23,7 +23,7 @@ class LaneCosts:
     prefill_s: float
 
 
-def measure_costs(engine: Engine, rounds: int = 2) -> LaneCosts:
+def measure_costs(engine: Engine, rounds: int = 1) -> LaneCosts:
     """Time an idle engine's fastest steps. Takes a few hundred of them."""
     lanes = [count for count in _LANES if len(_document(engine, count)) + 4 < _context(engine)]
     step_s = {count: min(_fastest(engine, count) for _ in range(rounds)) for count in lanes}
