@@ -75,6 +75,7 @@ class PinnedRouter(FIFOMixin, RequestRouter):
     async def _choose_replica_for_request(
         self, pending_request: PendingRequest, *, is_retry: bool = False
     ) -> Any:
+        # The step before the queues (Ray's own capacity_queue_router hooks in here too).
         wanted = pending_request.metadata.session_id
         if not wanted.startswith(_PIN):
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
