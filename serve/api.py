@@ -109,8 +109,8 @@ class PastaOptions(_Strict):
     mode: Literal["parallel", "sequential"] | None = Field(
         default=None, description="sequential: no promises, one token after another"
     )
-    placement: Literal["local"] | None = Field(
-        default=None, description="where threads are decoded; local: all on the answer's home replica"
+    placement: Literal["local", "spread", "auto"] | None = Field(
+        default=None, description="where chunks are decoded: at home, over all replicas, or as it pays"
     )
     max_threads: int | None = Field(
         default=None, ge=1, le=64, description="threads of this answer, the main one included"
@@ -175,6 +175,7 @@ class _Generation(_Strict):
             promise_bias=self.pasta.promise_bias,
             wants_events=self.pasta.events,
             wants_document=self.pasta.document,
+            placement=self.pasta.placement,
         )
 
 

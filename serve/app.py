@@ -8,6 +8,7 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
 from serve.config import ServeConfig, check_service
@@ -31,7 +32,9 @@ def build(args: ServeConfig) -> Application:
         Decoder,
         name="Decoder",
         num_replicas=decoder.num_replicas,
-        max_ongoing_requests=ongoing,
+        # An answer is several calls here, and none may wait for another.
+        max_ongoing_requests=ongoing * 64,
+        request_router_config=RequestRouterConfig(request_router_class="serve.routing.PinnedRouter"),
         **drain,
         ray_actor_options={"num_cpus": decoder.num_cpus, "num_gpus": decoder.num_gpus},
         logging_config=quiet,

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFlo
 
 from pasta.errors import UserError
 from serve.keys import read_keys
-from serve.wire import Mode
+from serve.wire import Mode, Policy
 
 #: Relative model paths start here: the repository's root, wherever a worker runs.
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,9 +89,15 @@ class KeySettings(_Strict):
 
 
 class DecoderSettings(_Strict):
-    """The Decoder replicas. ``threads`` are torch's, in each replica."""
+    """The Decoder replicas. ``threads`` are torch's, in each replica.
+
+    ``lane_knee`` is the number of lanes up to which placement auto keeps chunks at home; measured by each
+    replica when it starts if it is not given. A Decoder gives up what no Interpreter has claimed for ``lease_s``.
+    """
 
     num_replicas: PositiveInt = 2
+    lane_knee: PositiveInt | None = None
+    lease_s: PositiveFloat = 10.0
     num_cpus: PositiveFloat = 0.2
     num_gpus: NonNegativeFloat = 0.0
     threads: PositiveInt = 1
@@ -109,7 +115,7 @@ class ServeConfig(_Strict):
     engine: EngineSettings = EngineSettings()
     limits: LimitSettings = LimitSettings()
     decoder: DecoderSettings = DecoderSettings()
-    placement: Literal["local"] = "local"
+    placement: Policy = "local"
     max_ongoing_requests: PositiveInt = 256
     max_body_bytes: PositiveInt = 1_000_000
     admission: AdmissionSettings = AdmissionSettings()

@@ -14,7 +14,7 @@ from pasta.lang import Codec, check_start, encode_messages, encode_start
 from serve.admission import Admission, Overloaded, TooLarge
 from serve.choices import merge
 from serve.config import ModelConfig, ServeConfig
-from serve.placement import LocalPlacement, Placement
+from serve.dispatch import Dispatcher, Run
 from serve.session import Session
 from serve.transport import Caller
 from serve.wire import Accepted, Decoded, DecodeOrder, Order, Prompt, Refused, Update
@@ -30,7 +30,7 @@ class Interpreter:
     def __init__(self, config: ServeConfig, decoders: DeploymentHandle) -> None:
         self._config = config
         self._decoders = Caller(decoders)
-        self._placement: Placement = LocalPlacement(self._decoders)
+        self._dispatcher = Dispatcher(self._decoders, config)
         self._admission = Admission(config.admission, config.budget_tokens)
         self._models = {name: _Served(model, config) for name, model in config.models.items()}
 
@@ -91,21 +91,26 @@ class Interpreter:
             stop=order.stop,
             wants_events=order.wants_events,
         )
-        async with aclosing(self._placement.decode(decode_order)) as items:
+        run = Run(self._dispatcher, decode_order, session)
+        async with aclosing(run.updates()) as updates:
             # Accepted only once a Decoder has taken the request: until then it may still be refused.
             accepted = False
-            async for item in items:
-                if not accepted and not isinstance(item, Refused):
+            async for update in updates:
+                if not accepted and not isinstance(update, Refused):
                     accepted = True
                     yield Accepted(len(decode_order.prompt_ids))
-                if isinstance(item, Decoded):
+                if isinstance(update, Decoded):
                     if rest := session.rest():
                         yield rest
-                    yield session.finish(item, wants_document=order.wants_document)
-                elif isinstance(item, Refused):
-                    yield item
-                elif progress := session.feed(item):
-                    yield progress
+                    finished = session.finish(update, wants_document=order.wants_document)
+                    finished.pasta.update(run.figures())
+                    yield finished
+                elif update:  # a refusal, or progress that shows something
+                    yield update
+
+    def counts(self) -> dict[str, int]:
+        """What placement has done since this replica started."""
+        return dict(self._dispatcher.counts)
 
     async def stats(self) -> list[dict[str, Any]]:
         """What each Decoder is doing. Raises if one does not answer."""
@@ -125,6 +130,7 @@ class _Served:
 
     def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
         self.model = model
+        self._placement = config.placement
         self.codec = Codec(AutoTokenizer.from_pretrained(model.location))
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
         self.context = min(config.engine.slot_tokens, positions)
@@ -214,4 +220,5 @@ class _Served:
             stop=order.stop,
             promise_bias=order.promise_bias,
             logprobs=order.logprobs,
+            placement=order.placement or self._placement,
         )

@@ -52,6 +52,10 @@ class Figures(BaseModel):
     sequential_tokens: int
     theoretical_speedup: float
     timings: Timings
+    placement: Literal["local", "spread", "auto"]
+    spills: int
+    returns: int
+    redispatches: int
     document: str | None = None
 
 

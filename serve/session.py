@@ -9,9 +9,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pasta.interpreter import Action, Finish, Fork, Interpreter, Join, Limits, Mode, ReadingOrder, Wait
+from pasta.interpreter import (
+    Action,
+    Finish,
+    Fork,
+    Interpreter,
+    Join,
+    Limits,
+    Mode,
+    ReadingOrder,
+    Snapshot,
+    Wait,
+)
 from pasta.lang import Codec, TextStream, to_text
-from serve.wire import Decoded, Finished, Progress, TextToken, TokenItem, TokenLogprobs
+from serve.wire import Decoded, Finished, Path, Progress, TextToken, TokenItem, TokenLogprobs
 
 #: Some text, and the token that it ends with if log-probabilities were asked for.
 Piece = tuple[str, TextToken | None]
@@ -33,6 +44,9 @@ class Session:
         self._codec = codec
         self._control = codec.grammar.control
         self._mirror = Interpreter(codec.grammar, limits, prompt_ids, parallel=parallel, strict=False)
+        self._threads: dict[Path, int] = {(): 0}
+        #: Every token so far with its thread's name, in the order in which they came.
+        self.tokens: list[tuple[Path, int]] = []
         self._reading: ReadingOrder[Piece] = ReadingOrder()
         self._tokens = TokenLine()
         self._streams = {0: TextStream(codec)}
@@ -44,8 +58,9 @@ class Session:
 
     def feed(self, items: Iterable[TokenItem]) -> Progress:
         """Take a batch of tokens in the order in which they were decoded; returns what may be shown."""
-        for thread, token, time, *logprobs in items:
-            self._feed_one(thread, token, time, *logprobs)
+        for path, token, time, *logprobs in items:
+            self.tokens.append((path, token))
+            self._feed_one(self._threads[path], token, time, *logprobs)
         pieces = self._reading.take_parts()
         self._tokens.push(pieces)
         return self._progress(self._stop.push("".join(text for text, _ in pieces)))
@@ -80,6 +95,7 @@ class Session:
     def _follow(self, action: Action, time: float) -> None:
         if isinstance(action, Fork):
             self._reading.fork(action.thread, action.child)
+            self._threads[self._mirror.threads[action.child].path] = action.child
             self._streams[action.child] = TextStream(self._codec)
         if self._events is not None and (event := self._event_of(action)) is not None:
             self._events.append({**event, "time": round(time, 6)})
@@ -112,6 +128,34 @@ class Session:
         if self._events is not None:
             events, self._events = self._events, []
         return Progress(text, events, self._tokens.take(text))
+
+    # -- what decoding it elsewhere needs --------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to decode: every thread has ended, or a stop string has come."""
+        return self._mirror.done or self._stop.stopped
+
+    @property
+    def finish_reason(self) -> str:
+        """How the response ended, as far as its tokens say."""
+        return "stop" if self._stop.stopped else self._mirror.finish_reason
+
+    def snapshot(self, path: Path) -> Snapshot:
+        """What the decoder of a chunk must see."""
+        return self._mirror.snapshot(self._threads[path])
+
+    def chunk_ids(self, path: Path) -> list[int]:
+        """A finished chunk's tokens in storage order."""
+        return self._mirror.response_ids(self._threads[path])
+
+    def is_finished(self, path: Path) -> bool:
+        """Whether a chunk and all chunks inside it have ended."""
+        return self._mirror.threads[self._threads[path]].mode == Mode.DONE
+
+    def running(self) -> list[Path]:
+        """The threads that decode now."""
+        return [self._mirror.threads[thread].path for thread in self._mirror.live_threads]
 
     # -- the end ---------------------------------------------------------------------------------------
 

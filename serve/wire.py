@@ -3,9 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pasta.interpreter import Limits
+from pasta.interpreter import Limits, Snapshot
 
 Mode = Literal["parallel", "sequential"]
+Policy = Literal["local", "spread", "auto"]
+#: A thread's name in its response's tree: () is the main thread, (2, 0) the first child of its third child.
+Path = tuple[int, ...]
 
 
 #: The messages of a conversation, a text to be continued, or the token ids of one.
@@ -35,11 +38,16 @@ class Order:
     promise_bias: float
     wants_events: bool
     wants_document: bool
+    placement: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOrder:
-    """Interpreter → Decoder: one response to decode."""
+    """Interpreter → Decoder: one response to decode, or a chunk of one (``snapshot``) that lives elsewhere.
+
+    ``request_id`` names this attempt. ``tokens`` is what has been decoded of it before, and ``lent`` the chunks
+    below it that other Decoders still hold.
+    """
 
     request_id: str
     model: str
@@ -52,13 +60,26 @@ class DecodeOrder:
     stop: tuple[str, ...]
     promise_bias: float
     logprobs: int | None = None
+    placement: Policy = "local"
+    snapshot: Snapshot | None = None
+    tokens: tuple[tuple[Path, int], ...] = ()
+    lent: dict[Path, Limits] = field(default_factory=dict)
 
 
 #: Of a chosen token, and of the likeliest ids with theirs.
 TokenLogprobs = tuple[float, tuple[tuple[int, float], ...]]
 #: Decoder → Interpreter: (thread, token id, seconds since submission). All else follows from the tokens.
 #: The fourth part is there if the order asked for log-probabilities.
-TokenItem = tuple[int, int, float] | tuple[int, int, float, TokenLogprobs]
+TokenItem = tuple[Path, int, float] | tuple[Path, int, float, TokenLogprobs]
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Decoder → Interpreter, after the token that forked it: chunk ``path`` is to be decoded within ``limits``
+    wherever the Interpreter finds best, and to be brought back."""
+
+    path: Path
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)

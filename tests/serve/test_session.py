@@ -33,7 +33,7 @@ def decode(**fields):
 def follow(result, events, size=3, result_tokens=None, **options):
     """Everything a session gives out for these events, fed in batches, and its final object."""
     session = Session(CODEC, PROMPT, LIMITS, **{"parallel": True, "wants_events": True, **options})
-    items = [((e.thread, e.token, e.time), e.logprobs) for e in events if isinstance(e, TokenEvent)]
+    items = [((e.path, e.token, e.time), e.logprobs) for e in events if isinstance(e, TokenEvent)]
     tokens = [(*item, (seen.chosen, seen.top)) if seen else item for item, seen in items]
     progress = [session.feed(tokens[at : at + size]) for at in range(0, len(tokens), size)]
     progress.append(session.rest())
