@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve.errors import ApiError
-from serve.wire import ChatOrder, Finished, Progress
+from serve.wire import ChatOrder, Finished, Mode, Progress
 
 MAX_STOPS = 4
 MAX_SEED = 2**63 - 1
@@ -302,9 +302,10 @@ def _usage(finished: Finished) -> dict[str, int]:
     }
 
 
-def model_object(name: str, created: int) -> dict[str, Any]:
-    """An entry of GET /v1/models."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "pasta"}
+def model_object(name: str, created: int, mode: Mode) -> dict[str, Any]:
+    """An entry of GET /v1/models; whether it decodes in parallel is this service's extension."""
+    head = {"id": name, "object": "model", "created": created, "owned_by": "pasta"}
+    return {**head, "pasta": {"mode": mode}}
 
 
 def sse(data: Mapping[str, Any]) -> str:

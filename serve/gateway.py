@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 import pasta
+from serve import page
 from serve.api import SSE_DONE, ChatRequest, Writer, model_object, new_id, read_chat_request, sse
 from serve.config import ServeConfig
 from serve.errors import ApiError, unavailable, unknown_model
@@ -24,6 +25,7 @@ from serve.wire import Accepted, Finished, Progress, Refused, Update
 logger = logging.getLogger("ray.serve")
 
 app = FastAPI(title="PASTA", version=pasta.__version__, description="OpenAI-compatible chat completions.")
+app.include_router(page.router)
 _CHAT_BODY = {
     "requestBody": {
         "required": True,
@@ -119,13 +121,15 @@ class Gateway:
 
     @app.get("/v1/models", summary="The served models")
     async def models(self) -> dict[str, Any]:
-        names = list(self._config.models)
-        return {"object": "list", "data": [model_object(name, self._started) for name in names]}
+        models = [
+            model_object(name, self._started, model.mode) for name, model in self._config.models.items()
+        ]
+        return {"object": "list", "data": models}
 
     @app.get("/v1/models/{name:path}", summary="One served model")
     async def model(self, name: str) -> dict[str, Any]:
         self._check_model(name)
-        return model_object(name, self._started)
+        return model_object(name, self._started, self._config.models[name].mode)
 
     @app.post("/v1/chat/completions", summary="Answer a conversation", openapi_extra=_CHAT_BODY)
     async def chat_completions(self, request: Request) -> Response:
