@@ -11,7 +11,7 @@ const $ = (id) => document.getElementById(id);
 const form = $("form");
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const RACE_NOTES = {
-  apart: "Each answer has the machine to itself, so the times compare. Replay shows them side by side afterwards.",
+  apart: "One at a time, so that neither takes the other’s time and the times compare. Replay shows them side by side.",
   together: "Both share the machine: on a few cores each takes the other’s time, so what you see is no measurement.",
   off: "Only the parallel answer, against an estimate of what its own text would take sequentially.",
 };
@@ -39,8 +39,11 @@ async function run() {
   const parallel = new Answer("Parallel", settings.model);
   const sequential = settings.race === "off" ? null : new Answer("Sequential", baselineOf(settings.model));
   Object.assign(shown, { answers: sequential ? { parallel, sequential } : { parallel }, race: settings.race, time: null, marked: null });
+  keepHeights(false);
   setRunning(true);
   draw();
+  const top = $("results").getBoundingClientRect().top;
+  if (top > innerHeight * 0.6) $("status").parentElement.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
   scheduleDraw();
   const { signal } = running;
   const first = () => ask(parallel, bodyOf(settings, parallel.model, "parallel"), signal);
@@ -179,7 +182,8 @@ function scheduleDraw() {
 
 function setRunning(on) {
   $("run").setAttribute("aria-disabled", on);
-  $("stop").setAttribute("aria-disabled", !on);
+  if (!on && document.activeElement === $("stop")) $("run").focus({ preventScroll: true });
+  $("stop").hidden = !on;
   $("results").setAttribute("aria-busy", on);
   for (const id of ["replay", "time", "speed"]) $(id).disabled = on;
   if (on) for (const id of ["summary", "numbers", "document"]) $(id).hidden = true;
@@ -205,6 +209,7 @@ function showError(error) {
 function toggleReplay() {
   if (replaying) return stopReplay();
   if (running) return;
+  keepHeights(true);
   const end = Number($("time").max);
   const from = shown.time === null || shown.time >= end ? 0 : shown.time;
   replaying = { from, since: performance.now() };
@@ -218,13 +223,23 @@ function replayStep() {
   const time = replaying.from + ((performance.now() - replaying.since) / 1000) * Number($("speed").value);
   shown.time = time < end ? time : null;
   draw();
-  if (shown.time === null) stopReplay();
-  else requestAnimationFrame(replayStep);
+  if (shown.time === null) {
+    keepHeights(false);
+    stopReplay();
+  } else requestAnimationFrame(replayStep);
 }
 
 function stopReplay() {
   replaying = null;
   $("replay").textContent = "Replay";
+}
+
+/** While time is moved about, what lies below a growing text stays where it is. */
+function keepHeights(on) {
+  for (const { element } of Object.values(texts)) {
+    if (!on) element.style.minHeight = "";
+    else if (shown.time === null) element.style.minHeight = `${element.offsetHeight}px`;
+  }
 }
 
 function changeSpeed() {
@@ -233,9 +248,11 @@ function changeSpeed() {
 
 function seek() {
   stopReplay();
+  keepHeights(true);
   const time = Number($("time").value);
   shown.time = time < Number($("time").max) ? time : null;
   draw();
+  if (shown.time === null) keepHeights(false);
 }
 
 // -- settings and events ----------------------------------------------------------------------------------
@@ -251,6 +268,7 @@ function remember() {
 
 function recall() {
   const problems = fromFragment(location.hash, form, defaults);
+  if (!models.length) return; // nothing to choose from yet: the link stays as it is
   if (problems.length) showError(new ApiError(`This link holds something that this page cannot use: ${problems.join("; ")}.`));
   remember();
 }

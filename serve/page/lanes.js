@@ -28,6 +28,7 @@ export function drawLanes(svg, groups, { span, now, marked }) {
   const row = narrow ? 34 : 22;
   const x = (time) => left + (Math.min(time, span) / span) * (width - left - 12);
   const parts = [];
+  const forks = []; // below the lanes, whose names they cross
   const lanes = [];
   let y = AXIS;
   for (const { label, tree } of groups) {
@@ -35,7 +36,9 @@ export function drawLanes(svg, groups, { span, now, marked }) {
     const middle = new Map(order.map(({ thread }, index) => [thread.id, y + index * row + row - 11]));
     for (const { thread, depth } of order) {
       const at = middle.get(thread.id);
-      lanes.push(lane({ thread, depth, label, at, x, left, narrow, marked, middle, pitch: x(0.004) - left, now }));
+      const from = middle.get(thread.parent);
+      if (from !== undefined) forks.push(fork(thread, from, at, x, marked));
+      lanes.push(lane({ thread, depth, label, at, x, left, narrow, marked, pitch: x(0.004) - left }));
     }
     y += order.length * row + 14;
   }
@@ -51,10 +54,16 @@ export function drawLanes(svg, groups, { span, now, marked }) {
   if (now !== null) parts.push(make("line", { class: "playhead", x1: x(now), x2: x(now), y1: 18, y2: height }));
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("height", height);
-  svg.replaceChildren(...parts, ...lanes);
+  svg.replaceChildren(...parts, ...forks, ...lanes);
 }
 
-function lane({ thread, depth, label, at, x, left, narrow, marked, middle, pitch }) {
+function fork(thread, from, at, x, marked) {
+  const dim = marked === null || marked === thread.id ? "" : " dim";
+  const start = x(thread.start);
+  return make("g", { class: `${colour(thread.id)}${dim}` }, make("path", { class: "fork", d: `M${start} ${from + 6}V${at - 4}q0 4 4 4` }));
+}
+
+function lane({ thread, depth, label, at, x, left, narrow, marked, pitch }) {
   const state = marked === null || marked === thread.id ? "" : " dim";
   const group = make("g", { class: `lane ${colour(thread.id)}${state}`, "data-thread": thread.id });
   const name = thread.id === 0 ? label : thread.topic || "chunk";
@@ -62,10 +71,6 @@ function lane({ thread, depth, label, at, x, left, narrow, marked, middle, pitch
   group.append(...caption(thread, name, depth, at, left, narrow));
 
   const start = x(thread.start);
-  if (thread.parent !== null && middle.has(thread.parent)) {
-    const from = middle.get(thread.parent);
-    group.append(make("path", { class: "fork", d: `M${start} ${from + 5}V${at - 4}q0 4 4 4` }));
-  }
   group.append(make("rect", { class: "bar", x: start, y: at - 6, width: Math.max(x(thread.end) - start, 1), height: 12, rx: 3 }));
   for (const wait of thread.waits) {
     const to = x(wait.to ?? thread.end);

@@ -24,7 +24,7 @@ export function renderSummary(element, shown) {
   const alone = parallel.figures.threads === 1;
   let headline = `${times(realised ?? theoretical)} as fast`;
   const notes = [];
-  if (sequential) notes.push(`${seconds(parallel.wallMs)} instead of ${seconds(sequential.wallMs)}.`);
+  if (sequential) notes.push(`${seconds(parallel.wallMs)} instead of ${seconds(sequential.wallMs)}; in steps ${times(theoretical)}.`);
   else {
     headline = `${times(theoretical)} in theory`;
     notes.push(`${parallel.figures.critical_path} steps for ${parallel.figures.sequential_tokens} tokens of text; race it to see the clock.`);

@@ -33,13 +33,13 @@ export class TextView {
         const span = chunkSpan(tree.threads.get(part));
         view.span.append(span);
         this.spans.set(part, { span, shown: 0 });
-      } else if (view.span.lastChild?.className.startsWith("run")) {
-        view.span.lastChild.firstChild.appendData(part);
       } else {
-        const run = document.createElement("span");
-        run.className = "run";
-        run.append(part);
-        view.span.append(run);
+        const bare = view.span.lastChild === null && id !== 0;
+        const text = bare ? part.trimStart() : part;
+        // The space and the newlines before a chunk belong to it, but are not worth a colour.
+        if (text !== part) view.span.before(newRun(part.slice(0, part.length - text.length)));
+        if (view.span.lastChild?.className.startsWith("run")) view.span.lastChild.firstChild.appendData(text);
+        else if (text) view.span.append(newRun(text));
       }
     }
     for (const part of thread.parts) if (typeof part === "number") this.#grow(tree, part);
@@ -52,6 +52,13 @@ export class TextView {
     }
     if (open && !tree.threads.get(id).finished) this.blocked = true;
   }
+}
+
+function newRun(text) {
+  const run = document.createElement("span");
+  run.className = "run";
+  run.append(text);
+  return run;
 }
 
 function chunkSpan(thread) {

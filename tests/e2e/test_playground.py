@@ -14,7 +14,7 @@ from tests.support.service import command, save_tiny_model, service_config
 expect = playwright.expect
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-TIMEOUT_MS = 60_000
+TIMEOUT_MS = 120_000
 ENDLESS = "endless"
 
 
@@ -29,7 +29,7 @@ def url(tmp_path_factory):
     for name, directory in (("pasta-atlas", "pasta"), ("pasta-atlas-sequential", "twin")):
         models[name]["path"] = f"platform/pasta/data/atlas/models/{directory}"
     config["applications"][0]["args"]["engine"] = {"num_slots": 3, "slot_tokens": 2048}
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(yaml.safe_dump(config, sort_keys=False))  # the first model is the page's own choice
     with command("-m", "serve.run", file, "--port", 0, log=folder / "log") as service:
         yield service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
 
