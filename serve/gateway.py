@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -14,7 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 import pasta
-from serve import answers, schemas
+from serve import answers, page, schemas
 from serve.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
 from serve.config import ServeConfig
 from serve.errors import ApiError, unavailable, unknown_model
@@ -27,6 +28,7 @@ from serve.wire import Accepted, Order, Update
 logger = logging.getLogger("ray.serve")
 
 app = FastAPI(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
+app.include_router(page.router)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -76,8 +78,8 @@ class Gateway:
     @app.get("/v1/models", summary="The served models", responses=schemas.MODELS, dependencies=schemas.KEY)
     async def models(self, request: Request) -> JSONResponse:
         self._asker(request)
-        names = list(self._config.models)
-        return JSONResponse({"object": "list", "data": [model_object(name, self._started) for name in names]})
+        models = [self._model(name) for name in self._config.models]
+        return JSONResponse({"object": "list", "data": models})
 
     @app.get(
         "/v1/models/{name:path}",
@@ -88,7 +90,7 @@ class Gateway:
     async def model(self, name: str, request: Request) -> JSONResponse:
         self._asker(request)
         self._check_model(name)
-        return JSONResponse(model_object(name, self._started))
+        return JSONResponse(self._model(name))
 
     @app.post(
         "/v1/chat/completions",
@@ -177,6 +179,9 @@ class Gateway:
                 code="invalid_value",
             )
         return min(seconds, self._config.timeout_s)
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return model_object(name, self._started, self._config.models[name].mode)
 
     def _check_model(self, name: str) -> None:
         if name not in self._config.models:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve.wire import Finished, Progress, TextToken
+from serve.wire import Finished, Mode, Progress, TextToken
 
 #: The least value that is shown: JSON has no infinities.
 _LEAST = -9999.0
@@ -182,9 +182,10 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
-def model_object(name: str, created: int) -> dict[str, Any]:
-    """An entry of GET /v1/models."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "pasta"}
+def model_object(name: str, created: int, mode: Mode) -> dict[str, Any]:
+    """An entry of GET /v1/models; whether it decodes in parallel is this service's extension."""
+    head = {"id": name, "object": "model", "created": created, "owned_by": "pasta"}
+    return {**head, "pasta": {"mode": mode}}
 
 
 def sse(data: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ from fastapi import Depends
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
+from serve.wire import Mode, Policy
+
 DESCRIPTION = """OpenAI-compatible chat completions and completions, decoded in parallel.
 
 What is not supported is refused with a 400 that names the parameter. Log-probabilities are the model's own, before
@@ -44,7 +46,7 @@ class Figures(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    mode: Literal["parallel", "sequential"]
+    mode: Mode
     threads: int
     steps: int
     critical_path: int
@@ -52,7 +54,7 @@ class Figures(BaseModel):
     sequential_tokens: int
     theoretical_speedup: float
     timings: Timings
-    placement: Literal["local", "spread", "auto"]
+    placement: Policy
     spills: int
     returns: int
     redispatches: int
@@ -149,6 +151,12 @@ class Completion(_Whole):
     choices: list[CompletionChoice]
 
 
+class ModelFigures(_Response):
+    """The extension object of a model: whether it decodes in parallel."""
+
+    mode: Mode
+
+
 class Model(_Response):
     """A served model."""
 
@@ -156,6 +164,7 @@ class Model(_Response):
     object: Literal["model"]
     created: int
     owned_by: str
+    pasta: ModelFigures
 
 
 class Models(_Response):

@@ -48,7 +48,7 @@ def ask(http, prompt, placement="spread"):
 
 
 def decoders(http):
-    return http.get("/health").raise_for_status().json()["decoders"]
+    return http.get("/ready").raise_for_status().json()["decoders"]
 
 
 def eventually(condition, timeout_s=60.0):
