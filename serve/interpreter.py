@@ -1,21 +1,27 @@
 """The Interpreter deployment: owns a request from its messages to its result."""
 
 import dataclasses
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from typing import Any, cast
 
 from ray.serve.handle import DeploymentHandle
 from transformers import AutoConfig, AutoTokenizer
 
 from pasta.errors import UserError
 from pasta.interpreter import Limits
-from pasta.lang import Codec
+from pasta.lang import Codec, check_start, encode_messages, encode_start
+from serve.admission import Admission, Overloaded, TooLarge
+from serve.choices import merge
 from serve.config import ModelConfig, ServeConfig
-from serve.placement import LocalPlacement, Placement
+from serve.dispatch import Dispatcher, Run
 from serve.session import Session
 from serve.transport import Caller
-from serve.wire import Accepted, ChatOrder, Decoded, DecodeOrder, Refused, Update
+from serve.wire import Accepted, Decoded, DecodeOrder, Order, Prompt, Refused, Update
+
+_SEEDS = 2**63
+#: Odd, so that no two choices of a request share a seed.
+_SEED_STEP = 0x9E3779B97F4A7C15
 
 
 class Interpreter:
@@ -24,17 +30,59 @@ class Interpreter:
     def __init__(self, config: ServeConfig, decoders: DeploymentHandle) -> None:
         self._config = config
         self._decoders = Caller(decoders)
-        self._placement: Placement = LocalPlacement(self._decoders)
+        self._dispatcher = Dispatcher(self._decoders, config)
+        self._admission = Admission(config.admission, config.budget_tokens)
         self._models = {name: _Served(model, config) for name, model in config.models.items()}
 
-    async def chat(self, order: ChatOrder) -> AsyncGenerator[Update, None]:
-        """``Accepted``, then ``Progress`` as tokens come, then ``Finished``; or only ``Refused``."""
+    async def answer(self, order: Order) -> AsyncGenerator[Update, None]:
+        """``Accepted``, then ``Progress`` as tokens come and ``Finished``, of each choice; or only ``Refused``."""
         served = self._models[order.model]
         try:
-            decode_order = served.decode_order(order)
+            with self._admitted(decode_orders := served.decode_orders(order)):
+                choices = [self._choice(served, order, decode_order) for decode_order in decode_orders]
+                prompt_tokens = sum(len(o.prompt_ids) for o in decode_orders[:: order.n])
+                async with aclosing(merge(choices)) as updates:
+                    accepted = False
+                    async for index, update in updates:
+                        if isinstance(update, Accepted):
+                            if not accepted:
+                                accepted = True
+                                yield Accepted(prompt_tokens)
+                        elif isinstance(update, Refused):
+                            yield update
+                            return
+                        else:
+                            yield dataclasses.replace(update, index=index) if index else update
         except RequestRefused as error:
             yield error.refused
-            return
+
+    @contextmanager
+    def _admitted(self, orders: list[DecodeOrder]) -> Iterator[None]:
+        """Hold what the orders may grow to. Raises :class:`RequestRefused`."""
+        tokens = sum(len(order.prompt_ids) + order.limits.max_tokens for order in orders)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self._admission.hold(tokens))
+            except Overloaded as error:
+                raise RequestRefused(
+                    "The service has as much to do as it takes on; try again later.",
+                    status=429,
+                    code="overloaded",
+                    retry_after_s=error.retry_after_s,
+                ) from None
+            except TooLarge as error:
+                raise RequestRefused(
+                    f"The request asks for {tokens} tokens (prompts and longest answers, of all choices), but "
+                    f"this service holds {error.most} at most; lower n or max_tokens.",
+                    param="max_tokens",
+                    code="request_too_large",
+                ) from None
+            yield
+
+    async def _choice(
+        self, served: "_Served", order: Order, decode_order: DecodeOrder
+    ) -> AsyncGenerator[Update, None]:
+        """One choice: ``Accepted``, ``Progress``, ``Finished``; or only ``Refused``."""
         session = Session(
             served.codec,
             decode_order.prompt_ids,
@@ -43,21 +91,26 @@ class Interpreter:
             stop=order.stop,
             wants_events=order.wants_events,
         )
-        async with aclosing(self._placement.decode(decode_order)) as items:
+        run = Run(self._dispatcher, decode_order, session)
+        async with aclosing(run.updates()) as updates:
             # Accepted only once a Decoder has taken the request: until then it may still be refused.
             accepted = False
-            async for item in items:
-                if not accepted and not isinstance(item, Refused):
+            async for update in updates:
+                if not accepted and not isinstance(update, Refused):
                     accepted = True
                     yield Accepted(len(decode_order.prompt_ids))
-                if isinstance(item, Decoded):
-                    if (rest := session.rest()).text or rest.events:
+                if isinstance(update, Decoded):
+                    if rest := session.rest():
                         yield rest
-                    yield session.finish(item, wants_document=order.wants_document)
-                elif isinstance(item, Refused):
-                    yield item
-                elif (progress := session.feed(item)).text or progress.events:
-                    yield progress
+                    finished = session.finish(update, wants_document=order.wants_document)
+                    finished.pasta.update(run.figures())
+                    yield finished
+                elif update:  # a refusal, or progress that shows something
+                    yield update
+
+    def counts(self) -> dict[str, int]:
+        """What placement has done since this replica started."""
+        return dict(self._dispatcher.counts)
 
     async def stats(self) -> list[dict[str, Any]]:
         """What each Decoder is doing. Raises if one does not answer."""
@@ -65,11 +118,11 @@ class Interpreter:
 
 
 class RequestRefused(Exception):
-    """A request that cannot be served; ``refused`` says why."""
+    """A request that cannot be served; ``refused`` says why, in the fields of :class:`Refused`."""
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
-        self.refused = Refused(message, param=param, code=code)
+        self.refused = Refused(message, **fields)
 
 
 class _Served:
@@ -77,9 +130,11 @@ class _Served:
 
     def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
         self.model = model
+        self._placement = config.placement
         self.codec = Codec(AutoTokenizer.from_pretrained(model.location))
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
         self.context = min(config.engine.slot_tokens, positions)
+        self.max_prompt_tokens = config.limits.max_prompt_tokens or self.context
         limits = config.limits
         self.limits = Limits(
             max_threads=limits.max_threads,
@@ -88,26 +143,64 @@ class _Served:
             max_positions=positions,
         )
 
-    def decode_order(self, order: ChatOrder) -> DecodeOrder:
-        """The request in tokens, within the model's context. Raises :class:`RequestRefused`."""
+    def decode_orders(self, order: Order) -> list[DecodeOrder]:
+        """One order for each choice, prompt by prompt. Raises :class:`RequestRefused`.
+
+        The first choice is what the seed gives alone; the others have seeds that follow from it.
+        """
         if self.model.mode == "sequential" and order.mode == "parallel":
             raise RequestRefused(
                 f"pasta.mode: the model {order.model!r} only decodes sequentially; leave it out or name another model.",
                 param="pasta.mode",
                 code="unsupported_value",
             )
+        first = [self._decode_order(order, prompt) for prompt in order.prompts]
+        return [
+            dataclasses.replace(
+                each,
+                request_id=f"{order.request_id}-{number * order.n + copy}"
+                if number or copy
+                else each.request_id,
+                seed=(order.seed + copy * _SEED_STEP) % _SEEDS if copy else order.seed,
+            )
+            for number, each in enumerate(first)
+            for copy in range(order.n)
+        ]
+
+    def _encode(self, prompt: Prompt) -> tuple[list[int], str]:
+        """The prompt's token ids, and the name of the parameter that it came in."""
+        name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
         try:
-            prompt_ids = self.codec.encode_prompt(order.messages)
+            if isinstance(prompt, str):
+                return encode_start(self.codec, prompt), name
+            if name == "prompt":
+                ids = cast("list[int]", prompt)
+                check_start(self.codec, ids)
+                return ids, name
+            return encode_messages(self.codec, cast("list[dict[str, str]]", prompt)), name
         except UserError as error:
-            raise RequestRefused(f"messages: {error}.", param="messages") from None
+            raise RequestRefused(f"{name}: {error}.", param=name) from None
+
+    def _decode_order(self, order: Order, prompt: Prompt) -> DecodeOrder:
+        """A prompt in tokens, within the model's context."""
+        prompt_ids, name = self._encode(prompt)
+        if not prompt_ids:
+            raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
+        if len(prompt_ids) > self.max_prompt_tokens:
+            raise RequestRefused(
+                f"The prompt has {len(prompt_ids)} tokens, but this service takes {self.max_prompt_tokens}; "
+                f"shorten the {name}.",
+                param=name,
+                code="context_length_exceeded",
+            )
         # One place is the engine's scratch, one the end of text, which nobody asks for but every answer has.
         room = self.context - len(prompt_ids) - 2
         if room < 1 or (order.max_tokens or 1) > room:
             asked = f" and {order.max_tokens} were asked for" if order.max_tokens else ""
             raise RequestRefused(
                 f"The prompt has {len(prompt_ids)} tokens{asked}, but this model's context holds {self.context}; "
-                "shorten the messages" + (" or lower max_tokens." if order.max_tokens else "."),
-                param="messages" if room < 1 else "max_tokens",
+                f"shorten the {name}" + (" or lower max_tokens." if order.max_tokens else "."),
+                param=name if room < 1 else "max_tokens",
                 code="context_length_exceeded",
             )
         limits = dataclasses.replace(
@@ -126,4 +219,6 @@ class _Served:
             seed=order.seed,
             stop=order.stop,
             promise_bias=order.promise_bias,
+            logprobs=order.logprobs,
+            placement=order.placement or self._placement,
         )

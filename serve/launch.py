@@ -13,7 +13,8 @@ from typing import Any
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
 from pasta.signals import deferred_interrupt, handling
-from serve.config import ROOT, ServeConfig, check_models
+from serve.addresses import is_loopback
+from serve.config import ROOT, ServeConfig, check_service
 
 IMPORT_PATH = "serve.app:build"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
@@ -56,8 +57,14 @@ def read_service_config(path: str | Path) -> ServiceConfig:
             )
     args = parse_config(application.get("args") or {}, ServeConfig, f"{path}: applications.0.args")
     http = data.get("http_options") or {}
+    host = http.get("host", "127.0.0.1")
+    if args.keys.file is None and not is_loopback(host):
+        raise UserError(
+            f"{path}: http_options.host: {host!r} is open to others; make API keys (python -m serve.keys new) and name "
+            "their file in args.keys.file, or listen on 127.0.0.1"
+        )
     return ServiceConfig(
-        host=http.get("host", "127.0.0.1"),
+        host=host,
         port=http.get("port", 8000),
         route_prefix=application.get("route_prefix", "/"),
         args=args,
@@ -96,7 +103,7 @@ def running(
     before anything is started if the configuration, a model or the port cannot be used.
     """
     progress("checking the models")
-    check_models(config.args)
+    check_service(config.args)
     port = config.port or free_port(config.host)
     check_port(config.host, port)
     interrupt = _Interrupt()

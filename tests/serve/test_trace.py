@@ -1,5 +1,6 @@
 """The trace of an answer says what its threads did, and when; Perfetto's format is kept."""
 
+import itertools
 import json
 
 import pytest
@@ -130,7 +131,7 @@ def test_the_lanes_are_counted_step_by_step():
     lanes = it.trace().lanes()
     assert max(counted) == max(lanes) == 3
     assert counted[-1] == 0
-    assert len(counted) == 2 + sum(a != b for a, b in zip(lanes, lanes[1:], strict=False))
+    assert len(counted) == 2 + sum(a != b for a, b in itertools.pairwise(lanes))
 
 
 @given(st.integers(0, 300))

@@ -1,6 +1,7 @@
 """What the Gateway says of requests that pass: for metrics and for logs."""
 
 import asyncio
+import contextlib
 import logging
 from contextlib import aclosing
 
@@ -9,13 +10,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
-from pasta.interpreter import Limits
 from serve.errors import ApiError, overloaded, unavailable
 from serve.watch import CountResponses, Watch, watched
-from serve.wire import Accepted, Finished, Progress
+from serve.wire import Accepted, Finished, Order, Progress
 from tests.serve.test_metrics import PASTA
-
-assert Limits  # the wire's types need it
 
 
 class Clock:
@@ -29,15 +27,27 @@ class Clock:
         return round(self.now, 6)
 
 
-class Order:
-    """What is read of an order."""
+def order(n=1) -> Order:
+    return Order(
+        request_id="chatcmpl-1",
+        model="pasta-atlas",
+        prompts=["Hello"],
+        n=n,
+        logprobs=None,
+        max_tokens=None,
+        temperature=0.0,
+        top_p=1.0,
+        seed=0,
+        stop=(),
+        mode=None,
+        max_threads=None,
+        promise_bias=0.0,
+        wants_events=False,
+        wants_document=False,
+    )
 
-    def __init__(self, n=1, prompts=1):
-        self.n, self.prompts = n, [[]] * prompts
-        self.model, self.request_id = "pasta-atlas", "chatcmpl-1"
 
-
-def follow(updates, caplog, order=None, error=None, leave_after=None):
+def follow(updates, caplog, n=1, error=None, leave_after=None):
     """Observations, the log's lines, and what the client got."""
     observed, got = [], []
 
@@ -48,7 +58,7 @@ def follow(updates, caplog, order=None, error=None, leave_after=None):
             raise error
 
     async def run():
-        watch = Watch("r-1", order or Order(), "parallel", key="ann", record=observed.extend, clock=Clock())
+        watch = Watch("r-1", order(n), "parallel", key="ann", record=observed.extend, clock=Clock())
         async with aclosing(watched(source(), watch)) as passing:
             async for update in passing:
                 got.append(update)
@@ -57,10 +67,8 @@ def follow(updates, caplog, order=None, error=None, leave_after=None):
 
     caplog.set_level(logging.INFO, "ray.serve")
     logging.getLogger("ray.serve").propagate = True
-    try:
+    with pytest.raises(ApiError) if error else contextlib.nullcontext():
         asyncio.run(run())
-    except ApiError as raised:
-        assert raised is error
     return observed, [record for record in caplog.records if record.name == "ray.serve"], got
 
 
@@ -96,13 +104,13 @@ def test_an_answer_is_observed_when_it_has_finished(caplog):
 def test_each_choice_is_an_answer(caplog):
     choices = [Accepted(30), Progress("a", index=1), Finished("stop", 30, 9, PASTA, index=1)]
     choices += [Progress("b"), Finished("length", 30, 9, PASTA)]
-    observed, lines, _ = follow(choices, caplog, Order(n=2))
+    observed, lines, _ = follow(choices, caplog, 2)
     assert counted(observed) == ["stop", "length"]
     assert (lines[0].finish_reason, lines[0].num_choices, lines[0].tokens) == ("stop,length", 2, 402)
 
 
 def test_a_client_that_leaves_abandons_what_had_not_finished(caplog):
-    observed, lines, _ = follow(UPDATES, caplog, Order(n=2), leave_after=3)
+    observed, lines, _ = follow(UPDATES, caplog, 2, leave_after=3)
     assert counted(observed) == ["abandoned", "abandoned"]
     assert lines[0].getMessage() == "abandoned"
 

@@ -9,17 +9,22 @@ import dataclasses
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from pasta.engine.loading import LoadedModel
-from pasta.engine.request import DoneEvent, EngineConfig, Event, Request, Result
+from pasta.engine.request import DoneEvent, EngineConfig, Event, Path, Progress, Request, Result
 from pasta.engine.runner import Runner
-from pasta.engine.sampling import ConstraintTable, choose, uniform
+from pasta.engine.sampling import ConstraintTable, Logprobs, choose, log_probabilities, uniform
 from pasta.engine.slot import Slot
 from pasta.errors import UserError
 from pasta.interpreter import Constraint, ConstraintError, Feed, Limits
+
+
+class EngineFull(UserError):
+    """A chunk of an answer elsewhere finds no free slot; it does not wait for one."""
+
 
 _NOTHING = Constraint("none", frozenset())
 
@@ -36,6 +41,7 @@ class Engine:
         self._table = ConstraintTable(self.codec.grammar, rows, loaded.model.device)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
+        self._arrivals: dict[str, list[Callable[[Slot], list[Event]]]] = {}
         self._numbers = itertools.count()
         self._next_bulk = 0
         self.num_steps = 0
@@ -49,6 +55,10 @@ class Engine:
             waiting[0] == request_id for waiting in self._waiting
         ):
             raise UserError(f"request_id: {request_id!r} is in use; expected a new one")
+        if request.snapshot is not None and self.num_free <= 0:
+            # It waits elsewhere for nothing but this: engines whose requests wait for each other's slots would
+            # wait for ever.
+            raise EngineFull("snapshot: no slot is free for a chunk")
         limits = self.fit(request)
         self._waiting.append(
             (request_id, request.replace(request_id=request_id), limits, time.perf_counter())
@@ -86,18 +96,39 @@ class Engine:
         for waiting in self._waiting:
             if waiting[0] == request_id:
                 self._waiting.remove(waiting)
+                self._arrivals.pop(request_id, None)
                 return True
         return False
 
-    def absorb(self, request_id: str, thread: int, response_ids: Sequence[int]) -> list[Event]:
-        """Take in chunk ``thread`` of a request, decoded elsewhere: its ids in storage order, ``</async>`` last.
+    def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> list[Event]:
+        """Take in chunk ``path`` of a request, decoded elsewhere: its ids in storage order, ``</async>`` last.
 
-        Raises ``UserError`` if the request is not here, ``ConstraintError`` if the ids are not one chunk or the
-        request's limits have no room left for it.
+        A request that waits for a slot takes it in when it gets one. Raises ``UserError`` if the request or
+        the chunk is not expected here, ``ConstraintError`` if the ids are not one chunk within what it was lent.
         """
+        return self._when_admitted(
+            request_id, lambda slot: slot.absorb(path, response_ids, time.perf_counter(), self.num_steps)
+        )
+
+    def adopt(self, request_id: str, path: Path, progress: Progress) -> None:
+        """Decode chunk ``path``, which was to be decoded elsewhere, here after all, from where it has come to.
+
+        Raises ``UserError`` if the request or the chunk is not expected here.
+        """
+
+        def adopt(slot: Slot) -> list[Event]:
+            slot.adopt(path, progress)
+            return []
+
+        self._when_admitted(request_id, adopt)
+
+    def _when_admitted(self, request_id: str, what: Callable[[Slot], list[Event]]) -> list[Event]:
         for slot in self._slots:
             if slot and slot.request.request_id == request_id:
-                return slot.absorb(thread, response_ids, time.perf_counter(), self.num_steps)
+                return what(slot)
+        if any(waiting[0] == request_id for waiting in self._waiting):
+            self._arrivals.setdefault(request_id, []).append(what)
+            return []
         raise UserError(f"request_id: {request_id!r} is not decoding here")
 
     @property
@@ -118,7 +149,12 @@ class Engine:
     @property
     def num_lanes(self) -> int:
         """Threads that decode a token in the next step."""
-        return sum(len(slot.interpreter.live_threads) for slot in self._slots if slot)
+        return sum(slot.num_lanes for slot in self._slots if slot)
+
+    @property
+    def num_free(self) -> int:
+        """Slots that nobody holds or waits for."""
+        return len(self._slots) - self.num_active - len(self._waiting)
 
     def generate(self, request: Request) -> Result:
         """Decode one request to its end (the engine must have no other work)."""
@@ -133,9 +169,8 @@ class Engine:
 
     def step(self) -> list[Event]:
         """One step for every request that can go on; returns what happened."""
-        self._admit()
         self.num_steps += 1
-        events: list[Event] = []
+        events = self._admit()
         if (bulk := self._pick_bulk()) is not None:
             slot = self._slots[bulk]
             assert slot is not None
@@ -151,11 +186,16 @@ class Engine:
             events += self._forward(range(min(lanes), max(lanes) + 1), lanes)
         return events
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[Event]:
+        events: list[Event] = []
         for number, slot in enumerate(self._slots):
             if slot is None and self._waiting:
-                _, request, limits, submitted = self._waiting.popleft()
-                self._slots[number] = Slot(request, limits, self.codec, submitted, time.perf_counter())
+                request_id, request, limits, submitted = self._waiting.popleft()
+                admitted = Slot(request, limits, self.codec, submitted, time.perf_counter())
+                self._slots[number] = admitted
+                for arrival in self._arrivals.pop(request_id, ()):
+                    events += arrival(admitted)
+        return events
 
     def _pick_bulk(self) -> int | None:
         """The slot whose prompt is prefilled in this step, in turn."""
@@ -175,6 +215,7 @@ class Engine:
         )
         rows = [(number, feed.thread) for number in feeds for feed in feeds[number] if feed.wants_logits]
         tokens = self._choose(rows, logits) if rows else []
+        logprobs = self._logprobs(rows, logits, tokens)
         now = time.perf_counter()
         events: list[Event] = []
         for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
@@ -182,11 +223,14 @@ class Engine:
             if slot.done:
                 continue
             try:
-                events += slot.emit(thread, token, now, self.num_steps)
+                events += slot.emit(thread, token, now, self.num_steps, logprobs.get(row))
             except ConstraintError:
                 # Another lane of the same step has used up what a limit left.
-                (token,) = self._choose([(number, thread)], logits[row : row + 1])
-                events += slot.emit(thread, token, now, self.num_steps)
+                again, own = [(number, thread)], logits[row : row + 1]
+                (token,) = self._choose(again, own)
+                events += slot.emit(
+                    thread, token, now, self.num_steps, self._logprobs(again, own, [token]).get(0)
+                )
         for number, slot in slots.items():
             if slot.done:
                 result = slot.result(now, self.num_steps)
@@ -214,6 +258,21 @@ class Engine:
                 t = slot.interpreter.threads[thread]
                 tokens[row] = slot.forced[t.path][len(t.tokens)]
         return tokens
+
+    def _logprobs(
+        self, rows: Sequence[tuple[int, int]], logits: Tensor, tokens: Sequence[int]
+    ) -> dict[int, Logprobs]:
+        """Log-probabilities by row, of the rows whose requests want them."""
+        counts: dict[int, int] = {}
+        for row, (number, _) in enumerate(rows):
+            slot = self._slots[number]
+            if slot is not None and slot.request.logprobs is not None:
+                counts[row] = slot.request.logprobs
+        if not counts:
+            return {}
+        wanted = list(counts)
+        found = log_probabilities(logits[wanted], [tokens[row] for row in wanted], list(counts.values()))
+        return dict(zip(wanted, found, strict=True))
 
     def _free(self, number: int) -> None:
         self._slots[number] = None

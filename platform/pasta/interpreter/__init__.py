@@ -1,6 +1,7 @@
 """The PASTA interpreter, sans-I/O: threads, segments, positions, constraints, critical path."""
 
 from pasta.interpreter.interpreter import Interpreter
+from pasta.interpreter.lending import MARGIN_TOKENS, lend, set_aside, take_back
 from pasta.interpreter.limits import Constraint, ConstraintError, Limits
 from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
 from pasta.interpreter.reading import ReadingOrder
@@ -10,6 +11,7 @@ from pasta.interpreter.trace import ThreadTrace, Trace
 
 __all__ = [
     "IGNORE",
+    "MARGIN_TOKENS",
     "Action",
     "Constraint",
     "ConstraintError",
@@ -29,5 +31,8 @@ __all__ = [
     "TokenKind",
     "Trace",
     "Wait",
+    "lend",
     "linearise",
+    "set_aside",
+    "take_back",
 ]
