@@ -167,8 +167,7 @@ class ServeBenchmark:
         return [*prompts], [*independent]
 
     def _open(self, name: str, url: str | None) -> RecordFile:
-        kept = {"out", "fresh", "parts"}
-        settings = {key: value for key, value in dataclasses.asdict(self.settings).items() if key not in kept}
+        settings = {key: getattr(self.settings, key) for key in ("max_tokens", *PLAN[name].settings)}
         machine = describe_machine(torch.device("cpu"))
         identity = {
             "code": code_fingerprint(ROOT / "serve"),

@@ -53,8 +53,8 @@ class Watch:
         """An update passes to the client."""
         if isinstance(update, Accepted):
             self._accepted = True
-        elif isinstance(update, Progress) and update.text:
-            self._first.setdefault(update.index, self._clock() - self._begun)
+        elif isinstance(update, Progress) and update.text and update.index not in self._first:
+            self._first[update.index] = self._clock() - self._begun
         elif isinstance(update, Finished):
             self._finished[update.index] = update
             self._answered(update.index, update.finish_reason, update)

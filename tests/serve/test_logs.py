@@ -4,7 +4,7 @@ import json
 import logging
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray._common.formatters import JSONFormatter
 
@@ -60,6 +60,7 @@ def test_there_is_no_field_for_what_must_not_be_logged():
         write(prompt="a secret")
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_text_from_outside_stays_short_and_on_its_line(text):
     handler, logger = Lines(), logging.getLogger("test.logs.text")

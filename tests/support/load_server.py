@@ -28,6 +28,7 @@ class LoadServer:
         self.requests: list[dict[str, Any]] = []
         self.active = self.most_active = self.abandoned = 0
         self.room = 1000
+        self.broken = False
         self.first_s = self.between_s = self.stopping_s = 0.0
         self.decoders: list[subprocess.Popen[bytes]] = []
         self.pieces = list(PIECES)
@@ -50,7 +51,7 @@ class LoadServer:
         self.requests.append(body)
         self.headers.append(dict(request.headers))
         said = body["messages"][-1]["content"]
-        if said == "fail":
+        if said == "fail" or (self.broken and body.get("max_tokens") == 16):
             return JSONResponse({"error": {"message": "no such thing"}}, status_code=500)
         if said == "garbage":
             return Response("<html>", status_code=200)

@@ -106,7 +106,9 @@ def test_what_a_client_left_is_watched_until_nothing_is_busy(server, tmp_path):
     server.between_s, server.stopping_s = 0.005, 0.3
     begun = time.perf_counter()
     record = measure(server, parts.disconnect, "0", tmp_path)
-    assert 0.2 <= record["busy_s"] <= record["idle_s"] <= time.perf_counter() - begun
+    # What the server still does after its client has gone is counted, however fast it is asked.
+    assert 0.3 <= record["idle_s"] <= time.perf_counter() - begun
+    assert 0 <= record["busy_s"] <= record["idle_s"]
     assert server.abandoned == 1
 
 

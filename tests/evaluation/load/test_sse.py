@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.evaluation.load.sse import EventReader
@@ -14,6 +14,7 @@ STREAM = (
 EVENTS = ['{"a": "é\u2028\x85 b"}', "two\n lines", "[DONE]"]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_events_do_not_depend_on_how_the_stream_is_cut(places):
     cuts = [0, *sorted(places), len(STREAM)]

@@ -44,7 +44,8 @@ class Ask:
 class Answer:
     """What came of a request. Times in seconds since it was sent: the first text, and the end.
 
-    ``pasta`` is the service's own account of the answer; ``error`` says what went wrong.
+    ``pasta`` is the service's own account of the answer; ``error`` says what went wrong. ``left_at`` is when the client
+    began to go away, by ``perf_counter``.
     """
 
     ending: Ending
@@ -55,6 +56,7 @@ class Answer:
     status: int = 0
     retry_after_s: float | None = None
     error: str = ""
+    left_at: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -132,7 +134,7 @@ async def _follow(answer: Answer, ask: Ask, response: httpx.Response, begun: flo
                 finished = True
                 answer.pasta = chunk.get("pasta", {})
             if pieces == ask.leave_after:
-                answer.ending = "left"
+                answer.ending, answer.left_at = "left", perf_counter()
                 return
     answer.error = "the stream broke off"
 

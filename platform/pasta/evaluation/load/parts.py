@@ -192,16 +192,15 @@ async def disconnect(bench: Bench, key: str) -> Record:
     pasta = {"placement": "spread"} if num_decoders > 1 else {}
     ask = replace(bench.asks("parallel", [bench.independent[int(key)]], **pasta)[0], leave_after=LEAVE_AFTER)
     answer = await bench.service.send(ask)
-    left = perf_counter()
     if answer.ending != "left":
         raise UserError(
             f"disconnect: the answer ended before its client left ({answer.ending}) {answer.error}"
         )
     busy_s = 0.0
     while True:
-        asked = perf_counter() - left
+        asked = perf_counter() - answer.left_at
         decoders = await bench.service.decoders()
-        now = perf_counter() - left
+        now = perf_counter() - answer.left_at
         if decoders and not busy(decoders):
             return {"busy_s": busy_s, "idle_s": now}
         busy_s = asked

@@ -15,7 +15,8 @@ Layout = Literal["as configured", "one decoder", "small budget"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part. ``keys`` name its records, each of which is measured by itself.
+    """One part. ``keys`` name its records, each of which is measured by itself: more of them are added to those that
+    there are. ``settings`` are those that a record depends on.
 
     ``own_service``: it changes the service's configuration or kills its processes.
     """
@@ -24,6 +25,7 @@ class Part:
     keys: Callable[[LoadSettings], list[str]]
     measure: Callable[[Bench, str], Awaitable[Record]]
     report: Callable[[Sequence[Record]], report.Report]
+    settings: tuple[str, ...] = ()
     own_service: bool = False
 
 
@@ -39,16 +41,25 @@ def _once(_: LoadSettings) -> list[str]:
     return ["0"]
 
 
-#: In the order in which they are measured.
+_SOAK_SETTINGS = ("soak", "soak_clients", "soak_seed", "kill_every_s", "timeout_s")
+
+#: In the order in which they are measured. All depend on the longest answer.
 PLAN: dict[str, Part] = {
-    "latency": Part("as configured", parts.latency_keys, parts.latency, report.latency_report),
+    "latency": Part("as configured", parts.latency_keys, parts.latency, report.latency_report, ("prompts",)),
     "spread": Part("as configured", _pairs, parts.spread, report.spread_report),
     "disconnect": Part("as configured", _pairs, parts.disconnect, report.disconnect_report),
     "kill": Part("as configured", _rounds, parts.killed, report.kill_report, own_service=True),
-    SOAK: Part("as configured", _once, soak.soak, report.soak_report),
+    SOAK: Part("as configured", _once, soak.soak, report.soak_report, _SOAK_SETTINGS),
     "throughput": Part(
-        "one decoder", parts.throughput_keys, parts.throughput, report.throughput_report, own_service=True
+        "one decoder",
+        parts.throughput_keys,
+        parts.throughput,
+        report.throughput_report,
+        ("prompts",),
+        own_service=True,
     ),
     "speedup": Part("one decoder", _pairs, parts.speedup, report.speedup_report),
-    "refuse": Part("small budget", _once, parts.refuse, report.refuse_report, own_service=True),
+    "refuse": Part(
+        "small budget", _once, parts.refuse, report.refuse_report, ("refusals",), own_service=True
+    ),
 }
