@@ -44,7 +44,7 @@ from pasta.evaluation.prompts import ATLAS, read_prompts
 from pasta.evaluation.records import RecordFile
 from pasta.evaluation.sampling import PromptsSection
 from pasta.interpreter import Limits
-from serve.config import ROOT, ServeConfig
+from serve.config import ROOT, KeySettings, ServeConfig
 from serve.launch import ServiceConfig, read_service_config, running
 
 CONFIG = ROOT / "configs" / "serve" / "local.yaml"
@@ -119,15 +119,7 @@ class ServeBenchmark:
             yield found
 
     def _args(self, layout: Layout) -> ServeConfig:
-        """The configuration with what a layout needs; without keys: only this process asks."""
-        args = self._config.args.model_dump()
-        args.pop("keys", None)
-        if layout == "one decoder":
-            args["decoder"]["num_replicas"] = 1
-        if layout == "small budget":
-            # Twice an answer's length: one answer with its prompt fits into either kind's part, two do not.
-            args["admission"] = {**args.get("admission", {}), "budget_tokens": 2 * self.settings.max_tokens}
-        return ServeConfig.model_validate(args)
+        return laid_out(self._config.args, layout, self.settings.max_tokens)
 
     def _load_bare(self) -> Bare:
         args = self._config.args
@@ -184,6 +176,17 @@ class ServeBenchmark:
 
     def _missing(self, name: str) -> list[str]:
         return [key for key in PLAN[name].keys(self.settings) if key not in self._files[name]]
+
+
+def laid_out(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConfig:
+    """The configuration with what a layout needs, and without API keys: only this process asks."""
+    changes: dict[str, Any] = {"keys": KeySettings()}
+    if layout == "one decoder":
+        changes["decoder"] = args.decoder.model_copy(update={"num_replicas": 1})
+    if layout == "small budget":
+        # Twice an answer's length: one answer with its prompt fits into either kind's part, two do not.
+        changes["admission"] = args.admission.model_copy(update={"budget_tokens": 2 * max_tokens})
+    return args.model_copy(update=changes)
 
 
 async def _check_models(http: httpx.AsyncClient, url: str, ways: Any) -> None:

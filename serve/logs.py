@@ -1,9 +1,9 @@
 """Structured logs: one JSON object a line, each with the request that it is about. Ray Serve writes them (its
 ``LoggingConfig(encoding="JSON")``), with time, level, deployment and replica; what is here are the fields.
 
-A request has one id: the client's, if it sends one in ``X-Request-Id``, or else Ray Serve's, which its proxy puts
-there before the Gateway sees the request, and into the response behind it. It travels in every order (to
-the Interpreter, to each Decoder), so that all lines about a request can be found in every actor's file.
+A request has one id: the client's, if it sends one in ``X-Request-Id``, or else Ray Serve's, whose proxy puts one
+there before the Gateway sees the request, and the id into the response. It travels in every order (to the
+Interpreter, to each Decoder), so that all lines about a request can be found in every actor's file.
 
 What is logged is a closed list of fields. There is no field for a prompt, an answer or a key, and text from outside is
 kept short and on its line.
@@ -11,6 +11,7 @@ kept short and on its line.
 
 import logging
 import re
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,8 +53,10 @@ FIELDS = frozenset(
 
 
 def request_id(headers: Mapping[str, str]) -> str:
-    """The id of the request with these headers. Raises ``ApiError`` 400 if it is none."""
-    given = headers.get(HEADER, "")
+    """The id of the request with these headers, a new one if it has none. Raises ``ApiError`` 400 if it is no id."""
+    given = headers.get(HEADER)
+    if given is None:
+        return str(uuid.uuid4())
     if not _ID.fullmatch(given):
         raise ApiError(
             "X-Request-Id: expected 1 to 128 letters, digits, '.', '_', ':' or '-', or none at all.",

@@ -7,9 +7,10 @@ end; never a key, a prompt or a request. Ray Serve adds application, deployment 
 Facts go in (``Answered``), observations come out, and ``Metrics`` hands them to Ray.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -28,6 +29,8 @@ _THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _PARALLELISM = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 _OF = ("model", "mode")
+#: Ray hands on what it was told every few seconds, and forgets gauges that it was not told again.
+REPORT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,7 @@ def of_answer(answered: Answered) -> list[Observation]:
 
 
 def of_engine(model: str, *, running: int, waiting: int, lanes: int, slots: int) -> list[Observation]:
-    """The gauges of an engine. Ray forgets gauges that are not set again within seconds: set them regularly."""
+    """The gauges of an engine."""
     values = {
         "pasta_num_requests_running": running,
         "pasta_num_requests_waiting": waiting,
@@ -212,6 +215,59 @@ def of_response(endpoint: str, status: int) -> Observation:
     return Observation("pasta_http_responses", 1, {"endpoint": endpoint, "status": str(status)})
 
 
+class Engine(Protocol):
+    """What is told of an engine (pasta.engine.Engine)."""
+
+    num_steps: int
+
+    @property
+    def num_active(self) -> int:
+        """Requests that hold a slot."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for one."""
+
+    @property
+    def num_lanes(self) -> int:
+        """Threads that decode."""
+
+
+class Reporter:
+    """Reads gauges regularly. One for an actor's whole life."""
+
+    def __init__(self, record: Callable[[Iterable[Observation]], None]) -> None:
+        self._record = record
+        self._steps: dict[str, int] = {}
+
+    async def engines(self, engines: Mapping[str, Engine], slots: int, every_s: float = REPORT_S) -> NoReturn:
+        """Report a Decoder's engines by model, each of so many slots, until cancelled."""
+        while True:
+            for model, engine in engines.items():
+                self._record(self._of_engine(model, engine, slots))
+            await asyncio.sleep(every_s)
+
+    async def admission(self, held: Mapping[str, int], budget: int, every_s: float = REPORT_S) -> NoReturn:
+        """Report what is held of the budget, until cancelled."""
+        while True:
+            self._record(of_admission(held, budget))
+            await asyncio.sleep(every_s)
+
+    def _of_engine(self, model: str, engine: Engine, slots: int) -> list[Observation]:
+        found = of_engine(
+            model,
+            running=engine.num_active,
+            waiting=engine.num_waiting,
+            lanes=engine.num_lanes,
+            slots=slots,
+        )
+        before, now = self._steps.get(model, 0), engine.num_steps
+        self._steps[model] = now
+        if now > before:
+            found.append(Observation("pasta_engine_steps", now - before, {"model": model}))
+        return found
+
+
 class Metrics:
     """Some metrics of one actor. Made where they are recorded: Ray Serve adds who that is."""
 
@@ -228,6 +284,10 @@ class Metrics:
             else:
                 made = ray.Histogram(metric.name, metric.help, [*metric.buckets], metric.labels)
                 self._metrics[metric.name] = made.observe
+
+    def count(self, name: str) -> None:
+        """One more of a counter without labels."""
+        self.record([Observation(name, 1, {})])
 
     def record(self, observations: Iterable[Observation]) -> None:
         """Hand them to Ray."""

@@ -9,7 +9,10 @@ import yaml
 
 from jobs import benchmark, benchmark_serve
 from pasta.errors import UserError
-from tests.support.load_server import load_server
+from serve.admission import Admission, Overloaded
+from serve.config import KeySettings
+from serve.launch import read_service_config
+from tests.support.load_server import load_server, sleeper
 from tests.support.service import save_tiny_model, service_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,6 +148,34 @@ def test_a_service_without_the_configuration_s_models_is_a_clear_mistake(server,
         benchmark.main(
             ["serve", "--out", str(tmp_path / "serve.json"), "--url", server.url, "--only", "latency"]
         )
+
+
+def test_a_layout_changes_what_it_is_about_and_nobody_else_needs_a_key(config):
+    args = read_service_config(config).args.model_copy(update={"keys": KeySettings(file="keys.yaml")})
+    configured, one, small = (
+        benchmark_serve.laid_out(args, layout, 100)
+        for layout in ("as configured", "one decoder", "small budget")
+    )
+    assert configured == args.model_copy(update={"keys": KeySettings()})
+    assert one.decoder.num_replicas == 1
+    assert one.model_copy(update={"decoder": args.decoder}) == configured
+    assert small.budget_tokens == 200
+    # One answer of 100 tokens to a prompt of 40 finds room, the next one does not.
+    admission = Admission(small.admission, small.budget_tokens)
+    with admission.hold(141), pytest.raises(Overloaded), admission.hold(141):
+        pass
+
+
+def test_memory_is_told_of_every_process_that_was_started():
+    process = sleeper()
+    try:
+        found = benchmark_serve.memory()
+        (name,) = [name for name in found if name.endswith(f" {process.pid}")]
+        assert name.startswith("python")
+        assert found[name] > 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.e2e

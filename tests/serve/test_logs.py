@@ -80,6 +80,10 @@ def test_a_client_s_id_is_kept(given_id):
     assert request_id({"x-request-id": given_id}) == given_id
 
 
+def test_a_request_without_an_id_gets_one_of_its_own():
+    assert request_id({}) != request_id({})
+
+
 @pytest.mark.parametrize("given_id", ["", "a b", "a\nb", "é", "a" * 129, "<script>", "\x1b[31m", '"'])
 def test_an_id_that_is_none_is_refused_by_name(given_id):
     with pytest.raises(ApiError) as refused:

@@ -1,5 +1,6 @@
 """What Prometheus is told of an answer, and the Grafana board that asks for it."""
 
+import asyncio
 import itertools
 import json
 import re
@@ -103,6 +104,49 @@ def test_a_metric_s_name_says_its_unit_and_its_buckets_grow(metric):
 def test_ray_takes_every_metric():
     made = metrics.Metrics(METRICS.values())
     made.record(every_observation())
+
+
+class BusyEngine:
+    """Goes on by ten steps whenever it is looked at."""
+
+    num_active, num_waiting, num_lanes = 3, 2, 9
+
+    def __init__(self):
+        self.steps = 0
+
+    @property
+    def num_steps(self):
+        self.steps += 10
+        return self.steps
+
+
+def reported(times, report):
+    """What a reporter records until it was done so often."""
+    found, batches = [], []
+
+    def record(observations):
+        found.extend(observations)
+        batches.append(None)
+        if len(batches) == times:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(report(metrics.Reporter(record)))
+    return found
+
+
+def test_engines_are_reported_again_and_again_and_their_steps_once():
+    engines = {"a": BusyEngine()}
+    found = reported(3, lambda reporter: reporter.engines(engines, 8, every_s=0))
+    assert [o.value for o in found if o.name == "pasta_active_lanes"] == [9, 9, 9]
+    assert [o.value for o in found if o.name == "pasta_engine_steps"] == [10, 10, 10]
+
+
+def test_the_budget_is_reported_as_it_changes():
+    held = {"short": 1, "long": 0}
+    found = reported(2, lambda reporter: reporter.admission(held, 100, every_s=0))
+    assert {o.labels.get("length") for o in found} == {"short", "long", None}
+    assert [o.value for o in found if o.name == "pasta_admission_budget_tokens"] == [100, 100]
 
 
 # -- the board -------------------------------------------------------------------------------------------
