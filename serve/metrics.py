@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 Kind = Literal["counter", "gauge", "histogram"]
+#: Of requests, as admission tells them apart.
+Length = Literal["short", "long"]
 
 # Buckets, in seconds and in tokens: those of vLLM's metrics of the same names where it has them.
 _FIRST_TOKEN_S = (
@@ -202,7 +204,7 @@ def of_engine(model: str, *, running: int, waiting: int, lanes: int, slots: int)
     return [Observation(name, value, {"model": model}) for name, value in values.items()]
 
 
-def of_admission(held: Mapping[str, int], budget: int) -> list[Observation]:
+def of_admission(held: Mapping[Length, int], budget: int) -> list[Observation]:
     """The gauges of the budget: tokens held by short and by long requests."""
     admitted = [
         Observation("pasta_admitted_tokens", tokens, {"length": kind}) for kind, tokens in held.items()
@@ -247,7 +249,7 @@ class Reporter:
                 self._record(self._of_engine(model, engine, slots))
             await asyncio.sleep(every_s)
 
-    async def admission(self, held: Mapping[str, int], budget: int, every_s: float = REPORT_S) -> NoReturn:
+    async def admission(self, held: Mapping[Length, int], budget: int, every_s: float = REPORT_S) -> NoReturn:
         """Report what is held of the budget, until cancelled."""
         while True:
             self._record(of_admission(held, budget))
