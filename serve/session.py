@@ -149,10 +149,6 @@ class Session:
         """A finished chunk's tokens in storage order."""
         return self._mirror.response_ids(self._threads[path])
 
-    def is_finished(self, path: Path) -> bool:
-        """Whether a chunk and all chunks inside it have ended."""
-        return self._mirror.threads[self._threads[path]].mode == Mode.DONE
-
     def running(self) -> list[Path]:
         """The threads that decode now."""
         return [self._mirror.threads[thread].path for thread in self._mirror.live_threads]
