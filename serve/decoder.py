@@ -81,7 +81,7 @@ class Decoder:
                     for chunk in lent:
                         yield chunk
                     if done is not None and done.result is not None:
-                        yield self._decoded(done.result)
+                        yield self._decoded(done.result, self._costs[order.model].step_s)
         except EngineFull as error:
             decoding = False
             yield Refused(str(error), status=503)
@@ -153,9 +153,10 @@ class Decoder:
             request_id=order.request_id,
         )
 
-    def _decoded(self, result: Result) -> Decoded:
+    def _decoded(self, result: Result, step_s: float) -> Decoded:
         self._num_finished += 1
-        return Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
+        times = result.queue_s, result.ttft_s, result.total_s
+        return Decoded(result.finish_reason, result.steps, *times, step_s)
 
     def _cancel(self, engine: AsyncEngine, request_id: str) -> None:
         """Free a request's slot, also where its stream was left before the engine had answered."""

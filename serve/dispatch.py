@@ -314,9 +314,9 @@ class Run:
         self._dispatcher.count(what)
 
     def _decoded(self, home: Decoded) -> Decoded:
-        """The home's own figures, unless the response has had several homes."""
+        """The home's own figures, unless the response has had several homes: then times are the Interpreter's."""
         if not self._figures["redispatches"]:
             return home
         return dataclasses.replace(
-            home, ttft_s=self._first_token_s or 0.0, total_s=perf_counter() - self._begun
+            home, queue_s=0.0, ttft_s=self._first_token_s or 0.0, total_s=perf_counter() - self._begun
         )

@@ -73,7 +73,7 @@ class Replicas:
 def costs(monkeypatch):
     """Where a chunk goes must not depend on how fast this machine is today."""
     monkeypatch.setattr(
-        "serve.decoder._costs", lambda *_: LaneCosts(knee=1, lane_s=1.0, prefill_s=1e-6)
+        "serve.decoder._costs", lambda *_: LaneCosts(step_s=0.01, knee=1, lane_s=1.0, prefill_s=1e-6)
     )
 
 
