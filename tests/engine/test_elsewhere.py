@@ -206,6 +206,26 @@ def test_an_answer_goes_on_on_another_engine_while_its_chunks_are_still_elsewher
     assert finish(second, request_id).response_ids == expected.response_ids
 
 
+def test_answers_go_on_around_one_that_waits_for_its_chunks():
+    """The waiting one has more segments than those that decode, and its slot lies between theirs."""
+    plain = ask(parallel=False, limits=replace(LIMITS, max_tokens=250))
+    alone = engine().generate(plain).response_ids
+    home, forks = engine(num_slots=3), []
+    around = [home.submit(plain.replace(request_id="before"))]
+    waits = home.submit(ask(place_locally=away, limits=replace(LIMITS, max_positions=150)))
+    around.append(home.submit(plain.replace(request_id="after")))
+    results = {}
+    while home.has_work:
+        for event in home.step():
+            forks += [event] if isinstance(event, ForkEvent) else []
+            if isinstance(event, DoneEvent):
+                results[event.request_id] = event.result.response_ids
+    assert forks
+    assert len(alone) > 150, "they go on after it has begun to wait"
+    assert results == dict.fromkeys(around, alone)
+    assert home.cancel(waits)
+
+
 def test_a_chunk_does_not_wait_for_a_slot():
     home, other, forks = engine(), engine(num_slots=1), []
     request_id = home.submit(ask(place_locally=away))
