@@ -62,8 +62,8 @@ class AdmissionSettings(_Strict):
     """How much is taken on at once, in tokens: prompts and the longest answers asked for.
 
     ``budget_tokens`` is by default twice what all caches hold. Requests of at most ``short_tokens`` are short,
-    and neither kind may hold more than ``most_of_one_kind`` of the budget. Beyond it the answer is 429, with
-    ``retry_after_s`` in its Retry-After.
+    and neither kind may hold more than ``most_of_one_kind`` of the budget. Beyond it the answer is 429; its
+    Retry-After says when there will be room at the pace of late, ``retry_after_s`` at least.
     """
 
     budget_tokens: PositiveInt | None = None

@@ -3,8 +3,8 @@
 import asyncio
 import dataclasses
 import os
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -25,6 +25,7 @@ from pasta.engine import (
     Result,
     SamplingParams,
     TokenEvent,
+    UnknownRequest,
     load_model,
     measure_costs,
 )
@@ -80,7 +81,7 @@ class Decoder:
                     for chunk in lent:
                         yield chunk
                     if done is not None and done.result is not None:
-                        yield self._decoded(done.result)
+                        yield self._decoded(done.result, self._costs[order.model].step_s)
         except EngineFull as error:
             decoding = False
             yield Refused(str(error), status=503)
@@ -96,7 +97,8 @@ class Decoder:
 
     async def absorb(self, model: str, request_id: str, path: Path, response_ids: list[int]) -> None:
         """Take in a chunk of a response that decodes here, decoded elsewhere."""
-        await self._engines[model].absorb(request_id, path, response_ids)
+        with _told():
+            await self._engines[model].absorb(request_id, path, response_ids)
 
     async def adopt(
         self,
@@ -107,7 +109,8 @@ class Decoder:
         lent: dict[Path, Limits],
     ) -> None:
         """Decode a chunk of a response that decodes here, here after all: on from ``tokens``."""
-        await self._engines[model].adopt(request_id, path, Progress(tokens, lent))
+        with _told():
+            await self._engines[model].adopt(request_id, path, Progress(tokens, lent))
 
     async def cancel(self, model: str, request_id: str) -> None:
         """Stop what a client or its Interpreter has left."""
@@ -144,14 +147,16 @@ class Decoder:
             limits=order.limits,
             parallel=order.parallel,
             place_locally=None if order.placement == "local" else stays,
+            lent=order.snapshot is not None,
             progress=Progress(order.tokens, order.lent),
             logprobs=order.logprobs,
             request_id=order.request_id,
         )
 
-    def _decoded(self, result: Result) -> Decoded:
+    def _decoded(self, result: Result, step_s: float) -> Decoded:
         self._num_finished += 1
-        return Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
+        times = result.queue_s, result.ttft_s, result.total_s
+        return Decoded(result.finish_reason, result.steps, *times, step_s)
 
     def _cancel(self, engine: AsyncEngine, request_id: str) -> None:
         """Free a request's slot, also where its stream was left before the engine had answered."""
@@ -181,6 +186,17 @@ class Decoder:
         """Serve restarts a replica whose engine has stopped."""
         if self._stopped is not None:
             raise RuntimeError(self._stopped)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Around what a response is told: if it does not decode here any longer, its own stream says what became of it."""
+    try:
+        yield
+    except UnknownRequest:
+        pass
+    except EngineStopped as error:
+        raise ReplicaLost(str(error)) from error
 
 
 def _split(batch: list[Event], submitted: float) -> tuple[list[TokenItem], list[Lent], DoneEvent | None]:

@@ -20,7 +20,7 @@ from typing import Any
 from ray.exceptions import RayActorError
 from ray.serve import metrics
 
-from pasta.interpreter import MARGIN_TOKENS, Limits
+from pasta.interpreter import Limits
 from serve.config import ServeConfig
 from serve.placement import POLICIES, PrefixTable, choose_home
 from serve.routing import ReplicaLost, members
@@ -115,7 +115,6 @@ class Part:
     replica: str
     order: DecodeOrder
     offset: float
-    num_tokens: int = 1  # <async>, which no Decoder reports
     started: asyncio.Event = field(default_factory=asyncio.Event)
     reader: asyncio.Task[Any] | None = None
 
@@ -163,13 +162,13 @@ class Run:
                 elif isinstance(item, Refused) and part.path == ():
                     yield item
                     return
-                elif isinstance(item, Refused):
-                    self._hand_back(part)
                 elif isinstance(item, Decoded) and part.path == ():
                     yield self._decoded(item)
                     return
-                elif isinstance(item, Decoded):
+                elif isinstance(item, Decoded) and item.finish_reason != "short":
                     self._bring_back(part)
+                elif isinstance(item, Decoded | Refused):
+                    self._hand_back(part)
                 else:
                     if self._session.ended:
                         yield self._decoded(Decoded(self._session.finish_reason, 0, 0.0, 0.0, 0.0))
@@ -213,6 +212,7 @@ class Run:
         """End a part, wherever it stands."""
         if self.parts.get(part.path) is part:
             del self.parts[part.path]
+        part.started.set()  # whoever waits to tell it something need not any longer
         if part.reader is not None and not part.reader.done():
             part.reader.cancel()
             # Leaving the stream does not always reach the other side by itself.
@@ -245,18 +245,8 @@ class Run:
     def _feed(self, part: Part, items: list[TokenItem]) -> Progress:
         if items and self._first_token_s is None:
             self._first_token_s = perf_counter() - self._begun
-        if part.path:
-            # Nearer to the end of what it was lent, a chunk would not say what it says at home.
-            items = items[: max(0, part.order.limits.max_tokens - MARGIN_TOKENS - part.num_tokens)]
         timed: list[TokenItem] = [(item[0], item[1], item[2] + part.offset, *item[3:]) for item in items]
-        progress = self._session.feed(timed)
-        part.num_tokens += len(items)
-        if part.path and part.num_tokens >= part.order.limits.max_tokens - MARGIN_TOKENS:
-            if self._session.is_finished(part.path):
-                self._bring_back(part)
-            else:
-                self._hand_back(part)
-        return progress
+        return self._session.feed(timed)
 
     def _place(self, part: Part, lent: Lent) -> None:
         """A chunk has left its part: find it a place."""
@@ -295,6 +285,8 @@ class Run:
     def _to_owner(self, owner: Part, method: str, *args: Any) -> None:
         async def send() -> None:
             await owner.started.wait()
+            if self.parts.get(owner.path) is not owner:
+                return  # what goes on in its place has this already
             try:
                 arguments = (self._order.model, owner.order.request_id, *args)
                 await self._dispatcher.decoders.call(method, *arguments, replica=owner.replica)
@@ -322,9 +314,9 @@ class Run:
         self._dispatcher.count(what)
 
     def _decoded(self, home: Decoded) -> Decoded:
-        """The home's own figures, unless the response has had several homes."""
+        """The home's own figures, unless the response has had several homes: then times are the Interpreter's."""
         if not self._figures["redispatches"]:
             return home
         return dataclasses.replace(
-            home, ttft_s=self._first_token_s or 0.0, total_s=perf_counter() - self._begun
+            home, queue_s=0.0, ttft_s=self._first_token_s or 0.0, total_s=perf_counter() - self._begun
         )

@@ -47,9 +47,10 @@ def unknown_model(name: str, known: list[str]) -> ApiError:
     )
 
 
-def unavailable(message: str) -> ApiError:
+def unavailable(message: str, retry_after_s: int | None = None) -> ApiError:
     """503: the same request may succeed when it is sent again."""
-    return ApiError(message, status=503, code="service_unavailable", kind="server_error")
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return ApiError(message, status=503, code="service_unavailable", kind="server_error", headers=headers)
 
 
 def overloaded(

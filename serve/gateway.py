@@ -18,6 +18,7 @@ import pasta
 from serve import answers, page, schemas
 from serve.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
 from serve.config import ServeConfig
+from serve.drain import Drain
 from serve.errors import ApiError, unavailable, unknown_model
 from serve.guard import Caller as Asker
 from serve.guard import Guard
@@ -59,14 +60,20 @@ class Gateway:
         self._config = config
         self._interpreter = Caller(interpreter)
         self._guard = Guard(config.keys)
+        self._drain = Drain()
         self._started = int(time.time())
 
     @app.get("/health", summary="Whether the service is alive", responses=schemas.HEALTH)
     async def health(self) -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/ready", summary="Whether every decoder answers, and what it is doing", responses=schemas.READY)
+    @app.get(
+        "/ready",
+        summary="Whether requests are taken and every decoder answers, and what it is doing",
+        responses=schemas.READY,
+    )
     async def ready(self) -> JSONResponse:
+        self._drain.check()
         try:
             decoders = await self._interpreter.call("stats")
         except (RayError, RayServeException, TimeoutError) as error:
@@ -148,10 +155,14 @@ class Gateway:
 
     async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> AsyncGenerator[Update, None]:
         items = self._interpreter.stream("answer", order)
-        with self._guard.running(asker):
+        with self._drain.request(), self._guard.running(asker):
             async with aclosing(answers.checked(items, timeout_s)) as updates:
                 async for update in updates:
                     yield update
+
+    async def drain(self) -> None:
+        """Take no new requests and wait for the open ones (serve/launch.py asks for it on SIGTERM)."""
+        await self._drain.drain()
 
     # -- what every request goes through ---------------------------------------------------------------
 
@@ -159,6 +170,7 @@ class Gateway:
         return self._guard.caller(request.headers, request.client.host if request.client else None)
 
     def _counted(self, request: Request) -> Asker:
+        self._drain.check()
         asker = self._asker(request)
         self._guard.count(asker)
         return asker

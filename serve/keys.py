@@ -10,7 +10,6 @@ import argparse
 import hashlib
 import hmac
 import logging
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from pasta.config import parse_config, read_yaml
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from pasta.files import write_whole
 
 logger = logging.getLogger("ray.serve")
 _PREFIX = "sk-pasta-"
@@ -54,10 +54,7 @@ def new_key(path: Path, name: str, **limits: int | None) -> str:
     key = _PREFIX + secrets.token_urlsafe(32)
     entry = {"sha256": _digest(key), **{limit: value for limit, value in limits.items() if value is not None}}
     text = path.read_text(encoding="utf-8").rstrip() + "\n" if path.exists() else ""
-    whole = path.with_name(f".{path.name}.{os.getpid()}")
-    whole.touch(mode=0o600)
-    whole.write_text(text + yaml.safe_dump({name: entry}, sort_keys=False), encoding="utf-8")
-    whole.replace(path)
+    write_whole(path, text + yaml.safe_dump({name: entry}, sort_keys=False), private=True)
     return key
 
 

@@ -99,6 +99,7 @@ def running(
 ) -> Iterator[str]:
     """Serve in a Ray of its own and yield the service's address; on leaving, end every process it started.
 
+    SIGTERM lets open requests finish first, for ``drain_timeout_s`` at most; Ctrl-C, or a second SIGTERM, does not.
     ``config.port`` 0 takes a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises ``UserError``
     before anything is started if the configuration, a model or the port cannot be used.
     """
@@ -112,9 +113,13 @@ def running(
             _start_ray(config, quiet=quiet, progress=progress)
             interrupt.check()
             with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
-                _deploy(config, port, quiet=quiet, progress=progress)
+                gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 interrupt.check()
-                yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+                try:
+                    yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+                except _Terminated:
+                    _drain(gateway, config.args.drain_timeout_s, progress=progress)
+                    raise
         finally:
             _stop()
 
@@ -148,7 +153,8 @@ def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], 
             progress("Ray was too slow to start; trying once more")
 
 
-def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> None:
+def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> Any:
+    """Start the application; returns the Gateway's handle."""
     from ray import serve
 
     from serve.app import build
@@ -159,7 +165,15 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
         f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
     )
     serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": port})
-    serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+    return serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+
+
+def _drain(gateway: Any, timeout_s: float, *, progress: Callable[[str], None]) -> None:
+    """Finish the open requests and refuse new ones. A second SIGTERM, or Ctrl-C, ends it at once."""
+    progress(f"finishing open requests, for {timeout_s:.0f} s at most")
+    # Whatever goes wrong now, the service ends.
+    with contextlib.suppress(Exception):
+        gateway.broadcast("drain").results(timeout_s=timeout_s)
 
 
 def _stop() -> None:
@@ -187,5 +201,9 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
+class _Terminated(SystemExit):
+    """SIGTERM: end, but finish what has begun."""
+
+
 def _raise_exit(number: int, _: Any) -> None:
-    raise SystemExit(128 + number)
+    raise _Terminated(128 + number)

@@ -34,15 +34,24 @@ class Error(_Response):
 
 
 class Timings(_Response):
-    """Milliseconds since the request reached its decoder."""
+    """Milliseconds since the request reached its decoder.
+
+    ``sequential_estimate_ms`` is what the text would take one token after another (without the queue): the time to
+    the first token, and for each further one a step with a single lane, measured when the idle decoder started.
+    """
 
     queue_ms: float
     ttft_ms: float
     total_ms: float
+    sequential_estimate_ms: float | None
 
 
 class Figures(BaseModel):
-    """The extension object of an answer: how it was decoded."""
+    """The extension object of an answer: how it was decoded.
+
+    ``theoretical_speedup`` is sequential_tokens over critical_path; ``speedup`` is sequential_estimate_ms over the
+    time the answer took without the queue (null if a lost decoder took its figures with it).
+    """
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -53,6 +62,7 @@ class Figures(BaseModel):
     tokens: int
     sequential_tokens: int
     theoretical_speedup: float
+    speedup: float | None
     timings: Timings
     placement: Policy
     spills: int

@@ -149,10 +149,6 @@ class Session:
         """A finished chunk's tokens in storage order."""
         return self._mirror.response_ids(self._threads[path])
 
-    def is_finished(self, path: Path) -> bool:
-        """Whether a chunk and all chunks inside it have ended."""
-        return self._mirror.threads[self._threads[path]].mode == Mode.DONE
-
     def running(self) -> list[Path]:
         """The threads that decode now."""
         return [self._mirror.threads[thread].path for thread in self._mirror.live_threads]
@@ -168,12 +164,18 @@ class Session:
 
         ``completion_tokens`` counts tags too, but not the end of text. ``sequential_tokens`` is what the same
         text takes without tags, and ``theoretical_speedup`` that over the critical path (both with the end of
-        text): estimates of what the answer saves over decoding it one token after another.
+        text): estimates of what the answer saves over decoding it one token after another. ``speedup`` is the
+        same by the clock: ``sequential_estimate_ms``, the time to the first token and a step with a single lane,
+        as this Decoder takes it when idle, for each further one, over the time the answer took (both without
+        the queue). Other requests on the same Decoder slow the answer but not the estimate.
         """
         mirror = self._mirror
         ended = int(mirror.threads[0].mode >= Mode.ENDED)
         sequential = self._text_tokens + ended
         critical_path = mirror.critical_path
+        estimate_s = decoded.ttft_s - decoded.queue_s + max(0, sequential - 1) * decoded.step_s
+        spent_s = decoded.total_s - decoded.queue_s
+        timed = decoded.step_s > 0 and spent_s > 0
         pasta: dict[str, Any] = {
             "mode": "parallel" if mirror.parallel else "sequential",
             "threads": len(mirror.threads),
@@ -182,10 +184,12 @@ class Session:
             "tokens": mirror.num_tokens,
             "sequential_tokens": sequential,
             "theoretical_speedup": round(sequential / critical_path, 3) if critical_path else 1.0,
+            "speedup": round(estimate_s / spent_s, 3) if timed else None,
             "timings": {
                 "queue_ms": round(decoded.queue_s * 1000, 3),
                 "ttft_ms": round(decoded.ttft_s * 1000, 3),
                 "total_ms": round(decoded.total_s * 1000, 3),
+                "sequential_estimate_ms": round(estimate_s * 1000, 3) if timed else None,
             },
         }
         if wants_document:

@@ -86,7 +86,9 @@ class Lent:
 class Decoded:
     """Decoder → Interpreter, last: how the response ended. Times in seconds since submission.
 
-    ``steps`` counts the engine's forwards from the first token to the last.
+    ``steps`` counts the engine's forwards from the first token to the last; ``step_s`` is what one with a single lane
+    takes on that Decoder when it has nothing else to do (0: not known). The finish reason of a chunk that needs more
+    than it was lent is short.
     """
 
     finish_reason: str
@@ -94,6 +96,7 @@ class Decoded:
     queue_s: float
     ttft_s: float
     total_s: float
+    step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

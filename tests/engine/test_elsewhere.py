@@ -1,6 +1,7 @@
 """Chunks of an answer that another engine decodes: what they are lent, handed back, taken over, continued."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -47,7 +48,7 @@ def finish(e, request_id, on_fork=None):
 def elsewhere(fork, request):
     """The chunk's tokens as another engine decodes it, within what it was lent."""
     chunk = request.replace(
-        prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, place_locally=None, request_id=""
+        prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, lent=True, place_locally=None, request_id=""
     )
     return engine().generate(chunk)
 
@@ -72,6 +73,47 @@ def test_a_chunk_that_comes_back_late_has_room_though_its_parent_used_all_it_cou
     assert result.num_tokens <= max_tokens
     assert len(result.trace.threads) <= 6
     assert result.document is not None
+
+
+def come_back_late(home, request):
+    """The request's result where a chunk comes back only when its home has nothing else to do, the last one first."""
+    request_id, forks, short = home.submit(request), [], 0
+    while True:
+        while home.has_work:
+            for event in home.step():
+                if isinstance(event, DoneEvent):
+                    return event.result, short
+                if isinstance(event, ForkEvent) and event.snapshot is not None:
+                    forks.append(event)
+        fork = forks.pop()
+        chunk = elsewhere(fork, request)
+        if chunk.finish_reason == "short":
+            short += 1
+            home.adopt(request_id, fork.path, Progress(order_of(chunk, root=fork.path)))
+        else:
+            home.absorb(request_id, fork.path, chunk.response_ids)
+
+
+@pytest.mark.parametrize("max_threads", [9, 12, 64])
+def test_what_is_lent_does_not_show_in_the_text(max_threads):
+    request = ask(limits=replace(LIMITS, max_threads=max_threads))
+    expected = engine().generate(request)
+    assert len(expected.trace.threads) > 5, (
+        "its parent wants more threads, and tokens, than are left meanwhile"
+    )
+    late, short = come_back_late(engine(), request.replace(place_locally=away))
+    assert late.response_ids == expected.response_ids
+    assert short == 0
+
+
+def test_a_chunk_that_needs_more_than_it_was_lent_is_given_back_and_goes_on():
+    # A chunk wants a chunk inside it, and was lent no thread for one.
+    limits = Limits(max_tokens=980, max_chunk_tokens=60, max_threads=15, max_depth=2, max_positions=150)
+    expected = engine().generate(ask(limits=limits))
+    assert max(len(thread.path) for thread in expected.trace.threads) == 2
+    late, short = come_back_late(engine(), ask(limits=limits, place_locally=away))
+    assert late.response_ids == expected.response_ids
+    assert short > 0
 
 
 def test_a_chunk_stays_where_the_limits_have_too_little_to_lend():
@@ -162,6 +204,26 @@ def test_an_answer_goes_on_on_another_engine_while_its_chunks_are_still_elsewher
         second.absorb(request_id, fork.path, elsewhere(fork, ask()).response_ids)
     finish(second, busy)
     assert finish(second, request_id).response_ids == expected.response_ids
+
+
+def test_answers_go_on_around_one_that_waits_for_its_chunks():
+    """The waiting one has more segments than those that decode, and its slot lies between theirs."""
+    plain = ask(parallel=False, limits=replace(LIMITS, max_tokens=250))
+    alone = engine().generate(plain).response_ids
+    home, forks = engine(num_slots=3), []
+    around = [home.submit(plain.replace(request_id="before"))]
+    waits = home.submit(ask(place_locally=away, limits=replace(LIMITS, max_positions=150)))
+    around.append(home.submit(plain.replace(request_id="after")))
+    results = {}
+    while home.has_work:
+        for event in home.step():
+            forks += [event] if isinstance(event, ForkEvent) else []
+            if isinstance(event, DoneEvent):
+                results[event.request_id] = event.result.response_ids
+    assert forks
+    assert len(alone) > 150, "they go on after it has begun to wait"
+    assert results == dict.fromkeys(around, alone)
+    assert home.cancel(waits)
 
 
 def test_a_chunk_does_not_wait_for_a_slot():

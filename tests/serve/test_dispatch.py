@@ -4,6 +4,7 @@ Only the way between replicas is not Ray's here, so that a replica can be lost a
 """
 
 import asyncio
+import dataclasses
 from contextlib import aclosing
 
 import pytest
@@ -71,7 +72,9 @@ class Replicas:
 @pytest.fixture(autouse=True)
 def costs(monkeypatch):
     """Where a chunk goes must not depend on how fast this machine is today."""
-    monkeypatch.setattr("serve.decoder._costs", lambda *_: LaneCosts(knee=1, lane_s=1.0, prefill_s=1e-6))
+    monkeypatch.setattr(
+        "serve.decoder._costs", lambda *_: LaneCosts(step_s=0.01, knee=1, lane_s=1.0, prefill_s=1e-6)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,7 @@ def config(tmp_path_factory):
     return ServeConfig(
         models={"tiny": {"path": str(model), "device": "cpu"}},
         engine={"num_slots": 8, "slot_tokens": 1024},
+        decoder={"lease_s": 600.0},  # on a busy machine nothing may be taken for lost
     )
 
 
@@ -100,11 +104,10 @@ def order(placement, **changes):
     return DecodeOrder(**{**fields, **changes})
 
 
-def expected(stop=()):
+def expected(stop=(), limits=LIMITS, **fields):
     engine = Engine(tiny(), EngineConfig(num_slots=1, slot_tokens=1024))
-    return engine.generate(
-        Request(PROMPT, sampling=SamplingParams(promise_bias=7.0, stop=stop), limits=LIMITS)
-    )
+    sampling = SamplingParams(promise_bias=7.0, stop=stop)
+    return engine.generate(Request(PROMPT, sampling=sampling, limits=limits, **fields))
 
 
 def with_replicas(config, scenario):
@@ -115,7 +118,7 @@ def with_replicas(config, scenario):
             await decoders[name].__init__(config)
         try:
             replicas = Replicas(decoders)
-            return await asyncio.wait_for(scenario(replicas, Dispatcher(replicas, config)), 120)
+            return await asyncio.wait_for(scenario(replicas, Dispatcher(replicas, config)), 900)
         finally:
             for decoder in decoders.values():
                 await decoder._engines["tiny"].stop()
@@ -123,13 +126,15 @@ def with_replicas(config, scenario):
     return asyncio.run(run())
 
 
-async def answer(dispatcher, wanted):
-    session = Session(CODEC, PROMPT, LIMITS, parallel=True, stop=wanted.stop)
+async def answer(dispatcher, wanted, tokens=None):
+    session = Session(CODEC, PROMPT, wanted.limits, parallel=True, stop=wanted.stop)
     run, text, done = Run(dispatcher, wanted, session), "", None
     async with aclosing(run.updates()) as updates:
         async for update in updates:
             if isinstance(update, Progress):
                 text += update.text
+                if tokens is not None:
+                    tokens += update.logprobs
             else:
                 done = update
     assert isinstance(done, Decoded), done
@@ -143,6 +148,7 @@ def test_an_answer_is_the_same_wherever_its_chunks_are_decoded(config):
             replicas.held.clear()
             text, done, figures = await answer(dispatcher, order(placement, request_id=placement))
             assert (text, done.finish_reason) == (expected().text, expected().finish_reason)
+            assert figures["redispatches"] == 0
             found[placement] = figures["spills"], {name for name, _ in replicas.held}
         return found
 
@@ -154,15 +160,20 @@ def test_an_answer_is_the_same_wherever_its_chunks_are_decoded(config):
     assert found["spread"][1] == set(NAMES)
 
 
-@pytest.mark.xfail(reason="failed when first run; cause not found yet: a limit that bites sooner in a crowd?")
 def test_many_answers_at_once_are_what_they_are_alone(config):
-    async def scenario(replicas, dispatcher):
-        return await asyncio.gather(
-            *(answer(dispatcher, order("spread", request_id=f"r{n}")) for n in range(20))
-        )
+    short = dataclasses.replace(LIMITS, max_positions=300)
 
-    # Twenty homes want more slots than there are: none may wait for another for ever.
-    assert {text for text, _, _ in with_replicas(config, scenario)} == {expected().text}
+    async def scenario(replicas, dispatcher):
+        wanted = [order("spread", request_id=f"r{n}", limits=short) for n in range(20)]
+        answers = await asyncio.gather(*(answer(dispatcher, each) for each in wanted))
+        return {text for text, _, _ in answers}, dispatcher.counts
+
+    # Twenty homes want more slots than there are: none may wait for another for ever. In a crowd chunks come back
+    # late, and what their homes have lent them meanwhile must not show.
+    texts, counts = with_replicas(config, scenario)
+    assert texts == {expected(limits=short).text}
+    assert counts["spills"] > 0
+    assert counts["redispatches"] == 0, "nobody was lost, and no engine failed"
 
 
 @pytest.mark.parametrize("batches", [1, 3, 8, 20, 40])
@@ -176,6 +187,21 @@ def test_an_answer_is_the_same_whichever_replica_is_lost_whenever(config, lost, 
         assert dispatcher.counts["redispatches"] == figures["redispatches"]
 
     with_replicas(config, scenario)
+
+
+@pytest.mark.parametrize("batches", [None, 3, 12])
+def test_each_token_has_its_log_probability_once_wherever_it_was_decoded(config, batches):
+    async def scenario(replicas, dispatcher):
+        at_home, elsewhere = [], []
+        await answer(dispatcher, order("local", request_id="at-home", logprobs=1), at_home)
+        if batches is not None:
+            replicas.lose_at["a"] = replicas.batches["a"] + batches
+        await answer(dispatcher, order("spread", request_id="elsewhere", logprobs=1), elsewhere)
+        return at_home, elsewhere
+
+    at_home, elsewhere = with_replicas(config, scenario)
+    assert [(t.offset, t.token) for t in elsewhere] == [(t.offset, t.token) for t in at_home]
+    assert [t.logprob for t in elsewhere] == pytest.approx([t.logprob for t in at_home], abs=1e-4)
 
 
 def test_a_stop_string_cuts_an_answer_whose_home_was_lost_where_it_cuts_any(config):

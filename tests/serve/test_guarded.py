@@ -154,7 +154,7 @@ def test_beyond_the_budget_a_long_request_is_429_and_a_short_one_finds_room(serv
         with under_way(client, body):
             response = ask(client, **body, stream=streams)
             assert response.status_code == 429
-            assert response.headers["retry-after"] == "2"
+            assert 2 <= int(response.headers["retry-after"]) <= 60
             assert response.json()["error"]["code"] == "overloaded"
             assert ask(client, max_tokens=5, stream=streams).status_code == 200
         # Its place is free again when its client is gone.

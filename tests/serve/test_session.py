@@ -1,5 +1,7 @@
 """A session shows in reading order what its tokens say, and arrives at the engine's own result."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,6 +85,19 @@ def test_a_sequential_answer_has_one_thread_and_no_speedup():
     assert text == result.text
     assert finished.pasta["mode"] == "sequential"
     assert (finished.pasta["threads"], finished.pasta["theoretical_speedup"]) == (1, 1.0)
+
+
+def test_speedup_is_the_time_of_sequential_steps_over_the_time_it_took():
+    result, events = decode()
+    session = Session(CODEC, PROMPT, LIMITS, parallel=True)
+    session.feed([(e.path, e.token, e.time) for e in events if isinstance(e, TokenEvent)])
+    decoded = Decoded("stop", result.steps, queue_s=1.0, ttft_s=1.5, total_s=2.5, step_s=0.01)
+    figures = session.finish(decoded, wants_document=False).pasta
+    estimate_s = 0.5 + (figures["sequential_tokens"] - 1) * 0.01
+    assert figures["timings"]["sequential_estimate_ms"] == pytest.approx(1000 * estimate_s)
+    assert figures["speedup"] == pytest.approx(estimate_s / 1.5, abs=1e-3)
+    unknown = session.finish(replace(decoded, step_s=0.0), wants_document=False).pasta
+    assert (unknown["speedup"], unknown["timings"]["sequential_estimate_ms"]) == (None, None)
 
 
 def test_a_stop_string_ends_the_text_where_the_engine_ends_it():

@@ -2,7 +2,7 @@
 
 from pasta.engine.aio import AsyncEngine, EngineStopped
 from pasta.engine.costs import LaneCosts, measure_costs
-from pasta.engine.engine import Engine, EngineFull
+from pasta.engine.engine import Engine, EngineFull, UnknownRequest
 from pasta.engine.loading import (
     SUPPORTED_ARCHITECTURES,
     LoadedModel,
@@ -47,6 +47,7 @@ __all__ = [
     "Result",
     "SamplingParams",
     "TokenEvent",
+    "UnknownRequest",
     "WaitEvent",
     "load_model",
     "measure_costs",

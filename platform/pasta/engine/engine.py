@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from pasta.engine.loading import LoadedModel
@@ -19,14 +20,15 @@ from pasta.engine.runner import Runner
 from pasta.engine.sampling import ConstraintTable, Logprobs, choose, log_probabilities, uniform
 from pasta.engine.slot import Slot
 from pasta.errors import UserError
-from pasta.interpreter import Constraint, ConstraintError, Feed, Limits
+from pasta.interpreter import ConstraintError, Feed, Limits
 
 
 class EngineFull(UserError):
     """A chunk of an answer elsewhere finds no free slot; it does not wait for one."""
 
 
-_NOTHING = Constraint("none", frozenset())
+class UnknownRequest(UserError):
+    """The request does not decode here, or not any longer."""
 
 
 class Engine:
@@ -103,8 +105,9 @@ class Engine:
     def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> list[Event]:
         """Take in chunk ``path`` of a request, decoded elsewhere: its ids in storage order, ``</async>`` last.
 
-        A request that waits for a slot takes it in when it gets one. Raises ``UserError`` if the request or
-        the chunk is not expected here, ``ConstraintError`` if the ids are not one chunk within what it was lent.
+        A request that waits for a slot takes it in when it gets one. Raises ``UnknownRequest`` if there is no such
+        request, ``UserError`` if the chunk is not expected, ``ConstraintError`` if the ids are not one chunk within
+        what it was lent.
         """
         return self._when_admitted(
             request_id, lambda slot: slot.absorb(path, response_ids, time.perf_counter(), self.num_steps)
@@ -113,7 +116,7 @@ class Engine:
     def adopt(self, request_id: str, path: Path, progress: Progress) -> None:
         """Decode chunk ``path``, which was to be decoded elsewhere, here after all, from where it has come to.
 
-        Raises ``UserError`` if the request or the chunk is not expected here.
+        Raises ``UnknownRequest`` if there is no such request, ``UserError`` if the chunk is not expected.
         """
 
         def adopt(slot: Slot) -> list[Event]:
@@ -129,7 +132,7 @@ class Engine:
         if any(waiting[0] == request_id for waiting in self._waiting):
             self._arrivals.setdefault(request_id, []).append(what)
             return []
-        raise UserError(f"request_id: {request_id!r} is not decoding here")
+        raise UnknownRequest(f"request_id: {request_id!r} is not decoding here")
 
     @property
     def has_work(self) -> bool:
@@ -171,6 +174,7 @@ class Engine:
         """One step for every request that can go on; returns what happened."""
         self.num_steps += 1
         events = self._admit()
+        events += self._wake()
         if (bulk := self._pick_bulk()) is not None:
             slot = self._slots[bulk]
             assert slot is not None
@@ -214,6 +218,20 @@ class Engine:
             numbers, feeds, {number: slot.interpreter.sees for number, slot in slots.items()}
         )
         rows = [(number, feed.thread) for number in feeds for feed in feeds[number] if feed.wants_logits]
+        return self._follow(slots, rows, logits)
+
+    def _wake(self) -> list[Event]:
+        """Threads go on that have waited for what was lent to come back, if there is enough by now."""
+        events: list[Event] = []
+        for number, slot in enumerate(self._slots):
+            if slot and slot.waiting:
+                waiting = slot.take_waiting()
+                rows = [(number, thread) for thread in waiting]
+                events += self._follow({number: slot}, rows, torch.stack(list(waiting.values())))
+        return events
+
+    def _follow(self, slots: dict[int, Slot], rows: Sequence[tuple[int, int]], logits: Tensor) -> list[Event]:
+        """Choose the next token of each (slot, thread) row from its logits [N, vocab], and see what follows."""
         tokens = self._choose(rows, logits) if rows else []
         logprobs = self._logprobs(rows, logits, tokens)
         now = time.perf_counter()
@@ -225,14 +243,12 @@ class Engine:
             try:
                 events += slot.emit(thread, token, now, self.num_steps, logprobs.get(row))
             except ConstraintError:
-                # Another lane of the same step has used up what a limit left.
-                again, own = [(number, thread)], logits[row : row + 1]
-                (token,) = self._choose(again, own)
-                events += slot.emit(
-                    thread, token, now, self.num_steps, self._logprobs(again, own, [token]).get(0)
-                )
+                if slot.shares:
+                    slot.wait(thread, logits[row].clone())
+                else:  # another lane of the same step has used up what a limit left
+                    events += self._follow({number: slot}, [(number, thread)], logits[row : row + 1])
         for number, slot in slots.items():
-            if slot.done:
+            if slot.done and self._slots[number] is slot:
                 result = slot.result(now, self.num_steps)
                 events.append(
                     DoneEvent(slot.request.request_id, now, self.num_steps, 0, result.finish_reason, result)
@@ -248,7 +264,7 @@ class Engine:
             assert slot is not None
             sampling = slot.request.sampling
             t = slot.interpreter.threads[thread]
-            constraints.append(_NOTHING if slot.forced is not None else slot.interpreter.allowed(thread))
+            constraints.append(slot.allowed(thread))
             params.append(sampling)
             draws.append(uniform(sampling.seed, t.path, len(t.tokens)) if sampling.temperature > 0 else 0.0)
         tokens = choose(logits, self._table.rows(constraints), params, draws, self.codec.control.promise)

@@ -48,9 +48,10 @@ class Request:
     are fed, whatever the model says). ``place_locally`` decides for each fork, given the number of live
     threads and the chunk's estimate, whether the chunk becomes a lane here; otherwise, if the limits have
     enough left to lend, its ``ForkEvent`` carries a snapshot and limits, and the parent waits for ``absorb``
-    or ``adopt``. ``progress`` is what has been decoded of it before, elsewhere. ``stream_text`` fills
-    ``TokenEvent.text``. ``logprobs`` is the number of likeliest tokens that each ``TokenEvent`` reports beside
-    its own (0: none; ``None``: nothing is computed).
+    or ``adopt``. ``lent`` says that the limits are such: a chunk that they would cut is not decoded to its
+    end but given back, with the finish reason short. ``progress`` is what has been decoded of it before,
+    elsewhere. ``stream_text`` fills ``TokenEvent.text``. ``logprobs`` is the number of likeliest tokens that each
+    ``TokenEvent`` reports beside its own (0: none; ``None``: nothing is computed).
     """
 
     prompt_ids: Sequence[int] = ()
@@ -60,6 +61,7 @@ class Request:
     parallel: bool = True
     forced: Sequence[int] | None = None
     place_locally: Callable[[int, int], bool] | None = None
+    lent: bool = False
     progress: Progress = field(default_factory=Progress)
     stream_text: bool = False
     logprobs: int | None = None
@@ -147,7 +149,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class DoneEvent(Event):
-    """The request is over: ``finish_reason`` is stop, length or cancelled (then there is no result)."""
+    """The request is over: ``finish_reason`` is stop, length, short or cancelled (then there is no result)."""
 
     finish_reason: str
     result: Result | None

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from pasta.engine.request import (
     Event,
     FinishEvent,
@@ -20,6 +22,7 @@ from pasta.engine.sampling import Logprobs
 from pasta.errors import UserError
 from pasta.interpreter import (
     Action,
+    Constraint,
     Feed,
     Finish,
     Fork,
@@ -29,11 +32,14 @@ from pasta.interpreter import (
     Mode,
     ReadingOrder,
     Wait,
+    allowed_freely,
     lend,
     set_aside,
     take_back,
 )
 from pasta.lang import Codec, TextStream, render
+
+_NOTHING = Constraint("none", frozenset())
 
 
 class Slot:
@@ -61,6 +67,9 @@ class Slot:
         # Chunks that are decoded elsewhere: their <async>, to be fed when they come back, and their limits there.
         self._held_open: dict[int, Feed | None] = {}
         self._lent: dict[int, Limits] = {}
+        # Threads that wait for what was lent to come back, with the logits [V] that choose their next tokens.
+        self.waiting: dict[int, Tensor] = {}
+        self._short = False
         self._keeps_text = request.stream_text or bool(request.sampling.stop)
         self._reading: ReadingOrder[str] = ReadingOrder()
         self._streams: dict[int, TextStream] = {0: TextStream(codec)}
@@ -132,6 +141,28 @@ class Slot:
         self.pending.extend(self._fed_here(self.interpreter.take_feeds()))
         return events
 
+    @property
+    def shares(self) -> bool:
+        """Whether some of the limits are lent, by this request or to it: that must not show in what it says."""
+        return bool(self._lent) or self.request.lent
+
+    def allowed(self, thread: int) -> Constraint:
+        """What to choose a thread's next token from. Of a request that shares its limits, ``emit`` may refuse it."""
+        if self.forced is not None:
+            return _NOTHING
+        return allowed_freely(self.interpreter, thread) if self.shares else self.interpreter.allowed(thread)
+
+    def wait(self, thread: int, logits: Tensor) -> None:
+        """A thread for whose next token too little is left waits for what was lent; a chunk that has nothing to
+        wait for is given back. ``logits`` [V] choose the token later."""
+        self.waiting[thread] = logits
+        self._short = not self._lent
+
+    def take_waiting(self) -> dict[int, Tensor]:
+        """The threads that wait, with their logits [V]: there may be enough by now."""
+        waiting, self.waiting = self.waiting, {}
+        return waiting
+
     def absorb(self, path: Path, response_ids: Sequence[int], now: float, step: int) -> list[Event]:
         """Take in a chunk that was decoded elsewhere: its tokens are fed at their positions."""
         thread, opened = self._take_back(path)
@@ -172,7 +203,7 @@ class Slot:
     @property
     def num_lanes(self) -> int:
         """Threads that decode here."""
-        return len(self.interpreter.live_threads) - len(self._held_open)
+        return len(self.interpreter.live_threads) - len(self._held_open) - len(self.waiting)
 
     def _follow(
         self, actions: Sequence[Action], events: list[Event], now: float, step: int, *, quiet: bool = False
@@ -255,8 +286,8 @@ class Slot:
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete, by its own end or by a stop string."""
-        return self.interpreter.done or self.stopped_at is not None
+        """Whether nothing more is decoded here: the answer has ended, by itself or by a stop string, or is short."""
+        return self.interpreter.done or self.stopped_at is not None or self._short
 
     def result(self, now: float, step: int) -> Result:
         """The finished answer."""
@@ -269,6 +300,8 @@ class Slot:
         reason = it.finish_reason
         if self.stopped_at is not None:
             text, document, reason = text[: self.stopped_at], None, "stop"
+        elif not it.done:
+            reason = "short"
         return Result(
             request_id=self.request.request_id,
             response_ids=tuple(ids),

@@ -1,7 +1,7 @@
 """The PASTA interpreter, sans-I/O: threads, segments, positions, constraints, critical path."""
 
 from pasta.interpreter.interpreter import Interpreter
-from pasta.interpreter.lending import MARGIN_TOKENS, lend, set_aside, take_back
+from pasta.interpreter.lending import allowed_freely, lend, set_aside, take_back
 from pasta.interpreter.limits import Constraint, ConstraintError, Limits
 from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
 from pasta.interpreter.reading import ReadingOrder
@@ -11,7 +11,6 @@ from pasta.interpreter.trace import ThreadTrace, Trace
 
 __all__ = [
     "IGNORE",
-    "MARGIN_TOKENS",
     "Action",
     "Constraint",
     "ConstraintError",
@@ -31,6 +30,7 @@ __all__ = [
     "TokenKind",
     "Trace",
     "Wait",
+    "allowed_freely",
     "lend",
     "linearise",
     "set_aside",

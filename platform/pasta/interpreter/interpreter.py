@@ -48,7 +48,7 @@ class Interpreter:
         self.num_tokens = 0
         self.truncated = False
         self.done = False
-        self.lent_threads = 0
+        self.lent_threads = self.lent_tokens = 0
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
@@ -102,7 +102,7 @@ class Interpreter:
     def must_end(self, thread: int) -> bool:
         """Whether a limit leaves ``thread`` nothing but its end."""
         t = self.threads[thread]
-        return t.mode == Mode.TEXT and not self._has_room(t, 1)
+        return t.mode == Mode.TEXT and not self._has_room(t, 1, self.lent_tokens)
 
     def _allowed_in_text(self, t: Thread) -> Constraint:
         control = self.grammar.control
@@ -134,11 +134,11 @@ class Interpreter:
         """How many more tokens the limits allow beside what every thread needs to end."""
         return self.limits.max_tokens - self.num_tokens - self._reserved
 
-    def _has_room(self, t: Thread, tokens: int) -> bool:
-        """Whether ``tokens`` more fit beside what every thread needs to end."""
+    def _has_room(self, t: Thread, tokens: int, spare: int = 0) -> bool:
+        """Whether ``tokens`` more fit beside what every thread needs to end (of which ``spare`` counts as free)."""
         limits = self.limits
         return (
-            tokens <= self.tokens_left
+            tokens <= self.tokens_left + spare
             and t.next_position + tokens < limits.max_positions
             and (not t.is_chunk or len(t.tokens) + tokens < limits.max_chunk_tokens)
         )
