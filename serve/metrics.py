@@ -175,13 +175,14 @@ def of_answer(answered: Answered) -> list[Observation]:
     if not answered.pasta:
         return found
     timings, tokens = answered.pasta["timings"], answered.pasta["tokens"]
-    decoding_s = (timings["total_ms"] - timings["ttft_ms"]) / 1000
+    # Nothing where a lost decoder took its figures with it.
+    decoding_s = max(timings["total_ms"] - timings["ttft_ms"], 0.0) / 1000
     values: dict[str, float | None] = {
         "pasta_prompt_tokens": answered.prompt_tokens or None,
         "pasta_generation_tokens": tokens or None,
         "pasta_time_to_first_token_seconds": answered.first_text_s,
-        "pasta_inter_token_latency_seconds": _over(decoding_s, answered.pasta["critical_path"] - 1),
-        "pasta_time_per_output_token_seconds": _over(decoding_s, tokens - 1),
+        "pasta_inter_token_latency_seconds": _over(decoding_s, answered.pasta["critical_path"] - 1) or None,
+        "pasta_time_per_output_token_seconds": _over(decoding_s, tokens - 1) or None,
         "pasta_e2e_request_latency_seconds": answered.total_s,
         "pasta_request_queue_time_seconds": timings["queue_ms"] / 1000,
         "pasta_request_sync_wait_seconds": timings["sync_wait_ms"] / 1000,
