@@ -220,7 +220,9 @@ def memory() -> dict[str, float]:
 
 
 def _title(words: Sequence[str]) -> str:
-    """What a process is: its program, or its script if Python runs it."""
+    """What a process is: Ray's name for an actor, whatever it is doing; else its program, or its script."""
+    if words and words[0].startswith("ray::"):
+        return words[0].partition(".")[0]
     names = [os.path.basename(word) for word in words] or ["?"]
     script = next((name for name in names if name.endswith(".py")), names[0])
     return script if names[0].startswith("python") else names[0]

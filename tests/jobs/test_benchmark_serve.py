@@ -166,6 +166,23 @@ def test_a_layout_changes_what_it_is_about_and_nobody_else_needs_a_key(config):
         pass
 
 
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (
+            ["ray::ServeReplica:pasta:Gateway.handle_request_with_rejection"],
+            "ray::ServeReplica:pasta:Gateway",
+        ),
+        (["ray::IDLE"], "ray::IDLE"),
+        (["/usr/lib/ray/core/src/ray/raylet/raylet", "--store=x"], "raylet"),
+        (["/venv/bin/python3.11", "-u", "/venv/ray/dashboard/agent.py", "--x"], "agent.py"),
+        ([], "?"),
+    ],
+)
+def test_a_process_has_one_name_whatever_it_is_doing(words, title):
+    assert benchmark_serve._title(words) == title
+
+
 def test_memory_is_told_of_every_process_that_was_started():
     process = sleeper()
     try:

@@ -91,9 +91,15 @@ def test_a_kill_costs_what_the_same_requests_take_longer():
 
 
 def test_stopping_and_refusing_have_targets_in_milliseconds():
-    stopped = by_key(report.disconnect_report([{"busy_s": 0.01, "idle_s": s} for s in (0.02, 0.03, 0.2)])[0])
+    stopped = by_key(
+        report.disconnect_report(
+            [{"ended": True}, *({"busy_s": 0.01, "idle_s": s} for s in (0.02, 0.03, 0.2))]
+        )[0]
+    )
     assert stopped["serve.disconnect.p50"].value == pytest.approx(30.0)
     assert stopped["serve.disconnect.p95"].passed is False
+    with pytest.raises(UserError, match="every answer was there before its client left"):
+        report.disconnect_report([{"ended": True}] * 3)
     refused = {"refused_s": [0.01] * 200, "without_retry_after": 0, "admitted": [answer(1.0)]}
     found = by_key(report.refuse_report([refused])[0])
     assert found["serve.refuse.p99"].passed

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pasta.errors import UserError
 from pasta.evaluation.figures import Figure, markdown
 from pasta.evaluation.load.soak import memory_table, violations
 from pasta.evaluation.records import Record
@@ -152,8 +153,11 @@ def kill_report(records: Sequence[Record]) -> Report:
 
 def disconnect_report(records: Sequence[Record]) -> Report:
     """When everything that a client left has stopped: an upper bound, since it is asked over HTTP."""
-    idle = [record["idle_s"] for record in records]
-    note = f"{len(idle)} clients; seen over HTTP, so at most this; last seen busy after at most {_most_busy(records)}"
+    left = [record for record in records if "ended" not in record]
+    if not left:
+        raise UserError("disconnect: every answer was there before its client left; ask for longer ones")
+    idle = [record["idle_s"] for record in left]
+    note = f"{len(idle)} clients; seen over HTTP, so at most this; last seen busy after at most {_most_busy(left)}"
     return [
         Figure(
             "serve.disconnect.p50", "ms until all threads have stopped, median", percentile(idle, 50) * 1e3
@@ -202,7 +206,8 @@ def soak_report(records: Sequence[Record]) -> Report:
     lost = sum(each["ending"] == "lost" for each in wrong)
     stuck = len(wrong) - lost + (record["idle_s"] is None)
     note = (
-        f"{record['requests']} requests in {record['seconds']:.0f} s, {len(record['kills'])} decoders killed, "
+        f"{record['requests']} requests in {record['seconds']:.0f} s, {len(record['kills'])} decoders killed "
+        f"({ended.get('spared', 0)} times the only one was spared), {ended.get('refused', 0)} refusals, "
         f"{ended.get('left', 0)} clients left, {record['redispatches']} threads went on elsewhere"
     )
     growing = [line for line in violations(record) if line.startswith("memory")]
