@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import Any
 
 from serve import logs
-from serve.errors import ApiError
 from serve.metrics import HTTP, Answered, Metrics, Observation, of_answer, of_response
 from serve.wire import Accepted, Finished, Mode, Order, Progress, Update
 
@@ -47,7 +46,8 @@ class Watch:
         self._first: dict[int, float] = {}
         self._finished: dict[int, Finished] = {}
         self._accepted = False
-        self._error: ApiError | None = None
+        self._num_choices = order.n * len(order.prompts)
+        self._error: Exception | None = None
 
     def saw(self, update: Update) -> None:
         """An update passes to the client."""
@@ -59,13 +59,13 @@ class Watch:
             self._finished[update.index] = update
             self._answered(update.index, update.finish_reason, update)
 
-    def broke(self, error: ApiError) -> None:
+    def broke(self, error: Exception) -> None:
         """The request ends with an error."""
         self._error = error
 
     def end(self) -> None:
         """Nothing more comes: the answers that have not finished broke off, or their client went away."""
-        missing = self._order.n * len(self._order.prompts) - len(self._finished)
+        missing = self._num_choices - len(self._finished)
         if self._accepted and missing:
             reason = "error" if self._error else "abandoned"
             for _ in range(missing):
@@ -86,27 +86,21 @@ class Watch:
 
     def _log(self) -> None:
         done, error = [*self._finished.values()], self._error
-        complete = len(done) == self._order.n * len(self._order.prompts)
+        status = None if error is None else getattr(error, "status", 500)
         first = min(self._first.values(), default=None)
         logs.log(
             logger,
-            "answered"
-            if complete
-            else "refused"
-            if error and not self._accepted
-            else "broke off"
-            if error
-            else "abandoned",
+            self._event(),
             self._request,
-            logging.ERROR if error and error.status >= 500 else logging.INFO,
+            logging.ERROR if status is not None and status >= 500 else logging.INFO,
             completion=self._order.request_id,
             key=self._key,
             model=self._order.model,
             mode=self._mode,
             stream=self._stream,
-            num_choices=self._order.n * len(self._order.prompts),
-            status=error.status if error else None,
-            code=error.code if error else None,
+            num_choices=self._num_choices,
+            status=status,
+            code=getattr(error, "code", None),
             finish_reason=",".join(dict.fromkeys(each.finish_reason for each in done)) or None,
             prompt_tokens=done[0].prompt_tokens if done else None,
             tokens=self._total("tokens") if done else None,
@@ -116,6 +110,13 @@ class Watch:
             ttft_ms=None if first is None else round(first * 1000, 3),
             total_ms=round((self._clock() - self._begun) * 1000, 3),
         )
+
+    def _event(self) -> str:
+        if len(self._finished) == self._num_choices:
+            return "answered"
+        if self._error is None:
+            return "abandoned"
+        return "broke off" if self._accepted else "refused"
 
     def _total(self, name: str) -> int:
         return sum(int(finished.pasta.get(name, 0)) for finished in self._finished.values())
@@ -128,7 +129,7 @@ async def watched(updates: AsyncGenerator[Update, None], watch: Watch) -> AsyncG
             async for update in updates:
                 watch.saw(update)
                 yield update
-    except ApiError as error:
+    except Exception as error:  # not a client's leaving, which is none
         watch.broke(error)
         raise
     finally:

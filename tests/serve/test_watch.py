@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
-from serve.errors import ApiError, overloaded, unavailable
+from serve.errors import overloaded, unavailable
 from serve.watch import CountResponses, Watch, watched
 from serve.wire import Accepted, Finished, Order, Progress
 from tests.serve.test_metrics import PASTA
@@ -67,7 +67,7 @@ def follow(updates, caplog, n=1, error=None, leave_after=None):
 
     caplog.set_level(logging.INFO, "ray.serve")
     logging.getLogger("ray.serve").propagate = True
-    with pytest.raises(ApiError) if error else contextlib.nullcontext():
+    with pytest.raises(type(error)) if error else contextlib.nullcontext():
         asyncio.run(run())
     return observed, [record for record in caplog.records if record.name == "ray.serve"], got
 
@@ -119,6 +119,12 @@ def test_an_answer_that_breaks_off_is_an_error(caplog):
     observed, lines, _ = follow(UPDATES[:3], caplog, error=unavailable("lost"))
     assert counted(observed) == ["error"]
     assert (lines[0].getMessage(), lines[0].status, lines[0].levelname) == ("broke off", 503, "ERROR")
+
+
+def test_a_bug_is_no_client_that_left(caplog):
+    observed, lines, _ = follow(UPDATES[:3], caplog, error=RuntimeError("a bug"))
+    assert counted(observed) == ["error"]
+    assert (lines[0].getMessage(), lines[0].status, lines[0].levelname) == ("broke off", 500, "ERROR")
 
 
 def test_a_refused_request_is_no_answer(caplog):
