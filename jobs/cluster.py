@@ -49,7 +49,10 @@ def ray_cluster(
 
 
 def start_ray(on_retry: Callable[[], None], **options: Any) -> None:
-    """``ray.init(**options)``, once more after ``on_retry`` if Ray was too slow; Ctrl-C is raised once it has ended."""
+    """``ray.init(**options)``, once more after ``on_retry`` if Ray was too slow; Ctrl-C is raised once it has ended.
+
+    Whoever starts Ray shuts it down, also when this raises.
+    """
     with deferred_interrupt():
         import ray
 
@@ -60,9 +63,9 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> None:
             return
         except Exception as error:
             # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
-            ray.shutdown()
             if last_try or "timed out during startup" not in str(error):
                 raise
+            ray.shutdown()
             on_retry()
 
 

@@ -104,7 +104,6 @@ def running(
     with handling(signal.SIGTERM, _raise_exit), handling(signal.SIGINT, interrupt):
         try:
             _start_ray(config, quiet=quiet, progress=progress)
-            interrupt.check()
             with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
                 _deploy(config, port, quiet=quiet, progress=progress)
                 interrupt.check()
@@ -155,7 +154,7 @@ def _stop() -> None:
 
 
 class _Interrupt:
-    """Handles Ctrl-C as Python does, and remembers it: code that Ray runs at start-up can swallow the exception."""
+    """Handles Ctrl-C as Python does, and remembers it: code that runs while Serve deploys can swallow the exception."""
 
     def __init__(self) -> None:
         self._seen = False
