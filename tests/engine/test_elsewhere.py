@@ -18,6 +18,7 @@ from pasta.engine import (
 )
 from pasta.errors import UserError
 from pasta.interpreter import Limits
+from pasta.lang import Document, render
 from tests.support.models import tiny
 
 LOADED = tiny()
@@ -48,7 +49,13 @@ def finish(e, request_id, on_fork=None):
 def elsewhere(fork, request):
     """The chunk's tokens as another engine decodes it, within what it was lent."""
     chunk = request.replace(
-        prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, lent=True, place_locally=None, request_id=""
+        prompt_ids=(),
+        snapshot=fork.snapshot,
+        sampling=replace(request.sampling, stop=()),  # a stop string is one of the whole text
+        limits=fork.lent,
+        lent=True,
+        place_locally=None,
+        request_id="",
     )
     return engine().generate(chunk)
 
@@ -104,6 +111,14 @@ def test_what_is_lent_does_not_show_in_the_text(max_threads):
     late, short = come_back_late(engine(), request.replace(place_locally=away))
     assert late.response_ids == expected.response_ids
     assert short == 0
+
+
+def test_a_stop_string_in_a_chunk_that_comes_back_ends_the_answer():
+    first = next(iter(engine().generate(ask()).document.chunks()))
+    stop = (render(Document(first.items))[5:9],)
+    expected = engine().generate(ask(stop=stop))
+    late, _ = come_back_late(engine(), ask(stop=stop, place_locally=away))
+    assert (late.text, late.finish_reason) == (expected.text, "stop")
 
 
 def test_a_chunk_that_needs_more_than_it_was_lent_is_given_back_and_goes_on():

@@ -15,7 +15,7 @@ from pasta.interpreter import Limits
 from serve.config import ServeConfig
 from serve.decoder import Decoder
 from serve.dispatch import Dispatcher, Run
-from serve.routing import ReplicaLost, members
+from serve.replicas import ReplicaLost, members
 from serve.session import Session
 from serve.wire import Decoded, DecodeOrder, Progress
 from tests.support.models import tiny
