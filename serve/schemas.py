@@ -38,12 +38,14 @@ class Timings(_Response):
 
     ``sequential_estimate_ms`` is what the text would take one token after another (without the queue): the time to
     the first token, and for each further one a step with a single lane, measured when the idle decoder started.
+    ``sync_wait_ms`` is what the main thread waited for its chunks.
     """
 
     queue_ms: float
     ttft_ms: float
     total_ms: float
     sequential_estimate_ms: float | None
+    sync_wait_ms: float
 
 
 class Figures(BaseModel):
@@ -69,6 +71,7 @@ class Figures(BaseModel):
     returns: int
     redispatches: int
     document: str | None = None
+    trace: dict[str, Any] | None = None
 
 
 class Usage(_Response):
