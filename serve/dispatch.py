@@ -186,6 +186,8 @@ class Run:
 
     async def _start_main(self) -> None:
         replica = await self._dispatcher.home(self._order.prompt_ids, self._lost_on)
+        if not self._figures["redispatches"]:
+            self._begun = perf_counter()  # the response's clock is its first home's
         self._start((), replica, self._order)
 
     def _start(self, path: Path, replica: str, order: DecodeOrder) -> None:

@@ -213,7 +213,6 @@ class Session:
                 request=trace_of,
                 queue_s=decoded.queue_s,
                 ttft_s=decoded.ttft_s,
-                total_s=decoded.total_s,
                 marks=marks,
             )
         return Finished(decoded.finish_reason, len(mirror.prompt), mirror.num_tokens - ended, pasta)

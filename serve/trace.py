@@ -9,6 +9,7 @@ Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsK
 the request reached its Decoder.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +38,6 @@ def chrome_trace(
     request: str,
     queue_s: float,
     ttft_s: float,
-    total_s: float,
     marks: Sequence[Mark] = (),
 ) -> dict[str, Any]:
     """The trace of a response; ``topics[i]`` names thread i (the main thread needs none), ``sync_id`` is ``<sync/>``.
@@ -59,20 +59,24 @@ def chrome_trace(
                 "args": {"sort_index": row},
             },
         ]
-    events += [_slice("queue", rows[0], 0.0, queue_s), _slice("prefill", rows[0], queue_s, ttft_s)]
     by_id = {thread.id: thread for thread in trace.threads}
+    spans: list[Span] = []
     for thread in trace.threads:
         row, found = rows[thread.id], syncs(trace, thread, sync_id)
         if thread.parent is None:
             begun = min([ttft_s, *thread.times[:1]])
+            queued = min(queue_s, begun)
+            events += [_slice("queue", row, 0.0, queued), _slice("prefill", row, queued, begun)]
         else:
             begun = _forked_at(thread, by_id[thread.parent])
             events += _fork(thread, rows[thread.parent], row, begun)
-        events += _decoding(thread, found, row, begun)
+        spans += (mine := _spans(thread, found, begun))
+        events += [_slice("decode", row, s.since, s.until, {"tokens": s.tokens}) for s in mine]
+        events += [_slice("sync wait", row, sync.since, sync.until) for sync in _waits(found)]
         events += [event for sync in found for event in _join(trace, sync, row, rows)]
     paths = {thread.path: rows[thread.id] for thread in trace.threads}
     events += [_mark(mark, paths[mark.path]) for mark in marks if mark.path in paths]
-    events += _lanes(trace, total_s)
+    events += _lanes(spans)
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -118,22 +122,30 @@ def _end(trace: Trace, chunk: ThreadTrace) -> float:
     return max((thread.times[-1] for thread in inside), default=0.0)
 
 
-def _decoding(thread: ThreadTrace, found: Sequence[Sync], row: int, start: float) -> list[Event]:
-    """Slices between waits, from ``start`` to the thread's last token."""
-    events, number = [], 0
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A thread decodes: from a wait, or its fork, to the next wait, or its end."""
+
+    since: float
+    until: float
+    tokens: int
+
+
+def _spans(thread: ThreadTrace, found: Sequence[Sync], start: float) -> list[Span]:
+    """Where a thread decodes between its waits, from ``start`` to its last token."""
+    spans, number = [], 0
     end = thread.times[-1] if thread.times else start
-    for since, until in [
-        *((sync.since, sync.until) for sync in found if sync.until > sync.since),
-        (end, end),
-    ]:
+    for since, until in [*((sync.since, sync.until) for sync in _waits(found)), (end, end)]:
         tokens = sum(time <= since for time in thread.times[number:])
         number += tokens
         if tokens:
-            events.append(_slice("decode", row, start, max(since, start), {"tokens": tokens}))
-        if until > since:
-            events.append(_slice("sync wait", row, since, until))
+            spans.append(Span(start, max(since, start), tokens))
         start = until
-    return events
+    return spans
+
+
+def _waits(found: Sequence[Sync]) -> list[Sync]:
+    return [sync for sync in found if sync.until > sync.since]
 
 
 def _fork(thread: ThreadTrace, parent_row: int, row: int, begun: float) -> list[Event]:
@@ -154,26 +166,19 @@ def _forked_at(thread: ThreadTrace, parent: ThreadTrace) -> float:
     return parent.times[parent.steps.index(thread.forked_at)]
 
 
-def _lanes(trace: Trace, total_s: float) -> list[Event]:
-    """How many threads decode at each step, as a counter track."""
-    times: dict[int, float] = {}
-    for thread in trace.threads:
-        for step, time in zip(thread.steps, thread.times, strict=True):
-            times[step] = min(time, times.get(step, time))
-    events, before = [], -1
-    for step, lanes in enumerate(trace.lanes(), start=1):
-        if lanes != before and step in times:
-            before = lanes
-            events.append(
-                {
-                    "ph": "C",
-                    "name": "lanes",
-                    "pid": _PROCESS,
-                    "ts": _us(times[step]),
-                    "args": {"lanes": lanes},
-                }
-            )
-    return [*events, {"ph": "C", "name": "lanes", "pid": _PROCESS, "ts": _us(total_s), "args": {"lanes": 0}}]
+def _lanes(spans: Sequence[Span]) -> list[Event]:
+    """How many threads decode at any time, wherever they do, as a counter track."""
+    changes: Counter[float] = Counter()
+    for span in spans:
+        changes[_us(span.since)] += 1
+        changes[_us(span.until)] -= 1
+    events, lanes = [], 0
+    for time, change in sorted(changes.items()):
+        if change:
+            lanes += change
+            counter = {"ph": "C", "name": "lanes", "pid": _PROCESS, "ts": time}
+            events.append({**counter, "args": {"lanes": lanes}})
+    return events
 
 
 def _in_reading_order(threads: Sequence[ThreadTrace]) -> list[ThreadTrace]:
@@ -190,7 +195,8 @@ def _named(what: str, row: int, name: str) -> Event:
 
 def _slice(name: str, row: int, since: float, until: float, args: Event | None = None) -> Event:
     whole = {"ph": "X", "name": name, "cat": "pasta", "pid": _PROCESS, "tid": row}
-    return {**whole, "ts": _us(since), "dur": _us(max(until - since, 0.0)), "args": args or {}}
+    # Of rounded times: slices of a track must not overlap, not even by a rounding.
+    return {**whole, "ts": _us(since), "dur": round(max(_us(until) - _us(since), 0.0), 1), "args": args or {}}
 
 
 def _instant(name: str, row: int, time: float, args: Event) -> Event:

@@ -41,7 +41,7 @@ def decode(text, codec=None, late=0.0):
 def traced(text, codec=None, late=0.0, **options):
     it, codec = decode(text, codec, late)
     topics = [codec.decode_text(thread.topic_ids) for thread in it.threads]
-    times = {"queue_s": 0.1, "ttft_s": 0.51, "total_s": 2.0}
+    times = {"queue_s": 0.1, "ttft_s": 0.51}
     made = chrome_trace(it.trace(), topics, codec.grammar.control.sync, request="r-1", **{**times, **options})
     return json.loads(json.dumps(made)), it, codec
 
@@ -125,19 +125,34 @@ def test_what_placement_did_is_marked_on_the_thread_it_was_done_with():
     assert (again["tid"], again["ts"]) == (0, 700_000.0)
 
 
-def test_the_lanes_are_counted_step_by_step():
-    made, it, _ = traced(TWO)
-    counted = [e["args"]["lanes"] for e in events(made, "C", "lanes")]
-    lanes = it.trace().lanes()
-    assert max(counted) == max(lanes) == 3
-    assert counted[-1] == 0
-    assert len(counted) == 2 + sum(a != b for a, b in itertools.pairwise(lanes))
+def lanes(made):
+    return [(e["ts"], e["args"]["lanes"]) for e in events(made, "C", "lanes")]
+
+
+def test_the_lanes_are_the_threads_that_decode_at_a_time():
+    made, it, codec = traced(TWO)
+    main, one, two = it.threads
+    sync = main.times[main.tokens.index(codec.grammar.control.sync)] * 1e6
+    first, second = (e["ts"] for e in events(made, "i", "fork"))
+    # The main thread goes on when the last chunk has ended: a lane for a lane.
+    changes = [(main.times[0] * 1e6, 1), (first, 2), (second, 3)]
+    changes += [(sync, 2), (two.times[-1] * 1e6, 1), (main.times[-1] * 1e6, 0)]
+    assert [count for _, count in lanes(made)] == [count for _, count in changes]
+    assert [time for time, _ in lanes(made)] == pytest.approx([time for time, _ in changes])
+    assert sync < one.times[-1] * 1e6
+
+
+def test_a_chunk_that_is_decoded_late_elsewhere_is_a_lane_when_it_is_decoded():
+    made, it, _ = traced('a<promise topic="t" tokens="10"/><async> c d e f</async><sync/> b', late=0.4)
+    during = (it.threads[1].times[0] + it.threads[1].times[-1]) / 2 * 1e6
+    assert [count for time, count in lanes(made) if time <= during][-1] == 1
 
 
 @settings(deadline=None)
 @given(st.integers(0, 300))
 def test_any_answer_makes_a_trace_that_opens(seed):
-    """What Perfetto asks of each kind of event: a place, a time, a duration that is not negative, matched arrows."""
+    """What Perfetto asks of each kind of event: a place, a time, a duration that is not negative, matched arrows; and
+    of a track's slices that they do not overlap."""
     codec = byte_codec()
     made, it, _ = traced(to_text(random_document(seed)), codec)
     for event in made["traceEvents"]:
@@ -147,6 +162,12 @@ def test_any_answer_makes_a_trace_that_opens(seed):
             assert event["ts"] >= 0
         if event["ph"] == "X":
             assert event["dur"] >= 0
+    tracks = {}
+    for slice_ in events(made, "X"):
+        tracks.setdefault(slice_["tid"], []).append((slice_["ts"], slice_["ts"] + slice_["dur"]))
+    for track in tracks.values():
+        track.sort()
+        assert all(until <= since + 1e-3 for (_, until), (since, _) in itertools.pairwise(track))
     starts, ends = ([(e["name"], e["id"]) for e in events(made, ph)] for ph in "sf")
     assert sorted(starts) == sorted(ends)
     assert len(starts) == len(set(starts))
@@ -161,7 +182,5 @@ def test_an_answer_that_was_cut_in_the_middle_makes_a_trace_too():
     for token in ids[: ids.index(codec.grammar.control.async_open)]:
         it.emit(0, token, 0.1)
     topics = ["", "t"]
-    made = chrome_trace(
-        it.trace(), topics, codec.grammar.control.sync, request="r", queue_s=0, ttft_s=0.1, total_s=1
-    )
+    made = chrome_trace(it.trace(), topics, codec.grammar.control.sync, request="r", queue_s=0, ttft_s=0.1)
     assert len(events(made, "M", "thread_name")) == 2
