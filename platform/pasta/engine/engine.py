@@ -237,10 +237,10 @@ class Engine:
         logits: Tensor,
         now: float | None = None,
     ) -> list[Event]:
-        """Choose the next token of each (slot, thread) row from its logits [N, vocab], and see what follows; all of it
-        at the same time."""
+        """Choose the next token of each (slot, thread) row from its logits [N, vocab], and see what follows."""
         tokens = self._choose(rows, logits) if rows else []
         logprobs = self._logprobs(rows, logits, tokens)
+        # All tokens of a step come at the same time, also one that had to be chosen once more.
         now = time.perf_counter() if now is None else now
         events: list[Event] = []
         for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
