@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -46,7 +46,28 @@ async def checked(items: AsyncGenerator[Update, None], timeout_s: float) -> Asyn
 def _refusal(refused: Refused) -> ApiError:
     if refused.status == 429:
         return overloaded(refused.message, refused.retry_after_s or 1)
+    if refused.elsewhere:
+        return unavailable(refused.message, retry_after_s=1)
     return ApiError(refused.message, status=refused.status, param=refused.param, code=refused.code)
+
+
+async def taken(
+    ask: Callable[[], AsyncGenerator[Update, None]], within_s: float = 10.0
+) -> AsyncGenerator[Update, None]:
+    """What ``ask`` gives; once more while an Interpreter says that another one takes it.
+
+    That lasts for the moment of an update in which this Gateway's router has not heard of the new Interpreter yet.
+    """
+    until = asyncio.get_running_loop().time() + within_s
+    while True:
+        async with aclosing(ask()) as items:
+            async for item in items:
+                if isinstance(item, Refused) and item.elsewhere and asyncio.get_running_loop().time() < until:
+                    break
+                yield item
+            else:
+                return
+        await asyncio.sleep(0.05)
 
 
 async def collect(writer: Writer, updates: AsyncGenerator[Update, None]) -> dict[str, Any]:

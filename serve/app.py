@@ -8,10 +8,10 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import RequestRouterConfig
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from serve.config import ServeConfig, check_service
+from serve.config import DecoderSettings, ServeConfig, check_service
 from serve.decoder import Decoder
 from serve.gateway import Gateway
 from serve.interpreter import Interpreter
@@ -32,7 +32,8 @@ def build(args: ServeConfig) -> Application:
     decoders = serve.deployment(
         Decoder,
         name="Decoder",
-        num_replicas=decoder.num_replicas,
+        **_replicas(decoder),
+        max_surge_percent=decoder.max_surge_percent,
         # An answer is several calls here, and none may wait for another.
         max_ongoing_requests=ongoing * 64,
         request_router_config=RequestRouterConfig(request_router_class="serve.routing.PinnedRouter"),
@@ -43,6 +44,7 @@ def build(args: ServeConfig) -> Application:
     interpreter = serve.deployment(
         Interpreter,
         name="Interpreter",
+        max_surge_percent=100,
         max_ongoing_requests=ongoing,
         **drain,
         ray_actor_options={"num_cpus": 0.1},
@@ -51,9 +53,23 @@ def build(args: ServeConfig) -> Application:
     gateway = serve.deployment(
         Gateway,
         name="Gateway",
+        max_surge_percent=100,
         max_ongoing_requests=ongoing,
         **drain,
         ray_actor_options={"num_cpus": 0.1},
         logging_config=LoggingConfig(encoding="JSON"),
     )
     return gateway.bind(args, interpreter.bind(args, decoders.bind(args)))
+
+
+def _replicas(decoder: DecoderSettings) -> dict[str, Any]:
+    scaling = decoder.autoscaling
+    if scaling is None:
+        return {"num_replicas": decoder.num_replicas}
+    policy = AutoscalingPolicy(
+        policy_function="serve.autoscaling.LanesPolicy", policy_kwargs={"target_lanes": scaling.target_lanes}
+    )
+    config = AutoscalingConfig(
+        **scaling.model_dump(exclude={"target_lanes"}), initial_replicas=decoder.num_replicas, policy=policy
+    )
+    return {"autoscaling_config": config}

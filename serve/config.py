@@ -1,5 +1,6 @@
 """The service's configuration: ``args`` of configs/serve/*.yaml, and what must be true before workers start."""
 
+import hashlib
 from pathlib import Path
 from typing import Literal
 
@@ -88,19 +89,41 @@ class KeySettings(_Strict):
         return None if self.file is None else ROOT / self.file
 
 
+class AutoscalingSettings(_Strict):
+    """As many Decoders as their work needs: one for each ``target_lanes`` threads that decode or wait to.
+
+    The need must have lasted for the delay before a replica is added or (after it ended what it had begun) taken.
+    """
+
+    min_replicas: PositiveInt = 1
+    max_replicas: PositiveInt
+    target_lanes: PositiveFloat = 8.0
+    upscale_delay_s: NonNegativeFloat = 10.0
+    downscale_delay_s: NonNegativeFloat = 300.0
+
+
 class DecoderSettings(_Strict):
     """The Decoder replicas. ``threads`` are torch's, in each replica.
 
-    ``lane_knee`` is the number of lanes up to which placement auto keeps chunks at home; measured by each
-    replica when it starts if it is not given. A Decoder gives up what no Interpreter has claimed for ``lease_s``.
+    With ``autoscaling``, ``num_replicas`` is how many there are at first. An update may start ``max_surge_percent``
+    more than usual before it stops old ones; where there is no room for more, as on GPUs that are all in use, 0 stops
+    old ones first. ``lane_knee`` is the number of lanes up to which placement auto keeps chunks at home; measured by
+    each replica when it starts if it is not given. A Decoder gives up what no Interpreter has claimed for ``lease_s``.
     """
 
     num_replicas: PositiveInt = 2
+    autoscaling: AutoscalingSettings | None = None
+    max_surge_percent: int = Field(default=100, ge=0, le=100)
     lane_knee: PositiveInt | None = None
     lease_s: PositiveFloat = 10.0
     num_cpus: PositiveFloat = 0.2
     num_gpus: NonNegativeFloat = 0.0
     threads: PositiveInt = 1
+
+    @property
+    def max_replicas(self) -> int:
+        """How many there may be."""
+        return self.num_replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
 
 class ServeConfig(_Strict):
@@ -127,14 +150,26 @@ class ServeConfig(_Strict):
     def budget_tokens(self) -> int:
         """The admission budget."""
         caches = (
-            self.engine.num_slots * self.engine.slot_tokens * self.decoder.num_replicas * len(self.models)
+            self.engine.num_slots * self.engine.slot_tokens * self.decoder.max_replicas * len(self.models)
         )
         return self.admission.budget_tokens or 2 * caches
+
+    @property
+    def version(self) -> str:
+        """Names what Decoders decode with: those of another version say other things, or know other models."""
+        said = self.model_dump_json(include={"models", "engine"})
+        return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
 
 def check_service(config: ServeConfig) -> None:
     """Raise ``UserError``, naming the key, if a model or the API keys cannot be used."""
     check_models(config)
+    scaling = config.decoder.autoscaling
+    if scaling and not scaling.min_replicas <= config.decoder.num_replicas <= scaling.max_replicas:
+        raise UserError(
+            f"decoder.num_replicas: {config.decoder.num_replicas} is how many decoders there are at first; expected "
+            f"between autoscaling's min_replicas {scaling.min_replicas} and max_replicas {scaling.max_replicas}"
+        )
     if config.keys.path is not None:
         try:
             read_keys(config.keys.path)

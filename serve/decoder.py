@@ -33,6 +33,7 @@ from pasta.engine import (
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from serve import logs
+from serve.autoscaling import LANES
 from serve.config import ServeConfig
 from serve.leases import Leases
 from serve.metrics import ENGINE, Metrics, Reporter
@@ -48,6 +49,7 @@ class Decoder:
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         torch.set_num_threads(config.decoder.threads)
+        self._version = config.version
         self._engines: dict[str, AsyncEngine] = {}
         self._stopped: str | None = None
         self._cancelling: set[asyncio.Task[Any]] = set()
@@ -203,6 +205,15 @@ class Decoder:
             "open": len(self._leases),
             "pid": os.getpid(),
         }
+
+    def version(self) -> str:
+        """What it decodes with (``ServeConfig.version``)."""
+        return self._version
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """For serve/autoscaling.py: called by Serve."""
+        stats = self.stats()
+        return {LANES: float(stats["lanes"] + stats["waiting"])}
 
     def check_health(self) -> None:
         """Serve restarts a replica whose engine has stopped."""

@@ -26,6 +26,7 @@ from serve.config import ServeConfig
 from serve.metrics import PLACEMENT, Metrics
 from serve.placement import POLICIES, PrefixTable, choose_home
 from serve.replicas import ReplicaLost, members
+from serve.roster import Roster, Superseded
 from serve.session import Session
 from serve.trace import Mark
 from serve.transport import Caller
@@ -50,10 +51,10 @@ class Dispatcher:
         self.runs: set[Run] = set()
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self.metrics = Metrics(PLACEMENT)
-        self._members = members("Decoder")
+        self._roster = Roster(members("Decoder"), config.version, self._version)
         self._prefixes = PrefixTable()
         self._renew_s = config.decoder.lease_s / 3
-        self._renewing: asyncio.Task[None] | None = None
+        self._opened = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def count(self, what: str) -> None:
@@ -63,7 +64,7 @@ class Dispatcher:
 
     def loads(self, without: set[str] | None = None) -> dict[str, int]:
         """Threads that decode on each replica, as far as this Interpreter has put them there."""
-        lanes = dict.fromkeys(sorted(self._members.replicas - (without or set())), 0)
+        lanes = dict.fromkeys(sorted(self._roster.replicas - (without or set())), 0)
         for run in self.runs:
             for replica in run.lanes():
                 if replica in lanes:
@@ -71,19 +72,37 @@ class Dispatcher:
         return lanes
 
     async def home(self, prompt_ids: list[int], without: set[str]) -> str:
-        """The replica for a main thread. Raises ``ReplicaLost`` if there is none for long."""
-        if self._renewing is None:
-            self.decoders.open()
-            self._renewing = self.spawn(self._renew())
+        """The replica for a main thread. Raises ``ReplicaLost`` if there is none for long, and ``Superseded``."""
+        self.open()
         try:
             async with asyncio.timeout(NO_REPLICA_S):
                 while not (loads := self.loads(without)):
-                    await self._members.change()
+                    if self._roster.superseded:
+                        raise Superseded
+                    await self._roster.change()
         except TimeoutError:
             raise ReplicaLost("there is no decoder") from None
         replica = choose_home(loads, self._prefixes.longest(prompt_ids), AFFINITY_LANES)
         self._prefixes.learn(prompt_ids, replica)
         return replica
+
+    def open(self) -> None:
+        """Begin to follow the replicas, on the event loop that answers."""
+        if not self._opened:
+            self._opened = True
+            self.decoders.open()
+            self.spawn(self._roster.follow())
+            self.spawn(self._renew())
+
+    async def ready(self) -> None:
+        """Wait until there is a replica that may be used."""
+        self.open()
+        while not self._roster.replicas:
+            await self._roster.change()
+
+    async def _version(self, replica: str) -> str:
+        version: str = await self.decoders.call("version", replica=replica)
+        return version
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Do it whether or not its caller stays: Serve ends calls made in the context of a request that ends."""
@@ -319,7 +338,10 @@ class Run:
         if self._figures["redispatches"] > MAX_LOSSES:
             raise error
         if part.path == ():
-            await self._start_main()
+            try:
+                await self._start_main()
+            except Superseded:  # the answer has begun: no other model can go on with it
+                raise error from None
         else:
             self._adopt(self._holder(part.path), part.path)
 

@@ -1,5 +1,6 @@
 """The Gateway deployment: the HTTP routes. Each reads its request, has it answered, writes its response."""
 
+import asyncio
 import dataclasses
 import logging
 import time
@@ -59,12 +60,17 @@ async def _on_failure(_: Request, error: Exception) -> JSONResponse:
 class Gateway:
     """Reads requests, follows their updates, writes responses."""
 
-    def __init__(self, config: ServeConfig, interpreter: DeploymentHandle) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: ServeConfig, interpreter: DeploymentHandle
+    ) -> None:
         self._config = config
         self._interpreter = Caller(interpreter)
         self._guard = Guard(config.keys)
         self._drain = Drain()
         self._started = int(time.time())
+        # While a service is updated, the Gateway before this one goes on until there is somebody to ask here.
+        while await self._interpreter.call("version") != config.version:
+            await asyncio.sleep(0.1)
 
     @app.get("/health", summary="Whether the service is alive", responses=schemas.HEALTH)
     async def health(self) -> JSONResponse:
@@ -159,7 +165,7 @@ class Gateway:
         )
 
     async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> AsyncGenerator[Update, None]:
-        items = self._interpreter.stream("answer", order)
+        items = answers.taken(lambda: self._interpreter.stream("answer", order))
         with self._drain.request(), self._guard.running(asker):
             async with aclosing(answers.checked(items, timeout_s)) as updates:
                 async for update in updates:

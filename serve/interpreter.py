@@ -16,12 +16,17 @@ from serve.choices import merge
 from serve.config import ServeConfig
 from serve.dispatch import Dispatcher, Run
 from serve.metrics import Reporter
+from serve.roster import Superseded
 from serve.served import RequestRefused, Served
 from serve.session import Session
 from serve.transport import Caller
 from serve.wire import Accepted, Decoded, DecodeOrder, Order, Refused, Update
 
 logger = logging.getLogger("ray.serve")
+
+
+#: While a service is updated: the Interpreter of the other version can do it.
+_ELSEWHERE = Refused("The service is being updated; send the request again.", status=503, elsewhere=True)
 
 
 @contextmanager
@@ -48,7 +53,9 @@ def _refusals() -> Iterator[None]:
 class Interpreter:
     """Encodes prompts, has them decoded, and assembles the answers in reading order."""
 
-    def __init__(self, config: ServeConfig, decoders: DeploymentHandle) -> None:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: ServeConfig, decoders: DeploymentHandle
+    ) -> None:
         self._config = config
         self._decoders = Caller(decoders)
         self._dispatcher = Dispatcher(self._decoders, config)
@@ -56,10 +63,15 @@ class Interpreter:
         self._encoding = ThreadPoolExecutor(1, "encode")
         self._models = {name: Served(model, config) for name, model in config.models.items()}
         self._reporting: asyncio.Task[Any] | None = None
+        # Until then an Interpreter of the version before, if there is one, goes on with its own Decoders.
+        await self._dispatcher.ready()
 
     async def answer(self, order: Order) -> AsyncGenerator[Update, None]:
         """``Accepted``, then ``Progress`` as tokens come and ``Finished``, of each choice; or only ``Refused``."""
-        served = self._models[order.model]
+        served = self._models.get(order.model)
+        if served is None:
+            yield _ELSEWHERE
+            return
         if self._reporting is None:
             reporter = Reporter(self._dispatcher.metrics.record)
             reports = reporter.admission(self._admission.held, self._admission.budget_tokens)
@@ -95,6 +107,8 @@ class Interpreter:
                             yield dataclasses.replace(update, index=index) if index else update
         except RequestRefused as error:
             yield error.refused
+        except Superseded:
+            yield _ELSEWHERE
 
     async def _choice(
         self, served: Served, order: Order, decode_order: DecodeOrder
@@ -129,6 +143,10 @@ class Interpreter:
                     yield finished
                 elif update:  # a refusal, or progress that shows something
                     yield update
+
+    def version(self) -> str:
+        """What it serves (``ServeConfig.version``)."""
+        return self._config.version
 
     async def stats(self) -> list[dict[str, Any]]:
         """What each Decoder is doing. Raises if one does not answer."""

@@ -6,24 +6,43 @@ so that several at once get each other's replicas, or none. A pinned call needs 
 Ray pickles this module by value: nothing that others are to share may be defined here (serve/replicas.py holds it).
 """
 
+from collections import OrderedDict
 from typing import Any
 
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from serve.replicas import PIN, ReplicaLost, members
 
+#: How many replicas that were taken out are remembered.
+_LEAVING = 64
+
 
 class PinnedRouter(FIFOMixin, RequestRouter):
-    """Sends a call to the replica it is pinned to; any other call wherever there is room."""
+    """Sends a call to the replica it is pinned to; any other call wherever there is room.
+
+    A replica that Serve takes out, for an update or because there are too many, still ends what it has begun: calls
+    that are pinned to it reach it until it is gone.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._leaving: OrderedDict[str, RunningReplica] = OrderedDict()
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         """Serve tells of every change."""
+        before = dict(self.curr_replicas)
         super().update_replicas(replicas)
+        for replica_id, replica in before.items():
+            if replica_id not in self.curr_replicas:
+                self._leaving[replica_id.unique_id] = replica
+        while len(self._leaving) > _LEAVING:
+            self._leaving.popitem(last=False)
         self._publish()
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """A call found the replica dead."""
         super().on_replica_actor_died(replica_id)
+        self._leaving.pop(replica_id.unique_id, None)
         self._publish()
 
     def _publish(self) -> None:
@@ -47,4 +66,6 @@ class PinnedRouter(FIFOMixin, RequestRouter):
             for replica_id, replica in self.curr_replicas.items():
                 if PIN + replica_id.unique_id == wanted:
                     return replica
+            if (leaving := self._leaving.get(wanted.removeprefix(PIN))) is not None:
+                return leaving
         raise ReplicaLost(f"replica {wanted.removeprefix(PIN)} is gone")

@@ -153,6 +153,8 @@ class Refused:
     param: str | None = None
     code: str | None = None
     retry_after_s: int | None = None
+    #: Another Interpreter takes it: the Gateway asks once more.
+    elsewhere: bool = False
 
 
 Update = Accepted | Progress | Finished | Refused

@@ -25,12 +25,12 @@ START_S = 280.0
 _MARK = "PASTA_TEST_MARK"
 
 
-def save_tiny_model(folder: Path, *, endless: bool = False, **config: object) -> Path:
+def save_tiny_model(folder: Path, *, seed: int = 0, endless: bool = False, **config: object) -> Path:
     """A model directory, as training leaves one behind; ``config`` overwrites keys of its config.json.
 
     An ``endless`` model never says by itself that an answer ends, if it is asked for greedy tokens.
     """
-    loaded = copy.deepcopy(tiny())
+    loaded = copy.deepcopy(tiny(seed=seed))
     if endless:
         with torch.no_grad():  # its logit is 0 then, and some other token's is above
             loaded.model.get_output_embeddings().weight[list(loaded.codec.eos_ids)] = 0
