@@ -41,7 +41,7 @@ def browser():
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         missing = "no chromium on PATH (Debian: apt install chromium)"
-        if os.environ.get("PASTA_REQUIRE_BROWSER"):
+        if os.environ.get("PASTA_REQUIRE_TOOLS"):
             pytest.fail(missing)
         pytest.skip(missing)
     with playwright.sync_playwright() as driver:
