@@ -32,7 +32,7 @@ MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(given)
+    options = parser().parse_args(given)
     settings = Settings(
         models=options.models,
         model_config=options.model_config,
@@ -71,13 +71,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="python -m jobs.benchmark",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("what", nargs="?", choices=sorted(COMMANDS), default="all", help=_WHAT)
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add(
@@ -113,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", choices=SIZES, help="step and generate on the shipped or on the large model alone")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/NAME.json); records go beside it")
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
-    return parser
+    return made
 
 
 def _numbers(text: str) -> tuple[int, ...]:
