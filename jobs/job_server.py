@@ -22,6 +22,8 @@ _SILENCE_S = 60.0
 #: How often a lost log is looked for, at growing intervals, before it is given up: about five minutes.
 _ATTEMPTS = 14
 _LONGEST_PAUSE_S = 30.0
+#: What the server says of a job that it does not know.
+_UNKNOWN = "does not exist"
 
 Say = Callable[[str], None]
 
@@ -96,6 +98,8 @@ class JobServer:
                 reason = "its log ended before it did"
             except UserError as error:
                 reason = str(error)
+                if _UNKNOWN in reason:  # mistyped, or the cluster is a new one
+                    raise
             attempts = 0 if log.length > heard else attempts + 1
             if attempts >= _ATTEMPTS:
                 raise UserError(f"job {job}: lost ({reason}); it may be running still")
