@@ -4,9 +4,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pasta.errors import UserError
 from pasta.signals import deferred_interrupt
@@ -43,20 +44,38 @@ def ray_cluster(
         yield
         return
     try:
-        with deferred_interrupt():
-            ray.init(
-                address=address,
-                num_cpus=None if address else num_cpus,
-                # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
-                include_dashboard=None if address else dashboard,
-                **({} if address or not dashboard else {"dashboard_port": _free_port()}),
-                object_store_memory=None if address else 200 * 1024 * 1024,
-                runtime_env={"env_vars": worker_env(threads)},
-                log_to_driver=True,
-            )
+        start_ray(
+            lambda: print("Ray was too slow to start; trying once more", file=sys.stderr),
+            address=address,
+            num_cpus=None if address else num_cpus,
+            # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
+            include_dashboard=None if address else dashboard,
+            **({} if address or not dashboard else {"dashboard_port": _free_port()}),
+            object_store_memory=None if address else 200 * 1024 * 1024,
+            runtime_env={"env_vars": worker_env(threads)},
+            log_to_driver=True,
+        )
         yield
     finally:
         ray.shutdown()
+
+
+def start_ray(on_retry: Callable[[], None], **options: Any) -> None:
+    """``ray.init(**options)``, once more after ``on_retry`` if Ray was too slow; Ctrl-C is raised once it has ended."""
+    with deferred_interrupt():
+        import ray
+
+    for last_try in (False, True):
+        try:
+            with deferred_interrupt():
+                ray.init(**options)
+            return
+        except Exception as error:
+            # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
+            ray.shutdown()
+            if last_try or "timed out during startup" not in str(error):
+                raise
+            on_retry()
 
 
 def worker_env(threads: int) -> dict[str, str]:

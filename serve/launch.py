@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.cluster import start_ray
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
-from pasta.signals import deferred_interrupt, handling
+from pasta.signals import handling
 from serve.config import ROOT, ServeConfig, check_models
 
 IMPORT_PATH = "serve.app:build"
@@ -116,29 +117,18 @@ def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray's workers run at niceness 15: a service would wait for everything else on the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    import ray
-
     progress("starting Ray")
     paths = [str(ROOT), str(ROOT / "platform"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    for last_try in (False, True):
-        try:
-            with deferred_interrupt():
-                ray.init(
-                    address="local",
-                    num_cpus=max(os.cpu_count() or 1, 1),
-                    include_dashboard=False,
-                    object_store_memory=_OBJECT_STORE_BYTES,
-                    log_to_driver=not quiet,
-                    logging_level=logging.ERROR if quiet else logging.WARNING,
-                    runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
-                )
-            return
-        except Exception as error:
-            # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
-            ray.shutdown()
-            if last_try or "timed out during startup" not in str(error):
-                raise
-            progress("Ray was too slow to start; trying once more")
+    start_ray(
+        lambda: progress("Ray was too slow to start; trying once more"),
+        address="local",
+        num_cpus=max(os.cpu_count() or 1, 1),
+        include_dashboard=False,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        log_to_driver=not quiet,
+        logging_level=logging.ERROR if quiet else logging.WARNING,
+        runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
+    )
 
 
 def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> None:

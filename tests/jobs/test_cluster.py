@@ -1,9 +1,55 @@
-"""What jobs find around them: a cluster's address, and the version of the code."""
+"""How a job finds or starts Ray, and the version of its code."""
 
 import pytest
+import ray
 
-from jobs.cluster import code_version, ray_cluster
+from jobs.cluster import code_version, ray_cluster, start_ray
 from pasta.errors import UserError
+
+TOO_SLOW = "The current node timed out during startup. This could happen because …"
+
+
+class Starts:
+    """Stands in for ``ray.init``: a machine too busy to start Ray in time cannot be had on demand."""
+
+    def __init__(self, *errors: str) -> None:
+        self.errors = list(errors)
+        self.calls: list[dict[str, object]] = []
+
+    def __call__(self, **options: object) -> None:
+        self.calls.append(options)
+        if self.errors:
+            raise Exception(self.errors.pop(0))
+
+
+@pytest.fixture
+def starts(monkeypatch):
+    def use(*errors: str) -> Starts:
+        monkeypatch.setattr(ray, "init", found := Starts(*errors))
+        return found
+
+    return use
+
+
+def test_ray_that_was_too_slow_is_started_once_more(starts):
+    init, retries = starts(TOO_SLOW), []
+    start_ray(lambda: retries.append("once"), num_cpus=2)
+    assert init.calls == [{"num_cpus": 2}] * 2
+    assert retries == ["once"]
+
+
+def test_ray_that_is_too_slow_twice_is_an_error(starts):
+    init = starts(TOO_SLOW, TOO_SLOW)
+    with pytest.raises(Exception, match="timed out during startup"):
+        start_ray(lambda: None)
+    assert len(init.calls) == 2
+
+
+def test_another_failure_is_not_tried_again(starts):
+    init = starts("no space left on device")
+    with pytest.raises(Exception, match="no space left"):
+        start_ray(lambda: pytest.fail("tried again"))
+    assert len(init.calls) == 1
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://cluster.example"])
@@ -14,6 +60,16 @@ def test_the_address_of_a_job_server_is_no_cluster_to_join(monkeypatch, address)
         ray_cluster(None, 1),
     ):
         pass
+
+
+def test_a_submitted_job_joins_the_cluster_that_it_was_submitted_to(monkeypatch, starts):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    init = starts()
+    with ray_cluster(None, 2):
+        pass
+    (options,) = init.calls
+    assert options["address"] == "127.0.0.1:6379"
+    assert options["num_cpus"] is None
 
 
 def test_where_there_is_no_working_tree_the_environment_says_what_code_runs(monkeypatch):
