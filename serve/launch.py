@@ -14,7 +14,8 @@ from jobs.cluster import start_ray
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
 from pasta.signals import handling
-from serve.config import ROOT, ServeConfig, check_models
+from serve.addresses import is_loopback
+from serve.config import ROOT, ServeConfig, check_service
 
 IMPORT_PATH = "serve.app:build"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
@@ -57,8 +58,14 @@ def read_service_config(path: str | Path) -> ServiceConfig:
             )
     args = parse_config(application.get("args") or {}, ServeConfig, f"{path}: applications.0.args")
     http = data.get("http_options") or {}
+    host = http.get("host", "127.0.0.1")
+    if args.keys.file is None and not is_loopback(host):
+        raise UserError(
+            f"{path}: http_options.host: {host!r} is open to others; make API keys (python -m serve.keys new) and name "
+            "their file in args.keys.file, or listen on 127.0.0.1"
+        )
     return ServiceConfig(
-        host=http.get("host", "127.0.0.1"),
+        host=host,
         port=http.get("port", 8000),
         route_prefix=application.get("route_prefix", "/"),
         args=args,
@@ -93,11 +100,12 @@ def running(
 ) -> Iterator[str]:
     """Serve in a Ray of its own and yield the service's address; on leaving, end every process it started.
 
+    SIGTERM lets open requests finish first, for ``drain_timeout_s`` at most; Ctrl-C, or a second SIGTERM, does not.
     ``config.port`` 0 takes a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises ``UserError``
     before anything is started if the configuration, a model or the port cannot be used.
     """
     progress("checking the models")
-    check_models(config.args)
+    check_service(config.args)
     port = config.port or free_port(config.host)
     check_port(config.host, port)
     interrupt = _Interrupt()
@@ -106,9 +114,13 @@ def running(
             _start_ray(config, quiet=quiet, progress=progress)
             interrupt.check()
             with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
-                _deploy(config, port, quiet=quiet, progress=progress)
+                gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 interrupt.check()
-                yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+                try:
+                    yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+                except _Terminated:
+                    _drain(gateway, config.args.drain_timeout_s, progress=progress)
+                    raise
         finally:
             _stop()
 
@@ -131,7 +143,8 @@ def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], 
     )
 
 
-def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> None:
+def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> Any:
+    """Start the application; returns the Gateway's handle."""
     from ray import serve
 
     from serve.app import build
@@ -142,7 +155,15 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
         f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
     )
     serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": port})
-    serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+    return serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+
+
+def _drain(gateway: Any, timeout_s: float, *, progress: Callable[[str], None]) -> None:
+    """Finish the open requests and refuse new ones. A second SIGTERM, or Ctrl-C, ends it at once."""
+    progress(f"finishing open requests, for {timeout_s:.0f} s at most")
+    # Whatever goes wrong now, the service ends.
+    with contextlib.suppress(Exception):
+        gateway.broadcast("drain").results(timeout_s=timeout_s)
 
 
 def _stop() -> None:
@@ -170,5 +191,9 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
+class _Terminated(SystemExit):
+    """SIGTERM: end, but finish what has begun."""
+
+
 def _raise_exit(number: int, _: Any) -> None:
-    raise SystemExit(128 + number)
+    raise _Terminated(128 + number)

@@ -176,6 +176,16 @@ def test_the_service_is_that_of_the_gpu_configuration_open_to_the_cluster():
     assert served == ours
 
 
+def test_every_node_that_may_hold_a_gateway_has_the_keys():
+    document = manifest("RayService")
+    served = yaml.safe_load(document["spec"]["serveConfigV2"])["applications"][0]["args"]
+    directory, _, _ = parse_config(served, ServeConfig, "serveConfigV2").keys.file.rpartition("/")
+    for pod in pods(document):
+        (container,) = pod["containers"]
+        assert {"name": "api-keys", "mountPath": directory, "readOnly": True} in container["volumeMounts"]
+        assert {"name": "api-keys", "secret": {"secretName": "pasta-api-keys"}} in pod["volumes"]
+
+
 def test_the_service_s_nodes_hold_its_decoders():
     document = manifest("RayService")
     served = yaml.safe_load(document["spec"]["serveConfigV2"])["applications"][0]["args"]
