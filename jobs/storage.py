@@ -50,7 +50,7 @@ def check_paths(config: Any, root: Path, where: str = "") -> None:
                 f"on storage that all nodes share (--storage moves what begins with {RUNS}/)"
             )
         first, *others = PurePosixPath(value).parts or ("",)
-        if others and first not in SENT and (first == RUNS or (root / value).exists()):
+        if others and first not in SENT and (first in (RUNS, "..") or (root / value).exists()):
             raise UserError(
                 f"{where}{key}: {value!r} is not sent to the cluster; expected a path below {', '.join(SENT)}, or an "
                 f"absolute one on storage that all nodes share (--storage moves what begins with {RUNS}/)"

@@ -60,6 +60,11 @@ def test_there_is_one_manifest_for_each_of_kuberay_s_kinds():
     assert sorted(kinds) == ["PersistentVolumeClaim", "RayCluster", "RayJob", "RayService"]
 
 
+def test_no_two_have_a_name_that_their_services_would_share():
+    names = [document["metadata"]["name"] for path in MANIFESTS for document in documents(path)]
+    assert len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_what_is_kubernetes_own_fits_its_schema(path):
     for document in documents(path):

@@ -122,6 +122,11 @@ class TestPaths:
         message = mistake("evaluate", options, config=EVALUATE, storage=STORAGE)
         assert message.startswith("prompts.source: 'tests/conftest.py' is not sent to the cluster")
 
+    @pytest.mark.parametrize("value", ["runs/data/x.jsonl", "./runs/data/x.jsonl", "../data/x.jsonl"])
+    def test_what_lies_beside_the_code_is_not_there(self, value):
+        with pytest.raises(UserError, match="is not sent to the cluster"):
+            check_paths({"source": value}, ROOT)
+
     @pytest.mark.parametrize(
         "value", ["platform/pasta/data", "google/gemma-7b", "/mnt/data/x.jsonl", "atlas"]
     )
