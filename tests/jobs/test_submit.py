@@ -138,7 +138,10 @@ def test_a_job_runs_on_the_cluster_and_leaves_its_output_on_shared_storage(clust
 
 
 def test_a_job_that_fails_gives_its_exit_code(cluster, tmp_path):
-    done = cluster.submit(*annotate(tmp_path, "--set", "data.source.path=/nowhere.jsonl", "--id", "fails"))
+    done = cluster.submit(
+        *("annotate", "--config", "configs/annotate/alpaca-syntactic.yaml", "--storage", tmp_path),
+        *("--set", "data.source.path=/nowhere.jsonl", "--set", "tracking.mode=disabled", "--id", "fails"),
+    )
     assert done.returncode == 2
     assert "error: " in done.stdout
     assert "/nowhere.jsonl" in done.stdout
@@ -185,7 +188,7 @@ def test_ray_s_own_command_runs_a_job(cluster, tmp_path):
         *("--set", f"storage={tmp_path}", "--dry-run"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "round-2-prefer: to run, after round-2-score" in done.stdout
+    assert "round-2-prefer: to run, after round-1-prefer, round-2-score" in done.stdout
 
 
 @pytest.mark.parametrize(
