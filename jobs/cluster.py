@@ -61,7 +61,10 @@ def ray_cluster(
 
 
 def start_ray(on_retry: Callable[[], None], **options: Any) -> None:
-    """``ray.init(**options)``, once more after ``on_retry`` if Ray was too slow; Ctrl-C is raised once it has ended."""
+    """``ray.init(**options)``, once more after ``on_retry`` if Ray was too slow; Ctrl-C is raised once it has ended.
+
+    Whoever starts Ray shuts it down, also when this raises.
+    """
     with deferred_interrupt():
         import ray
 
@@ -72,10 +75,15 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> None:
             return
         except Exception as error:
             # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
-            ray.shutdown()
             if last_try or "timed out during startup" not in str(error):
                 raise
+            ray.shutdown()
             on_retry()
+
+
+def python_path() -> str:
+    """Where workers find the project's code: its two roots first, then what this process was told."""
+    return os.pathsep.join([str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def worker_env(threads: int) -> dict[str, str]:
@@ -83,9 +91,7 @@ def worker_env(threads: int) -> dict[str, str]:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": os.pathsep.join(
-            [str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
+        "PYTHONPATH": python_path(),
         "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(cache / "torch_extensions")),
         "OMP_NUM_THREADS": str(threads),
         # Threads that spin while they wait take the cores from the workers beside them.

@@ -34,7 +34,7 @@ from pasta.interpreter import Limits
 from serve.config import ServeConfig
 from serve.leases import Leases
 from serve.placement import POLICIES, Home
-from serve.routing import ReplicaLost
+from serve.replicas import ReplicaLost
 from serve.wire import Decoded, DecodeOrder, Lent, Path, Refused, TokenItem
 
 

@@ -23,7 +23,7 @@ from ray.serve import metrics
 from pasta.interpreter import Limits
 from serve.config import ServeConfig
 from serve.placement import POLICIES, PrefixTable, choose_home
-from serve.routing import ReplicaLost, members
+from serve.replicas import ReplicaLost, members
 from serve.session import Session
 from serve.transport import Caller
 from serve.wire import Decoded, DecodeOrder, Lent, Path, Progress, Refused, TokenItem

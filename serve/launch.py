@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.cluster import start_ray
+from jobs.cluster import python_path, start_ray
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
 from pasta.signals import handling
 from serve.addresses import is_loopback
-from serve.config import ROOT, ServeConfig, check_service
+from serve.config import ServeConfig, check_service
 
 IMPORT_PATH = "serve.app:build"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
@@ -112,7 +112,6 @@ def running(
     with handling(signal.SIGTERM, _raise_exit), handling(signal.SIGINT, interrupt):
         try:
             _start_ray(config, quiet=quiet, progress=progress)
-            interrupt.check()
             with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 interrupt.check()
@@ -130,7 +129,6 @@ def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], 
     # By default Ray's workers run at niceness 15: a service would wait for everything else on the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
     progress("starting Ray")
-    paths = [str(ROOT), str(ROOT / "platform"), *filter(None, [os.environ.get("PYTHONPATH")])]
     start_ray(
         lambda: progress("Ray was too slow to start; trying once more"),
         address="local",
@@ -139,7 +137,7 @@ def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], 
         object_store_memory=_OBJECT_STORE_BYTES,
         log_to_driver=not quiet,
         logging_level=logging.ERROR if quiet else logging.WARNING,
-        runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
+        runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": python_path()}},
     )
 
 
@@ -176,7 +174,7 @@ def _stop() -> None:
 
 
 class _Interrupt:
-    """Handles Ctrl-C as Python does, and remembers it: code that Ray runs at start-up can swallow the exception."""
+    """Handles Ctrl-C as Python does, and remembers it: code that runs while Serve deploys can swallow the exception."""
 
     def __init__(self) -> None:
         self._seen = False

@@ -16,8 +16,7 @@ class Leases:
 
     def open(self, request_id: str, expire: Callable[[], None]) -> None:
         """Call ``expire`` once unless the request is closed, or renewed often enough."""
-        loop = asyncio.get_running_loop()
-        self._timers[request_id] = loop.call_later(self._lease_s, self._expire, request_id), expire
+        self._set(request_id, self._lease_s, self._doubt, expire)
 
     def renew(self, request_ids: Iterable[str]) -> None:
         """Those of these requests that are open live for another lease."""
@@ -32,6 +31,16 @@ class Leases:
         if found is not None:
             found[0].cancel()
         return found is not None
+
+    def _set(
+        self, request_id: str, seconds: float, what: Callable[[str], None], expire: Callable[[], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers[request_id] = loop.call_later(seconds, what, request_id), expire
+
+    def _doubt(self, request_id: str) -> None:
+        """Nobody has claimed it in time, or this loop was late and has not heard yet: look again in a moment."""
+        self._set(request_id, self._lease_s / 10, self._expire, self._timers[request_id][1])
 
     def _expire(self, request_id: str) -> None:
         _, expire = self._timers.pop(request_id)

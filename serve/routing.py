@@ -1,52 +1,16 @@
-"""Calls to one particular Decoder: a router for Ray Serve's handles that takes a pin, and knows who is there.
+"""Calls to one particular Decoder: a router for Ray Serve's handles that takes a pin, and tells who is there.
 
 Serve's own routers look pending calls up by a request id that all calls made while handling one request share,
 so that several at once get each other's replicas, or none. A pinned call needs no choice: it never queues here.
+
+Ray pickles this module by value: nothing that others are to share may be defined here (serve/replicas.py holds it).
 """
 
-import asyncio
 from typing import Any
 
-from ray.serve.exceptions import RayServeException
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-_PIN = "pin:"
-
-
-class ReplicaLost(RayServeException):
-    """The replica that a call is pinned to is gone, or did not take it."""
-
-
-class Members:
-    """The replicas of a deployment as this process knows them; filled by its handle's router."""
-
-    def __init__(self) -> None:
-        self.replicas: frozenset[str] = frozenset()
-        self._changed = asyncio.Event()
-
-    def update(self, replicas: frozenset[str]) -> None:
-        """Take note of the replicas that there are now."""
-        if replicas != self.replicas:
-            self.replicas = replicas
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    async def change(self) -> None:
-        """Wait until there are others than now."""
-        await self._changed.wait()
-
-
-_MEMBERS: dict[str, Members] = {}
-
-
-def members(deployment: str) -> Members:
-    """The replicas of a deployment that this process holds a handle to."""
-    return _MEMBERS.setdefault(deployment, Members())
-
-
-def pin(replica: str) -> str:
-    """The ``session_id`` option of a call to one replica."""
-    return _PIN + replica
+from serve.replicas import PIN, ReplicaLost, members
 
 
 class PinnedRouter(FIFOMixin, RequestRouter):
@@ -77,10 +41,10 @@ class PinnedRouter(FIFOMixin, RequestRouter):
     ) -> Any:
         # The step before the queues (Ray's own capacity_queue_router hooks in here too).
         wanted = pending_request.metadata.session_id
-        if not wanted.startswith(_PIN):
+        if not wanted.startswith(PIN):
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
         if not is_retry:
             for replica_id, replica in self.curr_replicas.items():
-                if _PIN + replica_id.unique_id == wanted:
+                if PIN + replica_id.unique_id == wanted:
                     return replica
-        raise ReplicaLost(f"replica {wanted.removeprefix(_PIN)} is gone")
+        raise ReplicaLost(f"replica {wanted.removeprefix(PIN)} is gone")

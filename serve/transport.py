@@ -5,7 +5,7 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
-from serve.routing import pin
+from serve.replicas import pin
 
 
 class Caller:

@@ -18,6 +18,7 @@ from pasta.engine import (
 )
 from pasta.errors import UserError
 from pasta.interpreter import Limits
+from pasta.lang import Document, render
 from tests.support.models import tiny
 
 LOADED = tiny()
@@ -48,7 +49,13 @@ def finish(e, request_id, on_fork=None):
 def elsewhere(fork, request):
     """The chunk's tokens as another engine decodes it, within what it was lent."""
     chunk = request.replace(
-        prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, lent=True, place_locally=None, request_id=""
+        prompt_ids=(),
+        snapshot=fork.snapshot,
+        sampling=replace(request.sampling, stop=()),  # a stop string is one of the whole text
+        limits=fork.lent,
+        lent=True,
+        place_locally=None,
+        request_id="",
     )
     return engine().generate(chunk)
 
@@ -104,6 +111,14 @@ def test_what_is_lent_does_not_show_in_the_text(max_threads):
     late, short = come_back_late(engine(), request.replace(place_locally=away))
     assert late.response_ids == expected.response_ids
     assert short == 0
+
+
+def test_a_stop_string_in_a_chunk_that_comes_back_ends_the_answer():
+    first = next(iter(engine().generate(ask()).document.chunks()))
+    stop = (render(Document(first.items))[5:9],)
+    expected = engine().generate(ask(stop=stop))
+    late, _ = come_back_late(engine(), ask(stop=stop, place_locally=away))
+    assert (late.text, late.finish_reason) == (expected.text, "stop")
 
 
 def test_a_chunk_that_needs_more_than_it_was_lent_is_given_back_and_goes_on():
@@ -204,6 +219,26 @@ def test_an_answer_goes_on_on_another_engine_while_its_chunks_are_still_elsewher
         second.absorb(request_id, fork.path, elsewhere(fork, ask()).response_ids)
     finish(second, busy)
     assert finish(second, request_id).response_ids == expected.response_ids
+
+
+def test_answers_go_on_around_one_that_waits_for_its_chunks():
+    """The waiting one has more segments than those that decode, and its slot lies between theirs."""
+    plain = ask(parallel=False, limits=replace(LIMITS, max_tokens=250))
+    alone = engine().generate(plain).response_ids
+    home, forks = engine(num_slots=3), []
+    around = [home.submit(plain.replace(request_id="before"))]
+    waits = home.submit(ask(place_locally=away, limits=replace(LIMITS, max_positions=150)))
+    around.append(home.submit(plain.replace(request_id="after")))
+    results = {}
+    while home.has_work:
+        for event in home.step():
+            forks += [event] if isinstance(event, ForkEvent) else []
+            if isinstance(event, DoneEvent):
+                results[event.request_id] = event.result.response_ids
+    assert forks
+    assert len(alone) > 150, "they go on after it has begun to wait"
+    assert results == dict.fromkeys(around, alone)
+    assert home.cancel(waits)
 
 
 def test_a_chunk_does_not_wait_for_a_slot():

@@ -61,6 +61,8 @@ def service(tmp_path):
         yield service
 
 
+@pytest.mark.e2e
+@pytest.mark.slow
 def test_sigterm_finishes_the_open_answers_and_refuses_new_ones(service):
     # With random weights an answer may end soon, but not all of so many.
     many = {"model": "pasta-atlas", "prompt": ["a", "b", "c"], "n": 8, "max_tokens": 1000, "temperature": 1.0}

@@ -172,7 +172,7 @@ class Slot:
         if self._keeps_text:
             self._reading.text(thread, render(self.codec.decode(response_ids[:-1])))
             self._reading.finish(thread)
-            self.shown += self._reading.take()
+            self._show()
         for feed in (opened, *self.interpreter.take_feeds()):
             # What the chunk's rows predict is known; a parent that its end has woken goes on.
             wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running
