@@ -36,7 +36,11 @@ def build(args: ServeConfig) -> Application:
         max_ongoing_requests=ongoing * 64,
         request_router_config=RequestRouterConfig(request_router_class="serve.routing.PinnedRouter"),
         **drain,
-        ray_actor_options={"num_cpus": decoder.num_cpus, "num_gpus": decoder.num_gpus},
+        ray_actor_options={
+            "num_cpus": decoder.num_cpus,
+            "num_gpus": decoder.num_gpus,
+            "resources": decoder.resources,
+        },
         logging_config=quiet,
     )
     interpreter = serve.deployment(
@@ -44,7 +48,7 @@ def build(args: ServeConfig) -> Application:
         name="Interpreter",
         max_ongoing_requests=ongoing,
         **drain,
-        ray_actor_options={"num_cpus": 0.1},
+        ray_actor_options={"num_cpus": args.front.num_cpus, "resources": args.front.resources},
         logging_config=quiet,
     )
     gateway = serve.deployment(
@@ -52,6 +56,6 @@ def build(args: ServeConfig) -> Application:
         name="Gateway",
         max_ongoing_requests=ongoing,
         **drain,
-        ray_actor_options={"num_cpus": 0.1},
+        ray_actor_options={"num_cpus": args.front.num_cpus, "resources": args.front.resources},
     )
     return gateway.bind(args, interpreter.bind(args, decoders.bind(args)))

@@ -118,8 +118,11 @@ class Decoder:
             self._num_cancelled += 1
             await self._engines[model].cancel(request_id)
 
-    def renew(self, request_ids: list[str]) -> None:
-        """An Interpreter says what it still wants."""
+    async def renew(self, request_ids: list[str]) -> None:
+        """An Interpreter says what it still wants.
+
+        A coroutine, as everything that touches leases or engines: Serve calls plain methods in other threads.
+        """
         self._leases.renew(request_ids)
 
     def _reap(self, engine: AsyncEngine, request_id: str) -> None:
@@ -165,7 +168,7 @@ class Decoder:
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 
-    def stats(self) -> dict[str, int]:
+    async def stats(self) -> dict[str, int]:
         """What this replica is doing (requests that decode, requests that wait, lanes in use) and has done.
 
         An answer spread over several replicas is a request on each.

@@ -10,8 +10,9 @@ import asyncio
 import contextvars
 import dataclasses
 import itertools
+import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Set
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -28,10 +29,14 @@ from serve.session import Session
 from serve.transport import Caller
 from serve.wire import Decoded, DecodeOrder, Lent, Path, Progress, Refused, TokenItem
 
+logger = logging.getLogger("ray.serve")
+
 #: A response that has lost so many replicas is given up: it may be what kills them.
 MAX_LOSSES = 5
-#: How long a response waits for a replica when there is none.
+#: How long a response waits for a replica when there is none,
 NO_REPLICA_S = 30.0
+#: and for another than those that it has lost: longer than Serve takes to see that a node has died.
+OTHER_REPLICA_S = 3.0
 #: A home that knows a prompt's prefix may have this many lanes more than the least loaded replica.
 AFFINITY_LANES = 4
 _COUNTERS = {
@@ -42,7 +47,11 @@ _COUNTERS = {
 
 
 class Dispatcher:
-    """What all responses of one Interpreter share: the replicas, their loads, the leases."""
+    """What all responses of one Interpreter share: the replicas, their loads, the leases.
+
+    Leases bind both sides. A Decoder gives up what nobody claims; a Decoder that does not answer a claim for as long is
+    taken for lost, since a node that loses power or its network closes no connection.
+    """
 
     def __init__(self, decoders: Caller, config: ServeConfig) -> None:
         self.decoders = decoders
@@ -51,7 +60,8 @@ class Dispatcher:
         self._metrics = {name: metrics.Counter(f"pasta_{name}", text) for name, text in _COUNTERS.items()}
         self._members = members("Decoder")
         self._prefixes = PrefixTable()
-        self._renew_s = config.decoder.lease_s / 3
+        self._lease_s = config.decoder.lease_s
+        self._silent: set[str] = set()
         self._renewing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -60,9 +70,12 @@ class Dispatcher:
         self.counts[what] += 1
         self._metrics[what].inc()
 
-    def loads(self, without: set[str] | None = None) -> dict[str, int]:
-        """Threads that decode on each replica, as far as this Interpreter has put them there."""
-        lanes = dict.fromkeys(sorted(self._members.replicas - (without or set())), 0)
+    def loads(self, without: Set[str] = frozenset()) -> dict[str, int]:
+        """Threads that decode on each replica that answers, as far as this Interpreter has put them there."""
+        return self._loads(without | self._silent)
+
+    def _loads(self, without: Set[str]) -> dict[str, int]:
+        lanes = dict.fromkeys(sorted(self._members.replicas - without), 0)
         for run in self.runs:
             for replica in run.lanes():
                 if replica in lanes:
@@ -70,13 +83,21 @@ class Dispatcher:
         return lanes
 
     async def home(self, prompt_ids: list[int], without: set[str]) -> str:
-        """The replica for a main thread. Raises ``ReplicaLost`` if there is none for long."""
+        """The replica for a main thread. Raises ``ReplicaLost`` if there is none for long.
+
+        One that the response has lost, or that does not answer, may have been late only: it is better than none.
+        """
         if self._renewing is None:
             self.decoders.open()
             self._renewing = self.spawn(self._renew())
         try:
             async with asyncio.timeout(NO_REPLICA_S):
-                while not (loads := self.loads(without)):
+                if not (loads := self.loads(without)):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(OTHER_REPLICA_S):
+                            while not (loads := self.loads(without)):
+                                await self._members.change()
+                while not (loads := loads or self._loads(set())):
                     await self._members.change()
         except TimeoutError:
             raise ReplicaLost("there is no decoder") from None
@@ -88,23 +109,42 @@ class Dispatcher:
         """Do it whether or not its caller stays: Serve ends calls made in the context of a request that ends."""
         task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
 
-    async def tell(self, replica: str, method: str, *args: Any) -> None:
-        """Call a replica that may be gone: then there is nothing to tell."""
-        with suppress(RayActorError, ReplicaLost):
-            await self.decoders.call(method, *args, replica=replica)
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("what nobody waits for has failed", exc_info=error)
+
+    async def tell(self, replica: str, method: str, *args: Any) -> bool:
+        """Call a replica that may be gone: then there is nothing to tell. Whether it was silent for a whole lease."""
+        try:
+            async with asyncio.timeout(self._lease_s):
+                await self.decoders.call(method, *args, replica=replica)
+        except TimeoutError:
+            return True
+        except (RayActorError, ReplicaLost):
+            pass
+        return False
 
     async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(self._renew_s)
-            held: dict[str, list[str]] = {}
+            await asyncio.sleep(self._lease_s / 3)
+            held: dict[str, list[tuple[Run, Part]]] = {replica: [] for replica in self._silent}
             for run in self.runs:
                 for part in run.parts.values():
-                    held.setdefault(part.replica, []).append(part.order.request_id)
-            for replica, request_ids in held.items():
-                self.spawn(self.tell(replica, "renew", request_ids))
+                    held.setdefault(part.replica, []).append((run, part))
+            for replica, parts in held.items():
+                self.spawn(self._claim(replica, parts))
+
+    async def _claim(self, replica: str, parts: list[tuple["Run", "Part"]]) -> None:
+        if await self.tell(replica, "renew", [part.order.request_id for _, part in parts]):
+            self._silent.add(replica)
+            for run, part in parts:
+                run.lose(part, ReplicaLost(f"replica {replica} has been silent for {self._lease_s} s"))
+        else:
+            self._silent.discard(replica)
 
 
 @dataclass(eq=False)
@@ -145,6 +185,10 @@ class Run:
         if not self.parts:
             return []
         return [self._holder(path).replica for path in self._session.running() if () in self.parts]
+
+    def lose(self, part: Part, error: ReplicaLost) -> None:
+        """Go on as if the part's stream had ended with ``error``."""
+        self._inbox.put_nowait((part, error))
 
     async def updates(self) -> AsyncGenerator[Progress | Decoded | Refused, None]:
         """Progress as tokens come, ``Decoded`` (or only ``Refused``) last; leaving it ends every part."""

@@ -3,6 +3,7 @@
 No Kubernetes runs here: that KubeRay takes them is not tested.
 """
 
+import json
 import re
 import shlex
 import tomllib
@@ -202,6 +203,22 @@ def test_the_service_s_nodes_hold_its_decoders():
     assert decoder.num_cpus <= float(limits["cpu"])
     assert decoder.num_replicas * decoder.num_gpus <= group["minReplicas"] * limits["nvidia.com/gpu"]
     assert {"name": "serve", "containerPort": 8000} in container["ports"]
+
+
+def test_only_nodes_without_a_gpu_hold_gateway_and_interpreter():
+    document = manifest("RayService")
+    served = yaml.safe_load(document["spec"]["serveConfigV2"])["applications"][0]["args"]
+    front = parse_config(served, ServeConfig, "serveConfigV2").front
+    offered = {}
+    for group in groups(document):
+        # KubeRay writes the value on the command line of ray start.
+        given = "".join(shlex.split(group["rayStartParams"].get("resources", "{}")))
+        offered[group.get("groupName", "head")] = json.loads(given)
+    assert offered == {"head": {}, "cpu": {"front": 1}, "gpu": {}}
+    assert all(2 * amount <= offered["cpu"][name] for name, amount in front.resources.items())
+    (cpu,) = [group for group in groups(document) if group.get("groupName") == "cpu"]
+    assert cpu["minReplicas"] >= 1
+    assert 2 * front.num_cpus <= float(cpu["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"])
 
 
 def test_a_cluster_is_kept_until_its_requests_have_ended():

@@ -4,14 +4,14 @@ import concurrent.futures
 import json
 import os
 import signal
-import time
 
 import httpx
 import pytest
 
-from tests.support.service import command, shipped_config
+from tests.support.service import command, eventually, shipped_config
 
 PROMPTS = ["Describe four planets.", "Which countries border France?", "Describe Mars, Venus and Saturn."]
+PLANETS = "Describe Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus and Neptune."
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
@@ -42,25 +42,15 @@ def body(prompt, placement="spread", **fields):
     }
 
 
-def ask(http, prompt, placement="spread"):
-    answer = http.post("/v1/chat/completions", json=body(prompt, placement)).raise_for_status().json()
+def ask(http, prompt, placement="spread", **fields):
+    answer = (
+        http.post("/v1/chat/completions", json=body(prompt, placement, **fields)).raise_for_status().json()
+    )
     return answer["choices"][0]["message"]["content"], answer["pasta"]
 
 
 def decoders(http):
     return http.get("/ready").raise_for_status().json()["decoders"]
-
-
-def eventually(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            if condition():
-                return True
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.05)
-    return False
 
 
 def both_up(http):
@@ -90,6 +80,16 @@ def test_twelve_calls_from_each_of_six_requests_at_once_all_arrive(http):
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         for _ in range(4):
             assert [text for text, _ in pool.map(lambda p: ask(http, p), PROMPTS * 2)] == alone * 2
+
+
+def test_what_takes_longer_than_a_lease_is_claimed_all_the_time(http):
+    """More at once than there are slots: the last ones wait for theirs."""
+    whole, _ = ask(http, PLANETS, "local")
+    with concurrent.futures.ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda _: ask(http, PLANETS, max_tokens=600), range(32)))
+    assert [text for text, _ in answers] == [whole] * 32
+    assert sum(figures["redispatches"] for _, figures in answers) == 0
+    assert sum(decoder["reaped"] for decoder in decoders(http)) == 0
 
 
 @pytest.mark.parametrize("victim", ["home", "other", "any"])
