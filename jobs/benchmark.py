@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         from jobs import benchmark_serve  # it needs Ray, the other parts do not
 
         return benchmark_serve.main(given[1:])
-    options = _parser().parse_args(given)
+    options = parser().parse_args(given)
     settings = Settings(
         models=options.models,
         model_config=options.model_config,
@@ -76,13 +76,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="python -m jobs.benchmark",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     # serve is among them for the help; it has a parser of its own.
     add("what", nargs="?", choices=sorted([*COMMANDS, "serve"]), default="all", help=_WHAT)
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
@@ -119,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", choices=SIZES, help="step and generate on the shipped or on the large model alone")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/NAME.json); records go beside it")
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
-    return parser
+    return made
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -38,7 +38,11 @@ def build(args: ServeConfig) -> Application:
         max_ongoing_requests=ongoing * 64,
         request_router_config=RequestRouterConfig(request_router_class="serve.routing.PinnedRouter"),
         **drain,
-        ray_actor_options={"num_cpus": decoder.num_cpus, "num_gpus": decoder.num_gpus},
+        ray_actor_options={
+            "num_cpus": decoder.num_cpus,
+            "num_gpus": decoder.num_gpus,
+            "resources": decoder.resources,
+        },
         logging_config=quiet,
     )
     interpreter = serve.deployment(
@@ -47,7 +51,7 @@ def build(args: ServeConfig) -> Application:
         max_surge_percent=100,
         max_ongoing_requests=ongoing,
         **drain,
-        ray_actor_options={"num_cpus": 0.1},
+        ray_actor_options={"num_cpus": args.front.num_cpus, "resources": args.front.resources},
         logging_config=quiet,
     )
     gateway = serve.deployment(
@@ -56,7 +60,7 @@ def build(args: ServeConfig) -> Application:
         max_surge_percent=100,
         max_ongoing_requests=ongoing,
         **drain,
-        ray_actor_options={"num_cpus": 0.1},
+        ray_actor_options={"num_cpus": args.front.num_cpus, "resources": args.front.resources},
         logging_config=LoggingConfig(encoding="JSON"),
     )
     return gateway.bind(args, interpreter.bind(args, decoders.bind(args)))

@@ -2,9 +2,17 @@
 
 import hashlib
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+)
 
 from pasta.errors import UserError
 from serve.keys import read_keys
@@ -89,6 +97,29 @@ class KeySettings(_Strict):
         return None if self.file is None else ROOT / self.file
 
 
+def _custom(resources: dict[str, float]) -> dict[str, float]:
+    for name in resources:
+        if name in ("CPU", "GPU", "memory", "object_store_memory"):
+            raise ValueError(
+                f"{name!r} is none of a cluster's own resources; expected num_cpus or num_gpus beside it"
+            )
+    return resources
+
+
+#: Resources that nodes are started with (``ray start --resources='{"front": 1}'``), and how much of each is reserved.
+Resources = Annotated[dict[str, PositiveFloat], AfterValidator(_custom)]
+
+
+class FrontSettings(_Strict):
+    """What the Gateway and the Interpreter each reserve; ``resources`` keep them on nodes that have those.
+
+    They hold every open request: a Decoder may be lost with its node, they may not.
+    """
+
+    num_cpus: NonNegativeFloat = 0.1
+    resources: Resources = {}
+
+
 class AutoscalingSettings(_Strict):
     """As many Decoders as their work needs: one for each ``target_lanes`` threads that decode or wait to.
 
@@ -103,7 +134,7 @@ class AutoscalingSettings(_Strict):
 
 
 class DecoderSettings(_Strict):
-    """The Decoder replicas. ``threads`` are torch's, in each replica.
+    """The Decoder replicas. ``threads`` are torch's, in each replica; ``resources`` keep them on nodes that have those.
 
     With ``autoscaling``, ``num_replicas`` is how many there are at first. An update may start ``max_surge_percent``
     more than usual before it stops old ones; where there is no room for more, as on GPUs that are all in use, 0 stops
@@ -118,6 +149,7 @@ class DecoderSettings(_Strict):
     lease_s: PositiveFloat = 10.0
     num_cpus: PositiveFloat = 0.2
     num_gpus: NonNegativeFloat = 0.0
+    resources: Resources = {}
     threads: PositiveInt = 1
 
     @property
@@ -137,6 +169,7 @@ class ServeConfig(_Strict):
     models: dict[str, ModelConfig] = Field(min_length=1)
     engine: EngineSettings = EngineSettings()
     limits: LimitSettings = LimitSettings()
+    front: FrontSettings = FrontSettings()
     decoder: DecoderSettings = DecoderSettings()
     placement: Policy = "local"
     max_ongoing_requests: PositiveInt = 256

@@ -130,8 +130,10 @@ class Decoder:
             await self._engines[model].cancel(request_id)
 
     async def renew(self, request_ids: list[str]) -> None:
-        """An Interpreter says what it still wants."""
-        # Not a plain method: Serve would call it in another thread, and leases belong to the event loop.
+        """An Interpreter says what it still wants.
+
+        A coroutine, as everything that touches leases or engines: Serve calls plain methods in other threads.
+        """
         self._leases.renew(request_ids)
 
     def _reap(self, engine: AsyncEngine, order: DecodeOrder) -> None:
@@ -190,7 +192,7 @@ class Decoder:
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 
-    def stats(self) -> dict[str, int]:
+    async def stats(self) -> dict[str, int]:
         """What this replica is doing (requests that decode, requests that wait, lanes in use) and has done.
 
         An answer spread over several replicas is a request on each.
@@ -207,13 +209,13 @@ class Decoder:
             "pid": os.getpid(),
         }
 
-    def version(self) -> str:
+    async def version(self) -> str:
         """What it decodes with (``ServeConfig.version``)."""
         return self._version
 
-    def record_autoscaling_stats(self) -> dict[str, float]:
+    async def record_autoscaling_stats(self) -> dict[str, float]:
         """For serve/autoscaling.py: called by Serve."""
-        stats = self.stats()
+        stats = await self.stats()
         return {LANES: float(stats["lanes"] + stats["waiting"])}
 
     def check_health(self) -> None:

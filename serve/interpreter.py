@@ -14,8 +14,9 @@ from serve import logs
 from serve.admission import Admission, Overloaded, TooLarge
 from serve.choices import merge
 from serve.config import ServeConfig
-from serve.dispatch import Dispatcher, Run
+from serve.dispatch import Dispatcher
 from serve.metrics import Reporter
+from serve.parts import Run
 from serve.roster import Superseded
 from serve.served import RequestRefused, Served
 from serve.session import Session
@@ -144,7 +145,7 @@ class Interpreter:
                 elif update:  # a refusal, or progress that shows something
                     yield update
 
-    def version(self) -> str:
+    async def version(self) -> str:
         """What it serves (``ServeConfig.version``)."""
         return self._config.version
 

@@ -1,4 +1,4 @@
-"""Where threads are decoded: pure decisions. serve/dispatch.py carries them out.
+"""Where threads are decoded: pure decisions. serve/parts.py carries them out.
 
 A response has a home: the replica that decodes its main thread. Whenever a chunk is forked, its policy decides
 twice: the home, which knows its lanes, whether the chunk leaves; the Interpreter, which knows all replicas, where

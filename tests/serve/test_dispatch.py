@@ -15,7 +15,8 @@ from pasta.engine import Engine, EngineConfig, LaneCosts, Request, SamplingParam
 from pasta.interpreter import Limits
 from serve.config import ServeConfig
 from serve.decoder import Decoder
-from serve.dispatch import Dispatcher, Run
+from serve.dispatch import Dispatcher
+from serve.parts import Run
 from serve.replicas import ReplicaLost, members
 from serve.session import Session
 from serve.wire import Decoded, DecodeOrder, Progress
@@ -36,6 +37,9 @@ class Replicas:
         self.lose_at = {}  # name: after how many batches
         self.batches = dict.fromkeys(decoders, 0)
         self.held = []  # (name, whether the main thread)
+        self.frozen = set()  # as a node without power: it says nothing, and closes nothing
+        self.freeze_at = {}  # name: after how many batches
+        self.slips = {}  # name: how many streams break that could go on
         self._update()
 
     def _update(self):
@@ -58,14 +62,25 @@ class Replicas:
         async with aclosing(self._of(replica).decode(order)) as items:
             async for item in items:
                 self.batches[replica] += 1
+                if self.batches[replica] > self.freeze_at.get(replica, 1 << 30):
+                    self.frozen.add(replica)
+                await self._thaw(replica)
+                if self.slips.get(replica):
+                    self.slips[replica] -= 1
+                    raise RayActorError()
                 if self.batches[replica] > self.lose_at.get(replica, 1 << 30):
                     self.kill(replica)
                 if replica not in self.decoders:
                     raise RayActorError()
                 yield item
 
+    async def _thaw(self, name):
+        while name in self.frozen:
+            await asyncio.Event().wait()
+
     async def call(self, method, *args, replica):
         decoder = self._of(replica)
+        await self._thaw(replica)
         result = getattr(decoder, method)(*args)
         return await result if asyncio.iscoroutine(result) else result
 
@@ -213,6 +228,40 @@ def test_an_answer_is_the_same_whichever_replica_is_lost_whenever(config, lost, 
     with_replicas(config, scenario)
 
 
+@pytest.mark.parametrize("batches", [1, 8, 40])
+@pytest.mark.parametrize("frozen", NAMES)
+def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, batches):
+    """Its streams stay open: only the leases that it does not renew tell."""
+    leases = config.model_copy(update={"decoder": config.decoder.model_copy(update={"lease_s": 0.5})})
+
+    async def scenario(replicas, _):
+        replicas.freeze_at[frozen] = batches
+        dispatcher = Dispatcher(replicas, leases)
+        text, done, figures = await answer(dispatcher, order("spread"))
+        assert (text, done.finish_reason) == (expected().text, expected().finish_reason)
+        if frozen in replicas.frozen:
+            assert figures["redispatches"] > 0
+            # Nobody else is sent there, until it answers again.
+            assert frozen not in dispatcher.loads()
+            replicas.freeze_at, replicas.frozen = {}, set()
+            while frozen not in dispatcher.loads():
+                await asyncio.sleep(0.01)
+
+    with_replicas(config, scenario)
+
+
+def test_a_replica_that_only_seemed_lost_is_better_than_none(config, monkeypatch):
+    monkeypatch.setattr("serve.dispatch.OTHER_REPLICA_S", 0.01)
+
+    async def scenario(replicas, dispatcher):
+        replicas.kill("b")
+        replicas.slips["a"] = 2
+        text, _, figures = await answer(dispatcher, order("local"))
+        return text, figures["redispatches"]
+
+    assert with_replicas(config, scenario) == (expected().text, 2)
+
+
 @pytest.mark.parametrize("batches", [None, 3, 12])
 def test_each_token_has_its_log_probability_once_wherever_it_was_decoded(config, batches):
     async def scenario(replicas, dispatcher):
@@ -247,7 +296,7 @@ def test_leaving_an_answer_ends_all_of_its_threads(config):
                 if len(run.parts) > 1:
                     break
         for _ in range(100):
-            stats = [decoder.stats() for decoder in replicas.decoders.values()]
+            stats = [await decoder.stats() for decoder in replicas.decoders.values()]
             if not any(s["active"] + s["waiting"] + s["open"] for s in stats):
                 return dispatcher.runs
             await asyncio.sleep(0.01)
@@ -262,8 +311,7 @@ def test_what_no_interpreter_claims_is_reaped(config):
     async def scenario(replicas, dispatcher):
         decoder = replicas.decoders["a"]
         items = [item async for item in decoder.decode(order("local"))]
-        stats = decoder.stats()
-        return items, stats
+        return items, await decoder.stats()
 
     items, stats = with_replicas(short, scenario)
     assert not any(isinstance(item, Decoded) for item in items)

@@ -4,12 +4,11 @@ import concurrent.futures
 import json
 import os
 import signal
-import time
 
 import httpx
 import pytest
 
-from tests.support.service import command, shipped_config
+from tests.support.service import command, eventually, shipped_config
 
 PROMPTS = ["Describe four planets.", "Which countries border France?", "Describe Mars, Venus and Saturn."]
 LEASE_S = 2.0
@@ -38,25 +37,15 @@ def body(prompt, placement="spread", **fields):
     return {**request, "pasta": {"placement": placement}, **fields}
 
 
-def ask(http, prompt, placement="spread"):
-    answer = http.post("/v1/chat/completions", json=body(prompt, placement)).raise_for_status().json()
+def ask(http, prompt, placement="spread", **fields):
+    answer = (
+        http.post("/v1/chat/completions", json=body(prompt, placement, **fields)).raise_for_status().json()
+    )
     return answer["choices"][0]["message"]["content"], answer["pasta"]
 
 
 def decoders(http):
     return http.get("/ready").raise_for_status().json()["decoders"]
-
-
-def eventually(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        try:
-            if condition():
-                return True
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.05)
-    return False
 
 
 def both_up(http):

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import torch
 import yaml
@@ -62,6 +63,17 @@ def shipped_config(folder: Path, **args: object) -> Path:
     file = folder / "service.yaml"
     file.write_text(yaml.safe_dump(config))
     return file
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = 60.0) -> bool:
+    """Whether something becomes true in time; a service that does not answer yet is asked again."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.HTTPError):
+            if condition():
+                return True
+        time.sleep(0.05)
+    return False
 
 
 class Command:
