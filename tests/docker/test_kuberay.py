@@ -201,7 +201,8 @@ def test_the_service_s_nodes_hold_its_decoders():
     limits = container["resources"]["limits"]
     assert decoder.num_gpus <= limits["nvidia.com/gpu"]
     assert decoder.num_cpus <= float(limits["cpu"])
-    assert decoder.num_replicas * decoder.num_gpus <= group["minReplicas"] * limits["nvidia.com/gpu"]
+    at_most = decoder.max_replicas * (1 + decoder.max_surge_percent / 100)
+    assert at_most * decoder.num_gpus <= group["maxReplicas"] * limits["nvidia.com/gpu"]
     assert {"name": "serve", "containerPort": 8000} in container["ports"]
 
 
