@@ -46,7 +46,8 @@ def ray_cluster(
     try:
         start_ray(
             lambda: print("Ray was too slow to start; trying once more", file=sys.stderr),
-            address=address,
+            # Without any Ray would join a cluster of somebody else's that happens to run on this machine.
+            address=address or "local",
             num_cpus=None if address else num_cpus,
             # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
             include_dashboard=None if address else dashboard,

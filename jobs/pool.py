@@ -37,6 +37,9 @@ class _Worker:
         self._make = make
         self._work: Work | None = None
 
+    def ready(self) -> None:
+        """Answers as soon as there is a place for this actor."""
+
     def run(self, shard: Any) -> tuple[Any, str | None]:
         """The shard's result, or a user's mistake in one line (not every exception survives pickling)."""
         try:
@@ -56,7 +59,8 @@ def run_shards(
 ) -> None:
     """Give every shard to ``make()`` on some worker; ``on_result(number, result)`` runs here, in order of completion.
 
-    Raises UserError for a user's mistake on a worker, and when more than ``max_failures`` workers have died.
+    A worker that the cluster has no place for, or none any more, holds nothing up as long as there is another. Raises
+    UserError for a user's mistake on a worker, and when more than ``max_failures`` workers have died.
     """
     if not shards:
         return
@@ -64,40 +68,52 @@ def run_shards(
     with ray_cluster(address, num_workers, options.threads, dashboard=False):
         # Ray is imported after its environment is set.
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import ObjectLostError, RayActorError
 
         use_gpu = options.use_gpu
         if use_gpu == "auto":
             use_gpu = ray.cluster_resources().get("GPU", 0) > 0
         actor = ray.remote(num_cpus=1, num_gpus=1 if use_gpu else 0)(_Worker)
 
-        def start() -> Any:
-            return actor.remote(make, os.getcwd(), options.threads)
+        waiting, idle = deque(sorted(shards)), []
+        # What each call is about: a worker, and the shard that it has, or None while it starts.
+        running: dict[Any, tuple[Any, int | None]] = {}
+        missing, failures = set(shards), 0
 
-        waiting, idle = deque(sorted(shards)), [start() for _ in range(num_workers)]
-        running: dict[Any, tuple[Any, int]] = {}
-        failures = 0
-        while waiting or running:
+        def start() -> None:
+            worker = actor.remote(make, os.getcwd(), options.threads)
+            running[worker.ready.remote()] = (worker, None)
+
+        for _ in range(num_workers):
+            start()
+        while missing:
             while waiting and idle:
                 worker, number = idle.pop(), waiting.popleft()
                 running[worker.run.remote(shards[number])] = (worker, number)
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
             worker, number = running.pop(ready)
             try:
-                result, mistake = ray.get(ready)
-            except RayActorError as error:
+                answer = ray.get(ready)
+            # The second: its node died when it had finished, and before this process had what it found.
+            except (RayActorError, ObjectLostError) as error:
                 failures += 1
+                place = "before its first shard" if number is None else f"at shard {number}"
                 if failures > options.max_failures:
                     reason = str(error).strip().splitlines()[0]
                     raise UserError(
-                        f"workers.max_failures: {failures} workers died, the last one at shard {number} ({reason}); "
+                        f"workers.max_failures: {failures} workers died, the last one {place} ({reason}); "
                         "finished shards are kept"
                     ) from None
-                print(f"a worker died; shard {number} is done again", file=sys.stderr, flush=True)
-                waiting.appendleft(number)
-                idle.append(start())
+                again = "" if number is None else f"; shard {number} is done again"
+                print(f"a worker died{again}", file=sys.stderr, flush=True)
+                if number is not None:
+                    waiting.appendleft(number)
+                start()
                 continue
-            if mistake is not None:
-                raise UserError(mistake)
             idle.append(worker)
-            on_result(number, result)
+            if number is not None:
+                result, mistake = answer
+                if mistake is not None:
+                    raise UserError(mistake)
+                missing.discard(number)
+                on_result(number, result)

@@ -72,6 +72,17 @@ def test_a_submitted_job_joins_the_cluster_that_it_was_submitted_to(monkeypatch,
     assert options["num_cpus"] is None
 
 
+def test_without_an_address_the_cluster_is_the_job_s_own(monkeypatch, starts):
+    """Whatever Ray runs on this machine already."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    init = starts()
+    with ray_cluster(None, 2):
+        pass
+    (options,) = init.calls
+    assert options["address"] == "local"
+    assert options["num_cpus"] == 2
+
+
 def test_where_there_is_no_working_tree_the_environment_says_what_code_runs(monkeypatch):
     monkeypatch.setenv("PASTA_CODE_VERSION", "v1.2-3-gabcdef")
     assert code_version() == "v1.2-3-gabcdef"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -16,14 +16,19 @@ WAIT_S = 300.0
 
 
 class Job:
-    """``python -m jobs.MODULE`` in a session of its own, its output gathered as it comes."""
+    """``python -m jobs.MODULE`` in a session of its own, its output gathered as it comes.
 
-    def __init__(self, module: str, config: Path, *arguments: str) -> None:
+    ``environment`` is what it gets beside the tests' own: the address of a cluster.
+    """
+
+    def __init__(
+        self, module: str, config: Path, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [sys.executable, "-m", f"jobs.{module}", "--config", str(config), *arguments],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}", **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
