@@ -31,6 +31,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return show(options.file, options.record, options.tokenizer, options.field, options.width)
     if options.command == "compare":
         return compare_evaluations(options.a, options.b, options.method, options.top, as_json=options.json)
+    if options.command == "simulate":
+        from pasta.cli.simulate import simulate  # it reads YAML, the others do not
+
+        return simulate(options.config, options.overrides, options.measured)
     if options.what == "annotations":
         return annotations(options.file, official=options.official, as_json=options.json)
     return export(options.evaluation, options.method, options.out, options.generator)
@@ -46,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_show(commands)
     _add_compare(commands)
     _add_alpaca(commands)
+    _add_simulate(commands)
     return parser
 
 
@@ -125,6 +130,37 @@ def _add_alpaca(commands: Any) -> None:
     exporting.add_argument("method", metavar="METHOD", help="whose answers")
     exporting.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write")
     exporting.add_argument("--generator", metavar="NAME", help="what it is called there (the method's name)")
+
+
+def _add_simulate(commands: Any) -> None:
+    simulating = commands.add_parser(
+        "simulate",
+        help="how long answers take under load, and how many replicas it needs",
+        description="Simulate a service under load, engine step by engine step: latencies, throughput, GPU hours, "
+        "where parallel decoding stops paying, how many replicas reach a goal. Writes a report with pictures.",
+    )
+    simulating.add_argument(
+        "--config",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a YAML file such as configs/simulate/atlas.yaml",
+    )
+    simulating.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one key of it otherwise; may be repeated",
+    )
+    simulating.add_argument(
+        "--measured",
+        type=Path,
+        metavar="FILE",
+        help="compare with a measured load: JSONL of prompt, annotated, arrival_s, ttft_s, total_s, which is the trace "
+        "then; exits with 1 if a figure is off by more than 15%%",
+    )
 
 
 def _positive(text: str) -> int:

@@ -4,6 +4,7 @@ from pasta.lang.codec import Codec, CodecError, TextStream, add_control_tokens
 from pasta.lang.document import CONTROL_TOKENS, Chunk, Document, Item, Sync, Text, render
 from pasta.lang.grammar import ControlIds, TagGrammar
 from pasta.lang.parser import ParseError, parse, strip
+from pasta.lang.plain import plain_ids
 from pasta.lang.printer import to_text
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "TextStream",
     "add_control_tokens",
     "parse",
+    "plain_ids",
     "render",
     "strip",
     "to_text",
