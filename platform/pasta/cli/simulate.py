@@ -102,10 +102,13 @@ def _read(section: TraceSection, measured: Path | None) -> list[Traced]:
 
 def _codec(name: str) -> Codec:
     """Unlike ``codec_source``'s, one for all documents: a simulation mixes them."""
-    from pasta.data.tokenizers import find_tokenizer
-    from pasta.data.words import WordTokenizer
+    if name == "words":
+        from pasta.data.words import WordTokenizer
 
-    return Codec(WordTokenizer() if name == "words" else find_tokenizer(name))
+        return Codec(WordTokenizer())
+    from pasta.data.tokenizers import find_tokenizer  # it loads transformers
+
+    return Codec(find_tokenizer(name))
 
 
 def _teller() -> Callable[[str, bool], None]:

@@ -67,7 +67,8 @@ def _estimate(config: SimulateConfig) -> str:
         "**A derived estimate, not a measurement.** Costs of a step follow from published figures: "
         f"{roof.parameters / 1e9:g}G parameters of {roof.bytes_per_value} bytes at {roof.memory_bytes_s / 1e12:g} TB/s "
         f"are read in {read_ms:.2f} ms; {roof.flops_s / 1e12:g} TFLOP/s. Assumed: "
-        f"{roof.bandwidth_efficiency:.0%} of the bandwidth, {roof.compute_efficiency:.0%} of the arithmetic, {1e3 * roof.overhead_s:g} ms a forward besides."
+        f"{roof.bandwidth_efficiency:.0%} of the bandwidth, {roof.compute_efficiency:.0%} of the arithmetic, "
+        f"{1e3 * roof.overhead_s:g} ms a forward besides."
     )
 
 
@@ -198,8 +199,8 @@ def _notes(outcome: Outcome, about: Mapping[str, float]) -> list[str]:
         requests, lanes, keys = worst.figures.largest
         notes.append(
             f"In {len(beyond)} of {len(points)} runs some steps lie beyond what was calibrated (in one of them "
-            f"{1 - worst.figures.covered:.0%}, up to {requests} requests of {lanes:.3g} lanes and {keys} cached tokens): "
-            "their costs are extrapolated."
+            f"{1 - worst.figures.covered:.0%}, up to {requests} requests of {lanes:.3g} lanes and {keys} cached "
+            "tokens): their costs are extrapolated."
         )
     if about["left_out"]:
         notes.append(

@@ -12,6 +12,9 @@ from typing import Any
 from pasta.config import ConfigError, parse_config
 from pasta.errors import UserError
 
+#: Seconds at a point.
+_Values = dict[tuple[int, ...], float]
+
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
@@ -72,8 +75,8 @@ class MeasuredCosts:
     """The ``StepCosts`` of a calibration."""
 
     def __init__(self, calibration: Calibration) -> None:
-        steps = {(p.requests, p.lanes, p.cache_tokens): p.seconds for p in calibration.steps}
-        prefill = {(p.tokens, p.cache_tokens - p.tokens): p.seconds for p in calibration.prefill}
+        steps: _Values = {(p.requests, p.lanes, p.cache_tokens): p.seconds for p in calibration.steps}
+        prefill: _Values = {(p.tokens, p.cache_tokens - p.tokens): p.seconds for p in calibration.prefill}
         self._grid = _Grid(steps, len(calibration.steps), "steps")
         self._prefill = _Grid(prefill, len(calibration.prefill), "prefill")
 
@@ -108,7 +111,7 @@ def read_calibration(path: Path) -> Calibration:
 class _Grid:
     """Values at all combinations of some numbers, linear in between. Raises ``ValueError`` if one is missing."""
 
-    def __init__(self, values: dict[tuple[int, ...], float], count: int, name: str) -> None:
+    def __init__(self, values: _Values, count: int, name: str) -> None:
         if not values:
             raise ValueError(f"{name}: none is given, expected at least one point")
         self._values = values
@@ -130,13 +133,14 @@ class _Grid:
     def _between(self, fixed: tuple[int, ...], point: Sequence[float]) -> float:
         if len(fixed) == len(self._axes):
             return self._values[fixed]
-        axis, value = self._axes[len(fixed)], point[len(fixed)]
+        axis: list[int] = self._axes[len(fixed)]
+        value = point[len(fixed)]
         if len(axis) == 1 or value <= axis[0]:
             return self._between((*fixed, axis[0]), point)
         above = min(bisect_right(axis, value), len(axis) - 1)
         low, high = axis[above - 1], axis[above]
         at_low, at_high = self._between((*fixed, low), point), self._between((*fixed, high), point)
-        slope = (at_high - at_low) / (high - low)
+        slope: float = (at_high - at_low) / (high - low)
         if value > high:  # noise between the last two points must not make more work cheaper
             return at_high + max(0.0, slope) * (value - high)
         return at_low + slope * (value - low)

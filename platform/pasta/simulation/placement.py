@@ -55,7 +55,8 @@ class Auto:
 
 def make_placement(policy: Policy, costs: LaneCosts) -> Placement:
     """The placement of that name."""
-    return {"local": Local(), "spread": Spread(), "auto": Auto(costs)}[policy]
+    placements: dict[Policy, Placement] = {"local": Local(), "spread": Spread(), "auto": Auto(costs)}
+    return placements[policy]
 
 
 def least_loaded(loads: Sequence[int], home: int | None = None) -> int:
