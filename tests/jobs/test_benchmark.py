@@ -11,7 +11,7 @@ import pytest
 from jobs.benchmark import main
 from pasta.errors import UserError
 from pasta.evaluation.benchmark import Benchmark
-from pasta.simulation.calibration import read_calibration
+from pasta.simulation.config import read_calibration
 from tests.support.models import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,7 +94,7 @@ def test_step_times_lanes_on_both_sizes(place, tmp_path):
 
 @pytest.mark.parametrize("fastest", [False, True])
 def test_calibrate_writes_what_a_simulation_reads(place, tmp_path, fastest):
-    given = ["--only", "large", "--lanes", "1,2", "--requests", "1,3", "--cache-tokens", "64"]
+    given = ["--only", "large", "--lanes", "1,2", "--requests", "1,3", "--cache-tokens", "128"]
     code, written = run(place, tmp_path, "calibrate", *given, *["--fastest"] * fastest)
     assert code == 0
     (title,) = written["tables"]
@@ -102,7 +102,7 @@ def test_calibrate_writes_what_a_simulation_reads(place, tmp_path, fastest):
     calibration = read_calibration(tmp_path / "calibrate.calibration-large.json")
     assert calibration.model == "large"
     assert {(p.requests, p.lanes, p.cache_tokens) for p in calibration.steps} == {
-        (requests, lanes, cached) for requests in (1, 3) for lanes in (1, 2) for cached in (64, 256)
+        (requests, lanes, cached) for requests in (1, 3) for lanes in (1, 2) for cached in (128, 512)
     }
     assert {(p.tokens, p.cache_tokens - p.tokens) for p in calibration.prefill} == {
         (tokens, before) for tokens in (16, 64, 256) for before in (0, 1024)

@@ -10,8 +10,8 @@ from pasta.simulation.calibration import (
     MeasuredCosts,
     PrefillPoint,
     StepPoint,
-    read_calibration,
 )
+from pasta.simulation.config import read_calibration
 from pasta.simulation.costs import LaneCosts
 from pasta.simulation.roofline import RooflineSection
 

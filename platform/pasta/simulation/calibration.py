@@ -1,16 +1,13 @@
-"""Costs as they were measured: the file that ``jobs/benchmark.py calibrate`` writes, and how it is read between its
-points."""
+"""Costs as they were measured: what ``jobs/benchmark.py calibrate`` writes, and how it is read between its points.
 
-import json
+Standard library only: the benchmark runs where there is nothing but torch and transformers.
+"""
+
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import Any
-
-from pasta.config import ConfigError, parse_config
-from pasta.errors import UserError
 
 #: Seconds at a point.
 _Values = dict[tuple[int, ...], float]
@@ -91,21 +88,6 @@ class MeasuredCosts:
     def covers(self, requests: int, lanes: float, cache_tokens: int) -> bool:
         """Whether no number is beyond the largest that was measured."""
         return self._grid.covers((requests, lanes, cache_tokens))
-
-
-def read_calibration(path: Path) -> Calibration:
-    """The calibration in a JSON file. Raises ``UserError`` in one line for anything else."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; expected a calibration (python -m jobs.benchmark calibrate writes one)"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected a calibration, an object with steps and prefill")
-    return parse_config(data, Calibration, str(path))
 
 
 class _Grid:

@@ -1,10 +1,13 @@
 """What is simulated: every key of ``configs/simulate/*.yaml``."""
 
+import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from pasta.simulation.calibration import Calibration, MeasuredCosts, read_calibration
+from pasta.config import ConfigError, parse_config
+from pasta.errors import UserError
+from pasta.simulation.calibration import Calibration, MeasuredCosts
 from pasta.simulation.cluster import ClusterSection
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.load import LoadSection
@@ -156,3 +159,18 @@ class SimulateConfig:
             )
         if self.costs.roofline is not None:
             self.costs.roofline.check_memory(self.engine.num_slots, self.engine.slot_tokens)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a JSON file. Raises ``UserError`` in one line for anything else."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: no such file; expected a calibration (python -m jobs.benchmark calibrate writes one)"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected a calibration, an object with steps and prefill")
+    return parse_config(data, Calibration, str(path))
