@@ -1,5 +1,6 @@
 """Studies: sweeps, where parallel decoding stops paying, how many replicas, measured against simulated."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from pasta.errors import UserError
 from pasta.simulation.cluster import ClusterSection
-from pasta.simulation.compare import compare, measured_of
+from pasta.simulation.compare import compare, read_measured
 from pasta.simulation.config import (
     CostsSection,
     GoalsSection,
@@ -20,7 +21,7 @@ from pasta.simulation.figures import Spread, percentile
 from pasta.simulation.load import LoadSection
 from pasta.simulation.replica import EngineSizes
 from pasta.simulation.study import Series, Study, crossovers
-from pasta.simulation.trace import Trace, Traced
+from pasta.simulation.trace import Trace
 from tests.support.simulations import Flat, drinks, scripts_of, some_scripts
 
 SEQUENTIAL, LOCAL = Series(None), Series("local")
@@ -134,30 +135,40 @@ def test_the_theoretical_speedup_is_tokens_by_critical_path():
     assert about["theoretical_speedup"] == pytest.approx(24 / about["critical_path"])
 
 
-def lines(ttft_s, total_s):
-    document = drinks()
-    return [
-        Traced([], document, f"f:{n}", arrival_s=float(n), ttft_s=a, total_s=b)
-        for n, (a, b) in enumerate(zip(ttft_s, total_s, strict=True))
-    ]
+def measured(tmp_path, ttft_s, total_s, **more):
+    path = tmp_path / "measured.jsonl"
+    lines = [{"arrival_s": float(n), "ttft_s": ttft_s, "total_s": total_s, **more} for n in range(9)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return read_measured(path)
 
 
-def test_a_simulation_is_compared_with_what_was_measured():
+def test_a_simulation_is_compared_with_what_was_measured(tmp_path):
     figures = study(modes=("sequential",)).run().points[0].figures
     ttft, total = figures.ttft_s.p50, figures.total_s.p50
-    found = {d.figure: d for d in compare(measured_of(lines([ttft] * 9, [1.1 * total] * 9)), figures)}
+    found = {d.figure: d for d in compare(measured(tmp_path, ttft, 1.1 * total), figures)}
     assert found["ttft_s.p50"].ratio == pytest.approx(1.0)
     assert found["ttft_s.p50"].within
     assert found["total_s.p50"].ratio == pytest.approx(1 / 1.1)
     assert found["total_s.p50"].within
-    far = compare(measured_of(lines([2 * ttft] * 9, [total] * 9)), figures)
-    assert not far[0].within
-    assert "requests_s" in found
+    assert not compare(measured(tmp_path, 2 * ttft, total), figures)[0].within
 
 
-def test_what_was_not_measured_is_named():
-    with pytest.raises(UserError, match="f:1: no ttft_s and total_s"):
-        measured_of(lines([0.1, None], [1.0, 2.0]))
+def test_answers_a_second_are_compared_where_arrivals_are_known(tmp_path):
+    assert measured(tmp_path, 0.5, 1.0).requests_s == pytest.approx(9 / 9)
+    unknown = measured(tmp_path, 0.5, 1.0, arrival_s=None)
+    assert unknown.requests_s is None
+    figures = study(modes=("sequential",)).run().points[0].figures
+    assert "requests_s" not in [deviation.figure for deviation in compare(unknown, figures)]
+
+
+def test_a_measured_load_is_a_trace_if_it_holds_the_answers(tmp_path):
+    assert measured(tmp_path, 0.5, 1.0, annotated="x").has_answers
+    assert not measured(tmp_path, 0.5, 1.0).has_answers
+
+
+def test_what_was_not_measured_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"measured.jsonl:1: no ttft_s, expected the seconds"):
+        measured(tmp_path, None, 1.0)
 
 
 def test_percentiles_are_linear_between_members():

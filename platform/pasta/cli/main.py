@@ -158,8 +158,8 @@ def _add_simulate(commands: Any) -> None:
         "--measured",
         type=Path,
         metavar="FILE",
-        help="compare with a measured load: JSONL of prompt, annotated, arrival_s, ttft_s, total_s, which is the trace "
-        "then; exits with 1 if a figure is off by more than 15%%",
+        help="compare with a measured load: JSONL of ttft_s and total_s, with arrival_s if known, and with prompt and "
+        "annotated if it is to be the trace; exits with 1 if a figure is off by more than 15%%",
     )
 
 

@@ -13,7 +13,7 @@ from pasta.errors import UserError
 from pasta.files import write_whole
 from pasta.lang import Codec
 from pasta.simulation.calibration import Calibration
-from pasta.simulation.compare import Deviation, compare, measured_of
+from pasta.simulation.compare import Deviation, compare, read_measured
 from pasta.simulation.config import SimulateConfig, TraceSection
 from pasta.simulation.plot import LOADS, SIZES, draw_loads, draw_sizes
 from pasta.simulation.study import Outcome, Point, Study
@@ -27,13 +27,13 @@ UNITS = {"poisson": "requests a second", "users": "users", "trace": "times the t
 def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None) -> int:
     """Simulate what a file asks for, write the report into its ``output_dir``, print it; returns the exit code.
 
-    ``measured`` is a measured load to compare with: its lines are the trace. Raises UserError.
+    ``measured`` is a load to compare with; if its lines hold the answers, they are the trace. Raises UserError.
     """
     config = load_config(config_file, SimulateConfig, overrides)
     say = _teller()
     costs, calibration = config.costs.read()
-    traced = pick(_read(config.trace, measured), config.trace)
-    real = None if measured is None else measured_of(traced)
+    real = None if measured is None else read_measured(measured, config.trace.field)
+    traced = pick(_read(config.trace, measured if real and real.has_answers else None), config.trace)
     say("counting tokens", True)
     codec = _codec(config.trace.tokenizer)
     trace = make_trace(

@@ -161,10 +161,12 @@ def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: 
         about["note"] = "Fastest steps of a machine that was busy."
     return Calibration(
         steps=tuple(
-            StepPoint(requests, lanes, cached, ms / 1e3) for (requests, lanes, cached), ms in steps.items()
+            StepPoint(requests, lanes, cached, round(ms / 1e3, 7))
+            for (requests, lanes, cached), ms in steps.items()
         ),
         prefill=tuple(
-            PrefillPoint(tokens, before + tokens, ms / 1e3) for (tokens, before), ms in prefill.items()
+            PrefillPoint(tokens, before + tokens, round(ms / 1e3, 7))
+            for (tokens, before), ms in prefill.items()
         ),
         overhead_s=round(max(0.0, added) / 1e3, 7),
         **about,

@@ -232,8 +232,9 @@ class Cluster:
             return
         replica.load -= 1
         body.request.returns += 1
-        assert body.owner is not None
+        del self._bodies[body.part]
         owner, path = body.owner, body.path
+        assert owner is not None
         self._at(now + self.section.hop_s, lambda t: self._give_back(owner, path, t))
 
     def _give_back(self, owner: _Body, path: Path, now: float) -> None:

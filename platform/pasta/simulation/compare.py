@@ -1,12 +1,12 @@
 """A measured load against its simulation: how far apart, figure by figure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
 from pasta.simulation.figures import Figures, Spread
-from pasta.simulation.trace import Traced
+from pasta.simulation.trace import number_of, read_objects
 
 #: Figures that are compared, and how near a simulation should come.
 COMPARED = ("ttft_s.p50", "ttft_s.p95", "total_s.mean", "total_s.p50", "total_s.p95", "requests_s")
@@ -16,11 +16,12 @@ TOLERANCE = 0.15
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What clients saw of a load: seconds of each answer, and answers a second (``None`` if it is not known when they
-    were asked for)."""
+    were asked for). ``has_answers``: its lines hold the answers too, and so are a trace."""
 
     ttft_s: Spread
     total_s: Spread
     requests_s: float | None
+    has_answers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +54,29 @@ class Deviation:
         }
 
 
-def measured_of(lines: Sequence[Traced]) -> Measured:
-    """What was measured, from the lines of its record. Raises ``UserError`` naming the first without its seconds."""
-    for line in lines:
-        if line.ttft_s is None or line.total_s is None:
-            raise UserError(f"{line.key}: no ttft_s and total_s; expected those of a measured load")
-    ttft_s = [line.ttft_s for line in lines if line.ttft_s is not None]
-    total_s = [line.total_s for line in lines if line.total_s is not None]
-    ends = [line.arrival_s + line.total_s for line in lines if line.arrival_s is not None and line.total_s]
-    begun = [line.arrival_s for line in lines if line.arrival_s is not None]
-    rate = len(lines) / (max(ends) - min(begun)) if len(begun) == len(lines) == len(ends) else None
-    return Measured(Spread.of(ttft_s), Spread.of(total_s), rate)
+def read_measured(path: Path, field: str = "annotated") -> Measured:
+    """A measured load: JSON lines of ``ttft_s`` and ``total_s``, and ``arrival_s`` if it is known.
+
+    Raises ``UserError`` with file and line of the first one without its seconds.
+    """
+    objects = read_objects(path)
+    seconds: dict[str, list[float]] = {"ttft_s": [], "total_s": []}
+    begun, ended = [], []
+    for where, value in objects:
+        for name, found in seconds.items():
+            if (spent := number_of(value, name, where)) is None:
+                raise UserError(f"{where}: no {name}, expected the seconds of a measured request")
+            found.append(spent)
+        if (arrival := number_of(value, "arrival_s", where)) is not None:
+            begun.append(arrival)
+            ended.append(arrival + seconds["total_s"][-1])
+    lasted = max(ended, default=0.0) - min(begun, default=0.0)
+    return Measured(
+        Spread.of(seconds["ttft_s"]),
+        Spread.of(seconds["total_s"]),
+        len(objects) / lasted if len(begun) == len(objects) and lasted > 0 else None,
+        has_answers=all(field in value or "answers" in value for _, value in objects),
+    )
 
 
 def compare(measured: Measured, figures: Figures, tolerance: float = TOLERANCE) -> list[Deviation]:

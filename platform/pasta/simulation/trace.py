@@ -18,18 +18,13 @@ Messages = Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One line: a prompt, its annotated answer, and what is known besides. ``key`` is its file and line.
-
-    ``ttft_s`` and ``total_s`` are how long it took where it was measured.
-    """
+    """One line: a prompt, its annotated answer, and what is known besides. ``key`` is its file and line."""
 
     messages: Messages
     document: Document
     key: str
     prompt_tokens: int | None = None
     arrival_s: float | None = None
-    ttft_s: float | None = None
-    total_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +55,7 @@ def read_trace(path: Path, field: str = "annotated", method: str | None = None) 
     files = sorted(path.glob("annotated-*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise UserError(f"trace.source: {str(path)!r} has no annotated-*.jsonl, expected an annotate stage's")
-    traced = [line for file in files for line in _read_file(file, field, method)]
-    if not traced:
-        raise UserError(f"trace.source: {str(path)!r} is empty, expected lines with a prompt and {field!r}")
-    return traced
+    return [_read(value, where, field, method) for file in files for where, value in read_objects(file)]
 
 
 def pick(traced: Sequence[Traced], section: TraceSection) -> list[Traced]:
@@ -112,21 +104,36 @@ def make_trace(
     return Trace(scripts, left_out)
 
 
-def _read_file(path: Path, field: str, method: str | None) -> list[Traced]:
+def read_objects(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The objects of a JSONL file, each with its file and line; a first one that is a configuration is passed over.
+
+    Raises ``UserError`` if there are none, or a line is something else.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
     except FileNotFoundError:
-        raise UserError(f"trace.source: {str(path)!r}: no such file") from None
+        raise UserError(f"{path}: no such file, expected JSON lines") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"trace.source: {str(path)!r}: cannot be read as UTF-8 text ({error})") from None
-    traced = []
+        raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    objects = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            where = f"{path}:{number}"
-            value = _load(line, where)
+            value = _load(line, f"{path}:{number}")
             if not (number == 1 and "config" in value and "key" not in value):
-                traced.append(_read(value, where, f"{path.name}:{number}", field, method))
-    return traced
+                objects.append((f"{path}:{number}", value))
+    if not objects:
+        raise UserError(f"{path}: it is empty, expected JSON lines")
+    return objects
+
+
+def number_of(value: Mapping[str, Any], name: str, where: str) -> float | None:
+    """A number of 0 or more, if there is one. Raises ``UserError`` for anything else."""
+    number = value.get(name)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
+        raise UserError(f"{where}: {name}: {number!r}, expected a number of 0 or more")
+    return float(number)
 
 
 def _load(line: str, where: str) -> dict[str, Any]:
@@ -135,11 +142,11 @@ def _load(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{where}: not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise UserError(f"{where}: expected an object with a prompt and an annotated answer")
+        raise UserError(f"{where}: expected an object")
     return value
 
 
-def _read(value: dict[str, Any], where: str, key: str, field: str, method: str | None) -> Traced:
+def _read(value: dict[str, Any], where: str, field: str, method: str | None) -> Traced:
     answer = value
     if method is not None:
         answers = value.get("answers")
@@ -154,27 +161,16 @@ def _read(value: dict[str, Any], where: str, key: str, field: str, method: str |
         document = parse(annotated)
     except ParseError as error:
         raise UserError(f"{where}: {field}: {error}") from None
-    prompt_tokens = _number(value, "prompt_tokens", where)
+    prompt_tokens = number_of(value, "prompt_tokens", where)
     if prompt_tokens is not None and (prompt_tokens < 1 or prompt_tokens != int(prompt_tokens)):
         raise UserError(f"{where}: prompt_tokens: {prompt_tokens:g}, expected a positive integer")
     return Traced(
         messages=_messages(value, where, needed=prompt_tokens is None),
         document=document,
-        key=key,
+        key=where,
         prompt_tokens=None if prompt_tokens is None else int(prompt_tokens),
-        arrival_s=_number(value, "arrival_s", where),
-        ttft_s=_number(value, "ttft_s", where),
-        total_s=_number(value, "total_s", where),
+        arrival_s=number_of(value, "arrival_s", where),
     )
-
-
-def _number(value: dict[str, Any], name: str, where: str) -> float | None:
-    number = value.get(name)
-    if number is None:
-        return None
-    if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
-        raise UserError(f"{where}: {name}: {number!r}, expected a number of 0 or more")
-    return float(number)
 
 
 def _messages(value: dict[str, Any], where: str, *, needed: bool) -> Messages:
