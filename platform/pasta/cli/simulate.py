@@ -57,10 +57,12 @@ def write_report(
 ) -> str:
     """Write pictures, figures and text into the study's directory, each whole or not at all; returns the text."""
     config, unit = study.config, UNITS[study.config.load.kind]
-    out, title = config.output_dir, _title(config)
-    pictures = []
-    if draw_loads(outcome, unit, title, out / LOADS):
+    out, pictures = config.output_dir, []
+    kind = "derived estimate" if config.costs.roofline is not None else "simulated"
+    replicas = f"{config.cluster.replicas} replica{'s' if config.cluster.replicas != 1 else ''}"
+    if draw_loads(outcome, unit, f"{config.name}, {kind}, {replicas}", out / LOADS):
         pictures.append(LOADS)
+    title = f"{config.name}, {kind}, {getattr(config.load, config.load.swept) or 1:g} {unit}"
     if config.sizing is not None and draw_sizes(outcome, config.sizing.goals.given, title, out / SIZES):
         pictures.append(SIZES)
     for stale in {LOADS, SIZES} - {*pictures}:
@@ -80,12 +82,6 @@ def write_report(
     text = report_text(config, outcome, about, calibration, deviations, pictures, unit)
     write_whole(out / REPORT, text + "\n")
     return text
-
-
-def _title(config: SimulateConfig) -> str:
-    kind = "derived estimate" if config.costs.roofline is not None else "simulated"
-    replicas = config.cluster.replicas
-    return f"{config.name}, {kind}, {replicas} replica{'s' if replicas != 1 else ''}"
 
 
 def _read(section: TraceSection, measured: Path | None) -> list[Traced]:

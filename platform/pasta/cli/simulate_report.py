@@ -28,7 +28,7 @@ def report_text(
         parts += ["## Where parallel decoding stops paying"]
         parts += ["\n".join(f"- {_crossing(found, unit)}" for found in outcome.crossovers)]
         parts += [_speedup_table(outcome.crossovers, unit)]
-    parts += ["## Under load", _load_table(outcome.points, unit)]
+    parts += ["## Under load", _load_table(config, outcome.points, unit)]
     if deviations:
         parts += ["## Against what was measured", _deviation_table(deviations)]
     if notes := _notes(outcome, about):
@@ -88,7 +88,9 @@ def _sizes(config: SimulateConfig, sizes: Sequence[Size]) -> str:
             continue
         gpus = size.replicas * config.cluster.gpus_per_replica
         many = f" = {gpus:g} GPUs, {24 * gpus:g} GPU hours a day" if gpus else ""
-        found.append(f"{size.series.name}: **{size.replicas} replicas**{many}")
+        found.append(
+            f"{size.series.name}: **{size.replicas} replica{'s' if size.replicas > 1 else ''}**{many}"
+        )
     return f"{asked}, within {goals}:\n\n" + "\n".join(f"- {line}" for line in found)
 
 
@@ -103,13 +105,13 @@ def _size_table(config: SimulateConfig, sizes: Sequence[Size]) -> str:
             *(_s(goal_value(point.figures, name)) for name in names),
             f"{point.figures.requests_s:.3g}",
             f"{point.figures.busy:.0%}",
-            f"{point.figures.gpu_hours_1000:.3g}",
+            *_gpu_hours(config, point),
             "" if point is not size.point else "no" if size.replicas is None else "**yes**",
         ]
         for size in sizes
         for point in size.tried
     ]
-    header = ["", "replicas", *names, "answers a second", "busy", "GPU hours for 1,000", "chosen"]
+    header = ["", "replicas", *names, "answers a second", "busy", *_gpu_header(config), "chosen"]
     return markdown(header, rows)
 
 
@@ -142,7 +144,7 @@ def _speedup_table(crossovers: Sequence[Crossover], unit: str) -> str:
     return markdown([unit, *(found.series.name for found in crossovers)], rows)
 
 
-def _load_table(points: Sequence[Point], unit: str) -> str:
+def _load_table(config: SimulateConfig, points: Sequence[Point], unit: str) -> str:
     rows: list[list[Any]] = []
     for point in points:
         figures = point.figures
@@ -160,12 +162,12 @@ def _load_table(points: Sequence[Point], unit: str) -> str:
                 f"{figures.lanes:.1f}",
                 f"{figures.fill:.0%}",
                 f"{figures.busy:.0%}",
-                f"{figures.gpu_hours_1000:.3g}",
+                *_gpu_hours(config, point),
                 "yes" if figures.keeps_up else "**no**",
             ]
         )
     header = ["", unit, "first token, s", "95th", "end, s", "95th", "ms a token", "answers a second"]
-    header += ["tokens a second", "lanes a step", "filled", "busy", "GPU hours for 1,000", "keeps up"]
+    header += ["tokens a second", "lanes a step", "filled", "busy", *_gpu_header(config), "keeps up"]
     return markdown(header, rows)
 
 
@@ -199,7 +201,7 @@ def _notes(outcome: Outcome, about: Mapping[str, float]) -> list[str]:
         requests, lanes, keys = worst.figures.largest
         notes.append(
             f"In {len(beyond)} of {len(points)} runs some steps lie beyond what was calibrated (in one of them "
-            f"{1 - worst.figures.covered:.0%}, up to {requests} requests of {lanes:.3g} lanes and {keys} cached "
+            f"{1 - worst.figures.covered:.1%}, up to {requests} requests of {lanes:.3g} lanes and {keys} cached "
             "tokens): their costs are extrapolated."
         )
     if about["left_out"]:
@@ -208,6 +210,14 @@ def _notes(outcome: Outcome, about: Mapping[str, float]) -> list[str]:
             "figures.json says which."
         )
     return notes
+
+
+def _gpu_header(config: SimulateConfig) -> list[str]:
+    return ["GPU hours for 1,000"] if config.cluster.gpus_per_replica else []
+
+
+def _gpu_hours(config: SimulateConfig, point: Point) -> list[str]:
+    return [f"{point.figures.gpu_hours_1000:.3g}"] if config.cluster.gpus_per_replica else []
 
 
 def _s(seconds: float) -> str:

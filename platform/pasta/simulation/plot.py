@@ -15,7 +15,8 @@ _MARKERS = {None: "o", "local": "D", "spread": "s", "auto": "^"}
 _RC: Any = {
     "font.size": 9,
     "axes.labelsize": 9,
-    "axes.titlesize": 10,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -37,22 +38,26 @@ def draw_loads(outcome: Outcome, unit: str, title: str, path: Path) -> bool:
         end, first, speed, rate = panels
         _lines(end, outcome.points, lambda p: p.figures.total_s.p50, "-")
         _lines(end, outcome.points, lambda p: p.figures.total_s.p95, ":", labelled=False)
-        end.set(title="Seconds to the end (dotted: 95th percentile)", yscale="log", ylabel="s")
+        end.set_title("Seconds to the end")
         _lines(first, outcome.points, lambda p: p.figures.ttft_s.p50, "-", labelled=False)
         _lines(first, outcome.points, lambda p: p.figures.ttft_s.p95, ":", labelled=False)
-        first.set(title="Seconds to the first token (dotted: 95th)", yscale="log", ylabel="s")
+        first.set_title("Seconds to the first token")
         for found in outcome.crossovers:
             look = _look(found.series)
             speed.plot([*found.speedups], [*found.speedups.values()], **look)
             if found.until is not None:
                 speed.axvline(found.until, color=look["color"], lw=0.8, ls="--")
         speed.axhline(1.0, color="#444444", lw=0.9)
-        speed.set(title="Sequential ÷ parallel seconds, median", ylabel="speedup", ylim=(0, None))
+        speed.set(
+            title="Sequential ÷ parallel, median", ylabel="speedup", ylim=(0, None), xlim=end.get_xlim()
+        )
         _lines(rate, outcome.points, lambda p: p.figures.requests_s, "-", labelled=False)
         rate.set(title="Answers a second", ylabel="1/s", ylim=(0, None))
         for panel in panels:
             panel.set_xlabel(unit)
-        end.legend()
+        for panel in (end, first):
+            _seconds(panel)
+        _legend(figure, end, "; dotted: 95th percentile")
         _save(figure, path)
     return True
 
@@ -75,8 +80,9 @@ def draw_sizes(outcome: Outcome, goals: dict[str, float], title: str, path: Path
                     panel.axvline(size.replicas, color=look["color"], lw=0.8, ls="--")
             panel.axhline(goal, color="#444444", lw=0.9)
             what, which, _ = name.split("_")
-            panel.set(title=f"{_GOALS[what]}, {_SHARES[which]}", xlabel="replicas", ylabel="s", yscale="log")
-        panels[0].legend()
+            panel.set(title=f"{_GOALS[what]}, {_SHARES[which]}", xlabel="replicas")
+            _seconds(panel)
+        _legend(figure, panels[0], "; line across: the goal")
         _save(figure, path)
     return True
 
@@ -93,6 +99,22 @@ def _canvas(rows: int, columns: int, title: str) -> tuple[Any, list[Any]]:
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=11, fontweight="bold")
     return figure, [axes for row in figure.subplots(rows, columns, squeeze=False) for axes in row]
+
+
+def _seconds(axes: Any) -> None:
+    """A logarithmic axis of seconds, in plain numbers."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set(yscale="log", ylabel="s")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Any, axes: Any, more: str) -> None:
+    """Which series is which, below all panels."""
+    handles, names = axes.get_legend_handles_labels()
+    names[-1] += more
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names))
 
 
 def _lines(
