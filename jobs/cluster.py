@@ -4,9 +4,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pasta.signals import deferred_interrupt
 
@@ -31,20 +32,46 @@ def ray_cluster(
         yield
         return
     try:
-        with deferred_interrupt():
-            ray.init(
-                address=address,
-                num_cpus=None if address else num_cpus,
-                # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
-                include_dashboard=None if address else dashboard,
-                **({} if address or not dashboard else {"dashboard_port": _free_port()}),
-                object_store_memory=None if address else 200 * 1024 * 1024,
-                runtime_env={"env_vars": worker_env(threads)},
-                log_to_driver=True,
-            )
+        start_ray(
+            lambda: print("Ray was too slow to start; trying once more", file=sys.stderr),
+            address=address,
+            num_cpus=None if address else num_cpus,
+            # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
+            include_dashboard=None if address else dashboard,
+            **({} if address or not dashboard else {"dashboard_port": _free_port()}),
+            object_store_memory=None if address else 200 * 1024 * 1024,
+            runtime_env={"env_vars": worker_env(threads)},
+            log_to_driver=True,
+        )
         yield
     finally:
         ray.shutdown()
+
+
+def start_ray(on_retry: Callable[[], None], **options: Any) -> None:
+    """``ray.init(**options)``, once more after ``on_retry`` if Ray was too slow; Ctrl-C is raised once it has ended.
+
+    Whoever starts Ray shuts it down, also when this raises.
+    """
+    with deferred_interrupt():
+        import ray
+
+    for last_try in (False, True):
+        try:
+            with deferred_interrupt():
+                ray.init(**options)
+            return
+        except Exception as error:
+            # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
+            if last_try or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+            on_retry()
+
+
+def python_path() -> str:
+    """Where workers find the project's code: its two roots first, then what this process was told."""
+    return os.pathsep.join([str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def worker_env(threads: int) -> dict[str, str]:
@@ -52,9 +79,7 @@ def worker_env(threads: int) -> dict[str, str]:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": os.pathsep.join(
-            [str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        ),
+        "PYTHONPATH": python_path(),
         "TORCH_EXTENSIONS_DIR": os.environ.get("TORCH_EXTENSIONS_DIR", str(cache / "torch_extensions")),
         "OMP_NUM_THREADS": str(threads),
         # Threads that spin while they wait take the cores from the workers beside them.

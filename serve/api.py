@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: reading requests strictly, writing responses. No I/O.
+"""OpenAI's chat completions and completions: reading requests strictly. No I/O.
 
 What is not supported is refused by name, never ignored; a value that would change nothing is accepted.
 """
@@ -6,33 +6,45 @@ What is not supported is refused by name, never ignored; a value that would chan
 import json
 import re
 import secrets
-import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve.errors import ApiError
-from serve.wire import ChatOrder, Finished, Progress
+from serve.wire import Order, Prompt
 
 MAX_STOPS = 4
 MAX_SEED = 2**63 - 1
 
+MAX_N = 8
+#: Prompts of one request, each of which is answered n times.
+MAX_PROMPTS = 32
+#: What OpenAI's completions write if nobody says how much.
+DEFAULT_COMPLETION_TOKENS = 16
+
 #: Parameters of OpenAI's API that this service lacks, with the values that ask for nothing.
-NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    "audio": (),
+_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "presence_penalty": (0,),
+}
+COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    **_NO_EFFECT,
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": (),
+}
+CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    **_NO_EFFECT,
+    "audio": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
     "metadata": ({},),
     "modalities": (["text"],),
     "moderation": (),
-    "n": (1,),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
     "prompt_cache_key": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
@@ -43,7 +55,6 @@ NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
@@ -98,6 +109,9 @@ class PastaOptions(_Strict):
     mode: Literal["parallel", "sequential"] | None = Field(
         default=None, description="sequential: no promises, one token after another"
     )
+    placement: Literal["local", "spread", "auto"] | None = Field(
+        default=None, description="where chunks are decoded: at home, over all replicas, or as it pays"
+    )
     max_threads: int | None = Field(
         default=None, ge=1, le=64, description="threads of this answer, the main one included"
     )
@@ -110,17 +124,22 @@ class PastaOptions(_Strict):
     document: bool = Field(default=False, description="return the answer in PASTA-LANG too")
 
 
-class ChatRequest(_Strict):
-    """The body of POST /v1/chat/completions."""
+class _Generation(_Strict):
+    """What chat completions and completions have in common."""
 
     model: str
-    messages: list[Message] = Field(min_length=1)
     max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    n: int | None = Field(default=None, ge=1, le=MAX_N, description="answers to each prompt")
     seed: int | None = Field(default=None, ge=-MAX_SEED - 1, le=MAX_SEED)
-    stop: Annotated[str, Field(min_length=1)] | list[Annotated[str, Field(min_length=1)]] | None = None
+    stop: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[
+            list[Annotated[str, Field(min_length=1)]], Field(json_schema_extra={"maxItems": MAX_STOPS})
+        ]
+        | None
+    ) = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -131,14 +150,22 @@ class ChatRequest(_Strict):
         """Whether the stream ends with a usage chunk."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def order(self, request_id: str) -> ChatOrder:
-        """As the Interpreter takes it. Without a seed a random one is drawn."""
+    @property
+    def num_choices(self) -> int:
+        """How many answers are asked for."""
+        return self.n or 1
+
+    def _order(
+        self, request_id: str, prompts: list[Prompt], max_tokens: int | None, logprobs: int | None
+    ) -> Order:
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return ChatOrder(
+        return Order(
             request_id=request_id,
             model=self.model,
-            messages=[message.plain() for message in self.messages],
-            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
+            prompts=prompts,
+            n=self.n or 1,
+            logprobs=logprobs,
+            max_tokens=max_tokens,
             temperature=self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             seed=secrets.randbelow(MAX_SEED) if self.seed is None else self.seed,
@@ -148,25 +175,94 @@ class ChatRequest(_Strict):
             promise_bias=self.pasta.promise_bias,
             wants_events=self.pasta.events,
             wants_document=self.pasta.document,
+            placement=self.pasta.placement,
         )
+
+
+class ChatRequest(_Generation):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = Field(
+        default=None, description="report each text token's log-probability under the model itself"
+    )
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+
+    def order(self, request_id: str) -> Order:
+        """As the Interpreter takes it. Without a seed a random one is drawn."""
+        most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        messages = [message.plain() for message in self.messages]
+        return self._order(request_id, [messages], most, (self.top_logprobs or 0) if self.logprobs else None)
+
+
+class CompletionRequest(_Generation):
+    """The body of POST /v1/completions: texts, or the token ids of texts, to be continued."""
+
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[Annotated[list[int], Field(min_length=1)]], Field(min_length=1)]
+    )
+    logprobs: int | None = Field(default=None, ge=0, le=5)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """One or more."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]
+        return cast("list[Prompt]", self.prompt)
+
+    @property
+    def num_choices(self) -> int:
+        """How many answers are asked for."""
+        return len(self.prompts) * (self.n or 1)
+
+    def order(self, request_id: str) -> Order:
+        """As the Interpreter takes it. Without a seed a random one is drawn."""
+        most = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+        return self._order(request_id, self.prompts, most, self.logprobs)
 
 
 def read_chat_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises ``ApiError`` 400 that names the parameter."""
     data = _read_json(body)
-    _refuse_unsupported(data, NO_EFFECT, "")
     messages = data.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
             _refuse_unsupported(message, _MESSAGE_NO_EFFECT, f"messages[{index}].")
+    request = _read(data, ChatRequest, CHAT_NO_EFFECT)
+    if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
+        raise ApiError("max_tokens and max_completion_tokens differ; send one of them.", param="max_tokens")
+    if request.top_logprobs and not request.logprobs:
+        raise ApiError("top_logprobs is only allowed when logprobs is true.", param="top_logprobs")
+    return request
+
+
+def read_completion_request(body: bytes) -> CompletionRequest:
+    """The request in a body. Raises ``ApiError`` 400 that names the parameter."""
+    request = _read(_read_json(body), CompletionRequest, COMPLETION_NO_EFFECT)
+    if len(request.prompts) > MAX_PROMPTS:
+        raise ApiError(
+            f"prompt: {len(request.prompts)} prompts, expected at most {MAX_PROMPTS}.", param="prompt"
+        )
+    return request
+
+
+G = TypeVar("G", bound=_Generation)
+
+
+def _read(data: dict[str, Any], kind: type[G], no_effect: Mapping[str, tuple[Any, ...]]) -> G:
+    _refuse_unsupported(data, no_effect, "")
     # A null is a parameter that was not given.
     data = {key: value for key, value in data.items() if value is not None}
     try:
-        request = ChatRequest.model_validate(data)
+        request = kind.model_validate(data)
     except ValidationError as error:
         raise _explain(error) from None
-    if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
-        raise ApiError("max_tokens and max_completion_tokens differ; send one of them.", param="max_tokens")
     if isinstance(request.stop, list) and len(request.stop) > MAX_STOPS:
         raise ApiError(f"stop: {len(request.stop)} strings, expected at most {MAX_STOPS}.", param="stop")
     if request.stream_options is not None and not request.stream:
@@ -233,83 +329,3 @@ def _explain(error: ValidationError) -> ApiError:
 def _show(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-# -- responses -------------------------------------------------------------------------------------------
-
-
-def new_id() -> str:
-    """A completion's id."""
-    return f"chatcmpl-{secrets.token_hex(16)}"
-
-
-class Writer:
-    """Writes the response objects of one request."""
-
-    def __init__(self, request_id: str, model: str, *, include_usage: bool = False) -> None:
-        self._head = {
-            "id": request_id,
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": None,
-        }
-        self._include_usage = include_usage
-
-    def completion(self, text: str, finished: Finished) -> dict[str, Any]:
-        """The whole response."""
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
-        choice = {
-            "index": 0,
-            "message": message,
-            "logprobs": None,
-            "finish_reason": finished.finish_reason,
-        }
-        return {
-            "object": "chat.completion",
-            **self._head,
-            "choices": [choice],
-            "usage": _usage(finished),
-            "pasta": finished.pasta,
-        }
-
-    def first_chunk(self) -> dict[str, Any]:
-        """The chunk that opens a stream."""
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
-
-    def progress_chunk(self, progress: Progress) -> dict[str, Any]:
-        """Text, and events if they were asked for."""
-        chunk = self._chunk({"content": progress.text} if progress.text else {})
-        return {**chunk, "pasta": {"events": progress.events}} if progress.events else chunk
-
-    def last_chunks(self, finished: Finished) -> list[dict[str, Any]]:
-        """The chunk with the finish reason, and the usage if it was asked for."""
-        chunks = [{**self._chunk({}, finished.finish_reason), "pasta": finished.pasta}]
-        if self._include_usage:
-            chunks.append({**self._chunk({}), "choices": [], "usage": _usage(finished)})
-        return chunks
-
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        usage = {"usage": None} if self._include_usage else {}
-        return {"object": "chat.completion.chunk", **self._head, "choices": [choice], **usage}
-
-
-def _usage(finished: Finished) -> dict[str, int]:
-    return {
-        "prompt_tokens": finished.prompt_tokens,
-        "completion_tokens": finished.completion_tokens,
-        "total_tokens": finished.prompt_tokens + finished.completion_tokens,
-    }
-
-
-def model_object(name: str, created: int) -> dict[str, Any]:
-    """An entry of GET /v1/models."""
-    return {"id": name, "object": "model", "created": created, "owned_by": "pasta"}
-
-
-def sse(data: Mapping[str, Any]) -> str:
-    """One server-sent event."""
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-SSE_DONE = "data: [DONE]\n\n"

@@ -4,11 +4,14 @@
 configuration in one line before anything starts.
 """
 
+from typing import Any
+
 from ray import serve
 from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from serve.config import ServeConfig, check_models
+from serve.config import ServeConfig, check_service
 from serve.decoder import Decoder
 from serve.gateway import Gateway
 from serve.interpreter import Interpreter
@@ -16,15 +19,23 @@ from serve.interpreter import Interpreter
 
 def build(args: ServeConfig) -> Application:
     """Gateway → Interpreter → Decoder replicas. Raises ``UserError`` if a model cannot be served."""
-    check_models(args)
+    check_service(args)
     ongoing = args.max_ongoing_requests
     decoder = args.decoder
+    # A replica that is to stop ends what it has begun; it looks often, since nobody else waits for it.
+    drain: dict[str, Any] = {
+        "graceful_shutdown_timeout_s": args.drain_timeout_s,
+        "graceful_shutdown_wait_loop_s": 0.2,
+    }
     quiet = LoggingConfig(enable_access_log=False)  # the Gateway logs each request once
     decoders = serve.deployment(
         Decoder,
         name="Decoder",
         num_replicas=decoder.num_replicas,
-        max_ongoing_requests=ongoing,
+        # An answer is several calls here, and none may wait for another.
+        max_ongoing_requests=ongoing * 64,
+        request_router_config=RequestRouterConfig(request_router_class="serve.routing.PinnedRouter"),
+        **drain,
         ray_actor_options={"num_cpus": decoder.num_cpus, "num_gpus": decoder.num_gpus},
         logging_config=quiet,
     )
@@ -32,6 +43,7 @@ def build(args: ServeConfig) -> Application:
         Interpreter,
         name="Interpreter",
         max_ongoing_requests=ongoing,
+        **drain,
         ray_actor_options={"num_cpus": 0.1},
         logging_config=quiet,
     )
@@ -39,6 +51,7 @@ def build(args: ServeConfig) -> Application:
         Gateway,
         name="Gateway",
         max_ongoing_requests=ongoing,
+        **drain,
         ray_actor_options={"num_cpus": 0.1},
     )
     return gateway.bind(args, interpreter.bind(args, decoders.bind(args)))

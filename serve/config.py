@@ -6,7 +6,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from pasta.errors import UserError
-from serve.wire import Mode
+from serve.keys import read_keys
+from serve.wire import Mode, Policy
 
 #: Relative model paths start here: the repository's root, wherever a worker runs.
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,32 +47,99 @@ class EngineSettings(_Strict):
 
 
 class LimitSettings(_Strict):
-    """Bounds on one answer; a request may ask for fewer threads."""
+    """Bounds on one answer; a request may ask for fewer threads.
+
+    ``max_prompt_tokens`` is less than the context where prompts are to be shorter than that.
+    """
 
     max_threads: PositiveInt = 64
     max_depth: PositiveInt = 4
     max_chunk_tokens: PositiveInt = 1024
+    max_prompt_tokens: PositiveInt | None = None
+
+
+class AdmissionSettings(_Strict):
+    """How much is taken on at once, in tokens: prompts and the longest answers asked for.
+
+    ``budget_tokens`` is by default twice what all caches hold. Requests of at most ``short_tokens`` are short,
+    and neither kind may hold more than ``most_of_one_kind`` of the budget. Beyond it the answer is 429; its
+    Retry-After says when there will be room at the pace of late, ``retry_after_s`` at least.
+    """
+
+    budget_tokens: PositiveInt | None = None
+    short_tokens: PositiveInt = 512
+    most_of_one_kind: float = Field(default=0.75, ge=0.5, le=1)
+    retry_after_s: PositiveInt = 1
+
+
+class KeySettings(_Strict):
+    """Who may ask. Without a ``file`` (see serve/keys.py) everybody on this machine, and nobody else.
+
+    The limits are those of keys that name none of their own; ``None`` is no limit.
+    """
+
+    file: str | None = None
+    requests_per_minute: PositiveInt | None = None
+    max_concurrent: PositiveInt | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Where the file is."""
+        return None if self.file is None else ROOT / self.file
 
 
 class DecoderSettings(_Strict):
-    """The Decoder replicas. ``threads`` are torch's, in each replica."""
+    """The Decoder replicas. ``threads`` are torch's, in each replica.
+
+    ``lane_knee`` is the number of lanes up to which placement auto keeps chunks at home; measured by each
+    replica when it starts if it is not given. A Decoder gives up what no Interpreter has claimed for ``lease_s``.
+    """
 
     num_replicas: PositiveInt = 2
+    lane_knee: PositiveInt | None = None
+    lease_s: PositiveFloat = 10.0
     num_cpus: PositiveFloat = 0.2
     num_gpus: NonNegativeFloat = 0.0
     threads: PositiveInt = 1
 
 
 class ServeConfig(_Strict):
-    """Everything ``serve.app:build`` takes. ``max_ongoing_requests`` bounds what one replica holds at once."""
+    """Everything ``serve.app:build`` takes.
+
+    ``max_ongoing_requests`` bounds what one replica holds at once. ``timeout_s`` is how long a request may
+    take (408 beyond it; a request may ask for less), ``drain_timeout_s`` how long a replica that is to stop waits
+    for what it has begun.
+    """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
     engine: EngineSettings = EngineSettings()
     limits: LimitSettings = LimitSettings()
     decoder: DecoderSettings = DecoderSettings()
-    placement: Literal["local"] = "local"
+    placement: Policy = "local"
     max_ongoing_requests: PositiveInt = 256
     max_body_bytes: PositiveInt = 1_000_000
+    admission: AdmissionSettings = AdmissionSettings()
+    keys: KeySettings = KeySettings()
+    timeout_s: PositiveFloat = 600.0
+    drain_timeout_s: PositiveFloat = 120.0
+
+    @property
+    def budget_tokens(self) -> int:
+        """The admission budget."""
+        caches = (
+            self.engine.num_slots * self.engine.slot_tokens * self.decoder.num_replicas * len(self.models)
+        )
+        return self.admission.budget_tokens or 2 * caches
+
+
+def check_service(config: ServeConfig) -> None:
+    """Raise ``UserError``, naming the key, if a model or the API keys cannot be used."""
+    check_models(config)
+    if config.keys.path is not None:
+        try:
+            read_keys(config.keys.path)
+        except UserError as error:
+            raise UserError(f"keys.file: {error}") from None
 
 
 def check_models(config: ServeConfig, source: str = "models") -> None:

@@ -1,8 +1,10 @@
 """The Decoder deployment: hosts the engines and reports tokens as they come."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import dataclasses
+import os
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -13,17 +15,27 @@ from pasta.engine import (
     DoneEvent,
     Engine,
     EngineConfig,
+    EngineFull,
     EngineStopped,
     Event,
+    ForkEvent,
+    LaneCosts,
+    Progress,
     Request,
+    Result,
     SamplingParams,
     TokenEvent,
+    UnknownRequest,
     load_model,
+    measure_costs,
 )
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from serve.config import ServeConfig
-from serve.wire import Decoded, DecodeOrder, Refused, TokenItem
+from serve.leases import Leases
+from serve.placement import POLICIES, Home
+from serve.replicas import ReplicaLost
+from serve.wire import Decoded, DecodeOrder, Lent, Path, Refused, TokenItem
 
 
 class Decoder:
@@ -34,47 +46,117 @@ class Decoder:
         self._engines: dict[str, AsyncEngine] = {}
         self._stopped: str | None = None
         self._cancelling: set[asyncio.Task[Any]] = set()
-        self._num_finished = self._num_cancelled = 0
+        self._num_finished = self._num_cancelled = self._num_reaped = 0
+        self._costs: dict[str, LaneCosts] = {}
+        self._leases = Leases(config.decoder.lease_s)
         for name, model in config.models.items():
             loaded = load_model(model.location, dtype=model.dtype, device=model.device)
             engine = Engine(loaded, EngineConfig(**config.engine.model_dump()))
             _warm_up(engine)
+            self._costs[name] = _costs(engine, config)
             self._engines[name] = AsyncEngine(engine)
             await self._engines[name].start()
 
-    async def decode(self, order: DecodeOrder) -> AsyncGenerator[list[TokenItem] | Decoded | Refused, None]:
-        """Decode one response: batches of whatever tokens there are, then ``Decoded``.
+    async def decode(
+        self, order: DecodeOrder
+    ) -> AsyncGenerator[list[TokenItem] | Lent | Decoded | Refused, None]:
+        """Decode one response, or a chunk of one: an empty batch when it is taken, batches of whatever tokens
+        there are, ``Lent`` for each chunk that is to be decoded elsewhere, then ``Decoded``.
 
         Leaving the iteration early cancels the request in the engine.
         """
         engine = self._engines[order.model]
         submitted = perf_counter()
         decoding = True
+        self._leases.open(order.request_id, lambda: self._reap(engine, order.request_id))
         try:
-            request_id = await engine.submit(_request(order))
+            request_id = await engine.submit(self._request(order, engine))
+            yield []
             async with aclosing(engine.events(request_id)) as batches:  # type: ignore[type-var]
                 async for batch in batches:
-                    tokens, done = _split(batch, submitted)
+                    tokens, lent, done = _split(batch, submitted)
                     decoding = done is None
                     if tokens:
                         yield tokens
-                    if done is not None:
-                        yield self._decoded(done)
+                    for chunk in lent:
+                        yield chunk
+                    if done is not None and done.result is not None:
+                        yield self._decoded(done.result, self._costs[order.model].step_s)
+        except EngineFull as error:
+            decoding = False
+            yield Refused(str(error), status=503)
         except UserError as error:
             decoding = False
             yield Refused(str(error))
         except EngineStopped as error:
             decoding, self._stopped = False, str(error)
-            raise
+            raise ReplicaLost(str(error)) from error
         finally:
-            if decoding:
+            if self._leases.close(order.request_id) and decoding:
                 self._cancel(engine, order.request_id)
 
-    def _decoded(self, done: DoneEvent) -> Decoded:
+    async def absorb(self, model: str, request_id: str, path: Path, response_ids: list[int]) -> None:
+        """Take in a chunk of a response that decodes here, decoded elsewhere."""
+        with _told():
+            await self._engines[model].absorb(request_id, path, response_ids)
+
+    async def adopt(
+        self,
+        model: str,
+        request_id: str,
+        path: Path,
+        tokens: tuple[tuple[Path, int], ...],
+        lent: dict[Path, Limits],
+    ) -> None:
+        """Decode a chunk of a response that decodes here, here after all: on from ``tokens``."""
+        with _told():
+            await self._engines[model].adopt(request_id, path, Progress(tokens, lent))
+
+    async def cancel(self, model: str, request_id: str) -> None:
+        """Stop what a client or its Interpreter has left."""
+        if self._leases.close(request_id):
+            self._num_cancelled += 1
+            await self._engines[model].cancel(request_id)
+
+    def renew(self, request_ids: list[str]) -> None:
+        """An Interpreter says what it still wants."""
+        self._leases.renew(request_ids)
+
+    def _reap(self, engine: AsyncEngine, request_id: str) -> None:
+        self._num_reaped += 1
+        self._cancel(engine, request_id)
+
+    def _request(self, order: DecodeOrder, engine: AsyncEngine) -> Request:
+        policy, costs = POLICIES[order.placement], self._costs[order.model]
+        visible = len(order.prompt_ids) + (len(order.snapshot.token_ids) if order.snapshot else 0)
+
+        def stays(_: int, estimate: int) -> bool:
+            home = Home(engine.engine.num_lanes, costs.knee, costs.lane_s, costs.prefill_s)
+            return not policy.leaves(home, estimate, visible)
+
+        return Request(
+            prompt_ids=order.prompt_ids,
+            snapshot=order.snapshot,
+            sampling=SamplingParams(
+                temperature=order.temperature,
+                top_p=order.top_p,
+                seed=order.seed,
+                stop=order.stop,
+                promise_bias=order.promise_bias,
+            ),
+            limits=order.limits,
+            parallel=order.parallel,
+            place_locally=None if order.placement == "local" else stays,
+            lent=order.snapshot is not None,
+            progress=Progress(order.tokens, order.lent),
+            logprobs=order.logprobs,
+            request_id=order.request_id,
+        )
+
+    def _decoded(self, result: Result, step_s: float) -> Decoded:
         self._num_finished += 1
-        result = done.result
-        assert result is not None, "only a cancelled request has none, and nobody else cancels"
-        return Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
+        times = result.queue_s, result.ttft_s, result.total_s
+        return Decoded(result.finish_reason, result.steps, *times, step_s)
 
     def _cancel(self, engine: AsyncEngine, request_id: str) -> None:
         """Free a request's slot, also where its stream was left before the engine had answered."""
@@ -84,7 +166,10 @@ class Decoder:
         task.add_done_callback(self._cancelling.discard)
 
     def stats(self) -> dict[str, int]:
-        """What this replica is doing (requests that decode, requests that wait, lanes in use) and has done."""
+        """What this replica is doing (requests that decode, requests that wait, lanes in use) and has done.
+
+        An answer spread over several replicas is a request on each.
+        """
         engines = [engine.engine for engine in self._engines.values()]
         return {
             "active": sum(engine.num_active for engine in engines),
@@ -92,6 +177,9 @@ class Decoder:
             "lanes": sum(engine.num_lanes for engine in engines),
             "finished": self._num_finished,
             "cancelled": self._num_cancelled,
+            "reaped": self._num_reaped,
+            "open": len(self._leases),
+            "pid": os.getpid(),
         }
 
     def check_health(self) -> None:
@@ -100,26 +188,38 @@ class Decoder:
             raise RuntimeError(self._stopped)
 
 
-def _request(order: DecodeOrder) -> Request:
-    return Request(
-        prompt_ids=order.prompt_ids,
-        sampling=SamplingParams(
-            temperature=order.temperature,
-            top_p=order.top_p,
-            seed=order.seed,
-            stop=order.stop,
-            promise_bias=order.promise_bias,
-        ),
-        limits=order.limits,
-        parallel=order.parallel,
-        request_id=order.request_id,
-    )
+@contextmanager
+def _told() -> Iterator[None]:
+    """Around what a response is told: if it does not decode here any longer, its own stream says what became of it."""
+    try:
+        yield
+    except UnknownRequest:
+        pass
+    except EngineStopped as error:
+        raise ReplicaLost(str(error)) from error
 
 
-def _split(batch: list[Event], submitted: float) -> tuple[list[TokenItem], DoneEvent | None]:
-    tokens = [(e.thread, e.token, e.time - submitted) for e in batch if isinstance(e, TokenEvent)]
+def _split(batch: list[Event], submitted: float) -> tuple[list[TokenItem], list[Lent], DoneEvent | None]:
+    tokens: list[TokenItem] = []
+    lent: list[Lent] = []
+    for event in batch:
+        if isinstance(event, TokenEvent):
+            tokens.append(_item(event, submitted))
+        elif isinstance(event, ForkEvent) and event.lent is not None:
+            lent.append(Lent(event.path, event.lent))
     last = batch[-1]
-    return tokens, last if isinstance(last, DoneEvent) else None
+    return tokens, lent, last if isinstance(last, DoneEvent) else None
+
+
+def _costs(engine: Engine, config: ServeConfig) -> LaneCosts:
+    measured = measure_costs(engine)
+    knee = config.decoder.lane_knee
+    return measured if knee is None else dataclasses.replace(measured, knee=knee)
+
+
+def _item(event: TokenEvent, submitted: float) -> TokenItem:
+    item = (event.path, event.token, event.time - submitted)
+    return item if event.logprobs is None else (*item, (event.logprobs.chosen, event.logprobs.top))
 
 
 def _warm_up(engine: Engine) -> None:

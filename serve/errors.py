@@ -6,7 +6,7 @@ from typing import Any
 class ApiError(Exception):
     """An answer other than 200: ``status`` and what OpenAI's error object holds.
 
-    ``param`` names the request's field, ``code`` is machine-readable; both may be ``None``.
+    ``param`` names the request's field, ``code`` is machine-readable; both may be ``None``. ``headers`` go with it.
     """
 
     def __init__(
@@ -17,20 +17,24 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         kind: str = "invalid_request_error",
+        headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.message, self.status, self.param, self.code, self.kind = message, status, param, code, kind
+        self.headers = headers or {}
 
     def __reduce__(self) -> tuple[Any, ...]:  # keyword arguments survive the way between processes
-        return (_rebuild, (self.message, self.status, self.param, self.code, self.kind))
+        return (_rebuild, (self.message, self.status, self.param, self.code, self.kind, self.headers))
 
     def body(self) -> dict[str, Any]:
         """The JSON body."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
-def _rebuild(message: str, status: int, param: str | None, code: str | None, kind: str) -> ApiError:
-    return ApiError(message, status=status, param=param, code=code, kind=kind)
+def _rebuild(
+    message: str, status: int, param: str | None, code: str | None, kind: str, headers: dict[str, str]
+) -> ApiError:
+    return ApiError(message, status=status, param=param, code=code, kind=kind, headers=headers)
 
 
 def unknown_model(name: str, known: list[str]) -> ApiError:
@@ -43,6 +47,39 @@ def unknown_model(name: str, known: list[str]) -> ApiError:
     )
 
 
-def unavailable(message: str) -> ApiError:
+def unavailable(message: str, retry_after_s: int | None = None) -> ApiError:
     """503: the same request may succeed when it is sent again."""
-    return ApiError(message, status=503, code="service_unavailable", kind="server_error")
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    return ApiError(message, status=503, code="service_unavailable", kind="server_error", headers=headers)
+
+
+def overloaded(
+    message: str = "The service has as much to do as it takes on; try again later.", retry_after_s: int = 1
+) -> ApiError:
+    """429: there is no room now."""
+    return _too_many(message, "overloaded", retry_after_s)
+
+
+def rate_limited(message: str, retry_after_s: int) -> ApiError:
+    """429: this key has had its share."""
+    return _too_many(message, "rate_limit_exceeded", retry_after_s)
+
+
+def _too_many(message: str, code: str, retry_after_s: int) -> ApiError:
+    headers = {"Retry-After": str(retry_after_s)}
+    return ApiError(message, status=429, code=code, kind="rate_limit_error", headers=headers)
+
+
+def timed_out(timeout_s: float) -> ApiError:
+    """408: the deadline has passed."""
+    return ApiError(
+        f"The answer took longer than the {timeout_s:g} seconds it was given.",
+        status=408,
+        code="timeout",
+        kind="timeout_error",
+    )
+
+
+def unauthorized(message: str) -> ApiError:
+    """401, as OpenAI answers it."""
+    return ApiError(message, status=401, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

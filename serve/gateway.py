@@ -1,4 +1,4 @@
-"""The Gateway deployment: HTTP and server-sent events, nothing else."""
+"""The Gateway deployment: the HTTP routes. Each reads its request, has it answered, writes its response."""
 
 import logging
 import time
@@ -10,32 +10,32 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 import pasta
-from serve.api import SSE_DONE, ChatRequest, Writer, model_object, new_id, read_chat_request, sse
+from serve import answers, page, schemas
+from serve.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
 from serve.config import ServeConfig
+from serve.drain import Drain
 from serve.errors import ApiError, unavailable, unknown_model
+from serve.guard import Caller as Asker
+from serve.guard import Guard
+from serve.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.transport import Caller
-from serve.wire import Accepted, Finished, Progress, Refused, Update
+from serve.wire import Accepted, Order, Update
 
 logger = logging.getLogger("ray.serve")
 
-app = FastAPI(title="PASTA", version=pasta.__version__, description="OpenAI-compatible chat completions.")
-_CHAT_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": ChatRequest.model_json_schema()}},
-    }
-}
+app = FastAPI(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
+app.include_router(page.router)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 @app.exception_handler(ApiError)
 async def _on_api_error(_: Request, error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body(), status_code=error.status)
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
 
 
 @app.exception_handler(HTTPException)
@@ -51,55 +51,7 @@ async def _on_failure(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse(what.body(), status_code=500)
 
 
-# serve.ingress pickles the class as it stands: what it uses must be defined above it.
-
-
-async def _updates(items: AsyncGenerator[Update, None]) -> AsyncGenerator[Update, None]:
-    """The Interpreter's updates; refusals and lost replicas as ``ApiError``."""
-    try:
-        async with aclosing(items):
-            async for item in items:
-                if isinstance(item, Refused):
-                    raise ApiError(item.message, status=item.status, param=item.param, code=item.code)
-                yield item
-    except BackPressureError as error:
-        busy = ApiError(
-            "Too many requests; try again later.", status=429, code="overloaded", kind="rate_limit"
-        )
-        raise busy from error
-    except (RayError, RayServeException) as error:
-        logger.exception("a replica was lost")
-        raise unavailable(
-            "A part of the service was lost while it answered; send the request again."
-        ) from error
-
-
-async def _collect(writer: Writer, updates: AsyncGenerator[Update, None]) -> dict[str, Any]:
-    text = []
-    async with aclosing(updates):
-        async for update in updates:
-            if isinstance(update, Progress):
-                text.append(update.text)
-            elif isinstance(update, Finished):
-                return writer.completion("".join(text), update)
-    raise unavailable("The answer ended early; send the request again.")
-
-
-async def _stream(writer: Writer, updates: AsyncGenerator[Update, None]) -> AsyncGenerator[str, None]:
-    async with aclosing(updates):
-        yield sse(writer.first_chunk())
-        try:
-            async for update in updates:
-                if isinstance(update, Progress):
-                    yield sse(writer.progress_chunk(update))
-                elif isinstance(update, Finished):
-                    for chunk in writer.last_chunks(update):
-                        yield sse(chunk)
-                    yield SSE_DONE
-        except ApiError as error:
-            yield sse(error.body())
-
-
+# serve.ingress pickles the class as it stands: what it uses must be defined above it, or in other modules.
 @serve.ingress(app)
 class Gateway:
     """Reads requests, follows their updates, writes responses."""
@@ -107,43 +59,141 @@ class Gateway:
     def __init__(self, config: ServeConfig, interpreter: DeploymentHandle) -> None:
         self._config = config
         self._interpreter = Caller(interpreter)
+        self._guard = Guard(config.keys)
+        self._drain = Drain()
         self._started = int(time.time())
 
-    @app.get("/health", summary="Whether the service answers, and what its decoders are doing")
+    @app.get("/health", summary="Whether the service is alive", responses=schemas.HEALTH)
     async def health(self) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.get(
+        "/ready",
+        summary="Whether requests are taken and every decoder answers, and what it is doing",
+        responses=schemas.READY,
+    )
+    async def ready(self) -> JSONResponse:
+        self._drain.check()
         try:
             decoders = await self._interpreter.call("stats")
         except (RayError, RayServeException, TimeoutError) as error:
             raise unavailable("The decoders do not answer.") from error
-        return JSONResponse({"status": "ok", "models": list(self._config.models), "decoders": decoders})
+        if not decoders:
+            raise unavailable("The decoders are starting.")
+        return JSONResponse({"status": "ready", "models": list(self._config.models), "decoders": decoders})
 
-    @app.get("/v1/models", summary="The served models")
-    async def models(self) -> dict[str, Any]:
-        names = list(self._config.models)
-        return {"object": "list", "data": [model_object(name, self._started) for name in names]}
+    @app.get("/v1/models", summary="The served models", responses=schemas.MODELS, dependencies=schemas.KEY)
+    async def models(self, request: Request) -> JSONResponse:
+        self._asker(request)
+        models = [self._model(name) for name in self._config.models]
+        return JSONResponse({"object": "list", "data": models})
 
-    @app.get("/v1/models/{name:path}", summary="One served model")
-    async def model(self, name: str) -> dict[str, Any]:
+    @app.get(
+        "/v1/models/{name:path}",
+        summary="One served model",
+        responses=schemas.MODEL,
+        dependencies=schemas.KEY,
+    )
+    async def model(self, name: str, request: Request) -> JSONResponse:
+        self._asker(request)
         self._check_model(name)
-        return model_object(name, self._started)
+        return JSONResponse(self._model(name))
 
-    @app.post("/v1/chat/completions", summary="Answer a conversation", openapi_extra=_CHAT_BODY)
+    @app.post(
+        "/v1/chat/completions",
+        summary="Answer a conversation",
+        responses=schemas.CHAT,
+        dependencies=schemas.KEY,
+        openapi_extra=schemas.body_of(ChatRequest),
+    )
     async def chat_completions(self, request: Request) -> Response:
+        asker = self._counted(request)
         chat = read_chat_request(await self._body(request))
-        self._check_model(chat.model)
-        request_id = new_id()
-        writer = Writer(request_id, chat.model, include_usage=chat.include_usage)
-        updates = _updates(self._interpreter.stream("chat", chat.order(request_id)))
-        headers = {"X-Request-Id": request_id}
-        if not chat.stream:
-            return JSONResponse(await _collect(writer, updates), headers=headers)
+        writer = ChatWriter(
+            chat.model,
+            chat.num_choices,
+            logprobs=bool(chat.logprobs),
+            include_usage=chat.include_usage,
+        )
+        return await self._answer(request, asker, writer, chat.order(writer.request_id), bool(chat.stream))
+
+    @app.post(
+        "/v1/completions",
+        summary="Continue texts",
+        responses=schemas.COMPLETION,
+        dependencies=schemas.KEY,
+        openapi_extra=schemas.body_of(CompletionRequest),
+    )
+    async def completions(self, request: Request) -> Response:
+        asker = self._counted(request)
+        completion = read_completion_request(await self._body(request))
+        writer = CompletionWriter(
+            completion.model,
+            completion.num_choices,
+            logprobs=completion.logprobs is not None,
+            include_usage=completion.include_usage,
+        )
+        order = completion.order(writer.request_id)
+        return await self._answer(request, asker, writer, order, bool(completion.stream))
+
+    async def _answer(
+        self, request: Request, asker: Asker, writer: Writer, order: Order, streams: bool
+    ) -> Response:
+        self._check_model(order.model)
+        updates = self._updates(asker, order, self._timeout_s(request))
+        headers = {"X-Request-Id": writer.request_id}
+        if not streams:
+            return JSONResponse(await answers.collect(writer, updates), headers=headers)
         # A refusal must still become a status code: nothing is sent before the first update is there.
         first = await anext(updates)
         assert isinstance(first, Accepted)
-        stream = _stream(writer, updates)
         return StreamingResponse(
-            stream, media_type="text/event-stream", headers={**headers, **_STREAM_HEADERS}
+            answers.stream(writer, first, updates),
+            media_type="text/event-stream",
+            headers={**headers, **_STREAM_HEADERS},
         )
+
+    async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> AsyncGenerator[Update, None]:
+        items = self._interpreter.stream("answer", order)
+        with self._drain.request(), self._guard.running(asker):
+            async with aclosing(answers.checked(items, timeout_s)) as updates:
+                async for update in updates:
+                    yield update
+
+    async def drain(self) -> None:
+        """Take no new requests and wait for the open ones (serve/launch.py asks for it on SIGTERM)."""
+        await self._drain.drain()
+
+    # -- what every request goes through ---------------------------------------------------------------
+
+    def _asker(self, request: Request) -> Asker:
+        return self._guard.caller(request.headers, request.client.host if request.client else None)
+
+    def _counted(self, request: Request) -> Asker:
+        self._drain.check()
+        asker = self._asker(request)
+        self._guard.count(asker)
+        return asker
+
+    def _timeout_s(self, request: Request) -> float:
+        """The configuration's, or less if the request asks for it."""
+        given = request.headers.get("x-request-timeout")
+        if given is None:
+            return self._config.timeout_s
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            raise ApiError(
+                f"X-Request-Timeout: expected a number of seconds above 0, got {given[:60]!r}.",
+                param="X-Request-Timeout",
+                code="invalid_value",
+            )
+        return min(seconds, self._config.timeout_s)
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return model_object(name, self._started, self._config.models[name].mode)
 
     def _check_model(self, name: str) -> None:
         if name not in self._config.models:

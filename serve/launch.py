@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs.cluster import python_path, start_ray
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
-from pasta.signals import deferred_interrupt, handling
-from serve.config import ROOT, ServeConfig, check_models
+from pasta.signals import handling
+from serve.addresses import is_loopback
+from serve.config import ServeConfig, check_service
 
 IMPORT_PATH = "serve.app:build"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
@@ -56,8 +58,14 @@ def read_service_config(path: str | Path) -> ServiceConfig:
             )
     args = parse_config(application.get("args") or {}, ServeConfig, f"{path}: applications.0.args")
     http = data.get("http_options") or {}
+    host = http.get("host", "127.0.0.1")
+    if args.keys.file is None and not is_loopback(host):
+        raise UserError(
+            f"{path}: http_options.host: {host!r} is open to others; make API keys (python -m serve.keys new) and name "
+            "their file in args.keys.file, or listen on 127.0.0.1"
+        )
     return ServiceConfig(
-        host=http.get("host", "127.0.0.1"),
+        host=host,
         port=http.get("port", 8000),
         route_prefix=application.get("route_prefix", "/"),
         args=args,
@@ -92,22 +100,26 @@ def running(
 ) -> Iterator[str]:
     """Serve in a Ray of its own and yield the service's address; on leaving, end every process it started.
 
+    SIGTERM lets open requests finish first, for ``drain_timeout_s`` at most; Ctrl-C, or a second SIGTERM, does not.
     ``config.port`` 0 takes a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises ``UserError``
     before anything is started if the configuration, a model or the port cannot be used.
     """
     progress("checking the models")
-    check_models(config.args)
+    check_service(config.args)
     port = config.port or free_port(config.host)
     check_port(config.host, port)
     interrupt = _Interrupt()
     with handling(signal.SIGTERM, _raise_exit), handling(signal.SIGINT, interrupt):
         try:
             _start_ray(config, quiet=quiet, progress=progress)
-            interrupt.check()
             with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
-                _deploy(config, port, quiet=quiet, progress=progress)
+                gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 interrupt.check()
-                yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+                try:
+                    yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+                except _Terminated:
+                    _drain(gateway, config.args.drain_timeout_s, progress=progress)
+                    raise
         finally:
             _stop()
 
@@ -116,32 +128,21 @@ def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray's workers run at niceness 15: a service would wait for everything else on the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    import ray
-
     progress("starting Ray")
-    paths = [str(ROOT), str(ROOT / "platform"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    for last_try in (False, True):
-        try:
-            with deferred_interrupt():
-                ray.init(
-                    address="local",
-                    num_cpus=max(os.cpu_count() or 1, 1),
-                    include_dashboard=False,
-                    object_store_memory=_OBJECT_STORE_BYTES,
-                    log_to_driver=not quiet,
-                    logging_level=logging.ERROR if quiet else logging.WARNING,
-                    runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": os.pathsep.join(paths)}},
-                )
-            return
-        except Exception as error:
-            # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
-            ray.shutdown()
-            if last_try or "timed out during startup" not in str(error):
-                raise
-            progress("Ray was too slow to start; trying once more")
+    start_ray(
+        lambda: progress("Ray was too slow to start; trying once more"),
+        address="local",
+        num_cpus=max(os.cpu_count() or 1, 1),
+        include_dashboard=False,
+        object_store_memory=_OBJECT_STORE_BYTES,
+        log_to_driver=not quiet,
+        logging_level=logging.ERROR if quiet else logging.WARNING,
+        runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": python_path()}},
+    )
 
 
-def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> None:
+def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> Any:
+    """Start the application; returns the Gateway's handle."""
     from ray import serve
 
     from serve.app import build
@@ -152,7 +153,15 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
         f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
     )
     serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": port})
-    serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+    return serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+
+
+def _drain(gateway: Any, timeout_s: float, *, progress: Callable[[str], None]) -> None:
+    """Finish the open requests and refuse new ones. A second SIGTERM, or Ctrl-C, ends it at once."""
+    progress(f"finishing open requests, for {timeout_s:.0f} s at most")
+    # Whatever goes wrong now, the service ends.
+    with contextlib.suppress(Exception):
+        gateway.broadcast("drain").results(timeout_s=timeout_s)
 
 
 def _stop() -> None:
@@ -165,7 +174,7 @@ def _stop() -> None:
 
 
 class _Interrupt:
-    """Handles Ctrl-C as Python does, and remembers it: code that Ray runs at start-up can swallow the exception."""
+    """Handles Ctrl-C as Python does, and remembers it: code that runs while Serve deploys can swallow the exception."""
 
     def __init__(self) -> None:
         self._seen = False
@@ -180,5 +189,9 @@ class _Interrupt:
             raise KeyboardInterrupt
 
 
+class _Terminated(SystemExit):
+    """SIGTERM: end, but finish what has begun."""
+
+
 def _raise_exit(number: int, _: Any) -> None:
-    raise SystemExit(128 + number)
+    raise _Terminated(128 + number)

@@ -1,32 +1,121 @@
-"""Where threads are decoded.
+"""Where threads are decoded: pure decisions. serve/dispatch.py carries them out.
 
-``local``: the whole answer on one Decoder, its home, every chunk a lane there. Serve's router picks the less
-busy of two replicas.
+A response has a home: the replica that decodes its main thread. Whenever a chunk is forked, its policy decides
+twice: the home, which knows its lanes, whether the chunk leaves; the Interpreter, which knows all replicas, where
+it then goes. What comes out does not depend on either.
 """
 
-from collections.abc import AsyncGenerator
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from serve.transport import Caller
-from serve.wire import Decoded, DecodeOrder, Refused, TokenItem
+from serve.wire import Policy
 
-Item = list[TokenItem] | Decoded | Refused
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What the home knows when a chunk is forked. Costs in seconds, measured when it started.
+
+    ``lanes`` in use, with the new chunk; ``knee``, the number of lanes up to which a step costs little more than
+    with one; ``lane_s``, what one lane more adds to a step; ``prefill_s``, what a token of a prompt costs.
+    """
+
+    lanes: int
+    knee: int
+    lane_s: float
+    prefill_s: float
 
 
 class Placement(Protocol):
-    """Decodes a response somewhere; thread numbers are those of the response's own interpreter."""
+    """One way to place chunks."""
 
-    def decode(self, order: DecodeOrder) -> AsyncGenerator[Item, None]:
-        """Batches of tokens in the order of decoding, ``Decoded`` (or only ``Refused``) last."""
+    def leaves(self, home: Home, estimate: int, visible: int) -> bool:
+        """Whether a chunk of ``estimate`` tokens that sees ``visible`` tokens should leave its home."""
+        ...
+
+    def choose(self, home: str, loads: Mapping[str, int]) -> str:
+        """The replica for a chunk that has left, given every replica's lanes; the home takes it back."""
         ...
 
 
-class LocalPlacement:
-    """All threads of an answer on its home replica."""
+class Local:
+    """Every chunk is a lane of its home."""
 
-    def __init__(self, decoders: Caller) -> None:
-        self._decoders = decoders
+    def leaves(self, home: Home, estimate: int, visible: int) -> bool:
+        """Never."""
+        return False
 
-    def decode(self, order: DecodeOrder) -> AsyncGenerator[Item, None]:
-        """One stream from one replica."""
-        return self._decoders.stream("decode", order)
+    def choose(self, home: str, loads: Mapping[str, int]) -> str:
+        """The home."""
+        return home
+
+
+class Spread:
+    """Every chunk on the least loaded replica; of equals, the home, where it needs no prefill."""
+
+    def leaves(self, home: Home, estimate: int, visible: int) -> bool:
+        """Always: only the Interpreter knows who is least loaded."""
+        return True
+
+    def choose(self, home: str, loads: Mapping[str, int]) -> str:
+        """The least loaded."""
+        return min({home: 0, **loads}, key=lambda name: (loads.get(name, 0), name != home, name))
+
+
+class Auto(Spread):
+    """At home up to its knee. Beyond it, a chunk leaves if that saves more than it costs.
+
+    Staying, it slows every lane of the home in each of its steps. Leaving, it has to be prefilled elsewhere, what
+    it sees, and at home when it comes back, what it says.
+    """
+
+    def leaves(self, home: Home, estimate: int, visible: int) -> bool:
+        """Beyond the knee, if the chunk is long enough to pay for its prefill."""
+        if home.lanes <= home.knee:
+            return False
+        return home.lanes * estimate * home.lane_s > (visible + estimate) * home.prefill_s
+
+
+POLICIES: dict[Policy, Placement] = {"local": Local(), "spread": Spread(), "auto": Auto()}
+
+
+class PrefixTable:
+    """Which replica was home to which prompts: whole blocks of tokens, the least recently used forgotten."""
+
+    def __init__(self, block: int = 64, size: int = 4096) -> None:
+        self._block, self._size = block, size
+        self._homes: OrderedDict[bytes, str] = OrderedDict()
+
+    def learn(self, prompt_ids: Sequence[int], replica: str) -> None:
+        """``replica`` is home to this prompt."""
+        for key in self._keys(prompt_ids):
+            self._homes[key] = replica
+            self._homes.move_to_end(key)
+        while len(self._homes) > self._size:
+            self._homes.popitem(last=False)
+
+    def longest(self, prompt_ids: Sequence[int]) -> str | None:
+        """The replica that was home to the prompt with the longest prefix in common."""
+        found = None
+        for key in self._keys(prompt_ids):
+            if key not in self._homes:
+                break
+            found = self._homes[key]
+        return found
+
+    def _keys(self, prompt_ids: Sequence[int]) -> Iterator[bytes]:
+        digest = hashlib.blake2b(digest_size=16)
+        for end in range(self._block, len(prompt_ids) + 1, self._block):
+            digest.update(repr(list(prompt_ids[end - self._block : end])).encode())
+            yield digest.digest()
+
+
+def choose_home(loads: Mapping[str, int], known: str | None, slack: int) -> str:
+    """The home for a response: the replica that knows its prompt's prefix, unless it has more than ``slack``
+    lanes more than the least loaded one; else that one."""
+    least = min(loads, key=lambda name: (loads[name], name))
+    if known is not None and known in loads and loads[known] <= loads[least] + slack:
+        return known
+    return least

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from pasta.entrypoint import run_main
-from serve.config import check_models
+from serve.config import check_service
 from serve.launch import check_port, read_service_config, running
 
 
@@ -30,7 +30,7 @@ def main() -> int:
     if arguments.port is not None:
         config = dataclasses.replace(config, port=arguments.port)
     if arguments.check:
-        check_models(config.args)
+        check_service(config.args)
         if config.port:
             check_port(config.host, config.port)
         print(f"{arguments.config}: fine")

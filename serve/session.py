@@ -4,13 +4,28 @@ The session drives an interpreter object of its own with the tokens that a Decod
 every thread's state: what was said, what follows from it, and what a lost chunk would need to go on.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pasta.interpreter import Action, Finish, Fork, Interpreter, Join, Limits, Mode, ReadingOrder, Wait
-from pasta.lang import Codec, to_text
-from pasta.lang.codec import TextStream
-from serve.wire import Decoded, Finished, Progress, TokenItem
+from pasta.interpreter import (
+    Action,
+    Finish,
+    Fork,
+    Interpreter,
+    Join,
+    Limits,
+    Mode,
+    ReadingOrder,
+    Snapshot,
+    Wait,
+)
+from pasta.lang import Codec, TextStream, to_text
+from serve.wire import Decoded, Finished, Path, Progress, TextToken, TokenItem, TokenLogprobs
+
+#: Some text, and the token that it ends with if log-probabilities were asked for.
+Piece = tuple[str, TextToken | None]
 
 
 class Session:
@@ -29,7 +44,11 @@ class Session:
         self._codec = codec
         self._control = codec.grammar.control
         self._mirror = Interpreter(codec.grammar, limits, prompt_ids, parallel=parallel, strict=False)
-        self._reading = ReadingOrder()
+        self._threads: dict[Path, int] = {(): 0}
+        #: Every token so far with its thread's name, in the order in which they came.
+        self.tokens: list[tuple[Path, int]] = []
+        self._reading: ReadingOrder[Piece] = ReadingOrder()
+        self._tokens = TokenLine()
         self._streams = {0: TextStream(codec)}
         self._stop = StopFilter(stop)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
@@ -39,21 +58,26 @@ class Session:
 
     def feed(self, items: Iterable[TokenItem]) -> Progress:
         """Take a batch of tokens in the order in which they were decoded; returns what may be shown."""
-        for thread, token, time in items:
-            self._feed_one(thread, token, time)
-        return self._progress(self._stop.push(self._reading.take()))
+        for path, token, time, *logprobs in items:
+            self.tokens.append((path, token))
+            self._feed_one(self._threads[path], token, time, *logprobs)
+        pieces = self._reading.take_parts()
+        self._tokens.push(pieces)
+        return self._progress(self._stop.push("".join(text for text, _ in pieces)))
 
-    def _feed_one(self, thread: int, token: int, time: float) -> None:
+    def _feed_one(self, thread: int, token: int, time: float, logprobs: TokenLogprobs | None = None) -> None:
         state = self._mirror.threads[thread]
         in_text = state.mode == Mode.TEXT
         actions = self._mirror.emit(thread, token, time)
-        text = ""
+        text, entry = "", None
         if in_text and self._codec.grammar.text_mask[token]:
             self._text_tokens += 1
             text = self._streams[thread].push(token)
+            entry = None if logprobs is None else self._text_token(token, logprobs)
         elif in_text:
             text = self._streams[thread].flush()
-        self._reading.text(thread, text)
+        if text or entry:
+            self._reading.text(thread, (text, entry))
         if state.mode >= Mode.ENDED:
             self._reading.finish(thread)
         if self._events is not None:
@@ -71,6 +95,7 @@ class Session:
     def _follow(self, action: Action, time: float) -> None:
         if isinstance(action, Fork):
             self._reading.fork(action.thread, action.child)
+            self._threads[self._mirror.threads[action.child].path] = action.child
             self._streams[action.child] = TextStream(self._codec)
         if self._events is not None and (event := self._event_of(action)) is not None:
             self._events.append({**event, "time": round(time, 6)})
@@ -93,11 +118,40 @@ class Session:
             return {"type": "finish", "thread": action.thread}
         return None
 
+    def _text_token(self, token: int, logprobs: TokenLogprobs) -> TextToken:
+        own, top = logprobs
+        shown = tuple((self._codec.decode_text([other]), value) for other, value in top)
+        return TextToken(self._codec.decode_text([token]), own, shown)
+
     def _progress(self, text: str) -> Progress:
         events: list[dict[str, Any]] = []
         if self._events is not None:
             events, self._events = self._events, []
-        return Progress(text, events)
+        return Progress(text, events, self._tokens.take(text))
+
+    # -- what decoding it elsewhere needs --------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to decode: every thread has ended, or a stop string has come."""
+        return self._mirror.done or self._stop.stopped
+
+    @property
+    def finish_reason(self) -> str:
+        """How the response ended, as far as its tokens say."""
+        return "stop" if self._stop.stopped else self._mirror.finish_reason
+
+    def snapshot(self, path: Path) -> Snapshot:
+        """What the decoder of a chunk must see."""
+        return self._mirror.snapshot(self._threads[path])
+
+    def chunk_ids(self, path: Path) -> list[int]:
+        """A finished chunk's tokens in storage order."""
+        return self._mirror.response_ids(self._threads[path])
+
+    def running(self) -> list[Path]:
+        """The threads that decode now."""
+        return [self._mirror.threads[thread].path for thread in self._mirror.live_threads]
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -110,12 +164,18 @@ class Session:
 
         ``completion_tokens`` counts tags too, but not the end of text. ``sequential_tokens`` is what the same
         text takes without tags, and ``theoretical_speedup`` that over the critical path (both with the end of
-        text): estimates of what the answer saves over decoding it one token after another.
+        text): estimates of what the answer saves over decoding it one token after another. ``speedup`` is the
+        same by the clock: ``sequential_estimate_ms``, the time to the first token and a step with a single lane,
+        as this Decoder takes it when idle, for each further one, over the time the answer took (both without
+        the queue). Other requests on the same Decoder slow the answer but not the estimate.
         """
         mirror = self._mirror
         ended = int(mirror.threads[0].mode >= Mode.ENDED)
         sequential = self._text_tokens + ended
         critical_path = mirror.critical_path
+        estimate_s = decoded.ttft_s - decoded.queue_s + max(0, sequential - 1) * decoded.step_s
+        spent_s = decoded.total_s - decoded.queue_s
+        timed = decoded.step_s > 0 and spent_s > 0
         pasta: dict[str, Any] = {
             "mode": "parallel" if mirror.parallel else "sequential",
             "threads": len(mirror.threads),
@@ -124,16 +184,43 @@ class Session:
             "tokens": mirror.num_tokens,
             "sequential_tokens": sequential,
             "theoretical_speedup": round(sequential / critical_path, 3) if critical_path else 1.0,
+            "speedup": round(estimate_s / spent_s, 3) if timed else None,
             "timings": {
                 "queue_ms": round(decoded.queue_s * 1000, 3),
                 "ttft_ms": round(decoded.ttft_s * 1000, 3),
                 "total_ms": round(decoded.total_s * 1000, 3),
+                "sequential_estimate_ms": round(estimate_s * 1000, 3) if timed else None,
             },
         }
         if wants_document:
             # A stop string leaves threads unfinished: there is no document then.
             pasta["document"] = to_text(self._codec.decode(mirror.response_ids())) if mirror.done else None
         return Finished(decoded.finish_reason, len(mirror.prompt), mirror.num_tokens - ended, pasta)
+
+
+class TokenLine:
+    """Tokens in reading order, each given out with the text that it begins in."""
+
+    def __init__(self) -> None:
+        self._written = self._shown = 0
+        self._held: deque[TextToken] = deque()
+
+    def push(self, pieces: Iterable[Piece]) -> None:
+        """The next pieces of the answer."""
+        for text, token in pieces:
+            if token is not None:
+                # Before it there may be bytes of a character that was awaited and never became one.
+                lead = len(text) - len(token.token) if text.endswith(token.token) else 0
+                self._held.append(replace(token, offset=self._written + lead))
+            self._written += len(text)
+
+    def take(self, text: str) -> list[TextToken]:
+        """``text`` is shown now: the tokens that begin in it. What a stop string cuts off is never asked for."""
+        self._shown += len(text)
+        taken = []
+        while self._held and self._held[0].offset < self._shown:
+            taken.append(self._held.popleft())
+        return taken
 
 
 class StopFilter:

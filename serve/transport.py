@@ -5,6 +5,8 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
+from serve.replicas import pin
+
 
 class Caller:
     """A handle to another deployment, for streams.
@@ -25,14 +27,18 @@ class Caller:
                 self._handle._init(_run_router_in_separate_loop=False)
         return self._handle
 
-    async def stream(self, method: str, *args: Any) -> AsyncGenerator[Any, None]:
-        """Call a generator method; leaving the iteration early cancels the call."""
+    async def stream(self, method: str, *args: Any, replica: str | None = None) -> AsyncGenerator[Any, None]:
+        """Call a generator method; leaving the iteration early cancels the call.
+
+        ``replica`` pins it; it then raises ``ReplicaLost`` if that replica is gone (serve/routing.py).
+        """
         handle = self._ready().options(
             method_name=method,
             stream=True,
             _by_reference=False,
             request_serialization="pickle",
             response_serialization="pickle",
+            session_id="" if replica is None else pin(replica),
         )
         items = handle.remote(*args)
         try:
@@ -48,7 +54,13 @@ class Caller:
         results: list[Any] = await answers
         return results
 
-    async def call(self, method: str, *args: Any) -> Any:
-        """Call a method on one replica."""
-        handle = self._ready().options(method_name=method, _by_reference=False)
+    async def call(self, method: str, *args: Any, replica: str | None = None) -> Any:
+        """Call a method on one replica, on ``replica`` if it is given."""
+        handle = self._ready().options(
+            method_name=method, _by_reference=False, session_id="" if replica is None else pin(replica)
+        )
         return await handle.remote(*args)
+
+    def open(self) -> None:
+        """Let the handle learn what replicas there are, before its first call."""
+        self._ready()

@@ -3,18 +3,31 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pasta.interpreter import Limits
+from pasta.interpreter import Limits, Snapshot
 
 Mode = Literal["parallel", "sequential"]
+Policy = Literal["local", "spread", "auto"]
+#: A thread's name in its response's tree: () is the main thread, (2, 0) the first child of its third child.
+Path = tuple[int, ...]
+
+
+#: The messages of a conversation, a text to be continued, or the token ids of one.
+Prompt = list[dict[str, str]] | str | list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class ChatOrder:
-    """Gateway → Interpreter: a validated chat request."""
+class Order:
+    """Gateway → Interpreter: a validated request for ``n`` answers to each of its prompts.
+
+    ``logprobs`` is the number of likeliest tokens to report beside each token of the text, ``None`` for no
+    log-probabilities at all.
+    """
 
     request_id: str
     model: str
-    messages: list[dict[str, str]]
+    prompts: list[Prompt]
+    n: int
+    logprobs: int | None
     max_tokens: int | None
     temperature: float | None
     top_p: float
@@ -25,11 +38,16 @@ class ChatOrder:
     promise_bias: float
     wants_events: bool
     wants_document: bool
+    placement: Policy | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOrder:
-    """Interpreter → Decoder: one response to decode."""
+    """Interpreter → Decoder: one response to decode, or a chunk of one (``snapshot``) that lives elsewhere.
+
+    ``request_id`` names this attempt. ``tokens`` is what has been decoded of it before, and ``lent`` the chunks
+    below it that other Decoders still hold.
+    """
 
     request_id: str
     model: str
@@ -41,17 +59,36 @@ class DecodeOrder:
     seed: int
     stop: tuple[str, ...]
     promise_bias: float
+    logprobs: int | None = None
+    placement: Policy = "local"
+    snapshot: Snapshot | None = None
+    tokens: tuple[tuple[Path, int], ...] = ()
+    lent: dict[Path, Limits] = field(default_factory=dict)
 
 
+#: Of a chosen token, and of the likeliest ids with theirs.
+TokenLogprobs = tuple[float, tuple[tuple[int, float], ...]]
 #: Decoder → Interpreter: (thread, token id, seconds since submission). All else follows from the tokens.
-TokenItem = tuple[int, int, float]
+#: The fourth part is there if the order asked for log-probabilities.
+TokenItem = tuple[Path, int, float] | tuple[Path, int, float, TokenLogprobs]
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Decoder → Interpreter, after the token that forked it: chunk ``path`` is to be decoded within ``limits``
+    wherever the Interpreter finds best, and to be brought back."""
+
+    path: Path
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """Decoder → Interpreter, last: how the response ended. Times in seconds since submission.
 
-    ``steps`` counts the engine's forwards from the first token to the last.
+    ``steps`` counts the engine's forwards from the first token to the last; ``step_s`` is what one with a single lane
+    takes on that Decoder when it has nothing else to do (0: not known). The finish reason of a chunk that needs more
+    than it was lent is short.
     """
 
     finish_reason: str
@@ -59,6 +96,7 @@ class Decoded:
     queue_s: float
     ttft_s: float
     total_s: float
+    step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +107,38 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class TextToken:
+    """A token of the text: as it reads, its log-probability, the likeliest others, and where it begins."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...]
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
-    """Interpreter → Gateway: text that may be shown now, in reading order, and events if asked for."""
+    """Interpreter → Gateway: text of choice ``index`` that may be shown now, in reading order, and what else was
+    asked for: events, log-probabilities of the text's tokens."""
 
     text: str
     events: list[dict[str, Any]] = field(default_factory=list)
+    logprobs: list[TextToken] = field(default_factory=list)
+    index: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.text or self.events or self.logprobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Interpreter → Gateway, last: counts and figures; ``pasta`` is the extension object of the answer."""
+    """Interpreter → Gateway, last of choice ``index``: counts and figures; ``pasta`` is the extension object."""
 
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
     pasta: dict[str, Any]
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +149,7 @@ class Refused:
     status: int = 400
     param: str | None = None
     code: str | None = None
+    retry_after_s: int | None = None
 
 
 Update = Accepted | Progress | Finished | Refused

@@ -8,15 +8,17 @@ from pathlib import Path
 from pasta.errors import UserError
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file beside ``path``, then put it in its place; its directory is made if there is none. Text is UTF-8.
 
-    Raises UserError if it cannot be written, for a disk that is full as for any other reason.
+    ``private``: nobody but its owner may read it. Raises UserError if it cannot be written, for a disk that is full
+    as for any other reason.
     """
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            staging.touch(mode=0o600 if private else 0o666)
             with staging.open("wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()

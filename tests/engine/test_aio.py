@@ -101,13 +101,13 @@ def test_a_chunk_decoded_elsewhere_is_absorbed_while_the_parent_goes_on():
     chunks = {}
 
     async def scenario(home):
-        request_id = await home.submit(request.replace(place_locally=lambda live: False))
+        request_id = await home.submit(request.replace(place_locally=lambda live, estimate: False))
         async for batch in home.events(request_id):
             for event in batch:
                 if isinstance(event, ForkEvent):
                     chunk = new_engine().generate(request.replace(prompt_ids=(), snapshot=event.snapshot))
                     chunks[event.path] = chunk.response_ids
-                    await home.absorb(request_id, event.child, chunk.response_ids)
+                    await home.absorb(request_id, event.path, chunk.response_ids)
                 if isinstance(event, DoneEvent):
                     return event.result
         raise AssertionError("the stream ended without DoneEvent")

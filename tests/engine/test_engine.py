@@ -89,14 +89,14 @@ def test_greedy_tokens_do_not_depend_on_running_threads_one_by_one():
 def decode_chunks_elsewhere(request):
     """Decode on a new engine; every chunk, nested ones too, on one of its own."""
     home = engine(slot_tokens=1024)
-    request_id = home.submit(request.replace(place_locally=lambda live: False))
+    request_id = home.submit(request.replace(place_locally=lambda live, estimate: False))
     while True:
         for event in home.step():
             if isinstance(event, DoneEvent):
                 return event.result
-            if isinstance(event, ForkEvent):
+            if isinstance(event, ForkEvent) and event.snapshot:
                 chunk = decode_chunks_elsewhere(request.replace(prompt_ids=(), snapshot=event.snapshot))
-                home.absorb(request_id, event.child, chunk.response_ids)
+                home.absorb(request_id, event.path, chunk.response_ids)
 
 
 def test_sampled_tokens_do_not_depend_on_company():

@@ -17,6 +17,7 @@ from pasta.evaluation.evaluate_config import EvaluateConfig
 from pasta.stages import read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.service import command
+from tests.support.wandb_runs import history, wait_until_written
 
 MODELS = Path(__file__).resolve().parents[2] / "platform/pasta/data/atlas/models"
 KEY = "key-that-belongs-into-no-file"
@@ -146,6 +147,13 @@ def test_quality_alone_is_decoded_by_several_workers_and_its_report_is_made_agai
     assert manifest.figures["pasta.theoretical"] > 1
     assert "pasta.realised" not in manifest.figures
     assert 0 < manifest.figures["twin.quality"] <= 1
+    (run_file,) = tmp_path.glob("runs/tiny-evaluate-*/wandb/offline-run-*/*.wandb")
+    wait_until_written(run_file)
+    logged = {name for row in history(run_file) for name in row}
+    pictures = [file.relative_to(tmp_path / "evaluation") for file in tmp_path.glob("evaluation/**/*.png")]
+    assert Path("pareto.png") in pictures
+    assert logged >= {f"evaluate/{picture.with_suffix('')}/path" for picture in pictures}
+    assert "evaluate/methods/ncols" in logged
 
     assert evaluate.main(["--config", str(path)]) == 0
     assert "nothing to do" in capsys.readouterr().out

@@ -5,8 +5,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import ByT5Tokenizer
 
-from pasta.lang import CONTROL_TOKENS, Chunk, Codec, CodecError, Document, Text, add_control_tokens
-from pasta.lang.codec import MAX_ESTIMATE, TextStream
+from pasta.lang import (
+    CONTROL_TOKENS,
+    Chunk,
+    Codec,
+    CodecError,
+    Document,
+    Text,
+    TextStream,
+    add_control_tokens,
+)
+from pasta.lang.codec import MAX_ESTIMATE
 from tests.support.documents import documents, texts
 from tests.support.tokenizers import KINDS, byte_level, codec
 

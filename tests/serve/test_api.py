@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve.api import MAX_SEED, read_chat_request
+from serve.api import MAX_SEED, read_chat_request, read_completion_request
 from serve.errors import ApiError
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
@@ -43,11 +43,21 @@ def test_every_supported_parameter_arrives():
         seed=7,
         stop=["a", "b", "a"],
         stream=True,
-        n=1,
+        n=3,
+        logprobs=True,
+        top_logprobs=4,
         user="u",
-        pasta={"mode": "sequential", "max_threads": 2, "promise_bias": 1.5, "events": True, "document": True},
+        pasta={
+            "mode": "sequential",
+            "placement": "local",
+            "max_threads": 2,
+            "promise_bias": 1.5,
+            "events": True,
+            "document": True,
+        },
     ).order("id")
     assert (order.max_tokens, order.temperature, order.top_p, order.seed) == (5, 1, 0.5, 7)
+    assert (order.n, order.logprobs) == (3, 4)
     assert order.stop == ("a", "b")
     assert (order.mode, order.max_threads, order.promise_bias) == ("sequential", 2, 1.5)
     assert (order.wants_events, order.wants_document) == (True, True)
@@ -58,9 +68,8 @@ def test_parts_of_a_content_are_joined_and_developers_are_the_system():
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
     ]
-    assert read(messages=messages).order("id").messages == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "ab"},
+    assert read(messages=messages).order("id").prompts == [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "ab"}]
     ]
 
 
@@ -109,9 +118,11 @@ def test_values_that_ask_for_nothing_are_accepted(fields):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"n": 2}, "n"),
+        ({"n": 9}, "n"),
+        ({"n": 0}, "n"),
         ({"n": True}, "n"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -144,12 +155,53 @@ def test_values_that_ask_for_nothing_are_accepted(fields):
         ({"stream": True, "stream_options": {"speed": 1}}, "stream_options.speed"),
         ({"pasta": {"mode": "fast"}}, "pasta.mode"),
         ({"pasta": {"max_threads": 0}}, "pasta.max_threads"),
+        ({"pasta": {"placement": "moon"}}, "pasta.placement"),
         ({"pasta": {"lanes": 4}}, "pasta.lanes"),
         ({"pasta": {"events": True}}, "pasta.events"),
     ],
 )
 def test_a_refusal_names_the_parameter(fields, param):
     assert (refusal(**fields).param or "").startswith(param)
+
+
+def continued(**fields):
+    return read_completion_request(json.dumps({"model": "m", **fields}).encode())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ("", [""])],
+)
+def test_a_completion_takes_texts_and_token_ids(prompt, prompts):
+    request = continued(prompt=prompt, n=2, logprobs=3)
+    order = request.order("id")
+    assert (order.prompts, order.logprobs, order.max_tokens) == (prompts, 3, 16)
+    assert request.num_choices == 2 * len(prompts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": ["a"] * 33}, "prompt"),
+        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "best_of": 2}, "best_of"),
+        ({"prompt": "a", "logprobs": 6}, "logprobs"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+        ({"prompt": "a", "messages": []}, "messages"),
+        ({"prompt": "a", "max_completion_tokens": 5}, "max_completion_tokens"),
+    ],
+)
+def test_what_completions_lack_is_refused_by_name(fields, param):
+    with pytest.raises(ApiError) as caught:
+        continued(**fields)
+    assert caught.value.status == 400
+    assert (caught.value.param or "").startswith(param)
 
 
 def test_a_missing_parameter_is_named():

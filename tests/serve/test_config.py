@@ -10,7 +10,7 @@ import ray
 import yaml
 
 from pasta.errors import UserError
-from serve.config import ROOT, check_models
+from serve.config import ROOT, check_models, check_service
 from serve.launch import check_port, free_port, read_service_config, running
 from tests.support.service import save_tiny_model, service_config
 
@@ -64,6 +64,11 @@ def test_a_valid_configuration_passes(tmp_path, model):
         (lambda top, app: app["args"].update(decoder={"num_replica": 3}), "did you mean 'num_replicas'"),
         (lambda top, app: app["args"].update(decoder={"num_replicas": 0}), "decoder.num_replicas"),
         (lambda top, app: app["args"].update(placement="everywhere"), "placement"),
+        (lambda top, app: app["args"].update(admission={"budget": 5}), "admission"),
+        (lambda top, app: app["args"].update(admission={"most_of_one_kind": 0.1}), "most_of_one_kind"),
+        (lambda top, app: app["args"].update(keys={"max_concurrent": 0}), "keys.max_concurrent"),
+        (lambda top, app: app["args"].update(timeout_s=0), "timeout_s"),
+        (lambda top, app: top["http_options"].update(host="0.0.0.0"), "is open to others"),
         (lambda top, app: app["args"].update(models={}), "models"),
         (lambda top, app: app["args"].update(models={"a": {"mode": "parallel"}}), "models.a.path"),
         (lambda top, app: app["args"].update(models={"a": {"path": "x", "dtype": "int8"}}), "models.a.dtype"),
@@ -79,6 +84,17 @@ def test_a_wrong_key_is_named(tmp_path, change, says):
 def test_a_missing_model_is_named(tmp_path):
     config = read_service_config(service_config(tmp_path, tmp_path / "nothing"))
     assert "models.pasta-atlas.path" in mistake(check_models, config.args)
+
+
+def test_keys_that_cannot_be_read_are_named(tmp_path, model):
+    file = service_config(tmp_path, model, keys={"file": str(tmp_path / "keys.yaml")})
+    assert "keys.file: " in mistake(check_service, read_service_config(file).args)
+
+
+def test_with_keys_a_service_may_listen_to_others(tmp_path, model):
+    file = service_config(tmp_path, model, keys={"file": "keys.yaml"})
+    edited(file, lambda top, app: top["http_options"].update(host="0.0.0.0"))
+    assert read_service_config(file).host == "0.0.0.0"
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])

@@ -37,7 +37,7 @@ def post(http, body):
 
 
 def count(http, *names):
-    decoders = http.get("/health").json()["decoders"]
+    decoders = http.get("/ready").json()["decoders"]
     return sum(decoder[name] for decoder in decoders for name in names)
 
 
@@ -188,7 +188,8 @@ def test_models_are_listed(client):
     [
         ({"model": "gpt-9", "messages": HELLO}, 404, "model", "model_not_found"),
         ({"model": MODEL, "messages": []}, 400, "messages", "invalid_value"),
-        ({"model": MODEL, "messages": HELLO, "n": 3}, 400, "n", "unsupported_parameter"),
+        ({"model": MODEL, "messages": HELLO, "n": 9}, 400, "n", "invalid_value"),
+        ({"model": MODEL, "messages": HELLO, "tools": [{}]}, 400, "tools", "unsupported_parameter"),
         ({"model": MODEL, "messages": HELLO, "temprature": 1}, 400, "temprature", "unknown_parameter"),
         (
             {"model": MODEL, "messages": HELLO, "max_tokens": 5000},

@@ -1,9 +1,12 @@
 """A session shows in reading order what its tokens say, and arrives at the engine's own result."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pasta.data.linearise import without_tags
 from pasta.engine import DoneEvent, Engine, EngineConfig, ForkEvent, Request, SamplingParams, TokenEvent
 from pasta.interpreter import Limits
 from pasta.lang import parse, render, to_text
@@ -29,14 +32,17 @@ def decode(**fields):
     return events[-1].result, events
 
 
-def follow(result, events, size=3, **options):
+def follow(result, events, size=3, result_tokens=None, **options):
     """Everything a session gives out for these events, fed in batches, and its final object."""
     session = Session(CODEC, PROMPT, LIMITS, **{"parallel": True, "wants_events": True, **options})
-    tokens = [(e.thread, e.token, e.time) for e in events if isinstance(e, TokenEvent)]
+    items = [((e.path, e.token, e.time), e.logprobs) for e in events if isinstance(e, TokenEvent)]
+    tokens = [(*item, (seen.chosen, seen.top)) if seen else item for item, seen in items]
     progress = [session.feed(tokens[at : at + size]) for at in range(0, len(tokens), size)]
     progress.append(session.rest())
     decoded = Decoded(result.finish_reason, result.steps, result.queue_s, result.ttft_s, result.total_s)
     finished = session.finish(decoded, wants_document=True)
+    if result_tokens is not None:
+        result_tokens += [t for p in progress for t in p.logprobs]
     return "".join(p.text for p in progress), [e for p in progress for e in p.events], finished
 
 
@@ -81,6 +87,19 @@ def test_a_sequential_answer_has_one_thread_and_no_speedup():
     assert (finished.pasta["threads"], finished.pasta["theoretical_speedup"]) == (1, 1.0)
 
 
+def test_speedup_is_the_time_of_sequential_steps_over_the_time_it_took():
+    result, events = decode()
+    session = Session(CODEC, PROMPT, LIMITS, parallel=True)
+    session.feed([(e.path, e.token, e.time) for e in events if isinstance(e, TokenEvent)])
+    decoded = Decoded("stop", result.steps, queue_s=1.0, ttft_s=1.5, total_s=2.5, step_s=0.01)
+    figures = session.finish(decoded, wants_document=False).pasta
+    estimate_s = 0.5 + (figures["sequential_tokens"] - 1) * 0.01
+    assert figures["timings"]["sequential_estimate_ms"] == pytest.approx(1000 * estimate_s)
+    assert figures["speedup"] == pytest.approx(estimate_s / 1.5, abs=1e-3)
+    unknown = session.finish(replace(decoded, step_s=0.0), wants_document=False).pasta
+    assert (unknown["speedup"], unknown["timings"]["sequential_estimate_ms"]) == (None, None)
+
+
 def test_a_stop_string_ends_the_text_where_the_engine_ends_it():
     whole, _ = decode()
     stop = whole.text[len(whole.text) // 2 :][:3]
@@ -88,6 +107,34 @@ def test_a_stop_string_ends_the_text_where_the_engine_ends_it():
     text, _, finished = follow(result, events, stop=(stop,))
     assert text == result.text == whole.text[: whole.text.index(stop)]
     assert (finished.finish_reason, finished.pasta["document"]) == ("stop", None)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_tokens_of_the_text_are_listed_in_reading_order(size):
+    result, events = decode(logprobs=2)
+    tokens = []
+    text, _, _ = follow(result, events, size, tokens)
+    # Reading order is the order of storage; tags are no text.
+    assert [token.token for token in tokens] == [
+        CODEC.decode_text([i]) for i in without_tags(CODEC, result.response_ids) if i not in CODEC.special_ids
+    ]
+    assert len(tokens) > 10
+    for token in tokens:
+        if "\ufffd" not in token.token:
+            assert text[token.offset :].startswith(token.token)
+    by_thread = {(e.thread, e.logprobs.chosen) for e in events if isinstance(e, TokenEvent)}
+    assert {token.logprob for token in tokens} <= {value for _, value in by_thread}
+    assert all(len(token.top) == 2 for token in tokens)
+
+
+def test_tokens_that_a_stop_string_cut_off_are_not_listed():
+    whole, _ = decode()
+    stop = whole.text[len(whole.text) // 2 :][:3]
+    result, events = decode(sampling=SamplingParams(promise_bias=7.0, stop=(stop,)), logprobs=0)
+    tokens = []
+    text, _, _ = follow(result, events, 3, tokens, stop=(stop,))
+    assert tokens
+    assert all(token.offset < len(text) for token in tokens)
 
 
 letters = st.text("abc", max_size=12)

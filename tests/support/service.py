@@ -46,6 +46,16 @@ def service_config(folder: Path, model: Path, **args: object) -> Path:
     return file
 
 
+def shipped_config(folder: Path, **args: object) -> Path:
+    """configs/serve/local.yaml in float32, where greedy tokens do not depend on what else a forward decodes."""
+    config = yaml.safe_load((ROOT / "configs/serve/local.yaml").read_text())
+    served = config["applications"][0]["args"]
+    served |= {"models": {"pasta-atlas": {**served["models"]["pasta-atlas"], "dtype": "float32"}}, **args}
+    file = folder / "service.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
 class Command:
     """A command in the repository's root, with its output as it comes and everything that it starts."""
 

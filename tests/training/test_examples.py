@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta.data.linearise import encode_messages, make_example
+from pasta.data.linearise import make_example
 from pasta.interpreter import IGNORE, TokenKind
-from pasta.lang import Codec, CodecError, Document, render
+from pasta.lang import Codec, CodecError, Document, encode_messages, render
 from tests.support.documents import documents, random_document
 from tests.support.tokenizers import TEMPLATE, byte_level
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pasta.interpreter import IGNORE, TokenKind, linearise
-from pasta.lang import Codec, CodecError, Document
+from pasta.lang import Codec, Document, encode_messages
 
 Form = Literal["sequential", "pasta"]
 Mode = Literal["sequential", "pasta", "both"]
@@ -51,22 +51,6 @@ def make_example(codec: Codec, messages: Messages, document: Document, form: For
         return _causal(prompt_ids, [*without_tags(codec, response_ids), codec.eos_id])
     rows = linearise(codec.grammar, prompt_ids, [*response_ids, codec.eos_id])
     return Example(rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees)
-
-
-def encode_messages(codec: Codec, messages: Messages) -> list[int]:
-    """The prompt's token ids. Where the chat template takes no system message, it leads the user's first one.
-
-    Gemma's template is such a one, and much instruction data has system messages. Raises ``CodecError``.
-    """
-    try:
-        return codec.encode_prompt(messages)
-    except CodecError:
-        roles = [message["role"] for message in messages[:2]]
-        if roles != ["system", "user"]:
-            raise
-        system, user, *rest = messages
-        joined = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
-        return codec.encode_prompt([joined, *rest])
 
 
 def without_tags(codec: Codec, response_ids: Sequence[int]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from pasta.engine.engine import Engine
-from pasta.engine.request import DoneEvent, Event, Request
+from pasta.engine.request import DoneEvent, Event, Path, Progress, Request
 
 
 class EngineStopped(RuntimeError):
@@ -85,9 +85,13 @@ class AsyncEngine:
         """Stop a request between two steps; its stream ends with a ``DoneEvent`` of reason cancelled."""
         return bool(await self._call(lambda: self._cancel(request_id)))
 
-    async def absorb(self, request_id: str, thread: int, response_ids: Sequence[int]) -> None:
+    async def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> None:
         """Give a request a chunk that was decoded elsewhere. Raises ``UserError`` if the request is gone."""
-        await self._call(lambda: self._dispatch(self.engine.absorb(request_id, thread, response_ids)))
+        await self._call(lambda: self._dispatch(self.engine.absorb(request_id, path, response_ids)))
+
+    async def adopt(self, request_id: str, path: Path, progress: Progress) -> None:
+        """Have a request decode a chunk itself that was to be decoded elsewhere. Raises as ``absorb`` does."""
+        await self._call(lambda: self.engine.adopt(request_id, path, progress))
 
     # -- on the engine's thread ------------------------------------------------------------------------
 

@@ -9,19 +9,26 @@ import dataclasses
 import itertools
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from pasta.engine.loading import LoadedModel
-from pasta.engine.request import DoneEvent, EngineConfig, Event, Request, Result
+from pasta.engine.request import DoneEvent, EngineConfig, Event, Path, Progress, Request, Result
 from pasta.engine.runner import Runner
-from pasta.engine.sampling import ConstraintTable, choose, uniform
+from pasta.engine.sampling import ConstraintTable, Logprobs, choose, log_probabilities, uniform
 from pasta.engine.slot import Slot
 from pasta.errors import UserError
-from pasta.interpreter import Constraint, ConstraintError, Feed, Limits
+from pasta.interpreter import ConstraintError, Feed, Limits
 
-_NOTHING = Constraint("none", frozenset())
+
+class EngineFull(UserError):
+    """A chunk of an answer elsewhere finds no free slot; it does not wait for one."""
+
+
+class UnknownRequest(UserError):
+    """The request does not decode here, or not any longer."""
 
 
 class Engine:
@@ -36,6 +43,7 @@ class Engine:
         self._table = ConstraintTable(self.codec.grammar, rows, loaded.model.device)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
+        self._arrivals: dict[str, list[Callable[[Slot], list[Event]]]] = {}
         self._numbers = itertools.count()
         self._next_bulk = 0
         self.num_steps = 0
@@ -49,6 +57,10 @@ class Engine:
             waiting[0] == request_id for waiting in self._waiting
         ):
             raise UserError(f"request_id: {request_id!r} is in use; expected a new one")
+        if request.snapshot is not None and self.num_free <= 0:
+            # It waits elsewhere for nothing but this: engines whose requests wait for each other's slots would
+            # wait for ever.
+            raise EngineFull("snapshot: no slot is free for a chunk")
         limits = self.fit(request)
         self._waiting.append(
             (request_id, request.replace(request_id=request_id), limits, time.perf_counter())
@@ -86,19 +98,41 @@ class Engine:
         for waiting in self._waiting:
             if waiting[0] == request_id:
                 self._waiting.remove(waiting)
+                self._arrivals.pop(request_id, None)
                 return True
         return False
 
-    def absorb(self, request_id: str, thread: int, response_ids: Sequence[int]) -> list[Event]:
-        """Take in chunk ``thread`` of a request, decoded elsewhere: its ids in storage order, ``</async>`` last.
+    def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> list[Event]:
+        """Take in chunk ``path`` of a request, decoded elsewhere: its ids in storage order, ``</async>`` last.
 
-        Raises ``UserError`` if the request is not here, ``ConstraintError`` if the ids are not one chunk or the
-        request's limits have no room left for it.
+        A request that waits for a slot takes it in when it gets one. Raises ``UnknownRequest`` if there is no such
+        request, ``UserError`` if the chunk is not expected, ``ConstraintError`` if the ids are not one chunk within
+        what it was lent.
         """
+        return self._when_admitted(
+            request_id, lambda slot: slot.absorb(path, response_ids, time.perf_counter(), self.num_steps)
+        )
+
+    def adopt(self, request_id: str, path: Path, progress: Progress) -> None:
+        """Decode chunk ``path``, which was to be decoded elsewhere, here after all, from where it has come to.
+
+        Raises ``UnknownRequest`` if there is no such request, ``UserError`` if the chunk is not expected.
+        """
+
+        def adopt(slot: Slot) -> list[Event]:
+            slot.adopt(path, progress)
+            return []
+
+        self._when_admitted(request_id, adopt)
+
+    def _when_admitted(self, request_id: str, what: Callable[[Slot], list[Event]]) -> list[Event]:
         for slot in self._slots:
             if slot and slot.request.request_id == request_id:
-                return slot.absorb(thread, response_ids, time.perf_counter(), self.num_steps)
-        raise UserError(f"request_id: {request_id!r} is not decoding here")
+                return what(slot)
+        if any(waiting[0] == request_id for waiting in self._waiting):
+            self._arrivals.setdefault(request_id, []).append(what)
+            return []
+        raise UnknownRequest(f"request_id: {request_id!r} is not decoding here")
 
     @property
     def has_work(self) -> bool:
@@ -118,7 +152,12 @@ class Engine:
     @property
     def num_lanes(self) -> int:
         """Threads that decode a token in the next step."""
-        return sum(len(slot.interpreter.live_threads) for slot in self._slots if slot)
+        return sum(slot.num_lanes for slot in self._slots if slot)
+
+    @property
+    def num_free(self) -> int:
+        """Slots that nobody holds or waits for."""
+        return len(self._slots) - self.num_active - len(self._waiting)
 
     def generate(self, request: Request) -> Result:
         """Decode one request to its end (the engine must have no other work)."""
@@ -133,9 +172,9 @@ class Engine:
 
     def step(self) -> list[Event]:
         """One step for every request that can go on; returns what happened."""
-        self._admit()
         self.num_steps += 1
-        events: list[Event] = []
+        events = self._admit()
+        events += self._wake()
         if (bulk := self._pick_bulk()) is not None:
             slot = self._slots[bulk]
             assert slot is not None
@@ -151,11 +190,16 @@ class Engine:
             events += self._forward(range(min(lanes), max(lanes) + 1), lanes)
         return events
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[Event]:
+        events: list[Event] = []
         for number, slot in enumerate(self._slots):
             if slot is None and self._waiting:
-                _, request, limits, submitted = self._waiting.popleft()
-                self._slots[number] = Slot(request, limits, self.codec, submitted, time.perf_counter())
+                request_id, request, limits, submitted = self._waiting.popleft()
+                admitted = Slot(request, limits, self.codec, submitted, time.perf_counter())
+                self._slots[number] = admitted
+                for arrival in self._arrivals.pop(request_id, ()):
+                    events += arrival(admitted)
+        return events
 
     def _pick_bulk(self) -> int | None:
         """The slot whose prompt is prefilled in this step, in turn."""
@@ -174,7 +218,22 @@ class Engine:
             numbers, feeds, {number: slot.interpreter.sees for number, slot in slots.items()}
         )
         rows = [(number, feed.thread) for number in feeds for feed in feeds[number] if feed.wants_logits]
+        return self._follow(slots, rows, logits)
+
+    def _wake(self) -> list[Event]:
+        """Threads go on that have waited for what was lent to come back, if there is enough by now."""
+        events: list[Event] = []
+        for number, slot in enumerate(self._slots):
+            if slot and slot.waiting:
+                waiting = slot.take_waiting()
+                rows = [(number, thread) for thread in waiting]
+                events += self._follow({number: slot}, rows, torch.stack(list(waiting.values())))
+        return events
+
+    def _follow(self, slots: dict[int, Slot], rows: Sequence[tuple[int, int]], logits: Tensor) -> list[Event]:
+        """Choose the next token of each (slot, thread) row from its logits [N, vocab], and see what follows."""
         tokens = self._choose(rows, logits) if rows else []
+        logprobs = self._logprobs(rows, logits, tokens)
         now = time.perf_counter()
         events: list[Event] = []
         for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
@@ -182,13 +241,14 @@ class Engine:
             if slot.done:
                 continue
             try:
-                events += slot.emit(thread, token, now, self.num_steps)
+                events += slot.emit(thread, token, now, self.num_steps, logprobs.get(row))
             except ConstraintError:
-                # Another lane of the same step has used up what a limit left.
-                (token,) = self._choose([(number, thread)], logits[row : row + 1])
-                events += slot.emit(thread, token, now, self.num_steps)
+                if slot.shares:
+                    slot.wait(thread, logits[row].clone())
+                else:  # another lane of the same step has used up what a limit left
+                    events += self._follow({number: slot}, [(number, thread)], logits[row : row + 1])
         for number, slot in slots.items():
-            if slot.done:
+            if slot.done and self._slots[number] is slot:
                 result = slot.result(now, self.num_steps)
                 events.append(
                     DoneEvent(slot.request.request_id, now, self.num_steps, 0, result.finish_reason, result)
@@ -204,7 +264,7 @@ class Engine:
             assert slot is not None
             sampling = slot.request.sampling
             t = slot.interpreter.threads[thread]
-            constraints.append(_NOTHING if slot.forced is not None else slot.interpreter.allowed(thread))
+            constraints.append(slot.allowed(thread))
             params.append(sampling)
             draws.append(uniform(sampling.seed, t.path, len(t.tokens)) if sampling.temperature > 0 else 0.0)
         tokens = choose(logits, self._table.rows(constraints), params, draws, self.codec.control.promise)
@@ -214,6 +274,21 @@ class Engine:
                 t = slot.interpreter.threads[thread]
                 tokens[row] = slot.forced[t.path][len(t.tokens)]
         return tokens
+
+    def _logprobs(
+        self, rows: Sequence[tuple[int, int]], logits: Tensor, tokens: Sequence[int]
+    ) -> dict[int, Logprobs]:
+        """Log-probabilities by row, of the rows whose requests want them."""
+        counts: dict[int, int] = {}
+        for row, (number, _) in enumerate(rows):
+            slot = self._slots[number]
+            if slot is not None and slot.request.logprobs is not None:
+                counts[row] = slot.request.logprobs
+        if not counts:
+            return {}
+        wanted = list(counts)
+        found = log_probabilities(logits[wanted], [tokens[row] for row in wanted], list(counts.values()))
+        return dict(zip(wanted, found, strict=True))
 
     def _free(self, number: int) -> None:
         self._slots[number] = None

@@ -1,10 +1,10 @@
 """What goes into the engine and what comes out."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pasta.engine.sampling import SamplingParams
+from pasta.engine.sampling import Logprobs, SamplingParams
 from pasta.interpreter import Limits, Snapshot, Trace
 from pasta.lang import Document
 
@@ -24,14 +24,34 @@ class EngineConfig:
     trace_forward: bool | None = None
 
 
+#: A thread's name in its response's tree: () is the main thread.
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an answer, or a chunk, has come elsewhere: ``tokens`` in the order in which they were decoded.
+
+    ``lent`` names the chunks below it that are still being decoded elsewhere, with the limits they were lent:
+    their tokens are not here, and they will be absorbed.
+    """
+
+    tokens: Sequence[tuple[Path, int]] = ()
+    lent: Mapping[Path, Limits] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One answer to decode. ``prompt_ids`` is the prompt, or ``snapshot`` a chunk of an answer elsewhere.
 
     ``parallel`` false masks promises out. ``forced`` is a response in storage order to replay (its tokens
     are fed, whatever the model says). ``place_locally`` decides for each fork, given the number of live
-    threads, whether the chunk becomes a lane here; otherwise its ``ForkEvent`` carries a snapshot and the
-    parent waits for ``absorb``. ``stream_text`` fills ``TokenEvent.text``.
+    threads and the chunk's estimate, whether the chunk becomes a lane here; otherwise, if the limits have
+    enough left to lend, its ``ForkEvent`` carries a snapshot and limits, and the parent waits for ``absorb``
+    or ``adopt``. ``lent`` says that the limits are such: a chunk that they would cut is not decoded to its
+    end but given back, with the finish reason short. ``progress`` is what has been decoded of it before,
+    elsewhere. ``stream_text`` fills ``TokenEvent.text``. ``logprobs`` is the number of likeliest tokens that each
+    ``TokenEvent`` reports beside its own (0: none; ``None``: nothing is computed).
     """
 
     prompt_ids: Sequence[int] = ()
@@ -40,8 +60,11 @@ class Request:
     limits: Limits = field(default_factory=Limits)
     parallel: bool = True
     forced: Sequence[int] | None = None
-    place_locally: Callable[[int], bool] | None = None
+    place_locally: Callable[[int, int], bool] | None = None
+    lent: bool = False
+    progress: Progress = field(default_factory=Progress)
     stream_text: bool = False
+    logprobs: int | None = None
     request_id: str = ""
 
     def replace(self, **changes: object) -> "Request":
@@ -61,21 +84,27 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent(Event):
-    """A thread produced a token; ``text`` is what it adds to the answer (empty for tags)."""
+    """The thread named ``path`` produced a token; ``text`` is what it adds to the answer (empty for tags).
+
+    ``logprobs`` is set if the request asked for it.
+    """
 
     token: int
     text: str
+    path: Path = ()
+    logprobs: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ForkEvent(Event):
-    """A promise closed. ``snapshot`` is set if the chunk is to be decoded elsewhere."""
+    """A promise closed. ``snapshot`` and ``lent`` are set if the chunk is to be decoded elsewhere."""
 
     child: int
-    path: tuple[int, ...]
+    path: Path
     topic: str
     estimate: int
     snapshot: Snapshot | None = None
+    lent: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +149,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class DoneEvent(Event):
-    """The request is over: ``finish_reason`` is stop, length or cancelled (then there is no result)."""
+    """The request is over: ``finish_reason`` is stop, length, short or cancelled (then there is no result)."""
 
     finish_reason: str
     result: Result | None

@@ -87,7 +87,8 @@ class Runner:
         self._key_segments[lo:hi].scatter_(1, index, segments)
         self._key_positions[lo:hi].scatter_(1, index, positions)
         keys = self._visible_keys(max(self.num_tokens[slot] for slot in feeds))
-        num_segments = max(self._num_segments[slot] for slot in feeds)
+        # Those of slots in between too that feed nothing now: their keys are looked up all the same.
+        num_segments = max(self._num_segments[lo:hi])
         visible = expand(
             self._sees[lo:hi, :num_segments, :num_segments],
             segments,

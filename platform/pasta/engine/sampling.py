@@ -38,6 +38,29 @@ class SamplingParams:
             raise UserError("stop: an empty string, expected strings of at least one character")
 
 
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """What the model itself said of a token: before the grammar's mask, biases, temperature and top-p.
+
+    ``chosen`` is the log-probability of the token that was chosen, ``top`` the likeliest tokens with theirs.
+    """
+
+    chosen: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def log_probabilities(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:
+    """For each row of ``logits`` [N, V] that of its token, and the ``counts`` likeliest of the row."""
+    rows = torch.log_softmax(logits.float(), dim=-1)
+    chosen = rows.gather(1, torch.tensor(tokens, device=rows.device)[:, None]).squeeze(1).tolist()
+    values, ids = rows.topk(min(max(counts), rows.shape[-1]), dim=-1)
+    tops = zip(ids.tolist(), values.tolist(), counts, strict=True)
+    return [
+        Logprobs(own, tuple(zip(top_ids[:count], top_values[:count], strict=True)))
+        for own, (top_ids, top_values, count) in zip(chosen, tops, strict=True)
+    ]
+
+
 def uniform(seed: int, path: tuple[int, ...], step: int) -> float:
     """The ``step``-th number in [0, 1) of a thread's random stream.
 

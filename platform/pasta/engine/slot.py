@@ -4,18 +4,42 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from pasta.engine.request import (
     Event,
     FinishEvent,
     ForkEvent,
     JoinEvent,
+    Path,
+    Progress,
     Request,
     Result,
     TokenEvent,
     WaitEvent,
 )
-from pasta.interpreter import Action, Feed, Finish, Fork, Interpreter, Join, Limits, Mode, ReadingOrder, Wait
+from pasta.engine.sampling import Logprobs
+from pasta.errors import UserError
+from pasta.interpreter import (
+    Action,
+    Constraint,
+    Feed,
+    Finish,
+    Fork,
+    Interpreter,
+    Join,
+    Limits,
+    Mode,
+    ReadingOrder,
+    Wait,
+    allowed_freely,
+    lend,
+    set_aside,
+    take_back,
+)
 from pasta.lang import Codec, TextStream, render
+
+_NOTHING = Constraint("none", frozenset())
 
 
 class Slot:
@@ -38,25 +62,50 @@ class Slot:
             self.interpreter = Interpreter(
                 grammar, limits, request.prompt_ids, parallel=request.parallel, strict=strict
             )
-        self.pending = self._prompt_feeds()
         self.bulk = True
         self.forced = None if request.forced is None else self._forced_by_path(limits, request.forced)
-        self.draws: dict[int, int] = {}
-        self._held_open: dict[int, Feed] = {}
+        # Chunks that are decoded elsewhere: their <async>, to be fed when they come back, and their limits there.
+        self._held_open: dict[int, Feed | None] = {}
+        self._lent: dict[int, Limits] = {}
+        # Threads that wait for what was lent to come back, with the logits [V] that choose their next tokens.
+        self.waiting: dict[int, Tensor] = {}
+        self._short = False
         self._keeps_text = request.stream_text or bool(request.sampling.stop)
-        self._reading = ReadingOrder()
+        self._reading: ReadingOrder[str] = ReadingOrder()
         self._streams: dict[int, TextStream] = {0: TextStream(codec)}
         self.shown = ""
         self.stopped_at: int | None = None
-
-    def _prompt_feeds(self) -> deque[Feed]:
         it = self.interpreter
-        rows = list(zip(it.prompt, it.prompt_positions, it.prompt_segments, strict=True))
-        opened = it.take_feeds()
+        rows = zip(it.prompt, it.prompt_positions, it.prompt_segments, strict=True)
         feeds = [Feed(0, *row, wants_logits=False) for row in rows]
-        if not opened and feeds:
-            feeds[-1] = Feed(0, *rows[-1], wants_logits=True)
-        return deque([*feeds, *opened])
+        self.pending = deque(self._continued([*feeds, *it.take_feeds(), *self._replay(request.progress)]))
+
+    def _replay(self, progress: Progress) -> list[Feed]:
+        """Take in what was decoded elsewhere; returns what is to be fed of it."""
+        it = self.interpreter
+        # Another order of the same tokens may pass nearer by a limit.
+        strict, it.strict = it.strict, False
+        threads = {thread.path: thread.id for thread in it.threads}
+        for path, token in progress.tokens:
+            thread = threads[path]
+            for action in it.emit(thread, token):
+                if isinstance(action, Fork):
+                    child = it.threads[action.child]
+                    threads[child.path] = child.id
+                    self._open_text(action)
+                    if (lent := progress.lent.get(child.path)) is not None:
+                        set_aside(it, child.id, lent)
+                        self._hold(child.id, lent)
+            if self._keeps_text:
+                self._text_of(thread, token)
+        it.strict = strict
+        return self._fed_here(it.take_feeds())
+
+    def _continued(self, feeds: list[Feed]) -> list[Feed]:
+        """Of many tokens of each thread, the last one's logits choose its next."""
+        last = {feed.thread: at for at, feed in enumerate(feeds)}
+        running = {at for thread, at in last.items() if self.interpreter.threads[thread].running}
+        return [replace(feed, wants_logits=at in running) for at, feed in enumerate(feeds)]
 
     def _forced_by_path(
         self, limits: Limits, response_ids: Sequence[int]
@@ -76,33 +125,85 @@ class Slot:
             taken = [self.pending.popleft() for _ in range(most)]
         return taken
 
-    def emit(self, thread: int, token: int, now: float, step: int) -> list[Event]:
+    def emit(
+        self, thread: int, token: int, now: float, step: int, logprobs: Logprobs | None = None
+    ) -> list[Event]:
         """Report a token to the interpreter; returns the events that follow. Raises ``ConstraintError``."""
         actions = self.interpreter.emit(thread, token, now)
         if not self.first_token_at:
             self.first_token_at, self.first_step = now, step
         text = self._text_of(thread, token) if self._keeps_text else ""
-        events: list[Event] = [TokenEvent(self.request.request_id, now, step, thread, token, text)]
+        path = self.interpreter.threads[thread].path
+        events: list[Event] = [
+            TokenEvent(self.request.request_id, now, step, thread, token, text, path, logprobs)
+        ]
         self._follow(actions, events, now, step)
         self.pending.extend(self._fed_here(self.interpreter.take_feeds()))
         return events
 
-    def absorb(self, thread: int, response_ids: Sequence[int], now: float, step: int) -> list[Event]:
+    @property
+    def shares(self) -> bool:
+        """Whether some of the limits are lent, by this request or to it: that must not show in what it says."""
+        return bool(self._lent) or self.request.lent
+
+    def allowed(self, thread: int) -> Constraint:
+        """What to choose a thread's next token from. Of a request that shares its limits, ``emit`` may refuse it."""
+        if self.forced is not None:
+            return _NOTHING
+        return allowed_freely(self.interpreter, thread) if self.shares else self.interpreter.allowed(thread)
+
+    def wait(self, thread: int, logits: Tensor) -> None:
+        """A thread for whose next token too little is left waits for what was lent; a chunk that has nothing to
+        wait for is given back. ``logits`` [V] choose the token later."""
+        self.waiting[thread] = logits
+        self._short = not self._lent
+
+    def take_waiting(self) -> dict[int, Tensor]:
+        """The threads that wait, with their logits [V]: there may be enough by now."""
+        waiting, self.waiting = self.waiting, {}
+        return waiting
+
+    def absorb(self, path: Path, response_ids: Sequence[int], now: float, step: int) -> list[Event]:
         """Take in a chunk that was decoded elsewhere: its tokens are fed at their positions."""
-        opened = self._held_open.pop(thread)
+        thread, opened = self._take_back(path)
         actions = self.interpreter.drive(thread, response_ids, now)
         events: list[Event] = []
         self._follow(actions, events, now, step, quiet=True)
         if self._keeps_text:
             self._reading.text(thread, render(self.codec.decode(response_ids[:-1])))
             self._reading.finish(thread)
-            self.shown += self._reading.take()
+            self._show()
         for feed in (opened, *self.interpreter.take_feeds()):
             # What the chunk's rows predict is known; a parent that its end has woken goes on.
             wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running
             self.pending.append(replace(feed, wants_logits=wants_logits))
         self.bulk = True
         return events
+
+    def adopt(self, path: Path, progress: Progress) -> None:
+        """Decode a chunk here after all; ``progress`` is how far it has come elsewhere."""
+        _, opened = self._take_back(path)
+        self.pending.extend(self._continued([opened, *self._replay(progress)]))
+        self.bulk = True
+
+    def _hold(self, thread: int, lent: Limits) -> None:
+        self._held_open[thread] = None  # its <async> is taken from the interpreter's feeds below
+        self._lent[thread] = lent
+
+    def _take_back(self, path: Path) -> tuple[int, Feed]:
+        threads = self.interpreter.threads
+        thread = next((held for held in self._held_open if threads[held].path == path), None)
+        if thread is None:
+            raise UserError(f"path: chunk {path} of {self.request.request_id!r} is not decoded elsewhere")
+        opened = self._held_open.pop(thread)
+        take_back(self.interpreter, thread, self._lent.pop(thread))
+        assert opened is not None
+        return thread, opened
+
+    @property
+    def num_lanes(self) -> int:
+        """Threads that decode here."""
+        return len(self.interpreter.live_threads) - len(self._held_open) - len(self.waiting)
 
     def _follow(
         self, actions: Sequence[Action], events: list[Event], now: float, step: int, *, quiet: bool = False
@@ -120,13 +221,12 @@ class Slot:
 
     def _fork_event(self, fork: Fork, now: float, step: int) -> ForkEvent:
         child = self.interpreter.threads[fork.child]
-        place = self.request.place_locally
-        local = place is None or place(len(self.interpreter.live_threads))
-        if not local:
-            self._held_open[fork.child] = Feed(0, 0, 0, 0, False)  # marked; the real feed is taken below
-        if self._keeps_text:
-            self._reading.fork(fork.thread, fork.child)
-            self._streams[fork.child] = TextStream(self.codec)
+        place, lent = self.request.place_locally, None
+        if place is not None and not place(len(self.interpreter.live_threads), child.estimate):
+            lent = lend(self.interpreter, fork.child)
+        if lent is not None:
+            self._hold(fork.child, lent)
+        self._open_text(fork)
         return ForkEvent(
             self.request.request_id,
             now,
@@ -136,8 +236,14 @@ class Slot:
             child.path,
             self.codec.decode_text(child.topic_ids),
             child.estimate,
-            None if local else self.interpreter.snapshot(fork.child),
+            None if lent is None else self.interpreter.snapshot(fork.child),
+            lent,
         )
+
+    def _open_text(self, fork: Fork) -> None:
+        if self._keeps_text:
+            self._reading.fork(fork.thread, fork.child)
+            self._streams[fork.child] = TextStream(self.codec)
 
     def _fed_here(self, feeds: list[Feed]) -> list[Feed]:
         """Keep back the ``<async>`` of chunks that are decoded elsewhere, and the end token of the answer."""
@@ -180,8 +286,8 @@ class Slot:
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete, by its own end or by a stop string."""
-        return self.interpreter.done or self.stopped_at is not None
+        """Whether nothing more is decoded here: the answer has ended, by itself or by a stop string, or is short."""
+        return self.interpreter.done or self.stopped_at is not None or self._short
 
     def result(self, now: float, step: int) -> Result:
         """The finished answer."""
@@ -194,6 +300,8 @@ class Slot:
         reason = it.finish_reason
         if self.stopped_at is not None:
             text, document, reason = text[: self.stopped_at], None, "stop"
+        elif not it.done:
+            reason = "short"
         return Result(
             request_id=self.request.request_id,
             response_ids=tuple(ids),

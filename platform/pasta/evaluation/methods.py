@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pasta.data.linearise import encode_messages
 from pasta.engine import Engine, LoadedModel, Request, SamplingParams, load_model
 from pasta.errors import UserError
 from pasta.evaluation.answers import Answer, Method
@@ -15,6 +14,7 @@ from pasta.evaluation.sampling import Prompt, check_model, check_vocabularies
 from pasta.evaluation.sot import SotEndpointMethod, SotMethod
 from pasta.evaluation.sot_config import SotSection
 from pasta.interpreter import Limits
+from pasta.lang import encode_messages
 
 
 class EngineMethod:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pasta.data.endpoint import EndpointSection, Reply, all_of
-from pasta.data.linearise import encode_messages
 from pasta.data.skeletons import MIN_POINTS, SkeletonPrompts
 from pasta.engine import Engine, Request, Result
 from pasta.errors import UserError
@@ -21,6 +20,7 @@ from pasta.evaluation.endpoint_method import Asker, remote_answer
 from pasta.evaluation.sampling import Prompt, decode_all
 from pasta.evaluation.sot_config import SotSection
 from pasta.interpreter import Limits
+from pasta.lang import encode_messages
 
 _SKELETON = "skeleton"
 

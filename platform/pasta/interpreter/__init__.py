@@ -1,6 +1,7 @@
 """The PASTA interpreter, sans-I/O: threads, segments, positions, constraints, critical path."""
 
 from pasta.interpreter.interpreter import Interpreter
+from pasta.interpreter.lending import allowed_freely, lend, set_aside, take_back
 from pasta.interpreter.limits import Constraint, ConstraintError, Limits
 from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
 from pasta.interpreter.reading import ReadingOrder
@@ -29,5 +30,9 @@ __all__ = [
     "TokenKind",
     "Trace",
     "Wait",
+    "allowed_freely",
+    "lend",
     "linearise",
+    "set_aside",
+    "take_back",
 ]

@@ -48,6 +48,7 @@ class Interpreter:
         self.num_tokens = 0
         self.truncated = False
         self.done = False
+        self.lent_threads = self.lent_tokens = 0
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
@@ -101,7 +102,7 @@ class Interpreter:
     def must_end(self, thread: int) -> bool:
         """Whether a limit leaves ``thread`` nothing but its end."""
         t = self.threads[thread]
-        return t.mode == Mode.TEXT and not self._has_room(t, 1)
+        return t.mode == Mode.TEXT and not self._has_room(t, 1, self.lent_tokens)
 
     def _allowed_in_text(self, t: Thread) -> Constraint:
         control = self.grammar.control
@@ -117,17 +118,27 @@ class Interpreter:
     def _may_promise(self, t: Thread) -> bool:
         limits = self.limits
         return (
-            len(self.threads) + self._open_promises < limits.max_threads
+            self.threads_left > 0
             and t.depth < limits.max_depth
             and self._has_room(t, self._tag_cost + 2)
             and t.next_position + self._tag_cost + ESTIMATE_STEP + 4 < limits.max_positions
         )
 
-    def _has_room(self, t: Thread, tokens: int) -> bool:
-        """Whether ``tokens`` more fit beside what every thread needs to end."""
+    @property
+    def threads_left(self) -> int:
+        """How many more threads the limits allow."""
+        return self.limits.max_threads - len(self.threads) - self._open_promises - self.lent_threads
+
+    @property
+    def tokens_left(self) -> int:
+        """How many more tokens the limits allow beside what every thread needs to end."""
+        return self.limits.max_tokens - self.num_tokens - self._reserved
+
+    def _has_room(self, t: Thread, tokens: int, spare: int = 0) -> bool:
+        """Whether ``tokens`` more fit beside what every thread needs to end (of which ``spare`` counts as free)."""
         limits = self.limits
         return (
-            self.num_tokens + self._reserved + tokens <= limits.max_tokens
+            tokens <= self.tokens_left + spare
             and t.next_position + tokens < limits.max_positions
             and (not t.is_chunk or len(t.tokens) + tokens < limits.max_chunk_tokens)
         )
@@ -178,12 +189,12 @@ class Interpreter:
             self._append(t, token, time)
             t.mode, t.open_index = Mode.OPEN, 0
             self._open_promises += 1
-            self._reserve(t, self._tag_cost + 2)  # the rest of the tag, <async>, </async>, and the own end
+            self.reserve(t, self._tag_cost + 2)  # the rest of the tag, <async>, </async>, and the own end
         elif token == control.sync and self.parallel:
             return self._sync(t, time)
         elif token == control.async_close if t.is_chunk else token in grammar.eos_ids:
             self.truncated |= self.must_end(t.id)
-            self._reserve(t, 0)
+            self.reserve(t, 0)
             self._append(t, token, time, wants_logits=False)
             t.mode = Mode.ENDED
             return self._settle(t)
@@ -211,7 +222,7 @@ class Interpreter:
             raise ConstraintError(f"token {token} has no place in the promise of thread {t.id}")
         self._append(t, token, time)
         if t.reserved > 1:
-            self._reserve(t, t.reserved - 1)
+            self.reserve(t, t.reserved - 1)
 
     def _append(self, t: Thread, token: int, time: float, *, wants_logits: bool = True) -> None:
         t.clock += 1
@@ -224,7 +235,8 @@ class Interpreter:
         self._feeds.append(Feed(t.id, token, t.next_position, t.segment, wants_logits))
         t.next_position += 1
 
-    def _reserve(self, t: Thread, tokens: int) -> None:
+    def reserve(self, t: Thread, tokens: int) -> None:
+        """Keep so many tokens free for a thread, instead of as many as before."""
         self._reserved += tokens - t.reserved
         t.reserved = tokens
 
@@ -254,7 +266,7 @@ class Interpreter:
         self.threads.append(child)
         self._open_promises -= 1
         self._reserved += child.reserved
-        self._reserve(parent, 1)
+        self.reserve(parent, 1)
         parent.children.append((len(parent.tokens), child.id))
         parent.outstanding.append(child.id)
         parent.unfinished += 1

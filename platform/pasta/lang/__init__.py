@@ -1,11 +1,13 @@
 """PASTA-LANG: documents, their text form, and the codec between documents and token ids."""
 
-from pasta.lang.codec import Codec, CodecError, TextStream, add_control_tokens
+from pasta.lang.codec import Codec, CodecError, add_control_tokens
 from pasta.lang.document import CONTROL_TOKENS, Chunk, Document, Item, Sync, Text, render
 from pasta.lang.grammar import ControlIds, TagGrammar
 from pasta.lang.parser import ParseError, parse, strip
 from pasta.lang.plain import plain_ids
 from pasta.lang.printer import to_text
+from pasta.lang.prompts import check_start, encode_messages, encode_start
+from pasta.lang.stream import TextStream
 
 __all__ = [
     "CONTROL_TOKENS",
@@ -21,6 +23,9 @@ __all__ = [
     "Text",
     "TextStream",
     "add_control_tokens",
+    "check_start",
+    "encode_messages",
+    "encode_start",
     "parse",
     "plain_ids",
     "render",

@@ -17,8 +17,6 @@ from pasta.lang.grammar import ControlIds, TagGrammar, TailNode, build_tail
 
 MAX_ESTIMATE = 2000
 _TOPIC_OPEN = ' topic="'
-# A character has at most four bytes; ids that are none after so many never will be.
-_LONGEST_WAIT = 8
 # A SentencePiece tokenizer adds a space at the start of a text and drops it on decoding. Behind an anchor
 # neither happens. The empty anchor comes first: most tokenizers are exact without one.
 _ANCHORS = ("", "\n", ":", "=", "a")
@@ -102,11 +100,21 @@ class Codec:
         ids = self._encode_behind_anchor(text)
         return ids if self.special_ids.isdisjoint(ids) else self._encode_in_pieces(text)
 
+    def encode_lossy(self, text: str) -> list[int]:
+        """A user's text: lone surrogates (broken JSON escapes) become U+FFFD instead of an error."""
+        return self.encode_text(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
     def decode_text(self, ids: Sequence[int]) -> str:
         """The text of plain token ids (incomplete UTF-8 shows as U+FFFD)."""
         if not ids:
             return ""
         return self._raw_decode([*self._anchor_ids, *ids])[len(self._anchor_text) :]
+
+    @cached_property
+    def begin_ids(self) -> list[int]:
+        """What the tokenizer begins every text with: its begin-of-text token, or nothing."""
+        first = list(self._tokenizer("", add_special_tokens=True)["input_ids"][:1])
+        return [] if first == [self._tokenizer.eos_token_id] else first
 
     # -- documents -------------------------------------------------------------------------------------
 
@@ -168,6 +176,8 @@ class Codec:
         marked = [{**message, "content": mark} for message, mark in zip(messages, marks, strict=True)]
         template = self._render_template(marked)
         actual = self._render_template(messages)
+        if left_out := [m["role"] for m, mark in zip(messages, marks, strict=True) if mark not in template]:
+            raise CodecError(f"chat template: it leaves out a message of role {left_out[0]!r}")
         pieces = re.split("(" + "|".join(map(re.escape, marks)) + ")", template)
         for prepare in (str, str.strip):
             values = {mark: prepare(content) for mark, content in zip(marks, contents, strict=True)}
@@ -180,7 +190,7 @@ class Codec:
         ids: list[int] = []
         for piece in pieces:
             if piece in values:
-                ids += self._encode_lossy(values[piece])
+                ids += self.encode_lossy(values[piece])
             elif piece:
                 ids += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
         return ids
@@ -267,10 +277,6 @@ class Codec:
             )
         return ids
 
-    def _encode_lossy(self, text: str) -> list[int]:
-        """A user's text: lone surrogates (broken JSON escapes) become U+FFFD instead of an error."""
-        return self.encode_text(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-
     def _encode_items(self, items: tuple[Item, ...], out: list[int]) -> None:
         for item in items:
             if isinstance(item, Text):
@@ -347,37 +353,6 @@ class Codec:
         ) as error:  # Jinja errors and missing templates alike are the model's, not a bug of ours
             raise CodecError(f"chat template: {str(error).splitlines()[0]}") from error
         return text
-
-
-class TextStream:
-    """Turns one thread's token ids into text as they come, never showing half a character."""
-
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
-        # The window starts with the ids of the last text given out, as context: some tokenizers decode a
-        # piece differently at the start of a text, and a run of byte tokens must not be cut in a character.
-        self._window: list[int] = []
-        self._num_shown = 0
-        self._shown = ""
-
-    def push(self, token: int) -> str:
-        """The text that ``token`` completes; empty while a character is incomplete."""
-        self._window.append(token)
-        text = self._codec.decode_text(self._window)
-        incomplete = text.endswith("\ufffd") or len(text) == len(self._shown)  # some drop half a character
-        if incomplete and len(self._window) - self._num_shown < _LONGEST_WAIT:
-            return ""
-        new = text[len(self._shown) :]
-        self._window = self._window[self._num_shown :]
-        self._num_shown = len(self._window)
-        self._shown = self._codec.decode_text(self._window)
-        return new
-
-    def flush(self) -> str:
-        """What is left at the end of a thread (U+FFFD for bytes that never became a character)."""
-        new = self._codec.decode_text(self._window)[len(self._shown) :] if self._window else ""
-        self._window, self._num_shown, self._shown = [], 0, ""
-        return new
 
 
 def _tail(tokens: int) -> str:

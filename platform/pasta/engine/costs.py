@@ -1,0 +1,92 @@
+"""What lanes cost on this engine, on this machine: measured once, on an idle engine, in a few dozen steps."""
+
+import time
+from dataclasses import dataclass
+
+from pasta.engine.engine import Engine
+from pasta.engine.request import DoneEvent, Path, Progress, Request, TokenEvent
+from pasta.interpreter import Limits
+
+#: Up to the knee a step costs at most this many times a step with one lane.
+_KNEE_RATIO = 1.5
+_LANES = (1, 2, 4, 8, 16, 32)
+#: Of so many steps with each number of lanes the fastest counts: what else the machine does only adds to a step.
+_STEPS = 6
+_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCosts:
+    """``step_s``: a step with one lane; ``knee``: lanes up to which a step costs little more than that;
+    ``lane_s``: what a lane more adds to a step; ``prefill_s``: what a token of a prompt costs. Seconds, measured
+    behind a short prompt: a step over a long context costs more."""
+
+    step_s: float
+    knee: int
+    lane_s: float
+    prefill_s: float
+
+
+def measure_costs(engine: Engine) -> LaneCosts:
+    """Time an idle engine's fastest steps. Takes about fifty of them; nothing is left in its cache."""
+    documents = {count: _document(engine, count) for count in _LANES}
+    fitting = {count: found for count, found in documents.items() if len(found[0]) + 4 < _context(engine)}
+    step_s = {count: _fastest(engine, count, *found) for count, found in fitting.items()}
+    knee = 1
+    for count, seconds in step_s.items():
+        if seconds > _KNEE_RATIO * step_s[1]:
+            break
+        knee = count
+    most = max(step_s)
+    lane_s = max(0.0, step_s[most] - step_s[1]) / max(1, most - 1)
+    return LaneCosts(step_s[1], knee, lane_s, min(_prefill(engine) for _ in range(2)))
+
+
+def _context(engine: Engine) -> int:
+    return min(engine.config.slot_tokens, engine.loaded.max_positions)
+
+
+def _document(engine: Engine, lanes: int) -> tuple[list[int], Progress]:
+    """So many threads side by side: their tokens, and those that lead to where all of them run."""
+    codec = engine.codec
+    (filler,) = codec.encode_text(" a")[:1]
+    text = [filler] * (_STEPS + 4)
+    if lanes == 1:
+        return [*text, codec.eos_id], Progress([((), filler)])
+    promise = codec.encode_promise("a", 10)
+    chunk = [codec.control.async_open, *text, codec.control.async_close]
+    opened: list[tuple[Path, int]] = [((), token) for _ in range(lanes) for token in promise]
+    begun: list[tuple[Path, int]] = [((number,), filler) for number in range(lanes)]
+    return [*[*promise, *chunk] * lanes, codec.control.sync, codec.eos_id], Progress([*opened, *begun])
+
+
+def _fastest(engine: Engine, lanes: int, document: list[int], progress: Progress) -> float:
+    """The fastest of ``_STEPS`` steps in which so many threads, and nothing else, decode a token each."""
+    prompt = engine.codec.encode_text(" a")[:1] * 2
+    request_id = engine.submit(Request(prompt, limits=_UNBOUNDED, forced=document, progress=progress))
+    found: list[float] = []
+    prefilled = False
+    while len(found) < _STEPS:
+        begun = time.perf_counter()
+        events = engine.step()
+        spent = time.perf_counter() - begun
+        assert not any(isinstance(event, DoneEvent) for event in events), "the document is long enough"
+        tokens = sum(isinstance(event, TokenEvent) for event in events)
+        if prefilled and tokens == lanes:
+            found.append(spent)
+        prefilled |= tokens > 0  # the first tokens come with the last of the prompt
+    engine.cancel(request_id)
+    return min(found)
+
+
+def _prefill(engine: Engine) -> float:
+    """Seconds a token of a chunk of a prompt."""
+    count = min(engine.config.prefill_chunk, _context(engine) - 8)
+    prompt = engine.codec.encode_text(" a")[:1] * count
+    engine.submit(Request(prompt, limits=_UNBOUNDED, forced=[engine.codec.eos_id]))
+    begun = time.perf_counter()
+    events = engine.step()
+    spent = time.perf_counter() - begun
+    while not any(isinstance(event, DoneEvent) for event in events):
+        events = engine.step()
+    return spent / count

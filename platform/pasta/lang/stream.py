@@ -1,0 +1,37 @@
+"""Text from one thread's token ids as they come."""
+
+from pasta.lang.codec import Codec
+
+# A character has at most four bytes; ids that are none after so many never will be.
+_LONGEST_WAIT = 8
+
+
+class TextStream:
+    """Turns one thread's token ids into text as they come, never showing half a character."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        # The window starts with the ids of the last text given out, as context: some tokenizers decode a
+        # piece differently at the start of a text, and a run of byte tokens must not be cut in a character.
+        self._window: list[int] = []
+        self._num_shown = 0
+        self._shown = ""
+
+    def push(self, token: int) -> str:
+        """The text that ``token`` completes; empty while a character is incomplete."""
+        self._window.append(token)
+        text = self._codec.decode_text(self._window)
+        incomplete = text.endswith("\ufffd") or len(text) == len(self._shown)  # some drop half a character
+        if incomplete and len(self._window) - self._num_shown < _LONGEST_WAIT:
+            return ""
+        new = text[len(self._shown) :]
+        self._window = self._window[self._num_shown :]
+        self._num_shown = len(self._window)
+        self._shown = self._codec.decode_text(self._window)
+        return new
+
+    def flush(self) -> str:
+        """What is left at the end of a thread (U+FFFD for bytes that never became a character)."""
+        new = self._codec.decode_text(self._window)[len(self._shown) :] if self._window else ""
+        self._window, self._num_shown, self._shown = [], 0, ""
+        return new

@@ -1,0 +1,322 @@
+"""One response over its Decoders: its home's stream, the streams of chunks decoded elsewhere, and what to do when
+one of them is lost.
+
+A *part* is what one Decoder holds of a response: the main thread with the chunks that stay with it, or a chunk that
+left. Its owner is the part around it, which takes the chunk back when it is done (absorb) or half done (adopt). The
+session has every token so far, so a part can go on anywhere.
+"""
+
+import asyncio
+import contextvars
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from ray.exceptions import RayActorError
+from ray.serve import metrics
+
+from pasta.interpreter import Limits
+from serve.config import ServeConfig
+from serve.placement import POLICIES, PrefixTable, choose_home
+from serve.replicas import ReplicaLost, members
+from serve.session import Session
+from serve.transport import Caller
+from serve.wire import Decoded, DecodeOrder, Lent, Path, Progress, Refused, TokenItem
+
+#: A response that has lost so many replicas is given up: it may be what kills them.
+MAX_LOSSES = 5
+#: How long a response waits for a replica when there is none.
+NO_REPLICA_S = 30.0
+#: A home that knows a prompt's prefix may have this many lanes more than the least loaded replica.
+AFFINITY_LANES = 4
+_COUNTERS = {
+    "spills": "chunks that were decoded away from their home",
+    "returns": "chunks that their home took back unfinished",
+    "redispatches": "main threads and chunks that went on elsewhere when their replica was lost",
+}
+
+
+class Dispatcher:
+    """What all responses of one Interpreter share: the replicas, their loads, the leases."""
+
+    def __init__(self, decoders: Caller, config: ServeConfig) -> None:
+        self.decoders = decoders
+        self.runs: set[Run] = set()
+        self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
+        self._metrics = {name: metrics.Counter(f"pasta_{name}", text) for name, text in _COUNTERS.items()}
+        self._members = members("Decoder")
+        self._prefixes = PrefixTable()
+        self._renew_s = config.decoder.lease_s / 3
+        self._renewing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def count(self, what: str) -> None:
+        """One more of ``_COUNTERS``."""
+        self.counts[what] += 1
+        self._metrics[what].inc()
+
+    def loads(self, without: set[str] | None = None) -> dict[str, int]:
+        """Threads that decode on each replica, as far as this Interpreter has put them there."""
+        lanes = dict.fromkeys(sorted(self._members.replicas - (without or set())), 0)
+        for run in self.runs:
+            for replica in run.lanes():
+                if replica in lanes:
+                    lanes[replica] += 1
+        return lanes
+
+    async def home(self, prompt_ids: list[int], without: set[str]) -> str:
+        """The replica for a main thread. Raises ``ReplicaLost`` if there is none for long."""
+        if self._renewing is None:
+            self.decoders.open()
+            self._renewing = self.spawn(self._renew())
+        try:
+            async with asyncio.timeout(NO_REPLICA_S):
+                while not (loads := self.loads(without)):
+                    await self._members.change()
+        except TimeoutError:
+            raise ReplicaLost("there is no decoder") from None
+        replica = choose_home(loads, self._prefixes.longest(prompt_ids), AFFINITY_LANES)
+        self._prefixes.learn(prompt_ids, replica)
+        return replica
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Do it whether or not its caller stays: Serve ends calls made in the context of a request that ends."""
+        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def tell(self, replica: str, method: str, *args: Any) -> None:
+        """Call a replica that may be gone: then there is nothing to tell."""
+        with suppress(RayActorError, ReplicaLost):
+            await self.decoders.call(method, *args, replica=replica)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._renew_s)
+            held: dict[str, list[str]] = {}
+            for run in self.runs:
+                for part in run.parts.values():
+                    held.setdefault(part.replica, []).append(part.order.request_id)
+            for replica, request_ids in held.items():
+                self.spawn(self.tell(replica, "renew", request_ids))
+
+
+@dataclass(eq=False)
+class Part:
+    """What one replica decodes. ``started`` when it has taken it; ``offset`` on the response's clock."""
+
+    path: Path
+    replica: str
+    order: DecodeOrder
+    offset: float
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    reader: asyncio.Task[Any] | None = None
+
+
+Item = list[TokenItem] | Lent | Decoded | Refused | BaseException
+
+
+class Run:
+    """One response, from its order to its end."""
+
+    def __init__(self, dispatcher: Dispatcher, order: DecodeOrder, session: Session) -> None:
+        self.parts: dict[Path, Part] = {}
+        self._dispatcher, self._order, self._session = dispatcher, order, session
+        self._policy = POLICIES[order.placement]
+        self._inbox: asyncio.Queue[tuple[Part, Item]] = asyncio.Queue()
+        self._lost_on: set[str] = set()
+        self._attempts = itertools.count()
+        self._begun = perf_counter()
+        self._first_token_s: float | None = None
+        self._figures = dict.fromkeys(_COUNTERS, 0)
+
+    def figures(self) -> dict[str, Any]:
+        """What placement did, for the answer's extension object."""
+        return {"placement": self._order.placement, **self._figures}
+
+    def lanes(self) -> list[str]:
+        """The replica of each thread that decodes now."""
+        if not self.parts:
+            return []
+        return [self._holder(path).replica for path in self._session.running() if () in self.parts]
+
+    async def updates(self) -> AsyncGenerator[Progress | Decoded | Refused, None]:
+        """Progress as tokens come, ``Decoded`` (or only ``Refused``) last; leaving it ends every part."""
+        self._dispatcher.runs.add(self)
+        try:
+            await self._start_main()
+            while True:
+                part, item = await self._inbox.get()
+                if self.parts.get(part.path) is not part:
+                    continue  # it was replaced, or handed back, meanwhile
+                if isinstance(item, list):
+                    yield self._feed(part, item)
+                elif isinstance(item, Lent):
+                    self._place(part, item)
+                elif isinstance(item, Refused) and part.path == ():
+                    yield item
+                    return
+                elif isinstance(item, Decoded) and part.path == ():
+                    yield self._decoded(item)
+                    return
+                elif isinstance(item, Decoded) and item.finish_reason != "short":
+                    self._bring_back(part)
+                elif isinstance(item, Decoded | Refused):
+                    self._hand_back(part)
+                else:
+                    if self._session.ended:
+                        yield self._decoded(Decoded(self._session.finish_reason, 0, 0.0, 0.0, 0.0))
+                        return
+                    await self._lost(part, item)
+        finally:
+            self._dispatcher.runs.discard(self)
+            for part in list(self.parts.values()):
+                self._close(part)
+
+    # -- parts -----------------------------------------------------------------------------------------
+
+    async def _start_main(self) -> None:
+        replica = await self._dispatcher.home(self._order.prompt_ids, self._lost_on)
+        self._start((), replica, self._order)
+
+    def _start(self, path: Path, replica: str, order: DecodeOrder) -> None:
+        tokens, lent = self._held_by(path)
+        attempt = f"{self._order.request_id}/{'.'.join(map(str, path))}/{next(self._attempts)}"
+        order = dataclasses.replace(order, request_id=attempt, tokens=tokens, lent=lent)
+        part = Part(path, replica, order, perf_counter() - self._begun)
+        self.parts[path] = part
+        part.reader = self._dispatcher.spawn(self._read(part))
+
+    async def _read(self, part: Part) -> None:
+        last: Item = ReplicaLost("its stream ended early")
+        try:
+            stream = self._dispatcher.decoders.stream("decode", part.order, replica=part.replica)
+            async with aclosing(stream) as items:
+                async for item in items:
+                    part.started.set()
+                    if isinstance(item, Decoded | Refused):
+                        last = item
+                    else:
+                        self._inbox.put_nowait((part, item))
+        except Exception as error:
+            last = error
+        self._inbox.put_nowait((part, last))
+
+    def _close(self, part: Part) -> None:
+        """End a part, wherever it stands."""
+        if self.parts.get(part.path) is part:
+            del self.parts[part.path]
+        part.started.set()  # whoever waits to tell it something need not any longer
+        if part.reader is not None and not part.reader.done():
+            part.reader.cancel()
+            # Leaving the stream does not always reach the other side by itself.
+            cancel = self._dispatcher.tell(part.replica, "cancel", self._order.model, part.order.request_id)
+            self._dispatcher.spawn(cancel)
+
+    def _holder(self, path: Path) -> Part:
+        """The part that decodes a thread."""
+        while path not in self.parts:
+            path = path[:-1]
+        return self.parts[path]
+
+    def _held_by(self, path: Path) -> tuple[tuple[tuple[Path, int], ...], dict[Path, Limits]]:
+        """The tokens so far of the part at ``path``, and what the parts right below it were lent."""
+        below = [p for p in self.parts if len(p) > len(path) and p[: len(path)] == path]
+        lent = {
+            p: self.parts[p].order.limits
+            for p in below
+            if not any(q != p and p[: len(q)] == q for q in below)
+        }
+        tokens = tuple(
+            (p, token)
+            for p, token in self._session.tokens
+            if p[: len(path)] == path and not any(p[: len(q)] == q for q in lent)
+        )
+        return tokens, lent
+
+    # -- what comes ------------------------------------------------------------------------------------
+
+    def _feed(self, part: Part, items: list[TokenItem]) -> Progress:
+        if items and self._first_token_s is None:
+            self._first_token_s = perf_counter() - self._begun
+        timed: list[TokenItem] = [(item[0], item[1], item[2] + part.offset, *item[3:]) for item in items]
+        return self._session.feed(timed)
+
+    def _place(self, part: Part, lent: Lent) -> None:
+        """A chunk has left its part: find it a place."""
+        loads = self._dispatcher.loads(self._lost_on)
+        replica = self._policy.choose(part.replica, loads)
+        order = dataclasses.replace(
+            self._order,
+            prompt_ids=[],
+            snapshot=self._session.snapshot(lent.path),
+            limits=lent.limits,
+            stop=(),  # a stop string is one of the whole text, which the home reads
+        )
+        if replica == part.replica:
+            self._adopt(part, lent.path)
+            return
+        self._count("spills")
+        self._start(lent.path, replica, order)
+
+    def _bring_back(self, part: Part) -> None:
+        """A chunk is done: its owner takes it in."""
+        ids = self._session.chunk_ids(part.path)
+        self._close(part)
+        owner = self._holder(part.path)
+        self._to_owner(owner, "absorb", part.path, ids)
+
+    def _hand_back(self, part: Part) -> None:
+        """A chunk cannot go on where it is: its owner goes on with it."""
+        self._count("returns")
+        self._close(part)
+        self._adopt(self._holder(part.path), part.path)
+
+    def _adopt(self, owner: Part, path: Path) -> None:
+        tokens, lent = self._held_by(path)
+        self._to_owner(owner, "adopt", path, tokens, lent)
+
+    def _to_owner(self, owner: Part, method: str, *args: Any) -> None:
+        async def send() -> None:
+            await owner.started.wait()
+            if self.parts.get(owner.path) is not owner:
+                return  # what goes on in its place has this already
+            try:
+                arguments = (self._order.model, owner.order.request_id, *args)
+                await self._dispatcher.decoders.call(method, *arguments, replica=owner.replica)
+            except Exception as error:
+                self._inbox.put_nowait((owner, error))
+
+        self._dispatcher.spawn(send())
+
+    async def _lost(self, part: Part, error: BaseException) -> None:
+        """The replica of a part is gone: the part goes on elsewhere. Raises what is no such loss."""
+        if not isinstance(error, RayActorError | ReplicaLost):
+            raise error
+        self._close(part)
+        self._lost_on.add(part.replica)
+        self._count("redispatches")
+        if self._figures["redispatches"] > MAX_LOSSES:
+            raise error
+        if part.path == ():
+            await self._start_main()
+        else:
+            self._adopt(self._holder(part.path), part.path)
+
+    def _count(self, what: str) -> None:
+        self._figures[what] += 1
+        self._dispatcher.count(what)
+
+    def _decoded(self, home: Decoded) -> Decoded:
+        """The home's own figures, unless the response has had several homes: then times are the Interpreter's."""
+        if not self._figures["redispatches"]:
+            return home
+        return dataclasses.replace(
+            home, queue_s=0.0, ttft_s=self._first_token_s or 0.0, total_s=perf_counter() - self._begun
+        )

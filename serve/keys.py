@@ -1,0 +1,123 @@
+"""API keys: a YAML file of names and hashes, and the command that adds to it:
+
+    python -m serve.keys new NAME --file keys.yaml
+
+The key is printed once and kept nowhere: the file holds its SHA-256. Keys are 256 random bits, so that a hash cannot
+be turned back by guessing. A running service takes up a changed file with the next request.
+"""
+
+import argparse
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from pasta.config import parse_config, read_yaml
+from pasta.entrypoint import run_main
+from pasta.errors import UserError
+from pasta.files import write_whole
+
+logger = logging.getLogger("ray.serve")
+_PREFIX = "sk-pasta-"
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Key(BaseModel):
+    """An entry of the file. Limits that are not given are the configuration's."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    requests_per_minute: PositiveInt | None = None
+    max_concurrent: PositiveInt | None = None
+
+
+def read_keys(path: Path) -> dict[str, Key]:
+    """The keys of a file by name. Raises ``UserError`` in one line."""
+    return parse_config(read_yaml(path), dict[str, Key], str(path))
+
+
+def new_key(path: Path, name: str, **limits: int | None) -> str:
+    """Make a key, add its entry to the file (made if it is not there), and return it. Raises ``UserError``."""
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{name!r} is no name for a key; expected 1 to 64 letters, digits, '.', '_' or '-'")
+    known = read_keys(path) if path.exists() else {}
+    if name in known:
+        raise UserError(f"{path} has a key {name!r} already; delete its entry first, or choose another name")
+    key = _PREFIX + secrets.token_urlsafe(32)
+    entry = {"sha256": _digest(key), **{limit: value for limit, value in limits.items() if value is not None}}
+    text = path.read_text(encoding="utf-8").rstrip() + "\n" if path.exists() else ""
+    write_whole(path, text + yaml.safe_dump({name: entry}, sort_keys=False), private=True)
+    return key
+
+
+class KeyRing:
+    """The keys of a file, read again when it changes. A file that cannot be read leaves the keys as they were."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._stamp()
+        self._keys: Mapping[str, Key] = read_keys(path)
+
+    def find(self, key: str) -> tuple[str, Key] | None:
+        """Name and entry of a key, in a time that does not tell which hash was close."""
+        self._refresh()
+        digest, found = _digest(key), None
+        for name, entry in self._keys.items():
+            if hmac.compare_digest(entry.sha256, digest):
+                found = (name, entry)
+        return found
+
+    def _refresh(self) -> None:
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            self._keys = read_keys(self._path)
+            logger.info("%s has changed: %d keys", self._path, len(self._keys))
+        except UserError as error:
+            logger.error("the keys stay as they were: %s", error)
+
+    def _stamp(self) -> tuple[int, ...] | None:
+        try:
+            stat = self._path.stat()
+        except OSError:
+            return None
+        return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="python -m serve.keys", description="Make API keys.")
+    commands = parser.add_subparsers(required=True)
+    new = commands.add_parser("new", help="make a key, print it once, and add its hash to the file")
+    new.add_argument("name", help="whose it is: what logs call it")
+    new.add_argument("--file", type=Path, required=True, help="the file that keys.file names")
+    new.add_argument("--requests-per-minute", type=int, default=None)
+    new.add_argument("--max-concurrent", type=int, default=None)
+    arguments = parser.parse_args()
+    limits = {
+        "requests_per_minute": arguments.requests_per_minute,
+        "max_concurrent": arguments.max_concurrent,
+    }
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')}: {value}, expected a positive integer")
+    print(new_key(arguments.file, arguments.name, **limits))
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,76 @@
+// What a run says in figures: the headline of a race, and the table under it.
+
+const seconds = (ms) => `${(ms / 1000).toFixed(2)} s`;
+const times = (ratio) => `${ratio.toFixed(2)}×`;
+
+function done({ answers }) {
+  return Object.values(answers).every(({ state }) => state === "done");
+}
+
+/** Speedups of an answer: of a race if there was one, else what the service estimates from the answer alone. */
+export function speedups({ parallel, sequential }) {
+  if (!sequential) return { theoretical: parallel.figures.theoretical_speedup, realised: null };
+  return {
+    theoretical: sequential.figures.critical_path / parallel.figures.critical_path,
+    realised: sequential.wallMs / parallel.wallMs,
+  };
+}
+
+/** Fill the summary; returns it in one sentence, for those who hear the page. */
+export function renderSummary(element, shown) {
+  if (!done(shown)) return null;
+  const { parallel, sequential } = shown.answers;
+  const { theoretical, realised } = speedups(shown.answers);
+  const alone = parallel.figures.threads === 1;
+  let headline = `${times(realised ?? theoretical)} as fast`;
+  const notes = [];
+  if (sequential) notes.push(`${seconds(parallel.wallMs)} instead of ${seconds(sequential.wallMs)}; in steps ${times(theoretical)}.`);
+  else {
+    headline = `${times(theoretical)} in theory`;
+    notes.push(`${parallel.figures.critical_path} steps for ${parallel.figures.sequential_tokens} tokens of text; race it to see the clock.`);
+  }
+  if (alone) notes.push("The model kept to one thread: it saw no independent parts, so there is nothing to gain here.");
+  if (sequential) {
+    const same = parallel.live.text().trim() === sequential.live.text().trim();
+    if (shown.race === "together") notes.push("Both ran at once and shared the machine: not a measurement.");
+    if (same) notes.push("Both answers are the same text.");
+    else notes.push(`The two answers differ (${parallel.figures.sequential_tokens} and ${sequential.figures.sequential_tokens} tokens).`);
+  }
+  element.querySelector(".headline").textContent = headline;
+  element.querySelector(".headline + p").textContent = notes.join(" ");
+  element.hidden = false;
+  return `Done. ${parallel.figures.threads} thread${alone ? "" : "s"}, ${headline}.`;
+}
+
+/** Fill the table and the annotated document, if there is something to say. */
+export function renderNumbers(table, documentBox, shown) {
+  const { parallel, sequential } = shown.answers;
+  table.hidden = parallel.state !== "done";
+  if (table.hidden) return;
+  const both = [parallel, ...(sequential?.state === "done" ? [sequential] : [])];
+  const { theoretical, realised } = both.length > 1 || !sequential ? speedups(shown.answers) : {};
+  const rows = [
+    ["Time", (answer) => seconds(answer.wallMs)],
+    ["Time to first token", (answer) => (answer.firstMs === null ? "–" : `${Math.round(answer.firstMs)} ms`)],
+    ["Tokens of text a second", (answer) => Math.round(answer.tokensPerSecond)],
+    ["Tokens of text", (answer) => answer.figures.sequential_tokens],
+    ["Tokens with tags", (answer) => answer.figures.tokens],
+    ["Threads", (answer) => answer.figures.threads],
+    ["Steps", (answer) => answer.figures.critical_path],
+    ["Theoretical speedup", (answer) => (answer !== parallel ? "1" : theoretical === undefined ? "–" : times(theoretical))],
+    ["Realised speedup", (answer) => (answer !== parallel ? "1" : realised ? times(realised) : "–")],
+  ];
+  table.querySelector(".second").hidden = both.length < 2;
+  table.querySelector("tbody").replaceChildren(
+    ...rows.map(([name, value]) => {
+      const row = document.createElement("tr");
+      const head = document.createElement("th");
+      head.scope = "row";
+      head.append(name);
+      row.append(head, ...both.map((answer) => Object.assign(document.createElement("td"), { textContent: value(answer) })));
+      return row;
+    }),
+  );
+  documentBox.hidden = !parallel.figures.document;
+  documentBox.querySelector("pre").textContent = parallel.figures.document ?? "";
+}

@@ -1,0 +1,134 @@
+"""What the Interpreter knows of a model, and how a request becomes orders to decode. No I/O."""
+
+import dataclasses
+from typing import Any, cast
+
+from transformers import AutoConfig, AutoTokenizer
+
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from pasta.lang import Codec, check_start, encode_messages, encode_start
+from serve.config import ModelConfig, ServeConfig
+from serve.wire import DecodeOrder, Order, Prompt, Refused
+
+_SEEDS = 2**63
+#: Odd, so that no two choices of a request share a seed.
+_SEED_STEP = 0x9E3779B97F4A7C15
+
+
+class RequestRefused(Exception):
+    """A request that cannot be served; ``refused`` says why, in the fields of :class:`Refused`."""
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.refused = Refused(message, **fields)
+
+
+class Served:
+    """What the Interpreter knows of a model: its codec and its context, not its weights.
+
+    Prompts are encoded in a thread of their own, and a tokenizer is for one thread: that thread has its own.
+    """
+
+    def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
+        self.model = model
+        self._placement = config.placement
+        self.codec = Codec(AutoTokenizer.from_pretrained(model.location))
+        self._encoder = Codec(AutoTokenizer.from_pretrained(model.location))
+        _ = self.codec.grammar  # made now: it takes a while, and no user should wait for it
+        positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
+        self.context = min(config.engine.slot_tokens, positions)
+        self.max_prompt_tokens = config.limits.max_prompt_tokens or self.context
+        limits = config.limits
+        self.limits = Limits(
+            max_threads=limits.max_threads,
+            max_depth=limits.max_depth,
+            max_chunk_tokens=limits.max_chunk_tokens,
+            max_positions=positions,
+        )
+
+    def least_tokens(self, order: Order) -> int:
+        """What the request's prompts and longest answers come to at least, known without encoding anything."""
+        most = self.context - 1
+        one = most if order.max_tokens is None else min(order.max_tokens + 2, most)
+        return one * order.n * len(order.prompts)
+
+    def decode_orders(self, order: Order) -> list[DecodeOrder]:
+        """One order for each choice, prompt by prompt. Raises :class:`RequestRefused`. Long prompts take their time.
+
+        The first choice is what the seed gives alone; the others have seeds that follow from it.
+        """
+        if self.model.mode == "sequential" and order.mode == "parallel":
+            raise RequestRefused(
+                f"pasta.mode: the model {order.model!r} only decodes sequentially; leave it out or name another model.",
+                param="pasta.mode",
+                code="unsupported_value",
+            )
+        first = [self._decode_order(order, prompt) for prompt in order.prompts]
+        return [
+            dataclasses.replace(
+                each,
+                request_id=f"{order.request_id}-{number * order.n + copy}"
+                if number or copy
+                else each.request_id,
+                seed=(order.seed + copy * _SEED_STEP) % _SEEDS if copy else order.seed,
+            )
+            for number, each in enumerate(first)
+            for copy in range(order.n)
+        ]
+
+    def _encode(self, prompt: Prompt) -> tuple[list[int], str]:
+        """The prompt's token ids, and the name of the parameter that it came in."""
+        name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
+        try:
+            if isinstance(prompt, str):
+                return encode_start(self._encoder, prompt), name
+            if name == "prompt":
+                ids = cast("list[int]", prompt)
+                check_start(self._encoder, ids)
+                return ids, name
+            return encode_messages(self._encoder, cast("list[dict[str, str]]", prompt)), name
+        except UserError as error:
+            raise RequestRefused(f"{name}: {error}.", param=name) from None
+
+    def _decode_order(self, order: Order, prompt: Prompt) -> DecodeOrder:
+        """A prompt in tokens, within the model's context."""
+        prompt_ids, name = self._encode(prompt)
+        if not prompt_ids:
+            raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
+        if len(prompt_ids) > self.max_prompt_tokens:
+            raise RequestRefused(
+                f"The prompt has {len(prompt_ids)} tokens, but this service takes {self.max_prompt_tokens}; "
+                f"shorten the {name}.",
+                param=name,
+                code="context_length_exceeded",
+            )
+        # One place is the engine's scratch, one the end of text, which nobody asks for but every answer has.
+        room = self.context - len(prompt_ids) - 2
+        if room < 1 or (order.max_tokens or 1) > room:
+            asked = f" and {order.max_tokens} were asked for" if order.max_tokens else ""
+            raise RequestRefused(
+                f"The prompt has {len(prompt_ids)} tokens{asked}, but this model's context holds {self.context}; "
+                f"shorten the {name}" + (" or lower max_tokens." if order.max_tokens else "."),
+                param=name if room < 1 else "max_tokens",
+                code="context_length_exceeded",
+            )
+        limits = dataclasses.replace(
+            self.limits,
+            max_tokens=(order.max_tokens or room) + 1,
+            max_threads=min(order.max_threads or self.limits.max_threads, self.limits.max_threads),
+        )
+        return DecodeOrder(
+            request_id=order.request_id,
+            model=order.model,
+            prompt_ids=prompt_ids,
+            limits=limits,
+            parallel=(order.mode or self.model.mode) == "parallel",
+            temperature=self.model.temperature if order.temperature is None else order.temperature,
+            top_p=order.top_p,
+            seed=order.seed,
+            stop=order.stop,
+            promise_bias=order.promise_bias,
+            logprobs=order.logprobs,
+            placement=order.placement or self._placement,
+        )

@@ -1,0 +1,380 @@
+"""The playground as a visitor uses it: the shipped models, a real Chromium, no mocks."""
+
+import os
+import re
+import shutil
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from playwright import sync_api as playwright
+
+from tests.support.service import command, save_tiny_model, service_config
+
+expect = playwright.expect
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+TIMEOUT_MS = 120_000
+ENDLESS = "endless"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """The service with the shipped models, and one with random weights, which hardly ends an answer by itself."""
+    folder = tmp_path_factory.mktemp("service")
+    file = service_config(folder, save_tiny_model(folder / "model"))
+    config = yaml.safe_load(file.read_text())
+    models = config["applications"][0]["args"]["models"]
+    models[ENDLESS] = {"path": str(folder / "model")}
+    for name, directory in (("pasta-atlas", "pasta"), ("pasta-atlas-sequential", "twin")):
+        models[name]["path"] = f"platform/pasta/data/atlas/models/{directory}"
+    config["applications"][0]["args"]["engine"] = {"num_slots": 3, "slot_tokens": 2048}
+    file.write_text(yaml.safe_dump(config, sort_keys=False))  # the first model is the page's own choice
+    with command("-m", "serve.run", file, "--port", 0, log=folder / "log") as service:
+        yield service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        missing = "no chromium on PATH (Debian: apt install chromium)"
+        if os.environ.get("PASTA_REQUIRE_BROWSER"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path)
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page in a browser, with everything it asked for and every error it logged."""
+
+    def __init__(self, browser, url, **options):
+        self.url = url
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(TIMEOUT_MS)
+        self.requests, self.errors = [], []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda line: line.type == "error" and self.errors.append(line.text))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+
+    def open(self, fragment=""):
+        self.page.goto("about:blank")
+        self.page.goto(f"{self.url}/{fragment}")
+        expect(self.page.locator("select[name=model] option").first).to_be_attached()
+        return self.page
+
+    def run(self):
+        """Press Run and wait for the end."""
+        self.page.get_by_role("button", name="Run", exact=True).click()
+        self.wait_for_end()
+
+    def wait_for_end(self):
+        expect(self.page.get_by_role("status")).to_have_text(re.compile("^Done"), timeout=TIMEOUT_MS)
+
+
+@pytest.fixture
+def visit(browser, url):
+    """A visitor; whatever a test does, nothing is asked of another server and nothing fails unseen."""
+    visit = Visit(browser, url)
+    yield visit
+    assert {urlsplit(address).netloc for address in visit.requests if address != "about:blank"} == {
+        urlsplit(url).netloc
+    }
+    assert visit.errors == []
+    visit.context.close()
+
+
+def figures(page):
+    """The table: name of a row → its cells."""
+    rows = page.locator("#numbers tbody tr").all()
+    return {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows}
+
+
+def parallel_lanes(page):
+    """Numbers of the chunks that have a lane."""
+    return page.locator("#lanes .lane").evaluate_all(
+        "lanes => lanes.map(lane => Number(lane.dataset.thread)).filter(Boolean)"
+    )
+
+
+# -- what a visitor sees -----------------------------------------------------------------------------------
+
+
+def test_the_first_press_of_run_shows_lanes_and_text(visit):
+    page = visit.open()
+    visit.run()
+    chunks = page.locator("#parallel .chunk")
+    assert chunks.count() == 6, "the first example has six independent parts"
+    assert sorted(parallel_lanes(page)) == [1, 2, 3, 4, 5, 6]
+    text = page.locator("#parallel .text").inner_text()
+    named = [text.index(animal) for animal in ("zebra", "koala", "salamander", "wolf", "salmon", "panda")]
+    assert named == sorted(named), "reading order"
+
+
+def test_a_chunk_has_the_colour_and_the_number_of_its_lane(visit):
+    page = visit.open()
+    visit.run()
+    pairs = page.locator("#parallel .chunk").evaluate_all(
+        """chunks => chunks.map(chunk => {
+            const lane = document.querySelector(`#lanes .lane[data-thread="${chunk.dataset.thread}"]`);
+            return {
+                lane: getComputedStyle(lane.querySelector(".tokens")).stroke,
+                text: getComputedStyle(chunk).borderBottomColor,
+                number: lane.querySelector(".number").textContent === chunk.dataset.thread,
+            };
+        })"""
+    )
+    assert all(pair["lane"] == pair["text"] and pair["number"] for pair in pairs)
+    assert len({pair["lane"] for pair in pairs}) == 6
+
+
+def test_the_race_compares_both_answers(visit):
+    page = visit.open()
+    visit.run()
+    expect(page.locator("#headline")).to_have_text(re.compile(r"^\d+\.\d\d× as fast$"))
+    table = figures(page)
+    steps = [int(cell) for cell in table["Steps"]]
+    assert steps[0] < steps[1]
+    assert float(table["Theoretical speedup"][0].rstrip("×")) == round(steps[1] / steps[0], 2)
+    assert table["Threads"] == ["7", "1"]
+    assert re.fullmatch(r"\d+\.\d\d×", table["Realised speedup"][0])
+    assert page.locator("#sequential .chunk").count() == 0
+    assert page.locator("#sequential .text").inner_text()
+
+
+def test_racing_at_once_says_that_it_is_no_measurement(visit):
+    page = visit.open("#race=together")
+    visit.run()
+    expect(page.locator("#explanation")).to_contain_text("not a measurement")
+
+
+def test_without_a_race_there_is_one_answer(visit):
+    page = visit.open("#race=off")
+    visit.run()
+    expect(page.locator("#sequential")).to_be_hidden()
+    expect(page.locator("#headline")).to_have_text(re.compile(r"^\d+\.\d\d× in theory$"))
+    assert sum("chat/completions" in address for address in visit.requests) == 1
+
+
+def test_a_prompt_without_independent_parts_says_so(visit):
+    page = visit.open()
+    page.get_by_role("button", name="nothing independent").click()
+    visit.run()
+    assert parallel_lanes(page) == []
+    expect(page.locator("#explanation")).to_contain_text("nothing to gain")
+
+
+def test_the_slider_goes_back_to_a_moment_when_several_parts_were_being_written(visit):
+    page = visit.open()
+    visit.run()
+    whole = page.locator("#parallel .text").inner_text()
+    page.locator("#time").fill(str(float(page.locator("#time").get_attribute("max")) / 4))
+    assert len(page.locator("#parallel .text").inner_text()) < len(whole)
+    assert page.locator("#parallel .ahead").count() > 0, "written, but not yet its turn"
+    page.locator("#time").press("End")
+    assert page.locator("#parallel .text").inner_text() == whole
+    assert page.locator("#parallel .ahead").count() == 0
+
+
+def test_a_replay_ends_where_the_answer_ended(visit):
+    page = visit.open()
+    visit.run()
+    whole = page.locator("#parallel .text").inner_text()
+    page.locator("#speed").select_option("1")
+    page.get_by_role("button", name="Replay").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    expect(page.get_by_role("button", name="Replay")).to_be_visible(timeout=TIMEOUT_MS)
+    assert page.locator("#parallel .text").inner_text() == whole
+
+
+def test_the_annotated_answer_is_there(visit):
+    page = visit.open("#race=off")
+    visit.run()
+    page.get_by_text("The annotated answer").click()
+    expect(page.locator("#document pre")).to_contain_text('<promise topic="')
+
+
+# -- stopping and failing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["button", "escape"])
+def test_stop_ends_the_request(visit, how):
+    page = visit.open(f"#model={ENDLESS}&race=off&max_threads=1")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#parallel .text")).not_to_be_empty()
+    with page.expect_event("requestfailed", lambda request: "chat/completions" in request.url):
+        if how == "button":
+            page.get_by_role("button", name="Stop").click()
+        else:
+            page.keyboard.press("Escape")
+    expect(page.get_by_role("status")).to_contain_text("Stopped")
+    expect(page.locator("#parallel small")).to_have_text("stopped")
+    expect(page.locator("#error")).to_be_hidden()
+    assert page.locator("#parallel .text").inner_text(), "what had come is kept"
+
+
+def test_a_refusal_is_shown_in_words_at_its_field(visit):
+    page = visit.open("#max_tokens=1000000")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("context")
+    expect(page.locator("input[name=max_tokens]")).to_be_focused()
+    visit.errors[:] = [line for line in visit.errors if "400" not in line]  # the browser logs every 400
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("textarea[name=prompt]", "  ", "no prompt"),
+        ("input[name=max_threads]", "many", "whole number from 1 to 64"),
+        ("input[name=temperature]", "3", "from 0 to 2"),
+    ],
+)
+def test_what_cannot_be_sent_is_said_before_it_is_sent(visit, field, value, words):
+    page = visit.open()
+    page.get_by_text("Settings", exact=True).click()
+    page.locator(field).fill(value)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text(words)
+    expect(page.locator(field)).to_be_focused()
+    expect(page.locator(field)).to_have_attribute("aria-invalid", "true")
+    assert not any("chat/completions" in address for address in visit.requests)
+
+
+def test_a_server_that_is_gone_is_said_in_words(visit):
+    page = visit.open()
+    visit.context.set_offline(True)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("The server does not answer")
+    visit.context.set_offline(False)
+    visit.run()
+    expect(page.locator("#error")).to_be_hidden()
+    visit.errors[:] = [line for line in visit.errors if "ERR_INTERNET_DISCONNECTED" not in line]
+
+
+# -- links -------------------------------------------------------------------------------------------------
+
+
+def test_settings_survive_a_reload_and_travel_in_the_link(visit):
+    page = visit.open()
+    page.locator("#prompt").fill("Tell me about <b>France</b> & the 100% “zebra”.")
+    page.get_by_text("Settings", exact=True).click()
+    page.locator("input[name=max_threads]").fill("3")
+    page.locator("input[name=seed]").fill("7")
+    page.get_by_label("no race").check()
+    page.locator("#key").fill("sk-secret")
+    assert "secret" not in page.url
+    page.reload()
+    expect(page.locator("#prompt")).to_have_value("Tell me about <b>France</b> & the 100% “zebra”.")
+    expect(page.locator("input[name=max_threads]")).to_have_value("3")
+    expect(page.locator("input[name=seed]")).to_have_value("7")
+    expect(page.get_by_label("no race")).to_be_checked()
+
+
+def test_a_link_that_makes_no_sense_is_said(visit):
+    page = visit.open("#max_threads=lots&model=gpt&colour=red")
+    alert = page.get_by_role("alert")
+    for words in ("max threads", "no model gpt", "colour is no setting"):
+        expect(alert).to_contain_text(words)
+    visit.run()
+
+
+# -- everybody ---------------------------------------------------------------------------------------------
+
+
+def test_a_race_by_keyboard_alone(visit):
+    page = visit.open()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", page.evaluate("document.activeElement.outerHTML")
+        if page.evaluate("document.activeElement.id") == "run":
+            break
+    page.keyboard.press("Enter")
+    visit.wait_for_end()
+    assert page.evaluate("document.activeElement.id") == "run", "running does not take the focus away"
+    page.locator("#prompt").focus()
+    page.keyboard.press("Control+Enter")
+    visit.wait_for_end()
+    page.locator("#time").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#clock")).to_have_text("0.00 s")
+
+
+def test_every_control_has_a_name(visit):
+    page = visit.open()
+    visit.run()
+    page.get_by_text("Settings", exact=True).click()
+    for control in page.locator("button:visible, input:visible, select:visible, textarea:visible").all():
+        name = control.evaluate(
+            "e => e.getAttribute('aria-label') || [...(e.labels ?? [])].map(l => l.innerText).join() || e.innerText"
+        )
+        assert name.strip(), control.evaluate("e => e.outerHTML")
+
+
+def test_the_live_region_speaks_a_few_times_and_not_at_every_token(visit):
+    page = visit.open()
+    page.evaluate(
+        """() => {
+            window.said = 0;
+            const count = () => { window.said += 1; };
+            for (const region of document.querySelectorAll("[role=status], [role=alert], [aria-live]"))
+                new MutationObserver(count).observe(region, { childList: true, subtree: true, characterData: true });
+        }"""
+    )
+    visit.run()
+    assert 1 <= page.evaluate("window.said") <= 6
+    expect(page.locator("#lanes")).to_have_attribute(
+        "aria-label", re.compile(r"Parallel: 7 threads.*Chunks: ")
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_only_downwards(browser, url, scheme):
+    visit = Visit(
+        browser,
+        url,
+        viewport={"width": 360, "height": 740},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        has_touch=True,
+    )
+    page = visit.open()
+    page.get_by_text("Settings", exact=True).click()
+    visit.run()
+    page.get_by_text("The annotated answer").click()
+    widths = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert widths == [360, 360]
+    small = page.locator("button:visible, select:visible, textarea:visible").evaluate_all(
+        "all => all.filter(e => e.getBoundingClientRect().height < 32).map(e => e.outerHTML)"
+    )
+    assert small == [], "fingers need room"
+    assert visit.errors == []
+    visit.context.close()
+
+
+def test_light_and_dark_are_two_pages(browser, url):
+    backs = []
+    for scheme in ("light", "dark"):
+        visit = Visit(browser, url, color_scheme=scheme)
+        backs.append(visit.open().evaluate("getComputedStyle(document.body).backgroundColor"))
+        visit.context.close()
+    assert len(set(backs)) == 2
+
+
+def test_the_page_allows_itself_nothing_inline(visit):
+    page = visit.open()
+    page.evaluate(
+        """() => {
+            const button = document.createElement("button");
+            try { button.setAttribute("onclick", "window.broken = true"); } catch {}
+            document.body.append(button);
+            button.click();
+        }"""
+    )
+    assert page.evaluate("window.broken") is None
+    assert visit.errors, "the browser reports what the policy has kept from running"
+    visit.errors.clear()

@@ -1,0 +1,142 @@
+"""Replicas that die and clients that leave: real Ray Serve, the shipped model, two decoders."""
+
+import concurrent.futures
+import json
+import os
+import signal
+import time
+
+import httpx
+import pytest
+
+from tests.support.service import command, shipped_config
+
+PROMPTS = ["Describe four planets.", "Which countries border France?", "Describe Mars, Venus and Saturn."]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("failures")
+    config = shipped_config(folder, decoder={"num_replicas": 2, "lease_s": 2.0})
+    with command("-m", "serve.run", config, "--port", 0, log=folder / "log") as service:
+        service.url = service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
+        yield service
+
+
+@pytest.fixture
+def http(service):
+    with httpx.Client(base_url=service.url, timeout=60) as client:
+        yield client
+
+
+def body(prompt, placement="spread", **fields):
+    messages = [{"role": "user", "content": prompt}]
+    # Random promises would make chunks where the model makes none: it is left to itself.
+    return {
+        "model": "pasta-atlas",
+        "messages": messages,
+        "temperature": 0,
+        "pasta": {"placement": placement},
+        **fields,
+    }
+
+
+def ask(http, prompt, placement="spread"):
+    answer = http.post("/v1/chat/completions", json=body(prompt, placement)).raise_for_status().json()
+    return answer["choices"][0]["message"]["content"], answer["pasta"]
+
+
+def decoders(http):
+    return http.get("/ready").raise_for_status().json()["decoders"]
+
+
+def eventually(condition, timeout_s=60.0):
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if condition():
+                return True
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.05)
+    return False
+
+
+def both_up(http):
+    return eventually(lambda: len(decoders(http)) == 2)
+
+
+def replica(service, deployment):
+    """The process of a deployment's only replica."""
+    found = [p for p in service.descendants() if f":{deployment}" in " ".join(p.cmdline())]
+    assert found, deployment
+    return found[0]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_an_answer_is_the_same_wherever_its_chunks_are_decoded(http, prompt):
+    alone, figures = ask(http, prompt, "local")
+    assert figures["spills"] == 0
+    assert ask(http, prompt, "auto")[0] == alone
+    text, figures = ask(http, prompt, "spread")
+    assert text == alone
+    assert figures["spills"] > 0 or figures["threads"] == 1
+
+
+def test_twelve_calls_from_each_of_six_requests_at_once_all_arrive(http):
+    """Each answer's chunks are calls to pinned replicas, made while one request is handled."""
+    alone = [ask(http, prompt, "local")[0] for prompt in PROMPTS]
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        for _ in range(4):
+            assert [text for text, _ in pool.map(lambda p: ask(http, p), PROMPTS * 2)] == alone * 2
+
+
+@pytest.mark.parametrize("victim", ["home", "other", "any"])
+def test_an_answer_survives_its_decoders(http, victim):
+    """Of the two, the one with more lanes holds the main thread and some chunks, the other one chunks alone."""
+    prompt, killed = PROMPTS[0], False
+    whole, _ = ask(http, prompt, "local")
+    assert both_up(http)
+    pieces, figures = [], {}
+    with http.stream("POST", "/v1/chat/completions", json=body(prompt, stream=True)) as response:
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            chunk = json.loads(line[6:])
+            assert "error" not in chunk, chunk
+            figures = chunk.get("pasta", figures)
+            pieces.append(chunk["choices"][0]["delta"].get("content") or "")
+            if len(pieces) == 4 and not killed:
+                killed = True
+                busy = sorted(decoders(http), key=lambda d: d["active"])
+                os.kill(busy[0 if victim == "other" else -1]["pid"], signal.SIGKILL)
+    assert killed
+    assert "".join(pieces) == whole
+    assert figures["redispatches"] > 0 or victim == "other"
+    assert both_up(http)
+
+
+def test_a_client_that_leaves_stops_every_thread_everywhere(http):
+    with http.stream("POST", "/v1/chat/completions", json=body(PROMPTS[0], stream=True)) as response:
+        next(response.iter_lines())
+    assert eventually(lambda: not sum(d["active"] + d["waiting"] + d["open"] for d in decoders(http)), 5.0)
+
+
+@pytest.mark.parametrize("deployment", ["Interpreter", "Gateway"])
+def test_without_its_interpreter_or_gateway_a_request_fails_fast_and_the_next_ones_work(
+    service, http, deployment
+):
+    whole, _ = ask(http, PROMPTS[0])
+    with http.stream("POST", "/v1/chat/completions", json=body(PROMPTS[0], stream=True)) as response:
+        lines = response.iter_lines()
+        next(lines)
+        os.kill(replica(service, deployment).pid, signal.SIGKILL)
+        try:
+            rest = "".join(lines)
+        except httpx.HTTPError:
+            rest = ""
+    assert "service_unavailable" in rest or deployment == "Gateway" or "[DONE]" in rest
+    assert eventually(lambda: ask(http, PROMPTS[0])[0] == whole)
+    # What the lost one held is reaped.
+    assert eventually(lambda: not sum(d["active"] + d["open"] for d in decoders(http)), 20.0)

@@ -1,0 +1,203 @@
+"""A service with keys, deadlines and a small budget, driven from outside; one of its models is a shipped one."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from serve.keys import new_key
+from tests.support.service import command, save_tiny_model, service_config
+
+SHIPPED = "platform/pasta/data/atlas/models/pasta"
+HELLO = [{"role": "user", "content": "Tell me about France"}]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+class Guarded:
+    """Its address, its keys, and where its logs are."""
+
+    def __init__(self, url: str, file: Path, keys: dict[str, str], logs: list[Path]) -> None:
+        self.url, self.file, self.keys, self.logs = url, file, keys, logs
+
+    def client(self, name: str | None = "ann", **options) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.keys[name]}"} if name else {}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    file = folder / "keys.yaml"
+    keys = {
+        "ann": new_key(file, "ann"),
+        "slow": new_key(file, "slow", requests_per_minute=1),
+        "one": new_key(file, "one", max_concurrent=1),
+    }
+    config = service_config(
+        folder,
+        save_tiny_model(folder / "model"),
+        models={
+            "random": {"path": str(folder / "model")},
+            "shipped": {"path": SHIPPED, "dtype": "bfloat16"},
+        },
+        keys={"file": str(file)},
+        admission={"budget_tokens": 6000, "short_tokens": 300, "retry_after_s": 2},
+        decoder={"num_replicas": 1},
+    )
+    # Sockets have short paths.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as ray:
+        log = folder / "log"
+        with command("-m", "serve.run", config, "--port", 0, log=log, RAY_TMPDIR=ray) as run:
+            url = run.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
+            yield Guarded(url, file, keys, [log, Path(ray)])
+
+
+def ask(client, **fields):
+    body = {"model": "random", "messages": HELLO, "max_tokens": 5, **fields}
+    return client.post("/v1/chat/completions", json=body)
+
+
+def long_body(client):
+    """A request that decodes for as long as it may: greedy and found to go on."""
+    for n in range(20):
+        body = {
+            "model": "random",
+            "messages": [{"role": "user", "content": f"Count to {n}"}],
+            "temperature": 0,
+        }
+        body["pasta"] = {"mode": "sequential"}
+        answer = ask(client, **{**body, "max_tokens": 1000}).json()
+        if answer["choices"][0]["finish_reason"] == "length":
+            return {**body, "max_tokens": 4000}
+    raise AssertionError("no prompt with a long answer")
+
+
+@contextlib.contextmanager
+def under_way(client, body):
+    with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        lines = response.iter_lines()  # held: the stream is closed when its iterator is gone
+        assert response.status_code == 200
+        next(lines)
+        yield lines
+
+
+def test_a_shipped_model_answers_openai_s_client(service):
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key=service.keys["ann"], max_retries=0) as client:
+        answer = client.chat.completions.create(
+            model="shipped",
+            messages=[{"role": "user", "content": "Tell me about France, Japan and Kenya."}],
+            logprobs=True,
+            n=2,
+        )
+    first, second = answer.choices
+    assert "France" in first.message.content
+    # Greedy by default: all choices are the same.
+    assert first.message.content == second.message.content
+    assert first.finish_reason == "stop"
+    assert first.pasta["threads"] > 1
+    listed = "".join(token.token for token in first.logprobs.content)
+    assert listed == first.message.content
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/random", "/v1/chat/completions", "/v1/completions"]
+)
+def test_nothing_is_answered_without_a_key(service, path):
+    with service.client(None) as client:
+        method = "POST" if "completions" in path else "GET"
+        for headers in ({}, {"Authorization": "Bearer sk-pasta-wrong"}):
+            response = client.request(method, path, headers=headers, content=b"{")
+            assert response.status_code == 401
+            assert response.json()["error"]["code"] == "invalid_api_key"
+        assert client.get("/health").status_code == client.get("/ready").status_code == 200
+
+
+def test_a_key_made_while_the_service_runs_works_at_once(service):
+    service.keys["new"] = new_key(service.file, "new")
+    with service.client("new") as client:
+        assert client.get("/v1/models").status_code == 200
+
+
+def test_a_rate_beyond_the_key_s_is_429_and_says_when(service):
+    with service.client("slow") as client:
+        assert ask(client).status_code == 200
+        response = ask(client)
+    assert response.status_code == 429
+    assert 1 <= int(response.headers["retry-after"]) <= 60
+    error = response.json()["error"]
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+
+
+def test_a_key_has_no_more_requests_under_way_than_it_may(service):
+    with service.client("one") as client:
+        body = long_body(client)
+        with under_way(client, body):
+            assert ask(client).status_code == 429
+            with (
+                pytest.raises(openai.RateLimitError),
+                openai.OpenAI(
+                    base_url=f"{service.url}/v1", api_key=service.keys["one"], max_retries=0
+                ) as other,
+            ):
+                other.completions.create(model="random", prompt="a")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_beyond_the_budget_a_long_request_is_429_and_a_short_one_finds_room(service, streams):
+    with service.client() as client:
+        body = long_body(client)
+        with under_way(client, body):
+            response = ask(client, **body, stream=streams)
+            assert response.status_code == 429
+            assert 2 <= int(response.headers["retry-after"]) <= 60
+            assert response.json()["error"]["code"] == "overloaded"
+            assert ask(client, max_tokens=5, stream=streams).status_code == 200
+        # Its place is free again when its client is gone.
+        deadline = time.monotonic() + 20
+        while ask(client, max_tokens=4000, stop="g").status_code == 429:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_deadline_that_passes_is_408(service):
+    with service.client() as client:
+        body = long_body(client)
+        late = client.post("/v1/chat/completions", json=body, headers={"X-Request-Timeout": "0.05"})
+        assert late.status_code == 408
+        assert late.json()["error"]["code"] == "timeout"
+        wrong = client.post("/v1/chat/completions", json=body, headers={"X-Request-Timeout": "soon"})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "X-Request-Timeout")
+
+
+def test_a_deadline_that_passes_on_the_way_is_the_stream_s_last_event(service):
+    with service.client() as client:
+        body = {**long_body(client), "stream": True}
+        headers = {"X-Request-Timeout": "1"}
+        answer = client.post("/v1/chat/completions", json=body, headers=headers)
+    events = [line for line in answer.text.splitlines() if line]
+    assert len(events) > 2
+    assert '"code":"timeout"' in events[-1]
+
+
+def test_no_key_is_in_any_log(service):
+    for name in service.keys:
+        with service.client(name) as client:
+            ask(client)
+            ask(client, no_such_parameter=service.keys[name])
+    files = [
+        file
+        for path in service.logs
+        for file in ([path] if path.is_file() else path.rglob("*"))
+        if file.is_file()
+    ]
+    text = b"".join(
+        file.read_bytes() for file in files if file.suffix in {"", ".log", ".err", ".out", ".txt"}
+    )
+    assert b"/v1/chat/completions" in text
+    for key in service.keys.values():
+        assert key.encode() not in text

@@ -1,0 +1,157 @@
+"""Keys are kept as hashes, taken up when the file changes, and limited each on its own."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from pasta.errors import UserError
+from serve.config import ROOT, KeySettings
+from serve.errors import ApiError
+from serve.guard import Guard
+from serve.keys import KeyRing, new_key, read_keys
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "keys.yaml"
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+def refusal(call, *arguments):
+    with pytest.raises(ApiError) as caught:
+        call(*arguments)
+    return caught.value
+
+
+# -- the file --------------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_the_key_once_and_keeps_its_hash(file):
+    command = [sys.executable, "-m", "serve.keys", "new", "ann", "--file", str(file), "--max-concurrent", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    key = done.stdout.strip()
+    assert key.startswith("sk-pasta-")
+    assert key not in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    name, entry = KeyRing(file).find(key)
+    assert (name, entry.max_concurrent, entry.requests_per_minute) == ("ann", 2, None)
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "'ann' already" in again.stderr
+
+
+def test_keys_are_added_below_what_the_file_holds(file):
+    first = new_key(file, "ann")
+    file.write_text("# ours\n" + file.read_text())
+    second = new_key(file, "bob", requests_per_minute=5)
+    assert file.read_text().startswith("# ours\n")
+    assert [KeyRing(file).find(key)[0] for key in (first, second)] == ["ann", "bob"]
+    assert KeyRing(file).find("sk-pasta-other") is None
+    assert read_keys(file)["bob"].requests_per_minute == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ann: {sha256: abc}", "ann.sha256"),
+        ("ann: {sha257: abc}", "sha257"),
+        ("ann: {sha256: '%s', max_concurrent: 0}" % ("0" * 64), "ann.max_concurrent"),
+        ("", "is empty"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line(file, text, says):
+    file.write_text(text)
+    with pytest.raises(UserError) as caught:
+        KeyRing(file)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_changed_file_is_taken_up_and_a_broken_one_is_not(file, caplog):
+    ann = new_key(file, "ann")
+    ring = KeyRing(file)
+    bob = new_key(file, "bob")
+    assert ring.find(bob)[0] == "bob"
+    whole = file.read_text()
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        file.write_text("ann: nonsense")
+        assert ring.find(ann)[0] == "ann"
+        file.unlink()
+        assert ring.find(bob)[0] == "bob"
+    assert ann not in caplog.text
+    file.write_text("\n".join(line for line in whole.splitlines() if line)[: whole.index("bob")])
+    assert ring.find(ann)[0] == "ann"
+    assert ring.find(bob) is None
+
+
+# -- the guard -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("peer", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.4", False),
+        (None, False),
+        ("", False),
+    ],
+)
+def test_without_keys_only_this_machine_is_answered(peer, allowed):
+    guard = Guard(KeySettings())
+    if allowed:
+        assert guard.caller({}, peer).name is None
+    else:
+        assert refusal(guard.caller, {}, peer).status == 403
+
+
+def test_with_keys_one_is_needed_wherever_the_request_comes_from(file):
+    key = new_key(file, "ann")
+    guard = Guard(KeySettings(file=str(file)))
+    assert guard.caller(bearer(key), "10.0.0.4").name == "ann"
+    for headers in (
+        {},
+        {"authorization": key},
+        {"authorization": "Basic x"},
+        bearer(""),
+        bearer(key[:-1]),
+        bearer("é"),
+    ):
+        error = refusal(guard.caller, headers, "127.0.0.1")
+        assert (error.status, error.code) == (401, "invalid_api_key")
+        assert key[:-1] not in error.message
+
+
+def test_a_rate_is_each_key_s_own_and_comes_back_with_time(file):
+    now = [0.0]
+    keys = [new_key(file, "ann", requests_per_minute=2), new_key(file, "bob")]
+    guard = Guard(KeySettings(file=str(file), requests_per_minute=4), clock=lambda: now[0])
+    ann, bob = (guard.caller(bearer(key), None) for key in keys)
+    for _ in range(2):
+        guard.count(ann)
+    error = refusal(guard.count, ann)
+    assert (error.status, error.code, error.headers) == (429, "rate_limit_exceeded", {"Retry-After": "30"})
+    for _ in range(4):
+        guard.count(bob)
+    assert refusal(guard.count, bob).status == 429
+    now[0] += 30
+    guard.count(ann)
+    assert refusal(guard.count, ann).status == 429
+
+
+def test_a_key_has_so_many_requests_under_way_and_no_more(file):
+    key = new_key(file, "ann")
+    guard = Guard(KeySettings(file=str(file), max_concurrent=1))
+    ann = guard.caller(bearer(key), None)
+    with guard.running(ann):
+        error = refusal(guard.running(ann).__enter__)
+        assert (error.status, error.code) == (429, "rate_limit_exceeded")
+    with guard.running(ann):
+        pass
