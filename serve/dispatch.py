@@ -21,8 +21,8 @@ from ray.exceptions import RayActorError
 from ray.serve import metrics
 
 from pasta.interpreter import Limits
+from pasta.placement import POLICIES, PrefixTable, choose_home
 from serve.config import ServeConfig
-from serve.placement import POLICIES, PrefixTable, choose_home
 from serve.replicas import ReplicaLost, members
 from serve.session import Session
 from serve.transport import Caller

@@ -20,9 +20,12 @@ SHARED = {"data", "engine", "interpreter", "lang", "errors", "config", "stages",
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "lang": ({"lang", "errors"}, set()),
     "interpreter": ({"interpreter", "lang", "errors"}, set()),
-    "simulation": ({"simulation", "interpreter", "lang", "errors", "config", "files"}, {"matplotlib"}),
+    "simulation": (
+        {"simulation", "placement", "interpreter", "lang", "errors", "config", "files"},
+        {"matplotlib"},
+    ),
     "engine": (
-        {"engine", "interpreter", "lang", "errors"},
+        {"engine", "placement", "interpreter", "lang", "errors"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
     "data": ({"data", "interpreter", "lang", "errors", "config", "stages", "files"}, None),

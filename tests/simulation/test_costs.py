@@ -12,7 +12,7 @@ from pasta.simulation.calibration import (
     StepPoint,
 )
 from pasta.simulation.config import read_calibration
-from pasta.simulation.costs import LaneCosts
+from pasta.simulation.costs import lane_costs
 from pasta.simulation.roofline import RooflineSection
 
 H200 = {"memory_bytes": 141e9, "memory_bytes_s": 4.8e12, "flops_s": 989e12}
@@ -143,7 +143,7 @@ def test_a_cache_that_does_not_fit_is_refused():
 
 
 def test_placement_knows_the_knee_and_the_price_of_a_lane():
-    costs = LaneCosts.of(MeasuredCosts(calibration()), prefill_chunk=256)
+    costs = lane_costs(MeasuredCosts(calibration()), prefill_chunk=256)
     # 1 lane 3.256 ms, 2 lanes 5.256, 4 lanes 9.256, 8 lanes 17.256.
     assert costs.knee == 1
     assert costs.lane_s == pytest.approx(0.002)

@@ -9,7 +9,7 @@ from pasta.engine.engine import Engine
 from pasta.engine.request import Request, Result
 from pasta.errors import UserError
 from pasta.interpreter import Limits
-from pasta.lang import Codec, Document, plain_ids
+from pasta.lang import Codec, Document
 
 #: A document that exists already is bound by the cache alone.
 _UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20, max_depth=1 << 20)
@@ -18,11 +18,6 @@ _UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 
 def annotated_ids(codec: Codec, document: Document) -> list[int]:
     """The annotated answer's token ids in storage order, end-of-text last."""
     return [*codec.encode(document), codec.eos_id]
-
-
-def sequential_ids(codec: Codec, document: Document) -> list[int]:
-    """The same answer without its tags, with the same text tokens; end-of-text last."""
-    return plain_ids(codec, document)
 
 
 def replay(engine: Engine, prompt_ids: Sequence[int], response_ids: Sequence[int], parallel: bool) -> Result:

@@ -5,9 +5,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pasta.simulation.costs import LaneCosts, StepCosts
+from pasta.placement import POLICIES, Home, Policy, choose_home
+from pasta.simulation.costs import StepCosts, lane_costs
 from pasta.simulation.load import Arrivals
-from pasta.simulation.placement import Policy, least_loaded, make_placement
 from pasta.simulation.replica import EngineSizes, Part, Replica, Shape
 from pasta.simulation.script import Path, Script
 from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, Slot
@@ -131,7 +131,7 @@ class Cluster:
     ) -> None:
         self.section, self._costs, self._scripts, self._arrivals = section, costs, scripts, arrivals
         self._live, self._local = live or placement != "local", placement == "local"
-        self._placement = make_placement(placement, LaneCosts.of(costs, sizes.prefill_chunk))
+        self._policy, self._lane_costs = POLICIES[placement], lane_costs(costs, sizes.prefill_chunk)
         self.replicas = [
             Replica(sizes, costs, overhead_s=overhead_s, factor=section.step_factor)
             for _ in range(section.replicas)
@@ -172,7 +172,7 @@ class Cluster:
             self._outcome.ended = self._sum(now)
         self._count(now, 1)
         request = Served(number, self._scripts[number % len(self._scripts)], now)
-        home = least_loaded([replica.load for replica in self.replicas])
+        home = int(choose_home(self._loads(), None, 0))  # no two answers of a trace begin alike
         body = _Body(request, home)
         self._assign(body, lambda: self._slot(body))
         self._tell(now + self.section.request_s, home, lambda t: self.replicas[home].submit(body.part, t))
@@ -202,17 +202,21 @@ class Cluster:
         if (following := self._arrivals.after_end(now)) is not None:
             self._at(following, self._arrive)
 
+    def _loads(self) -> dict[str, int]:
+        return {_name(number): replica.load for number, replica in enumerate(self.replicas)}
+
     # -- chunks that travel ----------------------------------------------------------------------------
 
     def _stays(self, body: _Body, estimate: int, visible: int) -> bool:
-        return not self._placement.leaves(self.replicas[body.replica].num_lanes, estimate, visible)
+        home = Home(self.replicas[body.replica].num_lanes, self._lane_costs)
+        return not self._policy.leaves(home, estimate, visible)
 
     def _leave(self, owner: _Body, left: Left, now: float) -> None:
         """Home tells the Interpreter, which finds the chunk a place."""
         self._at(now + self.section.hop_s, lambda t: self._place(owner, left, t))
 
     def _place(self, owner: _Body, left: Left, now: float) -> None:
-        chosen = least_loaded([replica.load for replica in self.replicas], owner.replica)
+        chosen = int(self._policy.choose(_name(owner.replica), self._loads()))
         if chosen == owner.replica:
             self._give_back(owner, left.path, now)
             return
@@ -327,3 +331,8 @@ class Cluster:
         self._outcome.fill = min(1.0, sum(replica.work.emitted for replica in self.replicas) / rows)
         slots, most, keys = (max(axis) for axis in zip(*(shape for shape, _ in shapes), strict=True))
         self._outcome.largest = (int(slots), most, int(keys))
+
+
+def _name(replica: int) -> str:
+    """A replica's name, in the order of their numbers."""
+    return f"{replica:06}"

@@ -7,11 +7,11 @@ from typing import Literal
 
 from pasta.config import ConfigError, parse_config
 from pasta.errors import UserError
+from pasta.placement import Policy
 from pasta.simulation.calibration import Calibration, MeasuredCosts
 from pasta.simulation.cluster import ClusterSection
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.load import LoadSection
-from pasta.simulation.placement import Policy
 from pasta.simulation.replica import EngineSizes
 from pasta.simulation.roofline import RooflineSection
 

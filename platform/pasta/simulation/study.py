@@ -7,12 +7,12 @@ from itertools import pairwise
 from statistics import fmean, geometric_mean
 from typing import Any
 
+from pasta.placement import Policy
 from pasta.simulation.cluster import Cluster
 from pasta.simulation.config import GoalsSection, SimulateConfig
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.figures import Figures, figures_of
 from pasta.simulation.load import LoadSection, make_arrivals
-from pasta.simulation.placement import Policy
 from pasta.simulation.script import Script
 from pasta.simulation.slots import Schedule
 from pasta.simulation.trace import Trace
