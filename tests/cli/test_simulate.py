@@ -99,9 +99,31 @@ def test_a_measured_load_is_compared_line_by_line(config, tmp_path, capsys):
     assert code == int("**no**" in report)
 
 
+def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_them(config, tmp_path, capsys):
+    path, values = config
+    prompts = [[{"role": "user", "content": f"Drinks, {n}?"}] for n in range(6)]
+    lines = [{"config": {"settings": {"prompts": 6}, "prompts": [prompts, []]}}]
+    for clients, way in ((1, "sequential"), (2, "sequential"), (2, "parallel")):
+        answers = [{"ttft_s": 0.02, "total_s": 0.2 * clients}] * 6
+        lines.append({"key": f"0 {clients} {way}", "seconds": 1.2, "answers": answers})
+    measured = tmp_path / "serve.latency.jsonl"
+    measured.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code = simulate(path, "--measured", str(measured), "--set", "cluster.cores=1")
+    report, figures = (
+        capsys.readouterr().out,
+        json.loads((Path(values["output_dir"]) / "figures.json").read_text()),
+    )
+    assert code == int(any(not each["within"] for each in figures["compared"]))
+    assert len(figures["compared"]) == 18
+    assert set(figures["fitted"]) == {"step_factor", "request_s", "item_s"}
+    assert "| 2 parallel: total_s.p50" in report
+    assert "the others are predicted: cluster.step_factor = " in report
+
+
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
+        ("cluster.item_s=0.1", "item_s 0.1: expected with cores, and only then"),
         ("loda={}", r"unknown key 'loda' \(did you mean 'load'\?\)"),
         ("load.kind=closed", "load.kind: expected 'poisson', 'users' or 'trace', got 'closed'"),
         ("load={kind: users, users: 5}", "think_s: expected with kind users, and only then"),

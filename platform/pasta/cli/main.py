@@ -158,8 +158,9 @@ def _add_simulate(commands: Any) -> None:
         "--measured",
         type=Path,
         metavar="FILE",
-        help="compare with a measured load: JSONL of ttft_s and total_s, with arrival_s if known, and with prompt and "
-        "annotated if it is to be the trace; exits with 1 if a figure is off by more than 15%%",
+        help="compare with a measured load: the benchmark's runs/benchmark/serve.latency.jsonl, or JSONL of ttft_s and "
+        "total_s, with arrival_s if known, and with prompt and annotated if it is to be the trace; exits with 1 if a "
+        "figure is off by more than 15%%",
     )
 
 

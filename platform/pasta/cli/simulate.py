@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pasta.config import load_config, to_dict
 from pasta.errors import UserError
 from pasta.files import write_whole
 from pasta.lang import Codec
+from pasta.simulation.blocks import Fit, pick_prompts, read_blocks
 from pasta.simulation.calibration import Calibration
 from pasta.simulation.compare import Deviation, compare, read_measured
 from pasta.simulation.config import SimulateConfig, TraceSection
@@ -27,40 +28,62 @@ UNITS = {"poisson": "requests a second", "users": "users", "trace": "times the t
 def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None) -> int:
     """Simulate what a file asks for, write the report into its ``output_dir``, print it; returns the exit code.
 
-    ``measured`` is a load to compare with; if its lines hold the answers, they are the trace. Raises UserError.
+    ``measured`` is a load to compare with: the benchmark's, block by block, instead of ``load``, or one whose lines,
+    if they hold the answers, are the trace. Raises UserError.
     """
     config = load_config(config_file, SimulateConfig, overrides)
     say = _teller()
     costs, calibration = config.costs.read()
-    real = None if measured is None else read_measured(measured, config.trace.field)
-    traced = pick(_read(config.trace, measured if real and real.has_answers else None), config.trace)
+    load = None if measured is None else read_blocks(measured)
+    real = None if measured is None or load else read_measured(measured, config.trace.field)
+    traced = _read(config.trace, measured if real and real.has_answers else None)
+    traced = pick_prompts(traced, load.prompts) if load else pick(traced, config.trace)
     say("counting tokens", True)
     codec = _codec(config.trace.tokenizer)
     trace = make_trace(
         traced, codec, config.engine.slot_tokens, lambda done, of: say(f"answers: {done}/{of}", done == of)
     )
     study = Study(config, trace, costs, calibration.overhead_s if calibration else 0.0)
+    if load is not None:
+        fit = Fit(study, load.blocks)
+        deviations = fit.run(lambda line: say(line, True))
+        return _tell(study, Outcome(), calibration, deviations, fit.fitted())
     if real is not None and (len(study.loads) > 1 or len(study.series) > 1):
         raise UserError(
             "--measured: several runs to compare with, expected one mode, one placement, no sweep"
         )
     outcome = study.run(_progress(study, say))
     deviations = [] if real is None else compare(real, outcome.points[0].figures)
-    text = write_report(study, outcome, calibration, deviations)
-    print(text)
-    print(f"\nwritten to {config.output_dir}/")
+    return _tell(study, outcome, calibration, deviations)
+
+
+def _tell(
+    study: Study,
+    outcome: Outcome,
+    calibration: Calibration | None,
+    deviations: Sequence[Deviation],
+    fitted: Mapping[str, float] | None = None,
+) -> int:
+    print(write_report(study, outcome, calibration, deviations, fitted or {}))
+    print(f"\nwritten to {study.config.output_dir}/")
     return 0 if all(found.within for found in deviations) else 1
 
 
 def write_report(
-    study: Study, outcome: Outcome, calibration: Calibration | None, deviations: Sequence[Deviation] = ()
+    study: Study,
+    outcome: Outcome,
+    calibration: Calibration | None,
+    deviations: Sequence[Deviation],
+    fitted: Mapping[str, float],
 ) -> str:
-    """Write pictures, figures and text into the study's directory, each whole or not at all; returns the text."""
+    """Write pictures, figures and text into the study's directory, each whole or not at all; returns the text.
+
+    ``fitted`` are keys of ``cluster`` whose values come from the measured load."""
     config, unit = study.config, UNITS[study.config.load.kind]
     out, pictures = config.output_dir, []
     kind = "derived estimate" if config.costs.roofline is not None else "simulated"
     replicas = f"{config.cluster.replicas} replica{'s' if config.cluster.replicas != 1 else ''}"
-    if draw_loads(outcome, unit, f"{config.name}, {kind}, {replicas}", out / LOADS):
+    if outcome.points and draw_loads(outcome, unit, f"{config.name}, {kind}, {replicas}", out / LOADS):
         pictures.append(LOADS)
     title = f"{config.name}, {kind}, {getattr(config.load, config.load.swept) or 1:g} {unit}"
     if config.sizing is not None and draw_sizes(outcome, config.sizing.goals.given, title, out / SIZES):
@@ -76,10 +99,11 @@ def write_report(
         "left_out": study.trace.left_out,
         "calibration": None if calibration is None else calibration.to_dict(),
         **outcome.to_dict(),
+        "fitted": dict(fitted),
         "compared": [found.to_dict() for found in deviations],
     }
     write_whole(out / FIGURES, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    text = report_text(config, outcome, about, calibration, deviations, pictures, unit)
+    text = report_text(config, outcome, about, calibration, deviations, pictures, unit, fitted)
     write_whole(out / REPORT, text + "\n")
     return text
 

@@ -18,8 +18,10 @@ def report_text(
     deviations: Sequence[Deviation],
     pictures: Sequence[str],
     unit: str,
+    fitted: Mapping[str, float],
 ) -> str:
-    """The report as Markdown. ``about`` describes the trace, ``unit`` is what loads are counted in."""
+    """The report as Markdown. ``about`` describes the trace, ``unit`` is what loads are counted in; ``fitted`` are the
+    keys of ``cluster`` whose values were fitted to what was measured."""
     parts = [f"# {config.name}: simulated", _basis(config, about, calibration)]
     parts += [f"![]({picture})" for picture in pictures]
     if outcome.sizes:
@@ -28,9 +30,13 @@ def report_text(
         parts += ["## Where parallel decoding stops paying"]
         parts += ["\n".join(f"- {_crossing(found, unit)}" for found in outcome.crossovers)]
         parts += [_speedup_table(outcome.crossovers, unit)]
-    parts += ["## Under load", _load_table(config, outcome.points, unit)]
+    if outcome.points:
+        parts += ["## Under load", _load_table(config, outcome.points, unit)]
     if deviations:
         parts += ["## Against what was measured", _deviation_table(deviations)]
+    if fitted:
+        values = ", ".join(f"cluster.{name} = {value:.4g}" for name, value in fitted.items())
+        parts += [f"Fitted to the blocks marked so, the others are predicted: {values}."]
     if notes := _notes(outcome, about):
         parts += ["## What to know", "\n".join(f"- {note}" for note in notes)]
     return "\n\n".join(parts)
@@ -180,10 +186,11 @@ def _deviation_table(deviations: Sequence[Deviation]) -> str:
             f"{found.ratio:.2f}",
             f"{found.tolerance:.0%}",
             "yes" if found.within else "**no**",
+            "fitted" if found.fitted else "",
         ]
         for found in deviations
     ]
-    return markdown(["figure", "measured", "simulated", "ratio", "tolerance", "within"], rows)
+    return markdown(["figure", "measured", "simulated", "ratio", "tolerance", "within", ""], rows)
 
 
 def _notes(outcome: Outcome, about: Mapping[str, float]) -> list[str]:

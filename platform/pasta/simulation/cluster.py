@@ -19,7 +19,11 @@ class ClusterSection:
 
     ``gpus_per_replica`` is for counting them (0 where there are none). ``hop_s`` is one message between the
     Interpreter and a Decoder, ``request_s`` what a request takes besides its engine (HTTP, encoding), without
-    keeping a replica. ``step_factor`` multiplies every step's cost: what runs on the same cores takes time from it.
+    keeping a replica. ``step_factor`` multiplies every step's cost, whatever else runs.
+
+    Where replicas and the rest of the service share ``cores`` (0: they do not), ``item_s`` is the work that follows
+    from what one step says of one request (messages, events), in seconds of a core. A step then takes as long as the
+    cores take for what all stepping replicas ask of them, if that is longer than the step.
     """
 
     replicas: int = 1
@@ -27,15 +31,19 @@ class ClusterSection:
     hop_s: float = 0.002
     request_s: float = 0.0
     step_factor: float = 1.0
+    cores: int = 0
+    item_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise ValueError(f"replicas {self.replicas}: expected a positive integer")
-        for name in ("gpus_per_replica", "hop_s", "request_s"):
+        for name in ("gpus_per_replica", "hop_s", "request_s", "cores", "item_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
         if not self.step_factor > 0:
             raise ValueError(f"step_factor {self.step_factor}: expected a positive number")
+        if self.item_s and not self.cores:
+            raise ValueError(f"item_s {self.item_s}: expected with cores, and only then")
 
 
 @dataclass(slots=True, eq=False)
@@ -279,7 +287,18 @@ class Cluster:
         if not replica.has_work:
             return
         self._stepping[number] = True
-        self._at(replica.begin(now), lambda end_s: self._finish(number, end_s))
+        end_s = self._shared(replica, now, replica.begin(now))
+        self._at(end_s, lambda moment: self._finish(number, moment))
+
+    def _shared(self, replica: Replica, now: float, end_s: float) -> float:
+        """When a step ends that shares its cores."""
+        section = self.section
+        if not section.cores:
+            return end_s
+        demand_s = sum(self._stepping) * (end_s - now + replica.num_fed * section.item_s) / section.cores
+        waits_s = max(0.0, demand_s - (end_s - now))
+        replica.work.busy_s += waits_s
+        return end_s + waits_s
 
     def _finish(self, number: int, now: float) -> None:
         done, left = self.replicas[number].finish(now)

@@ -26,12 +26,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One figure: ``ratio`` is the simulated over the measured value."""
+    """One figure: ``ratio`` is the simulated over the measured value. ``fitted`` figures are near by construction."""
 
     figure: str
     measured: float
     simulated: float
     tolerance: float
+    fitted: bool = False
 
     @property
     def ratio(self) -> float:
@@ -51,6 +52,7 @@ class Deviation:
             "simulated": self.simulated,
             "ratio": self.ratio,
             "within": self.within,
+            "fitted": self.fitted,
         }
 
 
@@ -79,13 +81,15 @@ def read_measured(path: Path, field: str = "annotated") -> Measured:
     )
 
 
-def compare(measured: Measured, figures: Figures, tolerance: float = TOLERANCE) -> list[Deviation]:
-    """Every figure that both have."""
+def compare(
+    measured: Measured, figures: Figures, tolerance: float = TOLERANCE, *, of: str = "", fitted: bool = False
+) -> list[Deviation]:
+    """Every figure that both have; ``of`` leads their names."""
     found = []
     for name in COMPARED:
         real = _value(measured, name)
         if real is not None:
-            found.append(Deviation(name, real, _value(figures, name) or 0.0, tolerance))
+            found.append(Deviation(of + name, real, _value(figures, name) or 0.0, tolerance, fitted))
     return found
 
 

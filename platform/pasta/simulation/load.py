@@ -76,15 +76,21 @@ class Poisson:
 
 
 class Users:
-    """A closed loop. Each comes after a while of thinking too, so that as many ask at the beginning as later."""
+    """A closed loop. Each comes after a while of thinking too, so that as many ask at the beginning as later.
 
-    def __init__(self, users: int, think_s: float, seed: int) -> None:
+    Between them they ask ``most`` questions, if it is given.
+    """
+
+    def __init__(self, users: int, think_s: float, seed: int, most: int | None = None) -> None:
         self._users, self._think_s = users, think_s
+        self._left: float = float("inf") if most is None else most
         self._random = random.Random(f"arrivals:{seed}")
 
     def first(self) -> Sequence[float]:
         """Each user's first request."""
-        return [self._think() for _ in range(self._users)]
+        first = int(min(self._users, self._left))
+        self._left -= first
+        return [self._think() for _ in range(first)]
 
     def after_arrival(self, now: float) -> float | None:
         """None: a user waits for the answer."""
@@ -92,6 +98,9 @@ class Users:
 
     def after_end(self, now: float) -> float | None:
         """The user's next request."""
+        if self._left <= 0:
+            return None
+        self._left -= 1
         return now + self._think()
 
     def _think(self) -> float:

@@ -107,6 +107,11 @@ class Replica:
         return len(self._numbers)
 
     @property
+    def num_fed(self) -> int:
+        """Requests and chunks whose lanes the step feeds that has begun."""
+        return len(self._fed)
+
+    @property
     def num_waiting(self) -> int:
         """Requests and chunks that wait for a slot."""
         return len(self._waiting)

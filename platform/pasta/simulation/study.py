@@ -110,8 +110,8 @@ class Study:
         self, config: SimulateConfig, trace: Trace, costs: StepCosts, overhead_s: float = 0.0
     ) -> None:
         self.config, self.trace = config, trace
-        self._costs, self._overhead_s = costs, overhead_s
-        self._schedules: dict[Script, Schedule] = {}
+        self.costs, self.overhead_s = costs, overhead_s
+        self.schedules: dict[Script, Schedule] = {}
 
     def trace_figures(self) -> dict[str, float]:
         """What the trace's answers are like: means over them, of the speedup the geometric one."""
@@ -129,9 +129,9 @@ class Study:
         }
 
     def _schedule(self, script: Script) -> Schedule:
-        if script not in self._schedules:
-            self._schedules[script] = Schedule.of(script)
-        return self._schedules[script]
+        if script not in self.schedules:
+            self.schedules[script] = Schedule.of(script)
+        return self.schedules[script]
 
     @property
     def series(self) -> list[Series]:
@@ -170,12 +170,12 @@ class Study:
         cluster = Cluster(
             replace(config.cluster, replicas=replicas),
             config.engine,
-            self._costs,
+            self.costs,
             [both.sequential if series.placement is None else both.parallel for both in self.trace.scripts],
             arrivals,
             placement=series.placement or "local",
-            overhead_s=self._overhead_s,
-            schedules=self._schedules,
+            overhead_s=self.overhead_s,
+            schedules=self.schedules,
         )
         run = cluster.run(requests, warmup)
         figures = figures_of(run, config.cluster.gpus_per_replica, load.kind)
