@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,11 +79,15 @@ class Finished:
 CONFIG = AnnotateConfig
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = job_parser(
+def parser() -> ArgumentParser:
+    """The command line."""
+    return job_parser(
         "annotate", __doc__, "configs/annotate/atlas.yaml", "annotate from the start, whatever was done"
     )
-    options = parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
     config = load_config(options.config, AnnotateConfig, options.overrides)
     return run(config, restart=options.restart, address=options.address)
 

@@ -13,7 +13,7 @@ def job_parser(
     without it there is no such flag.
     """
     first = (description or "").split("\n")[0].rstrip(":")
-    parser = argparse.ArgumentParser(prog=f"python -m jobs.{job}", description=first)
+    parser = argparse.ArgumentParser(prog=f"python -m jobs.{job}", description=first, allow_abbrev=False)
     add = parser.add_argument
     add("--config", type=Path, required=True, help=f"a YAML file such as {example}")
     add(
@@ -24,7 +24,11 @@ def job_parser(
         metavar="KEY=VALUE",
         help="set one key of it otherwise; may be repeated",
     )
-    add("--address", default=None, help="address of a running Ray cluster; by default a local one")
+    add(
+        "--address",
+        default=None,
+        help="address of a running Ray cluster, or RAY_ADDRESS; by default a local one",
+    )
     if restart is not None:
         add("--restart", action="store_true", help=restart)
     return parser

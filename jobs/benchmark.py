@@ -32,7 +32,7 @@ MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    options = _parser().parse_args(given)
+    options = parser().parse_args(given)
     settings = Settings(
         models=options.models,
         model_config=options.model_config,
@@ -73,13 +73,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="python -m jobs.benchmark",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("what", nargs="?", choices=sorted(COMMANDS), default="all", help=_WHAT)
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add(
@@ -126,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         help="calibrate by the fastest steps, where others use the machine too",
     )
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
-    return parser
+    return made
 
 
 def _numbers(text: str) -> tuple[int, ...]:

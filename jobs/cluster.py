@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pasta.errors import UserError
 from pasta.signals import deferred_interrupt
 
 ROOT = Path(__file__).resolve().parent.parent
+#: The variable that says what code runs, where there is no working tree to ask: in an image, or sent to a cluster.
+CODE_VERSION = "PASTA_CODE_VERSION"
 
 
 @contextmanager
@@ -20,12 +23,21 @@ def ray_cluster(
 ) -> Iterator[None]:
     """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
 
+    Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one.
     A cluster that is connected already is used as it is. ``threads`` is what each worker computes with. Without
-    ``dashboard`` a local one starts sooner.
+    ``dashboard`` a local one starts sooner. Raises UserError for the address of a job server.
     """
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is not None and address.startswith(("http://", "https://")):
+        raise UserError(
+            f"--address {address}: is where jobs are submitted (python -m jobs.submit); expected host:port, ray://… or "
+            "auto, and RAY_ADDRESS not set for a local cluster"
+        )
     # Ray's own print makes libraries that print through a pickled function dump their bytecode.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # A submitted job has an environment already: what its workers need is added to it instead of refused.
+    os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     import ray
 
     if ray.is_initialized():
@@ -91,9 +103,11 @@ def worker_env(threads: int) -> dict[str, str]:
 
 
 def code_version() -> str:
-    """The commit of the working tree, or the package's version outside one."""
+    """The commit of the working tree; outside one what PASTA_CODE_VERSION says, or the package's version."""
     import pasta
 
+    if given := os.environ.get(CODE_VERSION):
+        return given
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=10

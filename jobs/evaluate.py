@@ -10,6 +10,7 @@ set with ``--set prompts.count=50``; ``--restart`` measures anew; ``--report-onl
 import hashlib
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -50,14 +51,19 @@ MACHINES = "machines.json"
 _JUDGED = 16
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = job_parser(
+def parser() -> ArgumentParser:
+    """The command line."""
+    made = job_parser(
         "evaluate", __doc__, "configs/evaluate/atlas.yaml", "measure from the start, whatever was done"
     )
-    parser.add_argument(
+    made.add_argument(
         "--report-only", action="store_true", help="write the report of the records that are there"
     )
-    options = parser.parse_args(arguments)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
     config = load_config(options.config, EvaluateConfig, options.overrides)
     if options.report_only:
         if options.restart:

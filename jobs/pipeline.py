@@ -11,6 +11,7 @@ import fcntl
 import importlib
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from jobs.arguments import job_parser
+from jobs.storage import relocated
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -61,23 +63,40 @@ class Step:
     reason: str
 
 
+def parser() -> ArgumentParser:
+    """The command line."""
+    made = job_parser("pipeline", __doc__, "configs/pipelines/atlas.yaml")
+    made.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
+    made.add_argument("--restart", metavar="STAGE", help="make this stage anew, and all that follow from it")
+    return made
+
+
 def main() -> int:
-    parser = job_parser("pipeline", __doc__, "configs/pipelines/atlas.yaml")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
-    parser.add_argument(
-        "--restart", metavar="STAGE", help="make this stage anew, and all that follow from it"
-    )
-    arguments = parser.parse_args()
+    arguments = parser().parse_args()
+    config, steps = read(arguments)
+    read_stages(config, steps)
+    if arguments.dry_run:
+        return show_plan(config, steps)
+    return run(config, steps, restart=arguments.restart, address=arguments.address)
+
+
+def read(arguments: Namespace) -> tuple[PipelineConfig, list[Instance]]:
+    """The recipe that the command line names, and its stages in order."""
     config = load_config(arguments.config, PipelineConfig, arguments.overrides)
+    if config.storage is not None:
+        moved = relocated(config, config.storage)
+        config = load_config(arguments.config, PipelineConfig, [*arguments.overrides, *moved])
     steps = list(instances(config, arguments.config))
     names = [instance.name for instance in steps]
     if arguments.restart is not None and arguments.restart not in names:
         raise UserError(f"--restart: {arguments.restart!r} is no stage; expected one of {', '.join(names)}")
-    for instance in steps:
-        _load(config, instance, dict.fromkeys(names, config.output_dir / "unknown"))
-    if arguments.dry_run:
-        return show_plan(config, steps)
-    return run(config, steps, restart=arguments.restart, address=arguments.address)
+    return config, steps
+
+
+def read_stages(config: PipelineConfig, steps: list[Instance]) -> dict[str, Any]:
+    """The configuration of every stage by name, with a stand-in for what earlier ones make: all mistakes at once."""
+    unknown = dict.fromkeys((instance.name for instance in steps), config.output_dir / "unknown")
+    return {instance.name: _load(config, instance, unknown)[1] for instance in steps}
 
 
 def show_plan(config: PipelineConfig, steps: list[Instance]) -> int:
@@ -150,7 +169,11 @@ def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) 
         f"tracking.mode={config.tracking}",
         f"tracking.group={config.name}",
     ]
-    return module, load_config(instance.section.config, module.CONFIG, overrides)
+    loaded = load_config(instance.section.config, module.CONFIG, overrides)
+    if config.storage is not None:
+        moved = relocated(loaded, config.storage)
+        loaded = load_config(instance.section.config, module.CONFIG, [*overrides, *moved])
+    return module, loaded
 
 
 def _reason(output: StageOnDisk, name: str) -> str:

@@ -6,9 +6,12 @@ The same command again goes on where the last one stopped, or says that nothing 
 with ``--set objective.alpha=0.01``; ``--restart`` forgets what was done.
 """
 
+from argparse import ArgumentParser
+
 import datasets
 
-from jobs.training import fit, nothing_to_do, parse_arguments
+from jobs.arguments import job_parser
+from jobs.training import RESTART, fit, nothing_to_do, parse_arguments
 from pasta.data.pairs import PreparedPairs
 from pasta.entrypoint import run_main
 from pasta.training.preference import effective_beta, inputs, prepare, train
@@ -18,10 +21,13 @@ from pasta.training.run import TrainingStage
 CONFIG = PreferenceConfig
 
 
+def parser() -> ArgumentParser:
+    """The command line."""
+    return job_parser("preference", (__doc__ or "").split(",")[0], "configs/preference/atlas.yaml", RESTART)
+
+
 def main() -> int:
-    description = (__doc__ or "").split(",")[0]
-    example = "configs/preference/atlas.yaml"
-    config, restart, address = parse_arguments("preference", description, example, PreferenceConfig)
+    config, restart, address = parse_arguments(parser(), PreferenceConfig)
     return run(config, restart=restart, address=address)
 
 

@@ -9,6 +9,7 @@ goes on after the last finished shard, or says that nothing is left to do. Singl
 
 import hashlib
 import sys
+from argparse import ArgumentParser
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,15 @@ CONFIG = SampleConfig
 PREFIX = "samples"
 
 
-def main() -> int:
-    parser = job_parser(
+def parser() -> ArgumentParser:
+    """The command line."""
+    return job_parser(
         "sample", __doc__, "configs/sample/atlas.yaml", "sample from the start, whatever was done before"
     )
-    arguments = parser.parse_args()
+
+
+def main() -> int:
+    arguments = parser().parse_args()
     config = load_config(arguments.config, SampleConfig, arguments.overrides)
     return run(config, restart=arguments.restart, address=arguments.address)
 

@@ -9,6 +9,7 @@ Single keys are set with ``--set quality_weight=inf``; ``--restart`` scores anew
 """
 
 import sys
+from argparse import ArgumentParser
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,17 @@ CONFIG = ScoreConfig
 VERDICTS = "verdicts"
 
 
-def main() -> int:
-    parser = job_parser(
+def parser() -> ArgumentParser:
+    """The command line."""
+    made = job_parser(
         "score", __doc__, "configs/score/atlas.yaml", "score anew, from the verdicts that are there"
     )
-    parser.add_argument("--rejudge", action="store_true", help="forget the verdicts too")
-    arguments = parser.parse_args()
+    made.add_argument("--rejudge", action="store_true", help="forget the verdicts too")
+    return made
+
+
+def main() -> int:
+    arguments = parser().parse_args()
     config = load_config(arguments.config, ScoreConfig, arguments.overrides)
     if arguments.rejudge:
         judgements(config, restart=True)

@@ -6,9 +6,12 @@ The same command again goes on where the last one stopped, or says that nothing 
 with ``--set optimisation.learning_rate=1e-3``; ``--restart`` forgets what was done.
 """
 
+from argparse import ArgumentParser
+
 import datasets
 
-from jobs.training import fit, nothing_to_do, parse_arguments
+from jobs.arguments import job_parser
+from jobs.training import RESTART, fit, nothing_to_do, parse_arguments
 from pasta.data.dataset import Prepared
 from pasta.entrypoint import run_main
 from pasta.training.config import SftConfig
@@ -18,10 +21,13 @@ from pasta.training.sft import inputs, prepare, train
 CONFIG = SftConfig
 
 
+def parser() -> ArgumentParser:
+    """The command line."""
+    return job_parser("sft", (__doc__ or "").split(",")[0], "configs/sft/atlas-twin.yaml", RESTART)
+
+
 def main() -> int:
-    description = (__doc__ or "").split(",")[0]
-    example = "configs/sft/atlas-twin.yaml"
-    config, restart, address = parse_arguments("sft", description, example, SftConfig)
+    config, restart, address = parse_arguments(parser(), SftConfig)
     return run(config, restart=restart, address=address)
 
 

@@ -2,11 +2,11 @@
 
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jobs.arguments import job_parser
 from jobs.cluster import code_version, ray_cluster
 from pasta.config import load_config
 from pasta.training.run import RunContext, TrainingConfig, TrainingStage
@@ -15,9 +15,11 @@ T = TypeVar("T")
 Train = Callable[[Any, RunContext], Any]
 
 
-def parse_arguments(job: str, description: str, example: str, cls: type[T]) -> tuple[T, bool, str | None]:
+RESTART = "train from the start, whatever was done before"
+
+
+def parse_arguments(parser: ArgumentParser, cls: type[T]) -> tuple[T, bool, str | None]:
     """The configuration that the command line names, whether to start over, and the cluster's address."""
-    parser = job_parser(job, description, example, "train from the start, whatever was done before")
     arguments = parser.parse_args()
     config = load_config(arguments.config, cls, arguments.overrides)
     return config, arguments.restart, arguments.address

@@ -35,7 +35,8 @@ class PipelineConfig:
     """A recipe. ``stages`` run once, then those of ``round`` as many times as ``rounds`` says.
 
     Outputs lie in ``output_dir`` as ``NAME-IDENTITY`` and ``round-N-NAME-IDENTITY``. W&B groups the stages' runs by
-    ``name``; ``tracking`` is passed to every stage.
+    ``name``; ``tracking`` is passed to every stage. With ``storage``, every path that begins with runs/, here
+    and in the stages' configurations, begins with ``storage``/runs/ instead: on a cluster, whose nodes share it.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PipelineConfig:
     round: dict[str, StageSection] = field(default_factory=dict)
     rounds: int = 0
     tracking: Literal["offline", "online", "disabled"] = "offline"
+    storage: Path | None = None
 
     def __post_init__(self) -> None:
         for name in (*self.stages, *self.round):
@@ -57,6 +59,8 @@ class PipelineConfig:
             raise ValueError(
                 f"rounds {self.rounds}: expected a positive number with a round, and 0 without one"
             )
+        if self.storage is not None and not self.storage.is_absolute():
+            raise ValueError(f"storage {str(self.storage)!r}: expected an absolute path")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""How a job starts Ray."""
+"""How a job finds or starts Ray, and the version of its code."""
 
 import pytest
 import ray
 
-from jobs.cluster import start_ray
+from jobs.cluster import code_version, ray_cluster, start_ray
+from pasta.errors import UserError
 
 TOO_SLOW = "The current node timed out during startup. This could happen because …"
 
@@ -49,3 +50,28 @@ def test_another_failure_is_not_tried_again(starts):
     with pytest.raises(Exception, match="no space left"):
         start_ray(lambda: pytest.fail("tried again"))
     assert len(init.calls) == 1
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://cluster.example"])
+def test_the_address_of_a_job_server_is_no_cluster_to_join(monkeypatch, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with (
+        pytest.raises(UserError, match=r"is where jobs are submitted \(python -m jobs.submit\)"),
+        ray_cluster(None, 1),
+    ):
+        pass
+
+
+def test_a_submitted_job_joins_the_cluster_that_it_was_submitted_to(monkeypatch, starts):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    init = starts()
+    with ray_cluster(None, 2):
+        pass
+    (options,) = init.calls
+    assert options["address"] == "127.0.0.1:6379"
+    assert options["num_cpus"] is None
+
+
+def test_where_there_is_no_working_tree_the_environment_says_what_code_runs(monkeypatch):
+    monkeypatch.setenv("PASTA_CODE_VERSION", "v1.2-3-gabcdef")
+    assert code_version() == "v1.2-3-gabcdef"

@@ -173,6 +173,26 @@ def test_a_mistake_in_the_last_stage_is_found_before_the_first_one_runs(tmp_path
     assert not (tmp_path / "out").exists()
 
 
+def test_with_storage_everything_below_runs_lies_there(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    path = ROOT / "configs/pipelines/atlas.yaml"
+    options = ["--config", str(path), "--set", "storage=/mnt/pasta"]
+    config, steps = pipeline.read(pipeline.parser().parse_args(options))
+    assert config.output_dir == Path("/mnt/pasta/runs/pipelines/atlas")
+    stages = pipeline.read_stages(config, steps)
+    assert {stage.run_dir.parts[:4] for stage in stages.values()} == {("/", "mnt", "pasta", "runs")}
+    assert stages["round-1-score"].judgements_dir.is_relative_to("/mnt/pasta/runs")
+    # What lies elsewhere stays there.
+    assert str(stages["round-1-sample"].twin) == "platform/pasta/data/atlas/models/twin"
+
+
+def test_storage_must_be_absolute(tmp_path, capsys, monkeypatch):
+    path = write_pipeline(tmp_path)
+    recipe = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(recipe | {"storage": "mnt/pasta"}, sort_keys=False))
+    assert "storage 'mnt/pasta': expected an absolute path" in refusal(path, capsys, monkeypatch)
+
+
 def test_two_pipelines_do_not_share_a_directory(tmp_path, capsys, monkeypatch):
     path = write_pipeline(tmp_path)
     with pipeline.locked(tmp_path / "out"):

@@ -1,0 +1,248 @@
+"""A Ray cluster's job server, spoken to through Ray's client: whatever goes wrong is one line."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from jobs.submission import Submission
+from pasta.errors import UserError
+
+API_SERVER = "RAY_API_SERVER_ADDRESS"
+EXIT_FAILED = 1
+#: As a process that was ended by SIGTERM, which is what the job server sends.
+EXIT_STOPPED = 143
+_CONNECT_S = 10.0
+#: A job whose log says nothing for this long is asked for: a cluster that is gone says nothing either.
+_SILENCE_S = 60.0
+#: How often a lost log is looked for, at growing intervals, before it is given up: about five minutes.
+_ATTEMPTS = 14
+_LONGEST_PAUSE_S = 30.0
+#: What the server says of a job that it does not know.
+_UNKNOWN = "does not exist"
+
+Say = Callable[[str], None]
+
+
+class JobServer:
+    """The job server at ``address``, which is its dashboard's (``http://127.0.0.1:8265``).
+
+    A token is found as Ray finds it (RAY_AUTH_MODE=token with RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH). Every method
+    raises UserError for what the server refuses, and if it cannot be reached.
+    """
+
+    def __init__(self, address: str | None, environ: Mapping[str, str]) -> None:
+        self.address = _checked(address or environ.get(API_SERVER) or environ.get("RAY_ADDRESS"))
+        _quiet()
+        with self._in_one_line(), _variable(API_SERVER, self.address):
+            import requests
+            from ray.job_submission import JobSubmissionClient
+
+            # Ray's own requests wait for ever.
+            requests.get(f"{self.address}/api/version", timeout=_CONNECT_S)
+            self._client = JobSubmissionClient(self.address)
+
+    def submit(self, submission: Submission, resources: Mapping[str, Any]) -> None:
+        """Send code and command; returns when the cluster has taken the job on. ``resources`` are the driver's."""
+        with self._in_one_line():
+            self._client.submit_job(
+                entrypoint=submission.entrypoint,
+                submission_id=submission.id,
+                runtime_env=submission.runtime_env,
+                metadata=submission.metadata,
+                **resources,
+            )
+
+    def info(self, job: str) -> Any:
+        """Ray's JobDetails of a submitted job."""
+        with self._in_one_line():
+            return self._client.get_job_info(job)
+
+    def jobs(self) -> list[Any]:
+        """Ray's JobDetails of all submitted jobs, the oldest first."""
+        with self._in_one_line():
+            jobs = [job for job in self._client.list_jobs() if job.type == "SUBMISSION"]
+        return sorted(jobs, key=lambda job: job.start_time or 0)
+
+    def stop(self, job: str, wait: bool, say: Say) -> Any:
+        """Ask the job to end, which it must within seconds, and return its JobDetails. With ``wait``, when it has."""
+        info = self.info(job)
+        if info.status.is_terminal():
+            return info
+        with self._in_one_line():
+            self._client.stop_job(job)
+        say(f"job {job}: asked to stop")
+        while wait and not (info := self.info(job)).status.is_terminal():
+            time.sleep(1)
+        return info
+
+    def follow(self, job: str, write: Callable[[str], object], say: Say) -> Any:
+        """Pass the job's log to ``write`` as it comes, from its beginning, and return its JobDetails when it has ended.
+
+        ``say`` hears, in a line each, what it waits for before there is a log, and when the connection is lost: the
+        log is then taken up where it broke off. Raises UserError when it stays lost; the job does not end with it.
+        """
+        log, attempts = _Log(write), 0
+        while True:
+            heard = log.length
+            try:
+                self._wait_for_start(job, say)
+                asyncio.run(self._tail(job, log))
+                info = self.info(job)
+                if info.status.is_terminal():
+                    return info
+                reason = "its log ended before it did"
+            except UserError as error:
+                reason = str(error)
+                if _UNKNOWN in reason:  # mistyped, or the cluster is a new one
+                    raise
+            attempts = 0 if log.length > heard else attempts + 1
+            if attempts >= _ATTEMPTS:
+                raise UserError(f"job {job}: lost ({reason}); it may be running still")
+            say(f"job {job}: {reason}; trying again")
+            time.sleep(min(2.0**attempts, _LONGEST_PAUSE_S))
+
+    def _wait_for_start(self, job: str, say: Say) -> None:
+        message = None
+        while (info := self.info(job)).status == "PENDING":
+            if info.message != message:
+                message = info.message
+                say(f"job {job}: {_line(message or 'waiting')}")
+            time.sleep(1)
+
+    async def _tail(self, job: str, log: "_Log") -> None:
+        stream = aiter(self._client.tail_job_logs(job))
+        log.rewind()
+        with self._in_one_line():
+            while True:
+                waiting = asyncio.ensure_future(anext(stream, None))
+                while not (await asyncio.wait({waiting}, timeout=_SILENCE_S))[0]:
+                    self.info(job)
+                text = waiting.result()
+                if text is None:
+                    return
+                log.add(text)
+
+    @contextlib.contextmanager
+    def _in_one_line(self) -> Iterator[None]:
+        import aiohttp
+        import requests
+        from ray.exceptions import AuthenticationError
+
+        try:
+            yield
+        except AuthenticationError as error:
+            if "required" in str(error).partition("\n")[0]:
+                reason = (
+                    "asks for a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH)"
+                )
+            else:
+                reason = "refuses this token; RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) must hold the cluster's"
+            raise UserError(f"{self.address} {reason}") from None
+        except (requests.JSONDecodeError, KeyError):
+            raise UserError(
+                f"{self.address} is no Ray dashboard; expected an address such as http://HEAD:8265"
+            ) from None
+        except (requests.RequestException, aiohttp.ClientError, OSError) as error:
+            kind = "timed out" if isinstance(error, requests.Timeout) else _line(str(error))
+            raise UserError(f"{self.address} cannot be reached ({kind}); is the cluster running?") from None
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(f"{self.address}: {_line(str(error))}") from None
+
+
+class _Log:
+    """A log that is read from its beginning each time, and passed on once."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._read = 0
+        #: Characters passed on.
+        self.length = 0
+
+    def rewind(self) -> None:
+        self._read = 0
+
+    def add(self, text: str) -> None:
+        new = text[max(0, self.length - self._read) :]
+        self._read += len(text)
+        self.length = max(self.length, self._read)
+        if new:
+            self._write(new)
+
+
+def exit_code(info: Any) -> int:
+    """What a job's end is for the shell: its own exit code where it has one (128 + N for signal N)."""
+    if info.status == "SUCCEEDED":
+        return 0
+    if info.status == "STOPPED":
+        return EXIT_STOPPED
+    code = info.driver_exit_code
+    return 128 - code if code is not None and code < 0 else code or EXIT_FAILED
+
+
+def outcome(info: Any) -> str:
+    """How a job has ended, in one line."""
+    took = f" after {(info.end_time - info.start_time) / 60_000:.1f} min" if info.end_time else ""
+    if info.status == "FAILED" and info.driver_exit_code is None:
+        return f"failed{took}: {_line(info.message or 'no reason given')}"
+    if info.status == "FAILED":
+        return f"failed with exit code {exit_code(info)}{took}"
+    return f"{str(info.status).lower()}{took}"
+
+
+def _line(text: str, width: int = 300) -> str:
+    """The one line of an error's text that says most: the last of a stack trace, the first of anything else."""
+    # Ray ends what it quotes, a stack trace with its line break, with a full stop.
+    lines = [line.strip() for line in text.splitlines() if line.strip(" .")] or ["no reason given"]
+    line = lines[-1] if "Traceback" in text else lines[0]
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _checked(address: str | None) -> str:
+    example = "expected the address of a cluster's dashboard, such as http://127.0.0.1:8265"
+    if not address:
+        raise UserError(f"--address: is missing ({API_SERVER} is not set either); {example}")
+    parts = urlsplit(address)
+    try:
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        valid = False
+    if not valid or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
+        # What stands before the host may be a password.
+        shown = address.rpartition("@")[2]
+        raise UserError(f"--address {shown}: {example}, and nothing before or after it")
+    return address.rstrip("/")
+
+
+@contextlib.contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable for a while. Ray lets this one win over the address that its client is given."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _quiet() -> None:
+    """Keep Ray's own lines about connections and large files off the terminal: what matters is said here."""
+    for name in (
+        "ray.dashboard.modules.job.sdk",
+        "ray.dashboard.modules.dashboard_sdk",
+        "ray._private.authentication.http_token_authentication",
+        "ray._private.runtime_env.packaging",
+        "ray._private.runtime_env.working_dir",
+    ):
+        logger = logging.getLogger(name)
+        # These set their own level when they are imported: only a filter outlasts that.
+        logger.addFilter(lambda record: record.levelno >= logging.ERROR)

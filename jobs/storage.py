@@ -1,0 +1,57 @@
+"""Paths of a configuration, seen from a cluster: what is sent along, and what lies on storage that all nodes share."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pasta.config import to_dict
+from pasta.errors import UserError
+
+#: The folders of the repository that a job on a cluster gets; .rayignore leaves out all others.
+SENT = ("configs", "jobs", "platform", "serve")
+#: Where jobs write, unless told otherwise; it is never sent.
+RUNS = "runs"
+#: Keys of places that a job writes to.
+OUTPUTS = ("output_dir", "run_dir", "judgements_dir")
+
+
+def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every plain value in nested mappings and lists, with its key, dotted as on a command line."""
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, inner in items:
+            yield from leaves(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
+
+
+def relocated(config: Any, storage: Path) -> list[str]:
+    """``KEY=VALUE`` for every path of ``config`` that begins with runs/: there it begins with ``storage``/runs/."""
+    return [
+        f"{key}={json.dumps(str(storage / value), ensure_ascii=False)}"
+        for key, value in leaves(to_dict(config))
+        if isinstance(value, str) and value.startswith(f"{RUNS}/")
+    ]
+
+
+def check_paths(config: Any, root: Path, where: str = "") -> None:
+    """Raise UserError, naming the key after ``where``, for a path that means nothing on the nodes of a cluster.
+
+    Those are places to write that lie in the job's working directory, which is deleted with the job, and files below
+    ``root`` that are not sent.
+    """
+    for key, value in leaves(to_dict(config)):
+        if not isinstance(value, str) or value.startswith("/"):
+            continue
+        if key.rpartition(".")[2] in OUTPUTS:
+            raise UserError(
+                f"{where}{key}: {value!r} would be deleted with the job's working directory; expected an absolute path "
+                f"on storage that all nodes share (--storage moves what begins with {RUNS}/)"
+            )
+        first, *others = PurePosixPath(value).parts or ("",)
+        if others and first not in SENT and (first in (RUNS, "..") or (root / value).exists()):
+            raise UserError(
+                f"{where}{key}: {value!r} is not sent to the cluster; expected a path below {', '.join(SENT)}, or an "
+                f"absolute one on storage that all nodes share (--storage moves what begins with {RUNS}/)"
+            )

@@ -1,0 +1,187 @@
+"""What is sent to a cluster for a job: a command that was checked here first, the code, and named variables.
+
+Nothing in this module speaks to a cluster, or imports Ray.
+"""
+
+import importlib
+import re
+import secrets
+import shlex
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jobs.cluster import CODE_VERSION, ROOT, code_version, worker_env
+from jobs.storage import RUNS, SENT, check_paths, leaves, relocated
+from pasta.config import load_config, read_yaml, to_dict
+from pasta.errors import UserError
+
+#: Jobs that can be submitted, each a module of this package.
+JOBS = ("annotate", "sft", "sample", "score", "preference", "evaluate", "pipeline", "benchmark")
+RUNTIME_ENV = ROOT / "configs" / "cluster" / "runtime_env.yaml"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job as it is sent. ``env_vars`` holds secrets: it is left out of what is printed."""
+
+    job: str
+    id: str
+    entrypoint: str
+    metadata: dict[str, str]
+    notes: tuple[str, ...]
+    env_vars: dict[str, str] = field(repr=False)
+
+    @property
+    def runtime_env(self) -> dict[str, Any]:
+        """configs/cluster/runtime_env.yaml with this repository and these variables in it."""
+        base = read_yaml(RUNTIME_ENV)
+        return {**base, "working_dir": str(ROOT), "env_vars": {**base["env_vars"], **self.env_vars}}
+
+
+def prepare(
+    job: str,
+    arguments: Sequence[str],
+    *,
+    config: Path | None = None,
+    storage: Path | None = None,
+    variables: Sequence[str] = (),
+    environ: Mapping[str, str],
+    id: str | None = None,
+) -> Submission:
+    """Check the command line of ``python -m jobs.JOB --config CONFIG ARGUMENTS`` and everything it names.
+
+    Paths that begin with runs/ are moved to ``storage``. ``variables`` are names; their values are taken from
+    ``environ``. Raises UserError, or exits as argparse does, before anything has left this machine.
+    """
+    module = importlib.import_module(f"jobs.{job}")
+    if storage is not None and not storage.is_absolute():
+        raise UserError(
+            f"--storage {storage}: expected an absolute path, which all nodes of the cluster share"
+        )
+    if job == "benchmark":
+        if config is not None:
+            raise UserError(
+                "--config: the benchmark has none; python -m jobs.benchmark --help lists its options"
+            )
+        name, command, sections = _benchmark(module, arguments, storage)
+    else:
+        name, command, sections = _configured(job, module, config, arguments, storage)
+    for where, section in sections.items():
+        check_paths(section, ROOT, where)
+    env_vars = _values(variables, environ)
+    return Submission(
+        job=job,
+        id=_identifier(id, job, name),
+        entrypoint=shlex.join(["python", "-m", f"jobs.{job}", *command]),
+        metadata={"job": job, "name": name},
+        notes=tuple(_missing(sections, env_vars)),
+        env_vars={**env_vars, CODE_VERSION: code_version()},
+    )
+
+
+def _configured(
+    job: str, module: ModuleType, config: Path | None, arguments: Sequence[str], storage: Path | None
+) -> tuple[str, list[str], dict[str, Any]]:
+    """The job's name, its arguments on the cluster, and its configurations by what errors say before their keys."""
+    if config is None:
+        raise UserError(f"--config: {job} needs a YAML file such as configs/{job}/….yaml")
+    path = config.resolve()
+    inside = path.relative_to(ROOT) if path.is_relative_to(ROOT) else None
+    parser = module.parser()
+    parser.prog = f"python -m jobs.submit {job}"
+    options = parser.parse_args(["--config", str(config), *arguments])
+    sections = _sections(job, module, options)
+    if inside is None or inside.parts[0] not in SENT:
+        raise UserError(
+            f"--config {config}: is not sent to the cluster; expected a file below {ROOT / 'configs'}"
+        )
+    command = ["--config", inside.as_posix(), *arguments]
+    if storage is not None:
+        # A pipeline does the same for each of its stages, when it comes to it.
+        moved = [f"storage={storage}"] if job == "pipeline" else relocated(sections[""], storage)
+        command += [part for override in moved for part in ("--set", override)]
+        sections = _sections(job, module, parser.parse_args(["--config", str(config), *command[2:]]))
+    return str(sections[""].name), command, sections
+
+
+def _sections(job: str, module: ModuleType, options: Namespace) -> dict[str, Any]:
+    if job == "pipeline":
+        config, steps = module.read(options)
+        stages = module.read_stages(config, steps)
+        return {"": config, **{f"{name}: ": stage for name, stage in stages.items()}}
+    return {"": load_config(options.config, module.CONFIG, options.overrides)}
+
+
+def _benchmark(
+    module: ModuleType, arguments: Sequence[str], storage: Path | None
+) -> tuple[str, list[str], dict[str, Any]]:
+    parser = module.parser()
+    parser.prog = "python -m jobs.submit benchmark"
+    options = parser.parse_args(arguments)
+    command = list(arguments)
+    out = options.out or Path(RUNS) / "benchmark" / f"{options.what}.json"
+    if not out.is_absolute():
+        if storage is None or out.parts[0] != RUNS:
+            raise UserError(
+                f"--out {out}: would be deleted with the job's working directory; expected an absolute path on storage "
+                f"that all nodes share (or --storage for what begins with {RUNS}/)"
+            )
+        command += ["--out", str(storage / out)]
+    given = {
+        f"--{name.replace('_', '-')}": str(value)
+        for name, value in vars(options).items()
+        if name != "out" and value != parser.get_default(name) and isinstance(value, str | Path)
+    }
+    return str(options.what), command, {"": given}
+
+
+def _values(variables: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    values = {}
+    for name in variables:
+        if not _VARIABLE.fullmatch(name):
+            # What was given may be NAME=SECRET: only the name is repeated.
+            shown = name.partition("=")[0]
+            raise UserError(
+                f"--env {shown}: expected a variable's name alone; its value is taken from the environment"
+            )
+        if name in worker_env(1) or name == CODE_VERSION:
+            raise UserError(f"--env {name}: expected another name; every job sets this one itself")
+        if name not in environ:
+            raise UserError(
+                f"--env {name}: is not set; expected a variable of this environment (export it first)"
+            )
+        values[name] = environ[name]
+    return values
+
+
+def _missing(sections: Mapping[str, Any], sent: Mapping[str, str]) -> list[str]:
+    """What the job will look for in its environment and does not get from here."""
+    wanted: dict[str, str] = {}
+    for where, section in sections.items():
+        for key, value in leaves(to_dict(section)):
+            last = key.rpartition(".")[2]
+            if last == "api_key_env" and isinstance(value, str):
+                wanted.setdefault(value, f"{where}{key}")
+            elif key == "tracking.mode" and value == "online":
+                wanted.setdefault("WANDB_API_KEY", f"{where}{key}")
+    return [
+        f"{key}: {name} is not sent; the nodes must have it (or --env {name})"
+        for name, key in wanted.items()
+        if name not in sent
+    ]
+
+
+def _identifier(given: str | None, job: str, name: str) -> str:
+    if given is not None:
+        if not _ID.fullmatch(given):
+            raise UserError(f"--id {given!r}: expected a letter or digit, then also '.', '_' and '-'")
+        return given
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+    return f"{job}-{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -1,0 +1,185 @@
+"""The images and the cluster that compose starts: by linter and schema, and against each other.
+
+No image is built here. What an image installs is what the lock pins, which CI installs too.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ray.serve.schema import ServeDeploySchema
+
+from jobs.cluster import ROOT
+from pasta.config import parse_config, read_yaml
+from serve.config import ServeConfig
+
+DOCKER = ROOT / "docker"
+COMPOSE = DOCKER / "compose.yaml"
+
+
+def compose() -> dict[str, Any]:
+    return yaml.safe_load(COMPOSE.read_text())
+
+
+def instructions() -> list[str]:
+    """The Dockerfile's instructions, each on one line."""
+    text = (DOCKER / "Dockerfile").read_text()
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+def checked(*command: str) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class TestDockerfile:
+    def test_the_linter_finds_nothing(self):
+        checked("hadolint", "--failure-threshold", "style", "docker/Dockerfile")
+
+    def test_there_is_an_image_for_cpus_and_one_for_gpus(self):
+        stages = [line.split()[-1] for line in instructions() if line.startswith("FROM ")]
+        assert stages == ["build", "runtime", "cuda", "cpu"]
+
+    def test_the_base_is_pinned_and_its_python_is_the_project_s(self):
+        (base,) = [line for line in instructions() if line.startswith("ARG PYTHON=")]
+        assert re.fullmatch(r"ARG PYTHON=python:3\.11\.\d+-slim-\w+", base)
+        assert {line.split()[1] for line in instructions() if line.startswith("FROM ")} == {
+            "${PYTHON}",
+            "runtime",
+        }
+
+    def test_everything_installed_is_pinned_by_the_lock(self):
+        installs = [part for line in instructions() for part in re.findall(r"pip install [^&]*", line)]
+        assert len(installs) == 3
+        for install in installs:
+            assert "requirements.lock" in install, install
+
+    def test_it_does_not_run_as_root(self):
+        assert [line for line in instructions() if line.startswith("USER ")] == ["USER 1000:1000"]
+
+    def test_it_has_a_health_check(self):
+        (check,) = [line for line in instructions() if line.startswith("HEALTHCHECK ")]
+        assert "/-/healthz" in check
+
+    def test_what_it_copies_is_there_and_is_sent_to_the_builder(self):
+        ignored = (ROOT / ".dockerignore").read_text().splitlines()
+        assert ignored[ignored.index("*") + 1].startswith("!")
+        sent = {line[1:] for line in ignored if line.startswith("!")}
+        copied = set()
+        for line in instructions():
+            if line.startswith("COPY ") and "--from" not in line:
+                copied |= set(line.split()[1:-1])
+        assert {path.partition("/")[0] for path in copied} == sent
+        for path in copied:
+            assert (ROOT / path).exists(), path
+
+    def test_workers_find_the_project_as_jobs_do(self):
+        assert any("PYTHONPATH=/srv/pasta:/srv/pasta/platform" in line for line in instructions())
+
+
+class TestCompose:
+    def test_it_fits_the_specification(self):
+        checked(
+            *("check-jsonschema", "--builtin-schema", "vendor.compose-spec"),
+            *("docker/compose.yaml", "docker/compose.gpu.yaml"),
+        )
+
+    def test_every_file_it_mounts_is_there(self):
+        config = compose()
+        files = [entry["file"] for entry in config["configs"].values()]
+        for service in config["services"].values():
+            files += [v.partition(":")[0] for v in service.get("volumes", []) if v.startswith(".")]
+        for file in files:
+            # Boards are put there by whoever has some.
+            assert (DOCKER / file).exists() or file == "./grafana/dashboards", file
+
+    def test_every_secret_and_volume_is_declared_and_no_secret_is_in_the_repository(self):
+        config = compose()
+        services = config["services"].values()
+        assert {name for s in services for name in s.get("secrets", [])} == set(config["secrets"])
+        named = {v.partition(":")[0] for s in services for v in s.get("volumes", []) if not v.startswith(".")}
+        assert named == set(config["volumes"])
+        for secret in config["secrets"].values():
+            assert secret["file"].startswith("./secrets/")
+        assert "/docker/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+
+    def test_ports_are_open_to_this_machine_alone(self):
+        ports = [port for s in compose()["services"].values() for port in s.get("ports", [])]
+        assert len(ports) == 4
+        assert all(str(port).startswith("127.0.0.1:") for port in ports)
+
+    def test_images_are_pinned_and_no_service_can_gain_rights(self):
+        for name, service in compose()["services"].items():
+            assert re.fullmatch(r"pasta:cpu|\S+:v?\d+\.\d+\.\d+", service["image"]), name
+            assert service["cap_drop"] == ["ALL"]
+            assert service["security_opt"] == ["no-new-privileges:true"]
+
+    def test_what_others_wait_for_says_when_it_is_healthy(self):
+        services = compose()["services"]
+        for service in services.values():
+            for name, condition in service.get("depends_on", {}).items():
+                assert condition == {"condition": "service_healthy"}
+                assert "test" in services[name]["healthcheck"]
+
+    def test_all_ray_nodes_ask_for_the_token(self):
+        for name in ("head", "worker", "serve"):
+            environment = compose()["services"][name]["environment"]
+            assert environment["RAY_AUTH_MODE"] == "token"
+            assert environment["RAY_AUTH_TOKEN_PATH"] == "/run/secrets/ray_token"
+
+    def test_the_gpu_file_changes_workers_only(self):
+        changed = yaml.safe_load((DOCKER / "compose.gpu.yaml").read_text())
+        assert set(changed) == {"services"}
+        assert set(changed["services"]) == {"worker"}
+        assert changed["services"]["worker"]["image"] == "pasta:cuda"
+
+    def test_it_serves_what_make_serve_does(self):
+        served, local = read_yaml(DOCKER / "serve.yaml"), read_yaml(ROOT / "configs/serve/local.yaml")
+        parse_config(served, ServeDeploySchema, "docker/serve.yaml")
+        ours, theirs = (
+            parse_config(config["applications"][0]["args"], ServeConfig, "args") for config in (served, local)
+        )
+        # Here others can reach it.
+        secret = ours.keys.file.removeprefix("/run/secrets/")
+        assert secret in compose()["services"]["worker"]["secrets"]
+        assert ours.model_copy(update={"keys": theirs.keys}) == theirs
+        assert served["http_options"] == {"host": "0.0.0.0", "port": 8000}
+
+
+class TestMonitoring:
+    def test_prometheus_asks_ray_for_its_nodes_with_the_token(self):
+        config = read_yaml(DOCKER / "prometheus/prometheus.yml")
+        (job,) = config["scrape_configs"]
+        (discovery,) = job["http_sd_configs"]
+        assert discovery["url"] == "http://head:8265/api/prometheus/sd"
+        secret = discovery["authorization"]["credentials_file"].removeprefix("/run/secrets/")
+        assert secret in compose()["services"]["prometheus"]["secrets"]
+
+    def test_grafana_reads_prometheus_and_the_boards(self):
+        provisioning = DOCKER / "grafana/provisioning"
+        (source,) = read_yaml(provisioning / "datasources/prometheus.yaml")["datasources"]
+        assert (source["uid"], source["url"]) == ("prometheus", "http://prometheus:9090")
+        (provider,) = read_yaml(provisioning / "dashboards/pasta.yaml")["providers"]
+        volumes = compose()["services"]["grafana"]["volumes"]
+        assert f"./grafana/dashboards:{provider['options']['path']}:ro" in volumes
+
+
+@pytest.mark.parametrize("name", ["local", "gpu"])
+def test_a_shipped_service_can_be_read(name):
+    from serve.launch import read_service_config
+
+    config = read_service_config(ROOT / f"configs/serve/{name}.yaml")
+    assert config.host == "127.0.0.1"
+
+
+def test_the_gpu_configuration_puts_a_decoder_on_each_gpu():
+    from serve.launch import read_service_config
+
+    config = read_service_config(ROOT / "configs/serve/gpu.yaml").args
+    assert config.decoder.num_gpus == 1
+    assert config.decoder.num_replicas > 1
+    assert all(model.device == "cuda" and Path(model.path).is_absolute() for model in config.models.values())

@@ -1,0 +1,116 @@
+"""Following a job over a connection that breaks. A job server of our own, speaking Ray's protocol, breaks it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from aiohttp import web
+
+from jobs import job_server
+from jobs.job_server import JobServer, exit_code
+from pasta.errors import UserError
+
+
+class Breaking:
+    """A job server with one job, whose log's first connection is cut in the middle of a line."""
+
+    def __init__(self) -> None:
+        self.statuses = ["PENDING", "PENDING", "RUNNING"]
+        self.connections = 0
+        self.ended = False
+
+    def application(self) -> web.Application:
+        application = web.Application()
+        application.router.add_get("/api/version", self.version)
+        application.router.add_get("/api/jobs/job", self.details)
+        application.router.add_get("/api/jobs/job/logs/tail", self.tail)
+        application.router.add_get("/api/jobs/{other}", self.unknown)
+        return application
+
+    async def version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": "4", "ray_version": "2.60.0", "ray_commit": ""})
+
+    async def unknown(self, request: web.Request) -> web.Response:
+        return web.Response(status=404, text=f"Job {request.match_info['other']} does not exist")
+
+    async def details(self, request: web.Request) -> web.Response:
+        status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        if self.ended:
+            status = "FAILED"
+        return web.json_response(
+            {
+                "type": "SUBMISSION",
+                "entrypoint": "x",
+                "status": status,
+                "message": "waiting for resources (CPUs)",
+                "start_time": 0,
+                "driver_exit_code": 3 if self.ended else None,
+            }
+        )
+
+    async def tail(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        self.connections += 1
+        if self.connections == 1:
+            await socket.send_str("one\ntw")
+            await asyncio.sleep(0.05)
+            assert request.transport is not None
+            request.transport.abort()
+            return socket
+        for text in ("one\n", "two\nthr", "ee\n"):
+            await socket.send_str(text)
+        self.ended = True
+        return socket
+
+
+@pytest.fixture
+def breaking(monkeypatch) -> Iterator[tuple[JobServer, Breaking]]:
+    monkeypatch.setattr(job_server, "_LONGEST_PAUSE_S", 0.01)
+    server, loop = Breaking(), asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+
+    async def start() -> tuple[web.AppRunner, int]:
+        runner = web.AppRunner(server.application())
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner, runner.addresses[0][1]
+
+    runner, port = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
+    yield JobServer(f"http://127.0.0.1:{port}", {}), server
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+
+
+def test_the_log_goes_on_where_it_broke_off_and_the_exit_code_is_the_job_s(breaking):
+    server, other = breaking
+    log: list[str] = []
+    said: list[str] = []
+    info = server.follow("job", log.append, said.append)
+    assert "".join(log) == "one\ntwo\nthree\n"
+    assert other.connections == 2
+    assert exit_code(info) == 3
+    # What it waits for is said once.
+    assert said[0] == "job job: waiting for resources (CPUs)"
+    assert len(said) == 2
+    assert said[1].endswith("trying again")
+
+
+def test_a_job_that_nobody_knows_is_told_at_once(breaking):
+    server, _ = breaking
+    said: list[str] = []
+    with pytest.raises(UserError, match="Job nothing does not exist"):
+        server.follow("nothing", said.append, said.append)
+    assert said == []
+
+
+def test_a_cluster_that_stays_away_ends_the_following_and_not_the_job(breaking, monkeypatch):
+    server, other = breaking
+    monkeypatch.setattr(job_server, "_ATTEMPTS", 3)
+    server.address = "http://127.0.0.1:9"
+    server._client._address = server.address
+    with pytest.raises(UserError, match="it may be running still") as caught:
+        server.follow("job", print, lambda line: None)
+    assert "\n" not in str(caught.value)
+    assert not other.ended
