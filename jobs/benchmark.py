@@ -2,9 +2,10 @@
 
     python -m jobs.benchmark all
     python -m jobs.benchmark replay --model-config configs/models/replay-llama-7b.json --device cuda
+    python -m jobs.benchmark serve --help
 
-Needs torch and transformers, nothing else. An interrupted run goes on where it stopped when it is started
-again with the same options.
+Needs torch and transformers, nothing else (serve: what serving needs). An interrupted run goes on where it stopped when
+it is started again with the same options.
 """
 
 import argparse
@@ -25,13 +26,17 @@ MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
 _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
     "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
-    "replay: a large random model; calibrate: costs of a step for pasta simulate"
+    "replay: a large random model; calibrate: costs of a step for pasta simulate; serve: the service under load"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["serve"]:
+        from jobs import benchmark_serve  # it needs Ray, the other parts do not
+
+        return benchmark_serve.main(given[1:])
     options = parser().parse_args(given)
     settings = Settings(
         models=options.models,
@@ -82,7 +87,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("what", nargs="?", choices=sorted(COMMANDS), default="all", help=_WHAT)
+    # serve is among them for the help; it has a parser of its own.
+    add("what", nargs="?", choices=sorted([*COMMANDS, "serve"]), default="all", help=_WHAT)
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add(
         "--model-config",

@@ -122,6 +122,9 @@ class PastaOptions(_Strict):
         default=False, description="stream every thread's tokens as they come (needs stream)"
     )
     document: bool = Field(default=False, description="return the answer in PASTA-LANG too")
+    trace: bool = Field(
+        default=False, description="return what each thread did, and when: a trace that Perfetto opens"
+    )
 
 
 class _Generation(_Strict):
@@ -175,6 +178,7 @@ class _Generation(_Strict):
             promise_bias=self.pasta.promise_bias,
             wants_events=self.pasta.events,
             wants_document=self.pasta.document,
+            wants_trace=self.pasta.trace,
             placement=self.pasta.placement,
         )
 

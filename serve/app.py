@@ -27,7 +27,8 @@ def build(args: ServeConfig) -> Application:
         "graceful_shutdown_timeout_s": args.drain_timeout_s,
         "graceful_shutdown_wait_loop_s": 0.2,
     }
-    quiet = LoggingConfig(enable_access_log=False)  # the Gateway logs each request once
+    # Each request's line is the Gateway's; the others say what became of its parts (serve/logs.py).
+    quiet = LoggingConfig(encoding="JSON", enable_access_log=False)
     decoders = serve.deployment(
         Decoder,
         name="Decoder",
@@ -53,5 +54,6 @@ def build(args: ServeConfig) -> Application:
         max_ongoing_requests=ongoing,
         **drain,
         ray_actor_options={"num_cpus": 0.1},
+        logging_config=LoggingConfig(encoding="JSON"),
     )
     return gateway.bind(args, interpreter.bind(args, decoders.bind(args)))

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import logging
 import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
@@ -32,10 +33,14 @@ from pasta.engine import (
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.placement import POLICIES, Home
+from serve import logs
 from serve.config import ServeConfig
 from serve.leases import Leases
+from serve.metrics import ENGINE, Metrics, Reporter
 from serve.replicas import ReplicaLost
 from serve.wire import Decoded, DecodeOrder, Lent, Path, Refused, TokenItem
+
+logger = logging.getLogger("ray.serve")
 
 
 class Decoder:
@@ -49,6 +54,7 @@ class Decoder:
         self._num_finished = self._num_cancelled = self._num_reaped = 0
         self._costs: dict[str, LaneCosts] = {}
         self._leases = Leases(config.decoder.lease_s)
+        self._metrics = Metrics(ENGINE)
         for name, model in config.models.items():
             loaded = load_model(model.location, dtype=model.dtype, device=model.device)
             engine = Engine(loaded, EngineConfig(**config.engine.model_dump()))
@@ -56,6 +62,9 @@ class Decoder:
             self._costs[name] = _costs(engine, config)
             self._engines[name] = AsyncEngine(engine)
             await self._engines[name].start()
+        engines = {name: engine.engine for name, engine in self._engines.items()}
+        reports = Reporter(self._metrics.record).engines(engines, config.engine.num_slots)
+        self._reporting = asyncio.create_task(reports)
 
     async def decode(
         self, order: DecodeOrder
@@ -68,7 +77,7 @@ class Decoder:
         engine = self._engines[order.model]
         submitted = perf_counter()
         decoding = True
-        self._leases.open(order.request_id, lambda: self._reap(engine, order.request_id))
+        self._leases.open(order.request_id, lambda: self._reap(engine, order))
         try:
             request_id = await engine.submit(self._request(order, engine))
             yield []
@@ -81,7 +90,7 @@ class Decoder:
                     for chunk in lent:
                         yield chunk
                     if done is not None and done.result is not None:
-                        yield self._decoded(done.result, self._costs[order.model].step_s)
+                        yield self._decoded(order, done.result)
         except EngineFull as error:
             decoding = False
             yield Refused(str(error), status=503)
@@ -122,9 +131,11 @@ class Decoder:
         """An Interpreter says what it still wants."""
         self._leases.renew(request_ids)
 
-    def _reap(self, engine: AsyncEngine, request_id: str) -> None:
+    def _reap(self, engine: AsyncEngine, order: DecodeOrder) -> None:
         self._num_reaped += 1
-        self._cancel(engine, request_id)
+        self._metrics.count("pasta_leases_expired")
+        logs.log(logger, "lease expired", order.http_request_id, logging.WARNING, attempt=order.request_id)
+        self._cancel(engine, order.request_id)
 
     def _request(self, order: DecodeOrder, engine: AsyncEngine) -> Request:
         policy, costs = POLICIES[order.placement], self._costs[order.model]
@@ -153,10 +164,21 @@ class Decoder:
             request_id=order.request_id,
         )
 
-    def _decoded(self, result: Result, step_s: float) -> Decoded:
+    def _decoded(self, order: DecodeOrder, result: Result) -> Decoded:
         self._num_finished += 1
+        logs.log(
+            logger,
+            "decoded",
+            order.http_request_id,
+            attempt=order.request_id,
+            model=order.model,
+            finish_reason=result.finish_reason,
+            steps=result.steps,
+            tokens=result.num_tokens,
+            total_ms=round(result.total_s * 1000, 3),
+        )
         times = result.queue_s, result.ttft_s, result.total_s
-        return Decoded(result.finish_reason, result.steps, *times, step_s)
+        return Decoded(result.finish_reason, result.steps, *times, self._costs[order.model].step_s)
 
     def _cancel(self, engine: AsyncEngine, request_id: str) -> None:
         """Free a request's slot, also where its stream was left before the engine had answered."""

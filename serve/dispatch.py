@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import dataclasses
 import itertools
+import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing, suppress
@@ -18,13 +19,15 @@ from time import perf_counter
 from typing import Any
 
 from ray.exceptions import RayActorError
-from ray.serve import metrics
 
 from pasta.interpreter import Limits
 from pasta.placement import POLICIES, PrefixTable, choose_home
+from serve import logs
 from serve.config import ServeConfig
+from serve.metrics import PLACEMENT, Metrics
 from serve.replicas import ReplicaLost, members
 from serve.session import Session
+from serve.trace import Mark
 from serve.transport import Caller
 from serve.wire import Decoded, DecodeOrder, Lent, Path, Progress, Refused, TokenItem
 
@@ -34,11 +37,9 @@ MAX_LOSSES = 5
 NO_REPLICA_S = 30.0
 #: A home that knows a prompt's prefix may have this many lanes more than the least loaded replica.
 AFFINITY_LANES = 4
-_COUNTERS = {
-    "spills": "chunks that were decoded away from their home",
-    "returns": "chunks that their home took back unfinished",
-    "redispatches": "main threads and chunks that went on elsewhere when their replica was lost",
-}
+#: What placement counts, of a response and of all of them, and what it is called in a trace.
+_COUNTERS = {"spills": "spill", "returns": "return", "redispatches": "redispatch"}
+logger = logging.getLogger("ray.serve")
 
 
 class Dispatcher:
@@ -48,7 +49,7 @@ class Dispatcher:
         self.decoders = decoders
         self.runs: set[Run] = set()
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
-        self._metrics = {name: metrics.Counter(f"pasta_{name}", text) for name, text in _COUNTERS.items()}
+        self.metrics = Metrics(PLACEMENT)
         self._members = members("Decoder")
         self._prefixes = PrefixTable()
         self._renew_s = config.decoder.lease_s / 3
@@ -58,7 +59,7 @@ class Dispatcher:
     def count(self, what: str) -> None:
         """One more of ``_COUNTERS``."""
         self.counts[what] += 1
-        self._metrics[what].inc()
+        self.metrics.count(f"pasta_{what}")
 
     def loads(self, without: set[str] | None = None) -> dict[str, int]:
         """Threads that decode on each replica, as far as this Interpreter has put them there."""
@@ -135,6 +136,8 @@ class Run:
         self._begun = perf_counter()
         self._first_token_s: float | None = None
         self._figures = dict.fromkeys(_COUNTERS, 0)
+        #: What was done with its threads, for its trace.
+        self.marks: list[Mark] = []
 
     def figures(self) -> dict[str, Any]:
         """What placement did, for the answer's extension object."""
@@ -183,6 +186,8 @@ class Run:
 
     async def _start_main(self) -> None:
         replica = await self._dispatcher.home(self._order.prompt_ids, self._lost_on)
+        if not self._figures["redispatches"]:
+            self._begun = perf_counter()  # the response's clock is its first home's
         self._start((), replica, self._order)
 
     def _start(self, path: Path, replica: str, order: DecodeOrder) -> None:
@@ -262,7 +267,7 @@ class Run:
         if replica == part.replica:
             self._adopt(part, lent.path)
             return
-        self._count("spills")
+        self._count("spills", lent.path, replica)
         self._start(lent.path, replica, order)
 
     def _bring_back(self, part: Part) -> None:
@@ -274,7 +279,7 @@ class Run:
 
     def _hand_back(self, part: Part) -> None:
         """A chunk cannot go on where it is: its owner goes on with it."""
-        self._count("returns")
+        self._count("returns", part.path)
         self._close(part)
         self._adopt(self._holder(part.path), part.path)
 
@@ -301,7 +306,16 @@ class Run:
             raise error
         self._close(part)
         self._lost_on.add(part.replica)
-        self._count("redispatches")
+        self._count("redispatches", part.path)
+        logs.log(
+            logger,
+            "replica lost",
+            self._order.http_request_id,
+            logging.WARNING,
+            replica=part.replica,
+            attempt=part.order.request_id,
+            reason=type(error).__name__,
+        )
         if self._figures["redispatches"] > MAX_LOSSES:
             raise error
         if part.path == ():
@@ -309,9 +323,10 @@ class Run:
         else:
             self._adopt(self._holder(part.path), part.path)
 
-    def _count(self, what: str) -> None:
+    def _count(self, what: str, path: Path, replica: str = "") -> None:
         self._figures[what] += 1
         self._dispatcher.count(what)
+        self.marks.append(Mark(path, _COUNTERS[what], perf_counter() - self._begun, replica))
 
     def _decoded(self, home: Decoded) -> Decoded:
         """The home's own figures, unless the response has had several homes: then times are the Interpreter's."""

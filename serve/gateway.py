@@ -1,5 +1,6 @@
 """The Gateway deployment: the HTTP routes. Each reads its request, has it answered, writes its response."""
 
+import dataclasses
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -15,7 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 import pasta
-from serve import answers, page, schemas
+from serve import answers, logs, page, schemas
 from serve.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
 from serve.config import ServeConfig
 from serve.drain import Drain
@@ -24,12 +25,14 @@ from serve.guard import Caller as Asker
 from serve.guard import Guard
 from serve.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.transport import Caller
+from serve.watch import CountResponses, Watch, watched
 from serve.wire import Accepted, Order, Update
 
 logger = logging.getLogger("ray.serve")
 
 app = FastAPI(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
 app.include_router(page.router)
+app.add_middleware(CountResponses)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -140,17 +143,19 @@ class Gateway:
         self, request: Request, asker: Asker, writer: Writer, order: Order, streams: bool
     ) -> Response:
         self._check_model(order.model)
-        updates = self._updates(asker, order, self._timeout_s(request))
-        headers = {"X-Request-Id": writer.request_id}
+        order = dataclasses.replace(order, http_request_id=logs.request_id(request.headers))
+        mode = order.mode or self._config.models[order.model].mode
+        watch = Watch(order.http_request_id, order, mode, key=asker.name, stream=streams)
+        updates = watched(self._updates(asker, order, self._timeout_s(request)), watch)
         if not streams:
-            return JSONResponse(await answers.collect(writer, updates), headers=headers)
+            return JSONResponse(await answers.collect(writer, updates))
         # A refusal must still become a status code: nothing is sent before the first update is there.
         first = await anext(updates)
         assert isinstance(first, Accepted)
         return StreamingResponse(
             answers.stream(writer, first, updates),
             media_type="text/event-stream",
-            headers={**headers, **_STREAM_HEADERS},
+            headers=_STREAM_HEADERS,
         )
 
     async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> AsyncGenerator[Update, None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
@@ -9,14 +10,18 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
+from serve import logs
 from serve.admission import Admission, Overloaded, TooLarge
 from serve.choices import merge
 from serve.config import ServeConfig
 from serve.dispatch import Dispatcher, Run
+from serve.metrics import Reporter
 from serve.served import RequestRefused, Served
 from serve.session import Session
 from serve.transport import Caller
 from serve.wire import Accepted, Decoded, DecodeOrder, Order, Refused, Update
+
+logger = logging.getLogger("ray.serve")
 
 
 @contextmanager
@@ -50,10 +55,15 @@ class Interpreter:
         self._admission = Admission(config.admission, config.budget_tokens)
         self._encoding = ThreadPoolExecutor(1, "encode")
         self._models = {name: Served(model, config) for name, model in config.models.items()}
+        self._reporting: asyncio.Task[Any] | None = None
 
     async def answer(self, order: Order) -> AsyncGenerator[Update, None]:
         """``Accepted``, then ``Progress`` as tokens come and ``Finished``, of each choice; or only ``Refused``."""
         served = self._models[order.model]
+        if self._reporting is None:
+            reporter = Reporter(self._dispatcher.metrics.record)
+            reports = reporter.admission(self._admission.held, self._admission.budget_tokens)
+            self._reporting = self._dispatcher.spawn(reports)
         try:
             # Overload is refused before anything is encoded, and encoding holds up nobody else's answer.
             with _refusals(), self._admission.hold(served.least_tokens(order)) as held:
@@ -62,6 +72,15 @@ class Interpreter:
                 held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
                 choices = [self._choice(served, order, decode_order) for decode_order in decode_orders]
                 prompt_tokens = sum(len(o.prompt_ids) for o in decode_orders[:: order.n])
+                logs.log(
+                    logger,
+                    "admitted",
+                    order.http_request_id,
+                    completion=order.request_id,
+                    model=order.model,
+                    num_choices=len(choices),
+                    prompt_tokens=prompt_tokens,
+                )
                 async with aclosing(merge(choices)) as updates:
                     accepted = False
                     async for index, update in updates:
@@ -100,7 +119,12 @@ class Interpreter:
                 if isinstance(update, Decoded):
                     if rest := session.rest():
                         yield rest
-                    finished = session.finish(update, wants_document=order.wants_document)
+                    finished = session.finish(
+                        update,
+                        wants_document=order.wants_document,
+                        trace_of=decode_order.request_id if order.wants_trace else None,
+                        marks=run.marks,
+                    )
                     finished.pasta.update(run.figures())
                     yield finished
                 elif update:  # a refusal, or progress that shows something

@@ -39,12 +39,14 @@ class Timings(_Response):
 
     ``sequential_estimate_ms`` is what the text would take one token after another (without the queue): the time to
     the first token, and for each further one a step with a single lane, measured when the idle decoder started.
+    ``sync_wait_ms`` is what the main thread waited for its chunks.
     """
 
     queue_ms: float
     ttft_ms: float
     total_ms: float
     sequential_estimate_ms: float | None
+    sync_wait_ms: float
 
 
 class Figures(BaseModel):
@@ -70,6 +72,7 @@ class Figures(BaseModel):
     returns: int
     redispatches: int
     document: str | None = None
+    trace: dict[str, Any] | None = None
 
 
 class Usage(_Response):
@@ -203,10 +206,19 @@ _ERROR = {"model": Error, "description": "OpenAI's error object"}
 _UNAVAILABLE = {"model": Error, "description": "Send the request again"}
 
 
+#: One event of a stream: OpenAPI before 3.2 has a stream's schema describe each event.
+_EVENT = {
+    "type": "object",
+    "description": "A chunk of the answer as JSON, or [DONE] at its end.",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
+
+
 def _responses(model: type[BaseModel], *, streams: bool = False) -> dict[int | str, dict[str, Any]]:
     answer: dict[str, Any] = {"model": model, "description": (model.__doc__ or "").split("\n")[0]}
     if streams:
-        answer["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        answer["content"] = {"text/event-stream": {"schema": _EVENT}}
     return {200: answer, "4XX": _ERROR, 503: _UNAVAILABLE}
 
 

@@ -130,5 +130,6 @@ class Served:
             stop=order.stop,
             promise_bias=order.promise_bias,
             logprobs=order.logprobs,
+            http_request_id=order.http_request_id,
             placement=order.placement or self._placement,
         )

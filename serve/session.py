@@ -22,6 +22,7 @@ from pasta.interpreter import (
     Wait,
 )
 from pasta.lang import Codec, TextStream, to_text
+from serve.trace import Mark, chrome_trace, sync_wait_s
 from serve.wire import Decoded, Finished, Path, Progress, TextToken, TokenItem, TokenLogprobs
 
 #: Some text, and the token that it ends with if log-probabilities were asked for.
@@ -159,7 +160,14 @@ class Session:
         """What was held back in case a stop string would come."""
         return self._progress(self._stop.flush())
 
-    def finish(self, decoded: Decoded, *, wants_document: bool) -> Finished:
+    def finish(
+        self,
+        decoded: Decoded,
+        *,
+        wants_document: bool,
+        trace_of: str | None = None,
+        marks: Sequence[Mark] = (),
+    ) -> Finished:
         """Counts and figures of the finished response.
 
         ``completion_tokens`` counts tags too, but not the end of text. ``sequential_tokens`` is what the same
@@ -168,6 +176,7 @@ class Session:
         same by the clock: ``sequential_estimate_ms``, the time to the first token and a step with a single lane,
         as this Decoder takes it when idle, for each further one, over the time the answer took (both without
         the queue). Other requests on the same Decoder slow the answer but not the estimate.
+        ``trace_of`` is the request's name in its trace, ``None`` for no trace.
         """
         mirror = self._mirror
         ended = int(mirror.threads[0].mode >= Mode.ENDED)
@@ -190,11 +199,22 @@ class Session:
                 "ttft_ms": round(decoded.ttft_s * 1000, 3),
                 "total_ms": round(decoded.total_s * 1000, 3),
                 "sequential_estimate_ms": round(estimate_s * 1000, 3) if timed else None,
+                "sync_wait_ms": round(sync_wait_s(mirror.trace(), self._control.sync) * 1000, 3),
             },
         }
         if wants_document:
             # A stop string leaves threads unfinished: there is no document then.
             pasta["document"] = to_text(self._codec.decode(mirror.response_ids())) if mirror.done else None
+        if trace_of is not None:
+            pasta["trace"] = chrome_trace(
+                mirror.trace(),
+                [self._codec.decode_text(thread.topic_ids) for thread in mirror.threads],
+                self._control.sync,
+                request=trace_of,
+                queue_s=decoded.queue_s,
+                ttft_s=decoded.ttft_s,
+                marks=marks,
+            )
         return Finished(decoded.finish_reason, len(mirror.prompt), mirror.num_tokens - ended, pasta)
 
 

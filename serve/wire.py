@@ -20,7 +20,7 @@ class Order:
     """Gateway → Interpreter: a validated request for ``n`` answers to each of its prompts.
 
     ``logprobs`` is the number of likeliest tokens to report beside each token of the text, ``None`` for no
-    log-probabilities at all.
+    log-probabilities at all. ``http_request_id`` is what logs call the request (serve/logs.py).
     """
 
     request_id: str
@@ -39,6 +39,8 @@ class Order:
     wants_events: bool
     wants_document: bool
     placement: Policy | None = None
+    wants_trace: bool = False
+    http_request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class DecodeOrder:
     snapshot: Snapshot | None = None
     tokens: tuple[tuple[Path, int], ...] = ()
     lent: dict[Path, Limits] = field(default_factory=dict)
+    http_request_id: str = ""
 
 
 #: Of a chosen token, and of the likeliest ids with theirs.

@@ -5,6 +5,7 @@ Only the way between replicas is not Ray's here, so that a replica can be lost a
 
 import asyncio
 import dataclasses
+from collections import Counter
 from contextlib import aclosing
 
 import pytest
@@ -158,6 +159,29 @@ def test_an_answer_is_the_same_wherever_its_chunks_are_decoded(config):
     assert found["spread"][0] > 0
     assert found["auto"][0] > 0
     assert found["spread"][1] == set(NAMES)
+
+
+def test_what_placement_did_is_marked_for_the_trace(config):
+    async def scenario(replicas, dispatcher):
+        replicas.lose_at["b"] = 8
+        session = Session(CODEC, PROMPT, LIMITS, parallel=True)
+        run = Run(dispatcher, order("spread"), session)
+        async with aclosing(run.updates()) as updates:
+            async for _ in updates:
+                pass
+        return run, session
+
+    run, session = with_replicas(config, scenario)
+    counted = Counter(mark.what for mark in run.marks)
+    figures = run.figures()
+    assert (counted["spill"], counted["return"], counted["redispatch"]) == (
+        figures["spills"],
+        figures["returns"],
+        figures["redispatches"],
+    )
+    assert counted["redispatch"] > 0
+    assert {mark.path for mark in run.marks} <= {thread.path for thread in session._mirror.threads}
+    assert [mark.time_s for mark in run.marks] == sorted(mark.time_s for mark in run.marks)
 
 
 def test_many_answers_at_once_are_what_they_are_alone(config):

@@ -90,8 +90,25 @@ def test_a_stream_ends_with_done(http):
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 5, "stream": True}
     response = post(http, body)
     assert response.headers["content-type"].startswith("text/event-stream")
-    assert response.headers["x-request-id"].startswith("chatcmpl-")
     assert response.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_request_s_id_comes_back_once_the_client_s_own_if_it_sends_one(http):
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 5}
+    headers = {"x-request-id": "my-request.1"}
+    response = http.post("/v1/chat/completions", json=body, headers=headers)
+    assert response.headers.get_list("x-request-id") == ["my-request.1"]
+    (given,) = post(http, body).headers.get_list("x-request-id")
+    assert len(given) >= 32
+    refused = http.post("/v1/chat/completions", json=body, headers={"x-request-id": "no id"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "X-Request-Id")
+
+
+def test_a_trace_is_returned_to_who_asks_for_it(client):
+    answer = complete(client, pasta={**FORKS, "trace": True}, max_tokens=200)
+    tracks = [e for e in answer.pasta["trace"]["traceEvents"] if e["name"] == "thread_name"]
+    assert len(tracks) == answer.pasta["threads"] > 1
+    assert "trace" not in complete(client).pasta
 
 
 def test_a_parallel_answer_has_threads_and_a_document_that_renders_to_it(client):

@@ -11,6 +11,7 @@ from pasta.engine import DoneEvent, Engine, EngineConfig, ForkEvent, Request, Sa
 from pasta.interpreter import Limits
 from pasta.lang import parse, render, to_text
 from serve.session import Session, StopFilter
+from serve.trace import Mark
 from serve.wire import Decoded
 from tests.support.models import tiny
 
@@ -62,6 +63,23 @@ def test_a_session_arrives_at_the_engine_s_result(size):
         (e["thread"], e["child"], e["topic"], e["estimate"]) for e in seen if e["type"] == "fork"
     ] == forks
     assert sum(e["type"] == "token" for e in seen) == sum(isinstance(e, TokenEvent) for e in events)
+
+
+def test_a_trace_has_a_track_for_each_thread_and_the_wait_is_in_the_timings():
+    result, events = decode()
+    session = Session(CODEC, PROMPT, LIMITS, parallel=True)
+    session.feed((e.path, e.token, e.time) for e in events if isinstance(e, TokenEvent))
+    decoded = Decoded(result.finish_reason, result.steps, 0.1, 0.2, 1.0, 0.01)
+    marks = [Mark((0,), "spill", 0.3, "decoder-2")]
+    pasta = session.finish(decoded, wants_document=False, trace_of="r-1", marks=marks).pasta
+    tracks = [e["args"]["name"] for e in pasta["trace"]["traceEvents"] if e["name"] == "thread_name"]
+    forks = [e for e in events if isinstance(e, ForkEvent)]
+    assert sorted(tracks) == sorted(["main thread", *(e.topic for e in forks)])
+    assert [e["args"] for e in pasta["trace"]["traceEvents"] if e["name"] == "spill"] == [
+        {"replica": "decoder-2"}
+    ]
+    assert pasta["timings"]["sync_wait_ms"] >= 0
+    assert "trace" not in session.finish(decoded, wants_document=False).pasta
 
 
 def test_the_parts_of_each_thread_s_text_make_up_its_part_of_the_document():

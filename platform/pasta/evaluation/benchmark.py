@@ -1,9 +1,7 @@
 """The benchmark: stages that measure and leave records, and the figures that follow from the records."""
 
 import itertools
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from pasta.evaluation.figures import Figure, Report
 from pasta.evaluation.generate import GenerateBench, generate_figures, generate_table
 from pasta.evaluation.lanes import LaneBench, lane_figures, lane_table
 from pasta.evaluation.machine import code_fingerprint, describe_machine, model_fingerprint
-from pasta.evaluation.progress import stage_progress
+from pasta.evaluation.measurement import Measurement
 from pasta.evaluation.quality import family_table, fault_of, grades, quality_figures
 from pasta.evaluation.records import RecordFile, write_json
 from pasta.evaluation.replay_bench import (
@@ -59,23 +57,20 @@ _BIAS = 7.0
 
 
 class Benchmark:
-    """Runs stages. Every record is on disk before the next is measured; ``settings.out`` is rewritten after
-    each stage. The same settings again go on where an interrupted run stopped."""
+    """Runs stages. The same settings again go on where an interrupted run stopped."""
 
     def __init__(self, settings: Settings, command: str, say: Callable[[str], None] | None = None) -> None:
-        self.settings, self.command = settings, command
-        self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+        self.settings = settings
         self._device = resolve_device(settings.device)
-        self._files: dict[str, str] = {}
+        self._kept = Measurement(settings, command, self._device, say)
 
     def run(self, stages: Sequence[str]) -> Report:
         """Measure ``stages``; returns what came out. Raises ``UserError`` on a wrong model or file."""
         self._check(stages)
         report = Report()
-        begun = describe_machine(self._device)
         for number, stage in enumerate(stages, start=1):
             getattr(self, f"_{stage}")(report)
-            self._write(report, begun, complete=number == len(stages))
+            self._kept.write(report, complete=number == len(stages))
         return report
 
     # -- stages ----------------------------------------------------------------------------------------
@@ -97,8 +92,8 @@ class Benchmark:
         """Each held-out prompt answered by the twin and by PASTA, graded, and timed if ``repeats``."""
         limits = Limits(max_tokens=self.settings.max_tokens)
         self._use_threads("shipped")
-        file = self._open(stage, self._identity("shipped") | self._asked | {"repeats": repeats})
-        progress = self._progress(stage, len(self._tasks), len(file))
+        file = self._kept.open(stage, self._identity("shipped") | self._asked | {"repeats": repeats})
+        progress = self._kept.progress(stage, len(self._tasks), len(file))
         if len(file) == len(self._tasks):
             return file
         twin, pasta = self._engine(self._twin), self._engine(self._pasta)
@@ -131,8 +126,8 @@ class Benchmark:
         """Random weights of the shipped model's shape: greedy, and sampled with promises favoured."""
         total = 2 * len(self._tasks)
         self._use_threads("shipped")
-        file = self._open("random", self._identity("shipped") | self._asked)
-        progress = self._progress("random weights", total, len(file))
+        file = self._kept.open("random", self._identity("shipped") | self._asked)
+        progress = self._kept.progress("random weights", total, len(file))
         if len(file) < total:
             shape = self._pasta.model.config
             loaded = random_model(
@@ -175,8 +170,8 @@ class Benchmark:
             self._use_threads(size)
             rounds = settings.rounds * _ROUNDS_FACTOR[size]
             measured = {"lanes": settings.lanes, "cache_tokens": settings.cache_tokens, "rounds": rounds}
-            file = self._open(f"step-{size}", self._identity(size) | measured)
-            progress = self._progress(f"step, {size}", rounds, len(file))
+            file = self._kept.open(f"step-{size}", self._identity(size) | measured)
+            progress = self._kept.progress(f"step, {size}", rounds, len(file))
             if len(file) < rounds:
                 bench = LaneBench(self._loaded(size), settings.lanes, settings.cache_tokens)
                 bench.round()
@@ -195,8 +190,8 @@ class Benchmark:
         for size in settings.sizes:
             self._use_threads(size)
             axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
-            file = self._open(f"calibrate-{size}", self._identity(size) | axes.to_dict())
-            progress = self._progress(f"calibrate, {size}", settings.rounds, len(file))
+            file = self._kept.open(f"calibrate-{size}", self._identity(size) | axes.to_dict())
+            progress = self._kept.progress(f"calibrate, {size}", settings.rounds, len(file))
             if len(file) < settings.rounds:
                 measure_rounds(file, self._loaded(size), axes, settings.rounds, progress)
             about = {"dtype": settings.dtype, "device": str(self._device), "threads": self._num_threads(size)}
@@ -212,8 +207,10 @@ class Benchmark:
             tokens = min(tokens, self.settings.max_tokens)
             tasks = heldout_prompts(count)
             total = self.settings.rounds * count
-            file = self._open(f"generate-{size}", self._identity(size) | {"prompts": count, "tokens": tokens})
-            progress = self._progress(f"generate, {size}", total, len(file))
+            file = self._kept.open(
+                f"generate-{size}", self._identity(size) | {"prompts": count, "tokens": tokens}
+            )
+            progress = self._kept.progress(f"generate, {size}", total, len(file))
             if len(file) < total:
                 loaded = self._loaded(size)
                 bench = GenerateBench(loaded, tokens, self._stock(size))
@@ -231,8 +228,10 @@ class Benchmark:
     def _sampling(self, report: Report) -> None:
         self._use_threads("shipped")
         tokens = self.settings.max_tokens
-        file = self._open("sampling", self._identity("shipped") | {"groups": GROUPS, "max_tokens": tokens})
-        progress = self._progress("sampling", GROUPS, len(file))
+        file = self._kept.open(
+            "sampling", self._identity("shipped") | {"groups": GROUPS, "max_tokens": tokens}
+        )
+        progress = self._kept.progress("sampling", GROUPS, len(file))
         if len(file) < GROUPS:
             measure_groups(file, self._pasta, tokens, progress)
         report.add(*sampling_report([*file.records.values()], self._label("shipped")))
@@ -248,8 +247,8 @@ class Benchmark:
             "repeats": settings.repeats,
         }
         self._use_threads("large")
-        file = self._open("replay", self._identity("large") | identity)
-        progress = self._progress(f"replay, {settings.large_name}", len(documents), len(file))
+        file = self._kept.open("replay", self._identity("large") | identity)
+        progress = self._kept.progress(f"replay, {settings.large_name}", len(documents), len(file))
         if len(file) < len(documents):
             loaded = self._loaded("large")
             entries = [encode(loaded.codec, document, str(n)) for n, document in enumerate(documents)]
@@ -264,9 +263,9 @@ class Benchmark:
         config = read_model_config(settings.model_config)
         longest = min(settings.longest or config.max_position_embeddings, config.max_position_embeddings)
         identity = document_identity(path, tokenizer) | {"repeats": settings.repeats, "longest": longest}
-        file = self._open("documents", self._identity("large") | identity)
+        file = self._kept.open("documents", self._identity("large") | identity)
         todo = sum(document.key not in file for document in documents)
-        progress = self._progress(f"replay, {settings.large_name}", len(file) + todo, len(file))
+        progress = self._kept.progress(f"replay, {settings.large_name}", len(file) + todo, len(file))
         if todo:
             counted = DocumentReplay(documents, tokenizer, longest, config.vocab_size)
             config.vocab_size = counted.vocabulary
@@ -275,7 +274,7 @@ class Benchmark:
         report.add(*document_report(records, settings.large_name, self._label("large"), tokenizer))
 
     def _documents(self) -> list[Recorded]:
-        stage = next((name for name in ("speed", "accuracy") if name in self._files), None)
+        stage = next((name for name in ("speed", "accuracy") if name in self._kept.files), None)
         records = self._answers(stage or "accuracy", self.settings.repeats if stage == "speed" else 0).records
         documents = answered((records[key] for key in sorted(records, key=int)), self.settings.replay_prompts)
         if len(documents) < 2:
@@ -323,7 +322,7 @@ class Benchmark:
 
     def _random_large(self, config: Any, tokenizer: Any, packed: bool | None = None) -> LoadedModel:
         settings = self.settings
-        self._say(f"making {settings.large_name} with random weights, {settings.dtype}")
+        self._kept.say(f"making {settings.large_name} with random weights, {settings.dtype}")
         return random_model(config, tokenizer, dtype=settings.dtype, device=settings.device, packed=packed)
 
     def _stock(self, size: str) -> LoadedModel:
@@ -373,28 +372,3 @@ class Benchmark:
         machine = describe_machine(self._device)
         kept = {name: machine.get(name) for name in ("processor", "gpu", "torch", "transformers")}
         return {"code": code_fingerprint(), "dtype": self.settings.dtype, "device": str(self._device), **kept}
-
-    def _open(self, stage: str, config: dict[str, Any]) -> RecordFile:
-        path = self.settings.out.with_suffix(f".{stage}.jsonl")
-        file = RecordFile(path, config, fresh=self.settings.fresh and stage not in self._files)
-        self._files[stage] = path.name
-        return file
-
-    def _progress(self, stage: str, total: int, found: int) -> Callable[[int, str], None]:
-        return stage_progress(self._say, stage, total, found)
-
-    def _write(self, report: Report, machine: dict[str, Any], *, complete: bool) -> None:
-        settings = {name: str(v) if isinstance(v, Path) else v for name, v in asdict(self.settings).items()}
-        write_json(
-            self.settings.out,
-            {
-                "command": self.command,
-                "complete": complete,
-                "machine": machine,
-                "load_average_at_end": describe_machine(self._device)["load_average"],
-                "settings": settings,
-                "figures": [figure.to_dict() for figure in report.figures],
-                "tables": report.tables,
-                "records": self._files,
-            },
-        )

@@ -33,13 +33,16 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     return described
 
 
-def code_fingerprint() -> str:
-    """A digest of the sources that decide a measurement: all of evaluation but reports, and what it rests on."""
+def code_fingerprint(*more: Path) -> str:
+    """A digest of the sources that decide a measurement: all of evaluation but reports, what it rests on, and those
+    in the directories ``more``."""
     root = Path(pasta.__file__).parent
     digest = hashlib.sha256()
+    for file in sorted(file for directory in more for file in directory.rglob("*.py")):
+        digest.update(file.name.encode() + file.read_bytes())
     for package in ("lang", "interpreter", "engine", "data/atlas", "evaluation"):
         for file in sorted((root / package).rglob("*.py")):
-            if (root / "evaluation" / "report") in file.parents:
+            if "report" in (file.stem, file.parent.name):
                 continue
             digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,0 +1,326 @@
+"""Measure the service as its clients see it, against the engine that does the work:
+
+    python -m jobs.benchmark serve
+    python -m jobs.benchmark serve --only latency --clients 1,8,32
+    python -m jobs.benchmark serve --soak 2000
+    python -m jobs.benchmark serve --url http://127.0.0.1:8000 --only latency
+
+The service is started from --config, on a free port of 127.0.0.1, as often as the parts need another one, and stopped
+again. An interrupted run goes on where it stopped when it is started again with the same options.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import torch
+
+from pasta.data.atlas import heldout_prompts
+from pasta.engine import EngineConfig
+from pasta.engine.loading import load_model
+from pasta.entrypoint import EXIT_INTERRUPTED, run_main
+from pasta.errors import UserError
+from pasta.evaluation.figures import Report
+from pasta.evaluation.load.bare import Bare, Messages, Models
+from pasta.evaluation.load.client import connect
+from pasta.evaluation.load.parts import Bench, Memory
+from pasta.evaluation.load.plan import PLAN, Layout
+from pasta.evaluation.load.service import Service
+from pasta.evaluation.load.settings import PARTS, SOAK, LoadSettings
+from pasta.evaluation.load.soak import violations
+from pasta.evaluation.load.ways import Way, find_ways
+from pasta.evaluation.machine import code_fingerprint, describe_machine, model_fingerprint
+from pasta.evaluation.measurement import Measurement
+from pasta.evaluation.prompts import ATLAS, read_prompts
+from pasta.evaluation.records import RecordFile
+from pasta.evaluation.sampling import PromptsSection
+from pasta.interpreter import Limits
+from serve.config import ROOT, KeySettings, ServeConfig
+from serve.launch import ServiceConfig, read_service_config, running
+
+CONFIG = ROOT / "configs" / "serve" / "local.yaml"
+#: Held-out prompts of the atlas to choose from.
+_ATLAS_PROMPTS = 200
+_FAILED = 1
+
+
+class ServeBenchmark:
+    """Measures parts of a service: one that is started here from ``config``, or the one at ``url``."""
+
+    def __init__(self, settings: LoadSettings, config: ServiceConfig, source: str, command: str) -> None:
+        self.settings, self._config, self._source = settings, config, source
+        modes = {name: model.mode for name, model in config.args.models.items()}
+        self._ways = find_ways(modes)
+        self._prompts, self._independent = self._read_prompts()
+        self._kept = Measurement(settings, command, torch.device("cpu"))
+        self._files: dict[str, RecordFile] = {}
+
+    def run(self, url: str | None = None, api_key: str | None = None) -> Report:
+        """Measure every part of the settings; returns what came out."""
+        report = Report()
+        parts = [name for name in PLAN if name in self.settings.parts]
+        self._files = {name: self._open(name, url) for name in parts}
+        for layout in dict.fromkeys(PLAN[name].layout for name in parts):
+            mine = [name for name in parts if PLAN[name].layout == layout]
+            if any(self._missing(name) for name in mine):
+                with self._service(layout, url) as found:
+                    asyncio.run(self._measure(found, api_key, mine, layout, None if url else memory))
+            for name in mine:
+                keys = PLAN[name].keys(self.settings)
+                report.add(*PLAN[name].report([self._files[name].records[key] for key in keys]))
+                self._kept.write(report, complete=name == parts[-1])
+        return report
+
+    def violations(self) -> list[str]:
+        """What the soak has found wrong, if it ran."""
+        found = self._files.get(SOAK)
+        return [] if found is None else [line for each in found.records.values() for line in violations(each)]
+
+    # -- measuring -------------------------------------------------------------------------------------
+
+    async def _measure(
+        self, url: str, api_key: str | None, parts: Sequence[str], layout: Layout, memory: Memory | None
+    ) -> None:
+        async with connect(url, api_key) as http:
+            await _check_models(http, url, self._ways.values())
+            bench = Bench(
+                self.settings,
+                Service(http, self.settings.timeout_s),
+                self._ways,
+                self._prompts,
+                self._independent,
+                self._load_bare,
+                memory,
+            )
+            await bench.warm_up(1 if layout == "small budget" else max(self.settings.clients))
+            for name in parts:
+                missing, total = self._missing(name), len(PLAN[name].keys(self.settings))
+                progress = self._kept.progress(f"serve, {name}", total, total - len(missing))
+                for key in missing:
+                    self._files[name].add(key, await PLAN[name].measure(bench, key))
+                    progress(len(self._files[name]), "")
+
+    @contextlib.contextmanager
+    def _service(self, layout: Layout, url: str | None) -> Iterator[str]:
+        if url is not None:
+            yield url
+            return
+        config = dataclasses.replace(self._config, port=0, host="127.0.0.1", args=self._args(layout))
+        with running(config, quiet=True, progress=lambda line: self._kept.say(f"service: {line} …")) as found:
+            yield found
+
+    def _args(self, layout: Layout) -> ServeConfig:
+        return laid_out(self._config.args, layout, self.settings.max_tokens)
+
+    def _load_bare(self) -> Bare:
+        args = self._config.args
+        self._kept.say("loading the bare engine")
+        torch.set_num_threads(args.decoder.threads)
+        names = {way.model for way in self._ways.values()}
+        loaded = {
+            name: load_model(model.location, dtype=model.dtype, device=model.device)
+            for name, model in args.models.items()
+            if name in names
+        }
+        limits = Limits(
+            max_threads=args.limits.max_threads,
+            max_depth=args.limits.max_depth,
+            max_chunk_tokens=args.limits.max_chunk_tokens,
+            max_tokens=self.settings.max_tokens + 1,  # the end of text, as the service counts
+        )
+        config = EngineConfig(**args.engine.model_dump())
+        return Bare(Models(loaded, config, limits), [*self._ways.values()])
+
+    # -- inputs and files ------------------------------------------------------------------------------
+
+    def _read_prompts(self) -> tuple[list[Messages], list[Messages]]:
+        settings = self.settings
+        if self._source == ATLAS:
+            tasks = heldout_prompts(max(_ATLAS_PROMPTS, settings.prompts))
+            prompts = [task.messages for task in tasks]
+            independent = [task.messages for task in tasks if task.independent]
+        else:
+            prompts = independent = [prompt.messages for prompt in read_prompts(PromptsSection(self._source))]
+        for option, wanted, found in (
+            ("prompts", settings.prompts, prompts),
+            ("pairs", settings.pairs, independent),
+        ):
+            if wanted > len(found):
+                raise UserError(f"--{option}: {wanted}, but {self._source} has {len(found)} such prompts")
+        return [*prompts], [*independent]
+
+    def _open(self, name: str, url: str | None) -> RecordFile:
+        settings = {key: getattr(self.settings, key) for key in ("max_tokens", *PLAN[name].settings)}
+        machine = describe_machine(torch.device("cpu"))
+        identity = {
+            "code": code_fingerprint(ROOT / "serve"),
+            "settings": settings,
+            "prompts": [self._prompts, self._independent],
+            "models": [
+                model_fingerprint(Path(model.location)) if Path(model.location).is_dir() else model.location
+                for model in self._config.args.models.values()
+            ],
+            "machine": {key: machine[key] for key in ("processor", "cores", "torch", "transformers")},
+        }
+        service: Any = url or [self._args(PLAN[name].layout).model_dump(), self._config.env_vars]
+        return self._kept.open(name, {**identity, "service": service})
+
+    def _missing(self, name: str) -> list[str]:
+        return [key for key in PLAN[name].keys(self.settings) if key not in self._files[name]]
+
+
+def laid_out(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConfig:
+    """The configuration with what a layout needs, and without API keys: only this process asks."""
+    changes: dict[str, Any] = {"keys": KeySettings()}
+    if layout == "one decoder":
+        changes["decoder"] = args.decoder.model_copy(update={"num_replicas": 1})
+    if layout == "small budget":
+        # Twice an answer's length: one answer with its prompt fits into either kind's part, two do not.
+        changes["admission"] = args.admission.model_copy(update={"budget_tokens": 2 * max_tokens})
+    return args.model_copy(update=changes)
+
+
+async def _check_models(http: httpx.AsyncClient, url: str, ways: Any) -> None:
+    """Raise ``UserError`` if the service does not have the models of the ways."""
+    try:
+        response = await http.get("/v1/models", timeout=60.0)
+        names = {model["id"] for model in response.raise_for_status().json()["data"]}
+    except (httpx.HTTPError, ValueError, LookupError) as error:
+        raise UserError(f"{url}: /v1/models does not answer as this service does ({error})") from None
+    for way in ways:
+        _check_way(way, names, url)
+
+
+def _check_way(way: Way, names: set[str], url: str) -> None:
+    if way.model not in names:
+        raise UserError(
+            f"--config: its model {way.model!r} is none of the service's at {url} ({', '.join(sorted(names))})"
+        )
+
+
+def memory() -> dict[str, float]:
+    """MiB of memory of its own, of every process that this one has started, directly or not."""
+    found = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            used = process.memory_info()
+            # What is mapped from files and from Ray's object store belongs to nobody alone.
+            mib = (used.rss - getattr(used, "shared", 0)) / 2**20
+            found[f"{_title(process.cmdline())} {process.pid}"] = mib
+    return found
+
+
+def _title(words: Sequence[str]) -> str:
+    """What a process is: Ray's name for an actor, whatever it is doing; else its program, or its script."""
+    if words and words[0].startswith("ray::"):
+        return words[0].partition(".")[0]
+    names = [os.path.basename(word) for word in words] or ["?"]
+    script = next((name for name in names if name.endswith(".py")), names[0])
+    return script if names[0].startswith("python") else names[0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; ``arguments`` are those behind ``serve``."""
+    given = sys.argv[1:] if arguments is None else [*arguments]
+    options = _parser().parse_args(given)
+    if options.soak is not None:
+        parts: tuple[str, ...] = (SOAK,)
+    else:
+        parts = PARTS if options.only is None else (options.only,)
+    fields = {
+        name: value
+        for name, value in vars(options).items()
+        if name in {field.name for field in dataclasses.fields(LoadSettings)} and value is not None
+    }
+    out = options.out or Path("runs") / "benchmark" / ("serve-soak.json" if options.soak else "serve.json")
+    settings = LoadSettings(**{**fields, "out": out, "parts": parts})
+    _check_url(options, settings)
+    command = shlex.join(["python", "-m", "jobs.benchmark", "serve", *given])
+    benchmark = ServeBenchmark(settings, read_service_config(options.config), options.source, command)
+    api_key = os.environ.get(options.api_key_env) if options.url else None
+    try:
+        report = benchmark.run(options.url, api_key)
+    except KeyboardInterrupt:
+        print(f"interrupted: the same command goes on from the records in {out.parent}/", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(report.markdown())
+    print(f"\nwritten to {out}, records beside it")
+    found = benchmark.violations()
+    for line in found:
+        print(f"error: soak: {line}", file=sys.stderr)
+    return _FAILED if found else 0
+
+
+def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:
+    if options.url is None:
+        return
+    own = [name for name in settings.parts if PLAN[name].own_service]
+    if own and options.only is None and options.soak is None:
+        raise UserError(f"--url: {', '.join(own)} need a service of their own; name another part with --only")
+    if own:
+        raise UserError(f"--url: {own[0]} needs a service of its own; leave --url out")
+    if settings.parts == (SOAK,) and settings.kill_every_s:
+        raise UserError(
+            "--url: decoders are killed in a service that is started here only; add --kill-every 0"
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    defaults = LoadSettings(Path())
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.benchmark serve",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--config", type=Path, default=CONFIG, help="the service (configs/serve/local.yaml)")
+    add("--url", help="measure the service that runs there; its models are those of --config")
+    add("--api-key-env", default="OPENAI_API_KEY", help="variable with the key for --url (OPENAI_API_KEY)")
+    add("--only", choices=PARTS, help="one part: see BENCHMARKS.md")
+    add("--source", default=ATLAS, help='prompts: atlas, or a JSONL file of {"messages"} (atlas)')
+    add("--clients", type=_numbers, help=f"clients at once ({','.join(map(str, defaults.clients))})")
+    for name, what in (
+        ("prompts", "prompts that so many clients ask"),
+        ("max_tokens", "longest answer"),
+        ("rounds", "repetitions of latency, throughput and kill"),
+        ("pairs", "prompts of speedup, spread and disconnect"),
+        ("refusals", "requests that are refused"),
+        ("soak_clients", "clients of the soak"),
+        ("soak_seed", "what its requests are drawn with"),
+    ):
+        add(f"--{name.replace('_', '-')}", type=int, help=f"{what} ({getattr(defaults, name)})")
+    add(
+        "--soak",
+        type=int,
+        help="only the soak, of so many requests; exit code 1 if anything is lost or stuck",
+    )
+    add(
+        "--kill-every",
+        dest="kill_every_s",
+        type=float,
+        help="seconds between kills of the soak (20; 0: none)",
+    )
+    add("--timeout", dest="timeout_s", type=float, help="seconds after which a request is stuck (180)")
+    add("--out", type=Path, help="the JSON file to write (runs/benchmark/serve.json); records go beside it")
+    add("--fresh", action="store_true", help="measure again what an earlier run has measured")
+    return parser
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(number) for number in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected numbers like 1,8,32") from None
+
+
+if __name__ == "__main__":
+    run_main(main)

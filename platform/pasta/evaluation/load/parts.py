@@ -1,0 +1,249 @@
+"""What is measured of a service, one record at a time.
+
+A record is of runs in turn, so that a machine that gets slower does so for both sides of a ratio. Every request
+is sent once to warm up before it is timed.
+"""
+
+import asyncio
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from time import perf_counter
+from typing import Any
+
+from pasta.errors import UserError
+from pasta.evaluation.load.bare import Bare, Messages
+from pasta.evaluation.load.client import Answer, Ask
+from pasta.evaluation.load.service import Service, busy, kill
+from pasta.evaluation.load.settings import LoadSettings
+from pasta.evaluation.load.ways import Name, Way
+from pasta.evaluation.records import Record
+
+#: Requests under way when a decoder is killed, and when in their time that is.
+KILL_CLIENTS, KILL_AT = 4, 0.4
+#: Pieces of text after which a client goes away: threads are forked by then.
+LEAVE_AFTER = 12
+REFUSE_CLIENTS = 8
+#: A client that was refused asks again: the service is to be found busy, not to be flooded.
+_PAUSE_S = 0.02
+#: A decoder is back, or a request's threads have stopped, within this, or the part says that it did not happen.
+_BACK_S, _STOPPED_S = 300.0, 20.0
+#: MiB of each of the service's processes, by what it is.
+Memory = Callable[[], Mapping[str, float]]
+
+
+@dataclass
+class Bench:
+    """What every part has: the service, the ways, the prompts, and the bare engine, loaded when it is first used.
+
+    ``prompts`` is as many as any part asks for; ``independent`` are those of them whose answers have parallel parts.
+    ``memory`` samples the service's processes; without it nothing is said about memory.
+    """
+
+    settings: LoadSettings
+    service: Service
+    ways: dict[Name, Way]
+    prompts: Sequence[Messages]
+    independent: Sequence[Messages]
+    load_bare: Callable[[], Bare]
+    memory: Memory | None = None
+
+    @cached_property
+    def bare(self) -> Bare:
+        """The engine by itself."""
+        return self.load_bare()
+
+    def asks(self, way: Name, prompts: Sequence[Messages], **pasta: Any) -> list[Ask]:
+        """The requests for some prompts."""
+        found = self.ways[way]
+        body = {**found.pasta, **pasta}
+        return [Ask(prompt, found.model, body, self.settings.max_tokens) for prompt in prompts]
+
+    async def whole(self, asks: Sequence[Ask], clients: int) -> tuple[list[Answer], float]:
+        """Answers, all of them whole, and seconds. Raises ``UserError`` if the service lost one."""
+        answers, seconds = await self.service.run(asks, clients)
+        for answer in answers:
+            if answer.ending != "whole":
+                raise UserError(
+                    f"the service did not answer ({answer.ending}, {answer.status}): {answer.error}"
+                )
+        return answers, seconds
+
+    async def warm_up(self, clients: int) -> None:
+        """Let the service have answered both ways, so many clients at once."""
+        for way in self.ways:
+            prompts = [self.prompts[n % len(self.prompts)] for n in range(clients)]
+            await self.whole(self.asks(way, prompts), clients)
+
+
+# -- latency ---------------------------------------------------------------------------------------------
+
+
+def latency_keys(settings: LoadSettings) -> list[str]:
+    """Round, clients and way of each block."""
+    return [
+        f"{number} {clients} {way}"
+        for number in range(settings.rounds)
+        for clients in settings.clients
+        for way in ("sequential", "parallel")
+    ]
+
+
+async def latency(bench: Bench, key: str) -> Record:
+    """Every prompt by so many clients, twice; the second time counts."""
+    clients, way = _block(key)
+    asks = bench.asks(way, bench.prompts[: bench.settings.prompts])
+    await bench.whole(asks, clients)
+    answers, seconds = await bench.whole(asks, clients)
+    return {"seconds": seconds, "answers": [answer.record() for answer in answers]}
+
+
+# -- against the bare engine -----------------------------------------------------------------------------
+
+
+def throughput_keys(settings: LoadSettings) -> list[str]:
+    """Round, clients and way of each pair of blocks."""
+    return latency_keys(settings)
+
+
+async def throughput(bench: Bench, key: str) -> Record:
+    """Tokens and seconds of the service and of the bare engine: as many requests at once, the same prompts."""
+    clients, way = _block(key)
+    prompts = bench.prompts[: bench.settings.prompts]
+    asks, record = bench.asks(way, prompts), {}
+    await bench.whole(asks, clients)
+    bench.bare.throughput(bench.ways[way], prompts[:clients], clients)
+    answers, seconds = await bench.whole(asks, clients)
+    record["service"] = [sum(answer.tokens for answer in answers), seconds]
+    record["bare"] = [*bench.bare.throughput(bench.ways[way], prompts, clients)]
+    return record
+
+
+async def speedup(bench: Bench, key: str) -> Record:
+    """Seconds of a prompt, alone, both ways: over HTTP and by the bare engine."""
+    prompt = bench.independent[int(key)]
+    over_http = {}
+    for way in bench.ways:
+        over_http[way] = await _second(bench, bench.asks(way, [prompt])[0])
+    return {
+        "http": {way: answer.total_s for way, answer in over_http.items()},
+        "bare": bench.bare.speedup(bench.ways["sequential"], bench.ways["parallel"], prompt),
+        "threads": over_http["parallel"].pasta.get("threads"),
+    }
+
+
+# -- several decoders ------------------------------------------------------------------------------------
+
+
+async def spread(bench: Bench, key: str) -> Record:
+    """A prompt, alone, with all threads at home and with its chunks over all decoders."""
+    prompt = bench.independent[int(key)]
+    return {
+        placement: (await _second(bench, bench.asks("parallel", [prompt], placement=placement)[0])).record()
+        for placement in ("local", "spread", "auto")
+    }
+
+
+async def killed(bench: Bench, key: str) -> Record:
+    """The same requests at once, twice undisturbed (the second time counts) and once with a decoder killed.
+
+    The busiest decoder is killed when the requests have run for ``KILL_AT`` of their undisturbed time.
+    """
+    first = int(key) * KILL_CLIENTS
+    prompts = [bench.independent[(first + n) % len(bench.independent)] for n in range(KILL_CLIENTS)]
+    asks = bench.asks("parallel", prompts, placement="spread")
+    await bench.whole(asks, KILL_CLIENTS)
+    undisturbed, _ = await bench.whole(asks, KILL_CLIENTS)
+    num_decoders = len(await bench.service.decoders())
+    wait_s = KILL_AT * statistics.median(answer.total_s for answer in undisturbed)
+    running = asyncio.create_task(bench.service.run(asks, KILL_CLIENTS))
+    await asyncio.sleep(wait_s)
+    decoders = await bench.service.decoders()
+    if len(decoders) < 2:
+        raise UserError("kill: the service has no second decoder; expected decoder.num_replicas of 2 or more")
+    victim = max(decoders, key=lambda decoder: decoder["lanes"])
+    pid, at = kill(victim), perf_counter()
+    disturbed, _ = await running
+
+    def back(decoders: list[dict[str, Any]]) -> bool:
+        return len(decoders) == num_decoders and pid not in {decoder["pid"] for decoder in decoders}
+
+    if await bench.service.until(back, _BACK_S) is None:
+        raise UserError(f"kill: no other decoder took its place within {_BACK_S:g} s")
+    return {
+        "undisturbed": [answer.record() for answer in undisturbed],
+        "disturbed": [answer.record() for answer in disturbed],
+        "lanes": victim["lanes"],
+        "back_s": perf_counter() - at,
+    }
+
+
+# -- clients that leave, requests that are refused -------------------------------------------------------
+
+
+async def disconnect(bench: Bench, key: str) -> Record:
+    """A client goes away in the middle of an answer spread over all decoders: seconds until none has anything to do.
+
+    ``busy_s`` is when they were last seen busy, ``idle_s`` when first seen idle: the truth lies between. Both count
+    from the moment when the client began to close its connection. ``ended`` if the answer was there before.
+    """
+    num_decoders = len(await bench.service.decoders())
+    pasta = {"placement": "spread"} if num_decoders > 1 else {}
+    ask = replace(bench.asks("parallel", [bench.independent[int(key)]], **pasta)[0], leave_after=LEAVE_AFTER)
+    answer = await bench.service.send(ask)
+    if answer.ending == "whole":
+        return {"ended": True}
+    if answer.ending != "left":
+        raise UserError(f"the service did not answer ({answer.ending}, {answer.status}): {answer.error}")
+    busy_s = 0.0
+    while True:
+        asked = perf_counter() - answer.left_at
+        decoders = await bench.service.decoders()
+        now = perf_counter() - answer.left_at
+        if decoders and not busy(decoders):
+            return {"busy_s": busy_s, "idle_s": now}
+        busy_s = asked
+        if now > _STOPPED_S:
+            raise UserError(f"disconnect: decoders are still busy {_STOPPED_S:g} s after the client left")
+
+
+async def refuse(bench: Bench, key: str) -> Record:
+    """More clients than the budget has room for: seconds until each refusal was there, and what the others got."""
+    refused: list[Answer] = []
+    admitted: list[Answer] = []
+    prompts = bench.independent
+    give_up = perf_counter() + bench.settings.timeout_s
+
+    async def client(number: int) -> None:
+        asks = bench.asks("parallel", [prompts[number % len(prompts)]])
+        while len(refused) < bench.settings.refusals and perf_counter() < give_up:
+            answer = await bench.service.send(asks[0])
+            (refused if answer.ending == "refused" else admitted).append(answer)
+            await asyncio.sleep(_PAUSE_S if answer.ending == "refused" else 0)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(REFUSE_CLIENTS):
+            group.create_task(client(number))
+    if len(refused) < bench.settings.refusals:
+        raise UserError(
+            f"refuse: {len(refused)} of {bench.settings.refusals} requests were refused within "
+            f"{bench.settings.timeout_s:g} s; expected an admission budget that holds one answer"
+        )
+    return {
+        "refused_s": [answer.total_s for answer in refused],
+        "without_retry_after": sum(answer.retry_after_s is None for answer in refused),
+        "admitted": [answer.record() for answer in admitted],
+    }
+
+
+def _block(key: str) -> tuple[int, Name]:
+    _, clients, way = key.split()
+    return int(clients), "parallel" if way == "parallel" else "sequential"
+
+
+async def _second(bench: Bench, ask: Ask) -> Answer:
+    """The second of two answers to a request."""
+    await bench.whole([ask], 1)
+    answers, _ = await bench.whole([ask], 1)
+    return answers[0]

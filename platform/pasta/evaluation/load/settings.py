@@ -1,0 +1,56 @@
+"""What a measurement under load asks for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pasta.errors import UserError
+
+#: Parts in the order in which they are measured; the soak only runs when it is asked for.
+PARTS = ("latency", "throughput", "speedup", "spread", "kill", "disconnect", "refuse")
+SOAK = "soak"
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """What to measure, checked on construction. Raises ``UserError`` naming the option that is wrong.
+
+    ``clients`` are the numbers of clients at once, ``prompts`` those that each of these asks; every answer has at
+    most ``max_tokens``. ``rounds`` repeats latency, throughput and kills; ``pairs`` is the number of prompts of
+    speedup and spread, and of answers that are left; ``refusals`` are those that are timed. ``soak`` is the number
+    of requests of the soak, by ``soak_clients``, with a decoder killed every ``kill_every_s`` seconds (0: none).
+    """
+
+    out: Path
+    parts: tuple[str, ...] = PARTS
+    clients: tuple[int, ...] = (1, 8, 32)
+    prompts: int = 64
+    max_tokens: int = 1024
+    rounds: int = 3
+    pairs: int = 40
+    refusals: int = 200
+    soak: int = 2000
+    soak_clients: int = 12
+    soak_seed: int = 0
+    kill_every_s: float = 20.0
+    timeout_s: float = 180.0
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.clients or min(self.clients) < 1:
+            raise UserError(f"--clients: {','.join(map(str, self.clients))}, expected positive integers")
+        for name in ("rounds", "max_tokens", "refusals", "soak", "soak_clients"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{_option(name)}: {getattr(self, name)}, expected a positive integer")
+        for name in ("prompts", "pairs"):
+            if getattr(self, name) < 2:
+                raise UserError(
+                    f"{_option(name)}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
+                )
+        if self.kill_every_s < 0:
+            raise UserError(f"--kill-every: {self.kill_every_s:g}, expected seconds, or 0 for no kills")
+        if not self.timeout_s > 0:
+            raise UserError(f"--timeout: {self.timeout_s:g}, expected a positive number of seconds")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,302 @@
+"""What Prometheus is told, with the names that servers of language models use.
+
+Ray exports every metric on each node's metrics port, with ``ray_`` before its name and ``_total`` behind a counter's:
+``ray_pasta_time_to_first_token_seconds_bucket``. Labels are of few values: a model's configured name, a mode, a way to
+end; never a key, a prompt or a request. Ray Serve adds application, deployment and replica.
+
+Facts go in (``Answered``), observations come out, and ``Metrics`` hands them to Ray.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol
+
+Kind = Literal["counter", "gauge", "histogram"]
+#: Of requests, as admission tells them apart.
+Length = Literal["short", "long"]
+
+# Buckets, in seconds and in tokens: those of vLLM's metrics of the same names where it has them.
+_FIRST_TOKEN_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5),
+    *(0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_REQUEST_S = (
+    *(0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0),
+    *(10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 600.0),
+)
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+_THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+_PARALLELISM = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0)
+
+_OF = ("model", "mode")
+#: Ray hands on what it was told every few seconds, and forgets gauges that it was not told again.
+REPORT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. ``labels`` are its own, besides Ray Serve's; ``buckets`` a histogram's upper bounds."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exported(self) -> str:
+        """The name that Prometheus sees; of a histogram, what ``_bucket``, ``_sum`` and ``_count`` are put behind."""
+        return f"ray_{self.name}{'_total' if self.kind == 'counter' else ''}"
+
+
+#: Of whole requests, by the Gateway.
+HTTP = (
+    Metric("pasta_http_responses", "counter", "HTTP responses by route and status", ("endpoint", "status")),
+    Metric(
+        "pasta_requests",
+        "counter",
+        "Answers by how they ended: stop, length, error, or abandoned by the client",
+        (*_OF, "finish_reason"),
+    ),
+    Metric("pasta_prompt_tokens", "counter", "Tokens of prompts that were answered", _OF),
+    Metric("pasta_generation_tokens", "counter", "Tokens decoded for answers, tags counted", _OF),
+    Metric(
+        "pasta_time_to_first_token_seconds",
+        "histogram",
+        "From a request's arrival to the first text that is sent",
+        _OF,
+        _FIRST_TOKEN_S,
+    ),
+    Metric(
+        "pasta_inter_token_latency_seconds",
+        "histogram",
+        "Between two tokens of one thread, the mean of an answer, waits at syncs counted",
+        _OF,
+        _TOKEN_S,
+    ),
+    Metric(
+        "pasta_time_per_output_token_seconds",
+        "histogram",
+        "From the first token to the last, over the other tokens of the answer: parallel threads make it less",
+        _OF,
+        _TOKEN_S,
+    ),
+    Metric(
+        "pasta_e2e_request_latency_seconds",
+        "histogram",
+        "From a request's arrival to the end of its answer",
+        _OF,
+        _REQUEST_S,
+    ),
+    Metric(
+        "pasta_request_queue_time_seconds",
+        "histogram",
+        "Waiting for a slot of the home decoder's engine",
+        _OF,
+        _FIRST_TOKEN_S,
+    ),
+    Metric(
+        "pasta_request_sync_wait_seconds",
+        "histogram",
+        "Spent by the main thread waiting at syncs, and at the end, for its chunks",
+        _OF,
+        _REQUEST_S,
+    ),
+    Metric("pasta_request_prompt_tokens", "histogram", "Tokens of a prompt", _OF, _TOKENS),
+    Metric("pasta_request_generation_tokens", "histogram", "Tokens of an answer, tags counted", _OF, _TOKENS),
+    Metric("pasta_request_threads", "histogram", "Threads of an answer, the main one counted", _OF, _THREADS),
+    Metric(
+        "pasta_request_parallelism_ratio",
+        "histogram",
+        "Realised parallelism: tokens of an answer over the engine's steps that it took",
+        _OF,
+        _PARALLELISM,
+    ),
+)
+#: Of what is taken on and where it is decoded, by the Interpreter.
+PLACEMENT = (
+    Metric("pasta_admitted_tokens", "gauge", "Tokens of the admission budget that are held", ("length",)),
+    Metric("pasta_admission_budget_tokens", "gauge", "The admission budget in tokens"),
+    Metric("pasta_spills", "counter", "Chunks that were decoded away from their home"),
+    Metric("pasta_returns", "counter", "Chunks that their home took back unfinished"),
+    Metric(
+        "pasta_redispatches",
+        "counter",
+        "Main threads and chunks that went on elsewhere when their replica was lost",
+    ),
+)
+#: Of the engines, by each Decoder.
+ENGINE = (
+    Metric(
+        "pasta_num_requests_running", "gauge", "Requests, or chunks of some, in an engine's slots", ("model",)
+    ),
+    Metric("pasta_num_requests_waiting", "gauge", "Requests that wait for a slot of an engine", ("model",)),
+    Metric("pasta_active_lanes", "gauge", "Threads that decode a token in an engine's next step", ("model",)),
+    Metric(
+        "pasta_kv_cache_usage_ratio", "gauge", "Slots in use over all slots of an engine: 0 to 1", ("model",)
+    ),
+    Metric("pasta_engine_steps", "counter", "Steps of an engine", ("model",)),
+    Metric("pasta_leases_expired", "counter", "Requests that nobody claimed in time, and that were given up"),
+)
+METRICS = {metric.name: metric for metric in (*HTTP, *PLACEMENT, *ENGINE)}
+
+
+class Observation(NamedTuple):
+    """One thing to record: added to a counter, set on a gauge, put into a histogram."""
+
+    name: str
+    value: float
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One answer, as the Gateway saw it end. Times in seconds since the request arrived.
+
+    ``finish_reason`` is stop or length, error if it broke off, abandoned if the client went away; ``pasta`` is the
+    answer's own account, empty if it did not come to its end.
+    """
+
+    model: str
+    mode: str
+    finish_reason: str
+    total_s: float
+    first_text_s: float | None
+    prompt_tokens: int
+    pasta: Mapping[str, Any]
+
+
+def of_answer(answered: Answered) -> list[Observation]:
+    """What an answer says. Times are those of whole answers: those that broke off would make them look better."""
+    labels = {"model": answered.model, "mode": answered.mode}
+    found = [Observation("pasta_requests", 1, {**labels, "finish_reason": answered.finish_reason})]
+    if not answered.pasta:
+        return found
+    timings, tokens = answered.pasta["timings"], answered.pasta["tokens"]
+    # Nothing where a lost decoder took its figures with it.
+    decoding_s = max(timings["total_ms"] - timings["ttft_ms"], 0.0) / 1000
+    values: dict[str, float | None] = {
+        "pasta_prompt_tokens": answered.prompt_tokens or None,
+        "pasta_generation_tokens": tokens or None,
+        "pasta_time_to_first_token_seconds": answered.first_text_s,
+        "pasta_inter_token_latency_seconds": _over(decoding_s, answered.pasta["critical_path"] - 1) or None,
+        "pasta_time_per_output_token_seconds": _over(decoding_s, tokens - 1) or None,
+        "pasta_e2e_request_latency_seconds": answered.total_s,
+        "pasta_request_queue_time_seconds": timings["queue_ms"] / 1000,
+        "pasta_request_sync_wait_seconds": timings["sync_wait_ms"] / 1000,
+        "pasta_request_prompt_tokens": answered.prompt_tokens,
+        "pasta_request_generation_tokens": tokens,
+        "pasta_request_threads": answered.pasta["threads"],
+        "pasta_request_parallelism_ratio": _over(tokens, answered.pasta["steps"]),
+    }
+    return found + [Observation(name, value, labels) for name, value in values.items() if value is not None]
+
+
+def of_engine(model: str, *, running: int, waiting: int, lanes: int, slots: int) -> list[Observation]:
+    """The gauges of an engine."""
+    values = {
+        "pasta_num_requests_running": running,
+        "pasta_num_requests_waiting": waiting,
+        "pasta_active_lanes": lanes,
+        "pasta_kv_cache_usage_ratio": running / slots,
+    }
+    return [Observation(name, value, {"model": model}) for name, value in values.items()]
+
+
+def of_admission(held: Mapping[Length, int], budget: int) -> list[Observation]:
+    """The gauges of the budget: tokens held by short and by long requests."""
+    admitted = [
+        Observation("pasta_admitted_tokens", tokens, {"length": kind}) for kind, tokens in held.items()
+    ]
+    return [*admitted, Observation("pasta_admission_budget_tokens", budget, {})]
+
+
+def of_response(endpoint: str, status: int) -> Observation:
+    """An HTTP response; ``endpoint`` is the route's template, never the path that was asked for."""
+    return Observation("pasta_http_responses", 1, {"endpoint": endpoint, "status": str(status)})
+
+
+class Engine(Protocol):
+    """What is told of an engine (pasta.engine.Engine)."""
+
+    num_steps: int
+
+    @property
+    def num_active(self) -> int:
+        """Requests that hold a slot."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for one."""
+
+    @property
+    def num_lanes(self) -> int:
+        """Threads that decode."""
+
+
+class Reporter:
+    """Reads gauges regularly. One for an actor's whole life."""
+
+    def __init__(self, record: Callable[[Iterable[Observation]], None]) -> None:
+        self._record = record
+        self._steps: dict[str, int] = {}
+
+    async def engines(self, engines: Mapping[str, Engine], slots: int, every_s: float = REPORT_S) -> NoReturn:
+        """Report a Decoder's engines by model, each of so many slots, until cancelled."""
+        while True:
+            for model, engine in engines.items():
+                self._record(self._of_engine(model, engine, slots))
+            await asyncio.sleep(every_s)
+
+    async def admission(self, held: Mapping[Length, int], budget: int, every_s: float = REPORT_S) -> NoReturn:
+        """Report what is held of the budget, until cancelled."""
+        while True:
+            self._record(of_admission(held, budget))
+            await asyncio.sleep(every_s)
+
+    def _of_engine(self, model: str, engine: Engine, slots: int) -> list[Observation]:
+        found = of_engine(
+            model,
+            running=engine.num_active,
+            waiting=engine.num_waiting,
+            lanes=engine.num_lanes,
+            slots=slots,
+        )
+        before, now = self._steps.get(model, 0), engine.num_steps
+        self._steps[model] = now
+        if now > before:
+            found.append(Observation("pasta_engine_steps", now - before, {"model": model}))
+        return found
+
+
+class Metrics:
+    """Some metrics of one actor. Made where they are recorded: Ray Serve adds who that is."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        from ray.serve import metrics as ray
+
+        self._metrics: dict[str, Any] = {}
+        for metric in metrics:
+            if metric.kind == "counter":
+                made = ray.Counter(metric.name, metric.help, metric.labels)
+                self._metrics[metric.name] = made.inc
+            elif metric.kind == "gauge":
+                self._metrics[metric.name] = ray.Gauge(metric.name, metric.help, metric.labels).set
+            else:
+                made = ray.Histogram(metric.name, metric.help, [*metric.buckets], metric.labels)
+                self._metrics[metric.name] = made.observe
+
+    def count(self, name: str) -> None:
+        """One more of a counter without labels."""
+        self.record([Observation(name, 1, {})])
+
+    def record(self, observations: Iterable[Observation]) -> None:
+        """Hand them to Ray."""
+        for name, value, labels in observations:
+            self._metrics[name](value, dict(labels))
+
+
+def _over(amount: float, count: float) -> float | None:
+    return amount / count if count > 0 else None

@@ -1,0 +1,147 @@
+"""A small ASGI service that answers as the real one does, misbehaves when it is told to, and counts."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+MODELS = {"fast": "parallel", "slow": "sequential"}
+PIECES = ["One. ", "Two.\u2028", "Three."]
+
+
+class LoadServer:
+    """What a test reads, and sets: pauses in seconds, room for requests, and what goes wrong (by the prompt's text)."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.requests: list[dict[str, Any]] = []
+        self.active = self.most_active = self.abandoned = 0
+        self.room = 1000
+        self.broken = False
+        self.first_s = self.between_s = self.stopping_s = 0.0
+        self.decoders: list[subprocess.Popen[bytes]] = []
+        self.pieces = list(PIECES)
+        self.headers: list[dict[str, str]] = []
+
+    # -- routes ----------------------------------------------------------------------------------------
+
+    async def models(self, _: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": name} for name in MODELS]})
+
+    async def ready(self, _: Request) -> Response:
+        # A dead decoder is replaced at once.
+        self.decoders = [d if d.poll() is None else sleeper() for d in self.decoders]
+        stats = [{"active": 0, "waiting": 0, "lanes": 0, "pid": decoder.pid} for decoder in self.decoders]
+        (stats or [{}])[0] |= {"active": self.active, "lanes": 3 * self.active}
+        return JSONResponse({"decoders": stats or [{"active": self.active}]})
+
+    async def chat(self, request: Request) -> Response:
+        body = await request.json()
+        self.requests.append(body)
+        self.headers.append(dict(request.headers))
+        said = body["messages"][-1]["content"]
+        if said == "fail" or (self.broken and body.get("max_tokens") == 16):
+            return JSONResponse({"error": {"message": "no such thing"}}, status_code=500)
+        if said == "garbage":
+            return Response("<html>", status_code=200)
+        if self.active >= self.room:
+            error = {"error": {"message": "full"}}
+            return JSONResponse(error, status_code=429, headers={"Retry-After": "0"})
+        self.active += 1
+        self.most_active = max(self.most_active, self.active)
+        if not body.get("stream"):
+            await asyncio.sleep(self.first_s)
+            self.active -= 1
+            message = {"role": "assistant", "content": "".join(self.pieces)}
+            choice = {"message": message, "finish_reason": "stop"}
+            return JSONResponse({"choices": [choice], "pasta": self.figures()})
+        return StreamingResponse(self.stream(said), media_type="text/event-stream")
+
+    def figures(self) -> dict[str, Any]:
+        return {"tokens": 10, "threads": 3, "spills": 2, "redispatches": 0}
+
+    async def stream(self, said: str) -> AsyncIterator[bytes]:
+        ended = False
+        try:
+            yield event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+            await asyncio.sleep(self.first_s)
+            for number, piece in enumerate(self.pieces):
+                await asyncio.sleep(self.between_s if number else 0)
+                # Cut in the middle of an event, as networks do.
+                whole = event({"choices": [{"delta": {"content": piece}, "finish_reason": None}]})
+                yield whole[:20]
+                yield whole[20:]
+                if said == "cut":
+                    return
+                if said == "error":
+                    yield event({"error": {"message": "a replica was lost"}})
+                    return
+                if said == "hang":
+                    await asyncio.sleep(60)
+            if said != "unfinished":
+                last = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+                yield event({**last, "pasta": self.figures()})
+            yield b"data: [DONE]\n\n"
+            ended = True
+        finally:
+            self.abandoned += not ended
+            if self.stopping_s and not ended:
+                threading.Timer(self.stopping_s, self._left).start()
+            else:
+                self._left()
+
+    def _left(self) -> None:
+        self.active -= 1
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """One server-sent event, other scripts left as they are."""
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
+
+
+def sleeper() -> "subprocess.Popen[bytes]":
+    """A process to be killed in a decoder's place."""
+    return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
+
+
+@contextlib.contextmanager
+def load_server(num_decoders: int = 0) -> Iterator[LoadServer]:
+    """Serve on a free port of 127.0.0.1, with so many processes in the place of decoders."""
+    state = LoadServer()
+    state.decoders = [sleeper() for _ in range(num_decoders)]
+    routes = [
+        Route("/v1/models", state.models),
+        Route("/ready", state.ready),
+        Route("/v1/chat/completions", state.chat, methods=["POST"]),
+    ]
+    config = uvicorn.Config(
+        Starlette(routes=routes), host="127.0.0.1", port=0, log_level="error", ws="none", lifespan="off"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not server.started:
+            assert thread.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        state.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield state
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(20)
+        for decoder in state.decoders:
+            decoder.kill()
+            decoder.wait()
