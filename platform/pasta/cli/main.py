@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Parse ``arguments`` (the command line by default), run the subcommand, return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     if options.command == "check":
         return check(options.file, options.tokenizer, options.field)
     if options.command == "show":
@@ -40,18 +40,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return export(options.evaluation, options.method, options.out, options.generator)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="pasta", description="Tools for answers annotated in PASTA-LANG, and for evaluations of them."
     )
-    parser.add_argument("--version", action="version", version=f"pasta {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    made.add_argument("--version", action="version", version=f"pasta {__version__}")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_check(commands)
     _add_show(commands)
     _add_compare(commands)
     _add_alpaca(commands)
     _add_simulate(commands)
-    return parser
+    return made
 
 
 def _add_check(commands: Any) -> None:
