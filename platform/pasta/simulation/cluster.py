@@ -23,7 +23,8 @@ class ClusterSection:
 
     Where replicas and the rest of the service share ``cores`` (0: they do not), ``item_s`` is the work that follows
     from what one step says of one request (messages, events), in seconds of a core. A step then takes as long as the
-    cores take for what all stepping replicas ask of them, if that is longer than the step.
+    cores take for what all stepping replicas ask of them, if that is longer than the step, and a request's own
+    ``request_s`` is stretched by the replicas that step beside it.
     """
 
     replicas: int = 1
@@ -183,7 +184,13 @@ class Cluster:
         home = int(choose_home(self._loads(), None, 0))  # no two answers of a trace begin alike
         body = _Body(request, home)
         self._assign(body, lambda: self._slot(body))
-        self._tell(now + self.section.request_s, home, lambda t: self.replicas[home].submit(body.part, t))
+        self._tell(now + self._request_s(), home, lambda t: self.replicas[home].submit(body.part, t))
+
+    def _request_s(self) -> float:
+        """What a request takes besides its engine, among the replicas that step on the same cores."""
+        section = self.section
+        share = (1 + sum(self._stepping)) / section.cores if section.cores else 1.0
+        return section.request_s * max(1.0, share)
 
     def _slot(self, body: _Body) -> Slot:
         script = body.request.script
