@@ -50,7 +50,7 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 docs: $(STAMP) ## render the doc strings of pasta, serve and jobs to site/ (docs/ is read as it is)
-	PYTHONPATH=. $(BIN)/python -m pdoc --output-directory site pasta serve jobs
+	$(BIN)/python -m pdoc --output-directory site pasta serve jobs
 
 serve: $(STAMP) ## serve the atlas model on this machine (OpenAI-compatible API)
 	$(BIN)/python -m serve.run configs/serve/local.yaml

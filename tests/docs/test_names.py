@@ -16,11 +16,14 @@ from serve.config import ServeConfig
 from serve.metrics import METRICS
 from tests.support.guides import GUIDES, ROOT, prose
 
+#: What is measured names files too; its commands are those that were run.
+DOCUMENTS = [*GUIDES, ROOT / "BENCHMARKS.md"]
+
 JOBS = ("annotate", "sft", "sample", "score", "preference", "evaluate")
 FILE = re.compile(r"(?<![\w/.-])((?:configs|docker|docs|jobs|platform|serve|tests)/[\w./*-]*[\w*])(?!…)")
 #: Of whoever follows a guide.
 MADE = re.compile(r"docker/secrets|jobs/NAME|serve/.*\.log|(api_)?keys\.yaml|mine\.yaml")
-by_guide = pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+by_guide = pytest.mark.parametrize("guide", DOCUMENTS, ids=lambda guide: guide.stem)
 
 
 def slug(heading):
@@ -56,6 +59,12 @@ def test_files_of_the_library_are_there(guide):
             assert any(
                 (ROOT / folder / name).exists() for folder in (".", "platform/pasta", "docker/kuberay")
             ), name
+
+
+@by_guide
+def test_modules_are_there(guide):
+    for module in re.findall(r"python -m ((?:jobs|serve)\.[\w.]*\w)", guide.read_text()):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists() or module == "jobs.NAME", module
 
 
 def test_every_guide_is_on_the_map():
