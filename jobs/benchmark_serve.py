@@ -116,7 +116,7 @@ class ServeBenchmark:
             return
         config = dataclasses.replace(self._config, port=0, host="127.0.0.1", args=self._args(layout))
         with running(config, quiet=True, progress=lambda line: self._kept.say(f"service: {line} …")) as found:
-            yield found
+            yield found.url
 
     def _args(self, layout: Layout) -> ServeConfig:
         return laid_out(self._config.args, layout, self.settings.max_tokens)

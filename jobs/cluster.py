@@ -60,8 +60,9 @@ def ray_cluster(
         ray.shutdown()
 
 
-def start_ray(on_retry: Callable[[], None], **options: Any) -> None:
+def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
     """``ray.init(**options)``, once more after ``on_retry`` if Ray was too slow; Ctrl-C is raised once it has ended.
+    Returns Ray's context.
 
     Whoever starts Ray shuts it down, also when this raises.
     """
@@ -71,14 +72,14 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> None:
     for last_try in (False, True):
         try:
             with deferred_interrupt():
-                ray.init(**options)
-            return
+                return ray.init(**options)
         except Exception as error:
             # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
             if last_try or "timed out during startup" not in str(error):
                 raise
             ray.shutdown()
             on_retry()
+    raise AssertionError("the last try returns or raises")
 
 
 def python_path() -> str:

@@ -83,10 +83,10 @@ def main() -> int:
 
     comparisons = []
     with (
-        running(config, quiet=True, progress=progress) as url,
-        httpx.Client(base_url=url, timeout=TIMEOUT_S) as http,
+        running(config, quiet=True, progress=progress) as service,
+        httpx.Client(base_url=service.url, timeout=TIMEOUT_S) as http,
     ):
-        progress(f"ready at {url}/v1, an OpenAI-compatible API")
+        progress(f"ready at {service.url}/v1, an OpenAI-compatible API")
         for task in chosen_prompts():
             progress(f"asking: {shorten(task.prompt, 90)}")
             comparison = compare(http, task, parallel, sequential)

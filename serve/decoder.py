@@ -127,8 +127,9 @@ class Decoder:
             self._num_cancelled += 1
             await self._engines[model].cancel(request_id)
 
-    def renew(self, request_ids: list[str]) -> None:
+    async def renew(self, request_ids: list[str]) -> None:
         """An Interpreter says what it still wants."""
+        # Not a plain method: Serve would call it in another thread, and leases belong to the event loop.
         self._leases.renew(request_ids)
 
     def _reap(self, engine: AsyncEngine, order: DecodeOrder) -> None:

@@ -32,6 +32,15 @@ class ServiceConfig:
     env_vars: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Started:
+    """A service that runs: its address, that of its metrics, and the folder of its logs."""
+
+    url: str
+    metrics: str
+    logs: Path
+
+
 def read_service_config(path: str | Path) -> ServiceConfig:
     """Read a file in Ray Serve's schema with one application, this one. Raises ``UserError`` in one line.
 
@@ -81,42 +90,46 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
-def check_port(host: str, port: int) -> None:
-    """Raise ``UserError`` if nobody can listen there."""
+def check_port(host: str, port: int, option: str = "--port") -> None:
+    """Raise ``UserError`` if nobody can listen there; ``option`` is where another port is given."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise UserError(
-                f"http_options: cannot listen on {host}:{port} ({reason}); choose another --port"
-            ) from None
+            raise UserError(f"cannot listen on {host}:{port} ({reason}); choose another {option}") from None
 
 
 @contextlib.contextmanager
 def running(
-    config: ServiceConfig, *, quiet: bool = False, progress: Callable[[str], None] = lambda _: None
-) -> Iterator[str]:
-    """Serve in a Ray of its own and yield the service's address; on leaving, end every process it started.
+    config: ServiceConfig,
+    *,
+    quiet: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+    metrics_port: int = 0,
+) -> Iterator[Started]:
+    """Serve in a Ray of its own and yield where; on leaving, end every process it started.
 
     SIGTERM lets open requests finish first, for ``drain_timeout_s`` at most; Ctrl-C, or a second SIGTERM, does not.
-    ``config.port`` 0 takes a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises ``UserError``
-    before anything is started if the configuration, a model or the port cannot be used.
+    ``config.port`` and ``metrics_port`` 0 take a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises
+    ``UserError`` before anything is started if the configuration, a model or a port cannot be used.
     """
     progress("checking the models")
     check_service(config.args)
     port = config.port or free_port(config.host)
     check_port(config.host, port)
+    if metrics_port:
+        check_port("127.0.0.1", metrics_port, "--metrics-port")
     interrupt = _Interrupt()
     with handling(signal.SIGTERM, _raise_exit), handling(signal.SIGINT, interrupt):
         try:
-            _start_ray(config, quiet=quiet, progress=progress)
+            ray = _start_ray(config, metrics_port, quiet=quiet, progress=progress)
             with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 interrupt.check()
                 try:
-                    yield f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}"
+                    yield _started(f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}", ray)
                 except _Terminated:
                     _drain(gateway, config.args.drain_timeout_s, progress=progress)
                     raise
@@ -124,21 +137,32 @@ def running(
             _stop()
 
 
-def _start_ray(config: ServiceConfig, *, quiet: bool, progress: Callable[[str], None]) -> None:
+def _start_ray(
+    config: ServiceConfig, metrics_port: int, *, quiet: bool, progress: Callable[[str], None]
+) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray's workers run at niceness 15: a service would wait for everything else on the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
     progress("starting Ray")
-    start_ray(
+    return start_ray(
         lambda: progress("Ray was too slow to start; trying once more"),
         address="local",
         num_cpus=max(os.cpu_count() or 1, 1),
         include_dashboard=False,
+        _metrics_export_port=metrics_port or None,
         object_store_memory=_OBJECT_STORE_BYTES,
         log_to_driver=not quiet,
         logging_level=logging.ERROR if quiet else logging.WARNING,
         runtime_env={"env_vars": {**config.env_vars, "PYTHONPATH": python_path()}},
     )
+
+
+def _started(url: str, context: Any) -> Started:
+    import ray
+
+    (node,) = ray.nodes()
+    metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    return Started(url, metrics, Path(context.address_info["session_dir"]) / "logs" / "serve")
 
 
 def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> Any:

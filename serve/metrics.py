@@ -4,6 +4,9 @@ Ray exports every metric on each node's metrics port, with ``ray_`` before its n
 ``ray_pasta_time_to_first_token_seconds_bucket``. Labels are of few values: a model's configured name, a mode, a way to
 end; never a key, a prompt or a request. Ray Serve adds application, deployment and replica.
 
+Ray takes each observation of a histogram for the middle of its bucket: quantiles are as good as the buckets, but
+``_sum`` is an estimate. What is to be added up, or divided by a count for a mean, is a counter.
+
 Facts go in (``Answered``), observations come out, and ``Metrics`` hands them to Ray.
 """
 
@@ -62,6 +65,7 @@ HTTP = (
     ),
     Metric("pasta_prompt_tokens", "counter", "Tokens of prompts that were answered", _OF),
     Metric("pasta_generation_tokens", "counter", "Tokens decoded for answers, tags counted", _OF),
+    Metric("pasta_threads", "counter", "Threads of answers, the main ones counted", _OF),
     Metric(
         "pasta_time_to_first_token_seconds",
         "histogram",
@@ -180,6 +184,7 @@ def of_answer(answered: Answered) -> list[Observation]:
     values: dict[str, float | None] = {
         "pasta_prompt_tokens": answered.prompt_tokens or None,
         "pasta_generation_tokens": tokens or None,
+        "pasta_threads": answered.pasta["threads"],
         "pasta_time_to_first_token_seconds": answered.first_text_s,
         "pasta_inter_token_latency_seconds": _over(decoding_s, answered.pasta["critical_path"] - 1) or None,
         "pasta_time_per_output_token_seconds": _over(decoding_s, tokens - 1) or None,
@@ -281,6 +286,9 @@ class Metrics:
         for metric in metrics:
             if metric.kind == "counter":
                 made = ray.Counter(metric.name, metric.help, metric.labels)
+                if not metric.labels:
+                    # There from the start: of a counter that appears as 1 Prometheus knows no rate. `inc` takes no 0.
+                    made._record(0.0)
                 self._metrics[metric.name] = made.inc
             elif metric.kind == "gauge":
                 self._metrics[metric.name] = ray.Gauge(metric.name, metric.help, metric.labels).set

@@ -7,6 +7,7 @@ A mistake in the configuration is one line and exit code 2, before anything is s
 
 import argparse
 import dataclasses
+import os
 import threading
 from pathlib import Path
 
@@ -17,10 +18,16 @@ from serve.launch import check_port, read_service_config, running
 
 def main() -> int:
     """Entry point."""
+    # Ray's ports are for this machine alone: not all of them ask for a token, that of metrics does not. Ray reads this
+    # when it is imported; the name is that of the systems where it does so by itself.
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     parser = argparse.ArgumentParser(prog="python -m serve.run", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("config", type=Path, help="a YAML file such as configs/serve/local.yaml")
     parser.add_argument(
         "--port", type=int, default=None, help="instead of http_options.port; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, default=0, help="where Prometheus finds metrics; default: a free one"
     )
     parser.add_argument(
         "--check", action="store_true", help="only say whether the configuration can be served"
@@ -35,8 +42,13 @@ def main() -> int:
             check_port(config.host, config.port)
         print(f"{arguments.config}: fine")
         return 0
-    with running(config, progress=lambda line: print(f"{line} …", flush=True)) as url:
-        print(f"serving {', '.join(config.args.models)} at {url}/v1 (Ctrl-C stops)", flush=True)
+
+    def progress(line: str) -> None:
+        print(f"{line} …", flush=True)
+
+    with running(config, progress=progress, metrics_port=arguments.metrics_port) as started:
+        print(f"metrics at {started.metrics}, logs in {started.logs}")
+        print(f"serving {', '.join(config.args.models)} at {started.url}/v1 (Ctrl-C stops)", flush=True)
         threading.Event().wait()
     return 0
 

@@ -12,13 +12,14 @@ import pytest
 from tests.support.service import command, shipped_config
 
 PROMPTS = ["Describe four planets.", "Which countries border France?", "Describe Mars, Venus and Saturn."]
+LEASE_S = 2.0
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("failures")
-    config = shipped_config(folder, decoder={"num_replicas": 2, "lease_s": 2.0})
+    config = shipped_config(folder, decoder={"num_replicas": 2, "lease_s": LEASE_S})
     with command("-m", "serve.run", config, "--port", 0, log=folder / "log") as service:
         service.url = service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
         yield service
@@ -33,13 +34,8 @@ def http(service):
 def body(prompt, placement="spread", **fields):
     messages = [{"role": "user", "content": prompt}]
     # Random promises would make chunks where the model makes none: it is left to itself.
-    return {
-        "model": "pasta-atlas",
-        "messages": messages,
-        "temperature": 0,
-        "pasta": {"placement": placement},
-        **fields,
-    }
+    request = {"model": "pasta-atlas", "messages": messages, "temperature": 0}
+    return {**request, "pasta": {"placement": placement}, **fields}
 
 
 def ask(http, prompt, placement="spread"):
@@ -115,6 +111,27 @@ def test_an_answer_survives_its_decoders(http, victim):
     assert "".join(pieces) == whole
     assert figures["redispatches"] > 0 or victim == "other"
     assert both_up(http)
+
+
+def test_answers_that_take_longer_than_a_lease_are_not_given_up(http):
+    """More and more of them at once, until the whole takes several leases."""
+    fields = {"temperature": 1.0, "n": 8, "max_tokens": 200}
+
+    def total_s(seed):
+        requests = body(PROMPTS[0], "spread", seed=seed, **fields)
+        answer = http.post("/v1/chat/completions", json=requests).raise_for_status().json()
+        assert all(choice["finish_reason"] in {"stop", "length"} for choice in answer["choices"])
+        assert all(choice["pasta"]["redispatches"] == 0 for choice in answer["choices"])
+        return max(choice["pasta"]["timings"]["total_ms"] for choice in answer["choices"]) / 1000
+
+    reaped = sum(d["reaped"] for d in decoders(http))
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        for at_once in (2, 4, 8, 16):
+            if max(pool.map(total_s, range(at_once))) > 3 * LEASE_S:
+                break
+        else:
+            raise AssertionError("no answer took long enough to tell")
+    assert sum(d["reaped"] for d in decoders(http)) == reaped
 
 
 def test_a_client_that_leaves_stops_every_thread_everywhere(http):

@@ -44,6 +44,7 @@ def test_an_answer_is_observed_once_in_every_way():
         "pasta_request_sync_wait_seconds": 0.25,
         "pasta_request_prompt_tokens": 30,
         "pasta_request_generation_tokens": 201,
+        "pasta_threads": 4,
         "pasta_request_threads": 4,
         "pasta_request_parallelism_ratio": pytest.approx(4.02),
     }
@@ -196,7 +197,10 @@ def test_only_histograms_have_quantiles_and_only_counters_rates():
             continue
         for name in named(query):
             assert ("rate(" in query) == (kinds[name] != "gauge"), query
-            assert ("_bucket" in query or "_sum" in query) == (kinds[name] == "histogram"), query
+            assert not (kinds[name] == "histogram" and f"{name}_sum" in query), "a sum is an estimate"
+            assert (f"{name}_bucket" in query or f"{name}_count" in query) == (kinds[name] == "histogram"), (
+                query
+            )
 
 
 def test_no_panel_covers_another():
