@@ -20,7 +20,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_TRAIN_ENABLE_PRINT_PATCH ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format serve train benchmark lock clean distclean
+.PHONY: help demo test lint format docs serve train benchmark lock clean distclean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -49,6 +49,9 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(STAMP) ## render the doc strings of pasta, serve and jobs to site/ (docs/ is read as it is)
+	$(BIN)/python -m pdoc --output-directory site pasta serve jobs
+
 serve: $(STAMP) ## serve the atlas model on this machine (OpenAI-compatible API)
 	$(BIN)/python -m serve.run configs/serve/local.yaml
 
@@ -70,7 +73,7 @@ lock: ## make requirements.lock anew from pyproject.toml, in an environment of i
 	mv build/requirements.lock requirements.lock && rm -rf build/lock
 
 clean: ## delete caches and build output
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o \( -name __pycache__ -o -name '*.egg-info' \) -type d -print0 | xargs -0r rm -rf
 
 distclean: clean ## delete the environment too

@@ -26,7 +26,7 @@ MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
 _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
     "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
-    "replay: a large random model; serve: the service under load"
+    "replay: a large random model; calibrate: costs of a step for pasta simulate; serve: the service under load"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
 
@@ -56,8 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
         repeats=options.repeats,
         rounds=options.rounds,
         lanes=options.lanes,
+        requests=options.requests,
         cache_tokens=options.cache_tokens,
         sizes=SIZES if options.only is None else (options.only,),
+        fastest=options.fastest,
         fresh=options.fresh,
     )
     transformers.utils.logging.set_verbosity_error()
@@ -115,11 +117,22 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")
     add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")
     add("--repeats", type=int, default=1, help="timed runs of each prompt, of which the median counts (1)")
-    add("--rounds", type=int, default=10, help="repetitions of step and of generate (10)")
-    add("--lanes", type=_numbers, default=(1, 2, 4, 8), help="numbers of lanes for step (1,2,4,8)")
-    add("--cache-tokens", type=int, default=256, help="cache length for step (256)")
-    add("--only", choices=SIZES, help="step and generate on the shipped or on the large model alone")
+    add("--rounds", type=int, default=10, help="repetitions of step, calibrate and generate (10)")
+    add("--lanes", type=_numbers, default=(1, 2, 4, 8), help="lanes for step and calibrate (1,2,4,8)")
+    add("--requests", type=_numbers, default=(1, 2, 4, 8), help="requests at once for calibrate (1,2,4,8)")
+    add(
+        "--cache-tokens",
+        type=int,
+        default=256,
+        help="cache length for step, for calibrate also four times it (256)",
+    )
+    add("--only", choices=SIZES, help="step, calibrate, generate: on the shipped or the large model alone")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/NAME.json); records go beside it")
+    add(
+        "--fastest",
+        action="store_true",
+        help="calibrate by the fastest steps, where others use the machine too",
+    )
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
     return made
 

@@ -231,7 +231,7 @@ def _title(words: Sequence[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; ``arguments`` are those behind ``serve``."""
     given = sys.argv[1:] if arguments is None else [*arguments]
-    options = _parser().parse_args(given)
+    options = parser().parse_args(given)
     if options.soak is not None:
         parts: tuple[str, ...] = (SOAK,)
     else:
@@ -274,14 +274,15 @@ def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:
         )
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command line behind ``serve``."""
     defaults = LoadSettings(Path())
-    parser = argparse.ArgumentParser(
+    made = argparse.ArgumentParser(
         prog="python -m jobs.benchmark serve",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--config", type=Path, default=CONFIG, help="the service (configs/serve/local.yaml)")
     add("--url", help="measure the service that runs there; its models are those of --config")
     add("--api-key-env", default="OPENAI_API_KEY", help="variable with the key for --url (OPENAI_API_KEY)")
@@ -312,7 +313,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--timeout", dest="timeout_s", type=float, help="seconds after which a request is stuck (180)")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/serve.json); records go beside it")
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
-    return parser
+    return made
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Preference training (BoNBoN, DPO or IPO) as a Ray Train job, on two CPU workers or on a cluster of GPUs:
 
-    python -m jobs.preference --config configs/preference/atlas.yaml --set data.source=runs/stages/pairs
+    python -m jobs.preference --config configs/preference/atlas.yaml --set data.source=runs/scores/mine
 
 The same command again goes on where the last one stopped, or says that nothing is left to do. Single keys are set
 with ``--set objective.alpha=0.01``; ``--restart`` forgets what was done.

@@ -15,8 +15,9 @@ from pydantic import (
 )
 
 from pasta.errors import UserError
+from pasta.placement import Policy
 from serve.keys import read_keys
-from serve.wire import Mode, Policy
+from serve.wire import Mode
 
 #: Relative model paths start here: the repository's root, wherever a worker runs.
 ROOT = Path(__file__).resolve().parent.parent

@@ -32,12 +32,12 @@ from pasta.engine import (
 )
 from pasta.errors import UserError
 from pasta.interpreter import Limits
+from pasta.placement import POLICIES, Home
 from serve import logs
 from serve.autoscaling import LANES
 from serve.config import ServeConfig
 from serve.leases import Leases
 from serve.metrics import ENGINE, Metrics, Reporter
-from serve.placement import POLICIES, Home
 from serve.replicas import ReplicaLost
 from serve.wire import Decoded, DecodeOrder, Lent, Path, Refused, TokenItem
 
@@ -147,7 +147,7 @@ class Decoder:
         visible = len(order.prompt_ids) + (len(order.snapshot.token_ids) if order.snapshot else 0)
 
         def stays(_: int, estimate: int) -> bool:
-            home = Home(engine.engine.num_lanes, costs.knee, costs.lane_s, costs.prefill_s)
+            home = Home(engine.engine.num_lanes, costs)
             return not policy.leaves(home, estimate, visible)
 
         return Request(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ray.exceptions import RayActorError
 
+from pasta.placement import PrefixTable, choose_home
 from serve.config import ServeConfig
 from serve.metrics import PLACEMENT, Metrics
-from serve.placement import PrefixTable, choose_home
 from serve.replicas import ReplicaLost, members
 from serve.roster import Roster, Superseded
 from serve.transport import Caller

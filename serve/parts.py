@@ -19,9 +19,9 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from pasta.interpreter import Limits
+from pasta.placement import POLICIES
 from serve import logs
 from serve.dispatch import COUNTERS, Dispatcher
-from serve.placement import POLICIES
 from serve.replicas import ReplicaLost
 from serve.roster import Superseded
 from serve.session import Session

@@ -6,7 +6,8 @@ from fastapi import Depends
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
-from serve.wire import Mode, Policy
+from pasta.placement import Policy
+from serve.wire import Mode
 
 DESCRIPTION = """OpenAI-compatible chat completions and completions, decoded in parallel.
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pasta.interpreter import Limits, Snapshot
+from pasta.placement import Policy
 
 Mode = Literal["parallel", "sequential"]
-Policy = Literal["local", "spread", "auto"]
 #: A thread's name in its response's tree: () is the main thread, (2, 0) the first child of its third child.
 Path = tuple[int, ...]
 

@@ -20,14 +20,32 @@ SHARED = {"data", "engine", "interpreter", "lang", "errors", "config", "stages",
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "lang": ({"lang", "errors"}, set()),
     "interpreter": ({"interpreter", "lang", "errors"}, set()),
+    "simulation": (
+        {"simulation", "placement", "interpreter", "lang", "errors", "config", "files"},
+        {"matplotlib"},
+    ),
     "engine": (
-        {"engine", "interpreter", "lang", "errors"},
+        {"engine", "placement", "interpreter", "lang", "errors"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
     "data": ({"data", "interpreter", "lang", "errors", "config", "stages", "files"}, None),
     "training": ({"training", *SHARED}, None),
-    "evaluation": ({"evaluation", *SHARED}, None),
-    "cli": ({"cli", "evaluation", "data", "interpreter", "lang", "errors", "files", "entrypoint"}, None),
+    "evaluation": ({"evaluation", "simulation", *SHARED}, None),
+    "cli": (
+        {
+            "cli",
+            "evaluation",
+            "simulation",
+            "data",
+            "interpreter",
+            "lang",
+            "errors",
+            "config",
+            "files",
+            "entrypoint",
+        },
+        None,
+    ),
 }
 
 

@@ -95,7 +95,7 @@ class TestCompose:
             files += [v.partition(":")[0] for v in service.get("volumes", []) if v.startswith(".")]
         for file in files:
             # Boards are put there by whoever has some.
-            assert (DOCKER / file).exists() or file == "./grafana/dashboards", file
+            assert (DOCKER / file).exists(), file
 
     def test_every_secret_and_volume_is_declared_and_no_secret_is_in_the_repository(self):
         config = compose()
@@ -165,7 +165,7 @@ class TestMonitoring:
         assert (source["uid"], source["url"]) == ("prometheus", "http://prometheus:9090")
         (provider,) = read_yaml(provisioning / "dashboards/pasta.yaml")["providers"]
         volumes = compose()["services"]["grafana"]["volumes"]
-        assert f"./grafana/dashboards:{provider['options']['path']}:ro" in volumes
+        assert f"./grafana/pasta.json:{provider['options']['path']}/pasta.json:ro" in volumes
 
 
 @pytest.mark.parametrize("name", ["local", "gpu"])

@@ -3,10 +3,10 @@
 import pytest
 
 from pasta.engine import Engine, EngineConfig
-from pasta.engine.replay import annotated_ids, replay, sequential_ids
+from pasta.engine.replay import annotated_ids, replay
 from pasta.errors import UserError
 from pasta.interpreter import Interpreter, Limits, TokenKind, linearise
-from pasta.lang import Chunk, Document, Sync, Text, render
+from pasta.lang import Chunk, Document, Sync, Text, plain_ids, render
 from tests.support.documents import random_document
 from tests.support.models import tiny
 
@@ -37,7 +37,7 @@ def test_the_tokens_and_the_critical_path_are_the_documents(engine, seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_the_sequential_form_is_the_rendered_answer_one_token_a_step(engine, seed):
     document = random_document(seed)
-    ids = sequential_ids(CODEC, document)
+    ids = plain_ids(CODEC, document)
     result = replay(engine, PROMPT, ids, parallel=False)
     assert result.text == render(document)
     assert result.critical_path == result.num_tokens == len(ids)
@@ -49,14 +49,14 @@ def test_both_forms_hold_the_same_text_tokens(seed):
     rows = linearise(CODEC.grammar, PROMPT, annotated_ids(CODEC, document))
     pairs = zip(rows.kinds, rows.targets, strict=True)
     text = [target for kind, target in pairs if kind in (TokenKind.TEXT, TokenKind.EOS)]
-    assert sorted(text) == sorted(sequential_ids(CODEC, document))
+    assert sorted(text) == sorted(plain_ids(CODEC, document))
 
 
 def test_lanes_take_fewer_steps_than_tokens(engine):
     chunk = Text("the capital of France is Paris.\n" * 9)
     document = Document((Chunk("a", 90, (chunk,)), Chunk("b", 90, (chunk,)), Sync(), Text("Done.")))
     lanes = replay(engine, PROMPT, annotated_ids(CODEC, document), parallel=True)
-    plain = replay(engine, PROMPT, sequential_ids(CODEC, document), parallel=False)
+    plain = replay(engine, PROMPT, plain_ids(CODEC, document), parallel=False)
     assert lanes.steps < plain.steps
 
 

@@ -11,6 +11,7 @@ import pytest
 from jobs.benchmark import main
 from pasta.errors import UserError
 from pasta.evaluation.benchmark import Benchmark
+from pasta.simulation.config import read_calibration
 from tests.support.models import tiny
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +90,26 @@ def test_step_times_lanes_on_both_sizes(place, tmp_path):
     code, written = run(place, tmp_path, "step", "--lanes", "1,2", "--cache-tokens", "128")
     assert code == 0
     assert keys(written) == {"step.shipped.2", "step.large.2"}
+
+
+@pytest.mark.parametrize("fastest", [False, True])
+def test_calibrate_writes_what_a_simulation_reads(place, tmp_path, fastest):
+    given = ["--only", "large", "--lanes", "1,2", "--requests", "1,3", "--cache-tokens", "128"]
+    code, written = run(place, tmp_path, "calibrate", *given, *["--fastest"] * fastest)
+    assert code == 0
+    (title,) = written["tables"]
+    assert title == "A step, large, float32"
+    calibration = read_calibration(tmp_path / "calibrate.calibration-large.json")
+    assert calibration.model == "large"
+    assert {(p.requests, p.lanes, p.cache_tokens) for p in calibration.steps} == {
+        (requests, lanes, cached) for requests in (1, 3) for lanes in (1, 2) for cached in (128, 512)
+    }
+    assert {(p.tokens, p.cache_tokens - p.tokens) for p in calibration.prefill} == {
+        (tokens, before) for tokens in (16, 64, 256) for before in (0, 1024)
+    }
+    assert calibration.overhead_s >= 0
+    assert bool(calibration.note) == fastest
+    assert calibration.machine["cores"] >= 1
 
 
 def test_generate_compares_with_transformers(place, tmp_path):
@@ -177,6 +198,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
         (["--prompts", "1"], "--prompts: 1, expected at least 2"),
         (["--threads", "0"], "--threads: 0, expected a positive integer"),
         (["--lanes", "2,8"], "--lanes: 2,8, expected positive integers, 1 among them"),
+        (["--requests", "2"], "--requests: 2, expected positive integers, 1 among them"),
         (["--model-config", "none.json"], "model configuration 'none.json': no such file"),
         (["--documents", "none.jsonl"], "--documents 'none.jsonl': no such file"),
         (["--tokenizer", "words"], "--tokenizer: words, expected with --documents only"),

@@ -24,29 +24,35 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Parse ``arguments`` (the command line by default), run the subcommand, return the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     if options.command == "check":
         return check(options.file, options.tokenizer, options.field)
     if options.command == "show":
         return show(options.file, options.record, options.tokenizer, options.field, options.width)
     if options.command == "compare":
         return compare_evaluations(options.a, options.b, options.method, options.top, as_json=options.json)
+    if options.command == "simulate":
+        from pasta.cli.simulate import simulate  # it reads YAML, the others do not
+
+        return simulate(options.config, options.overrides, options.measured)
     if options.what == "annotations":
         return annotations(options.file, official=options.official, as_json=options.json)
     return export(options.evaluation, options.method, options.out, options.generator)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="pasta", description="Tools for answers annotated in PASTA-LANG, and for evaluations of them."
     )
-    parser.add_argument("--version", action="version", version=f"pasta {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    made.add_argument("--version", action="version", version=f"pasta {__version__}")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_check(commands)
     _add_show(commands)
     _add_compare(commands)
     _add_alpaca(commands)
-    return parser
+    _add_simulate(commands)
+    return made
 
 
 def _add_check(commands: Any) -> None:
@@ -125,6 +131,38 @@ def _add_alpaca(commands: Any) -> None:
     exporting.add_argument("method", metavar="METHOD", help="whose answers")
     exporting.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write")
     exporting.add_argument("--generator", metavar="NAME", help="what it is called there (the method's name)")
+
+
+def _add_simulate(commands: Any) -> None:
+    simulating = commands.add_parser(
+        "simulate",
+        help="how long answers take under load, and how many replicas it needs",
+        description="Simulate a service under load, engine step by engine step: latencies, throughput, GPU hours, "
+        "where parallel decoding stops paying, how many replicas reach a goal. Writes a report with pictures.",
+    )
+    simulating.add_argument(
+        "--config",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a YAML file such as configs/simulate/atlas.yaml",
+    )
+    simulating.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set one key of it otherwise; may be repeated",
+    )
+    simulating.add_argument(
+        "--measured",
+        type=Path,
+        metavar="FILE",
+        help="compare with a measured load: the benchmark's runs/benchmark/serve.latency.jsonl, or JSONL of ttft_s and "
+        "total_s, with arrival_s if known, and with prompt and annotated if it is to be the trace; exits with 1 if a "
+        "figure is off by more than 15%%",
+    )
 
 
 def _positive(text: str) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pasta.interpreter import ConstraintError, Interpreter, Limits, Trace
-from pasta.lang import Chunk, Codec, CodecError, Document, Item, Sync, Text
+from pasta.lang import Chunk, Codec, CodecError, Document, Item, Sync, plain_ids
 
 _UNLIMITED = Limits(max_tokens=1 << 40, max_chunk_tokens=1 << 40, max_threads=1 << 40, max_depth=1 << 40)
 
@@ -49,7 +49,7 @@ def measure(document: Document, codec: Codec) -> Measures:
     chunks = list(document.chunks())  # in the order in which their threads are created
     return Measures(
         trace=trace,
-        plain_tokens=_plain_tokens(document.items, codec) + 1,
+        plain_tokens=len(plain_ids(codec, document)),
         num_syncs=_num_syncs(document.items),
         depth=document.depth(),
         chunk_tokens=tuple(len(codec.encode(Document(chunk.items))) for chunk in chunks),
@@ -57,17 +57,6 @@ def measure(document: Document, codec: Codec) -> Measures:
         topics=("", *(chunk.topic for chunk in chunks)),
         sync_id=codec.control.sync,
     )
-
-
-def _plain_tokens(items: Sequence[Item], codec: Codec) -> int:
-    # Run by run, as training data are encoded, so that both twins have the same tokens.
-    total = 0
-    for item in items:
-        if isinstance(item, Text):
-            total += len(codec.encode_text(item.text))
-        elif isinstance(item, Chunk):
-            total += _plain_tokens(item.items, codec)
-    return total
 
 
 def _num_syncs(items: Sequence[Item]) -> int:

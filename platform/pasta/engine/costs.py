@@ -1,45 +1,27 @@
 """What lanes cost on this engine, on this machine: measured once, on an idle engine, in a few dozen steps."""
 
 import time
-from dataclasses import dataclass
 
 from pasta.engine.engine import Engine
 from pasta.engine.request import DoneEvent, Path, Progress, Request, TokenEvent
 from pasta.interpreter import Limits
+from pasta.placement import LaneCosts
 
-#: Up to the knee a step costs at most this many times a step with one lane.
-_KNEE_RATIO = 1.5
 _LANES = (1, 2, 4, 8, 16, 32)
 #: Of so many steps with each number of lanes the fastest counts: what else the machine does only adds to a step.
 _STEPS = 6
 _UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
 
 
-@dataclass(frozen=True, slots=True)
-class LaneCosts:
-    """``step_s``: a step with one lane; ``knee``: lanes up to which a step costs little more than that;
-    ``lane_s``: what a lane more adds to a step; ``prefill_s``: what a token of a prompt costs. Seconds, measured
-    behind a short prompt: a step over a long context costs more."""
-
-    step_s: float
-    knee: int
-    lane_s: float
-    prefill_s: float
-
-
 def measure_costs(engine: Engine) -> LaneCosts:
-    """Time an idle engine's fastest steps. Takes about fifty of them; nothing is left in its cache."""
+    """Time an idle engine's fastest steps, behind a short prompt: a step over a long context costs more.
+
+    Takes about fifty of them; nothing is left in its cache.
+    """
     documents = {count: _document(engine, count) for count in _LANES}
     fitting = {count: found for count, found in documents.items() if len(found[0]) + 4 < _context(engine)}
     step_s = {count: _fastest(engine, count, *found) for count, found in fitting.items()}
-    knee = 1
-    for count, seconds in step_s.items():
-        if seconds > _KNEE_RATIO * step_s[1]:
-            break
-        knee = count
-    most = max(step_s)
-    lane_s = max(0.0, step_s[most] - step_s[1]) / max(1, most - 1)
-    return LaneCosts(step_s[1], knee, lane_s, min(_prefill(engine) for _ in range(2)))
+    return LaneCosts.of(step_s, min(_prefill(engine) for _ in range(2)))
 
 
 def _context(engine: Engine) -> int:

@@ -12,6 +12,7 @@ from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.loading import load_model, random_model, read_model_config, resolve_device
 from pasta.errors import UserError
+from pasta.evaluation.calibrate import Axes, calibration_of, calibration_table, measure_rounds
 from pasta.evaluation.documents import Recorded, answered, read_documents, sample_documents
 from pasta.evaluation.figures import Figure, Report
 from pasta.evaluation.generate import GenerateBench, generate_figures, generate_table
@@ -19,7 +20,7 @@ from pasta.evaluation.lanes import LaneBench, lane_figures, lane_table
 from pasta.evaluation.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.evaluation.measurement import Measurement
 from pasta.evaluation.quality import family_table, fault_of, grades, quality_figures
-from pasta.evaluation.records import RecordFile
+from pasta.evaluation.records import RecordFile, write_json
 from pasta.evaluation.replay_bench import (
     WORDS,
     DocumentReplay,
@@ -43,6 +44,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "generate": ("generate",),
     "replay": ("replay",),
     "sampling": ("sampling",),
+    "calibrate": ("calibrate",),
 }
 _STEP_TARGETS = {"shipped": 1.5, "large": 1.10}
 _GENERATE_TARGETS = {"shipped": 1.3, "large": 1.1}
@@ -182,6 +184,21 @@ class Benchmark:
                 lane_figures(records, settings.lanes, size, label, _STEP_TARGETS[size]),
                 {title: lane_table(records, settings.lanes)},
             )
+
+    def _calibrate(self, report: Report) -> None:
+        settings = self.settings
+        for size in settings.sizes:
+            self._use_threads(size)
+            axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
+            file = self._kept.open(f"calibrate-{size}", self._identity(size) | axes.to_dict())
+            progress = self._kept.progress(f"calibrate, {size}", settings.rounds, len(file))
+            if len(file) < settings.rounds:
+                measure_rounds(file, self._loaded(size), axes, settings.rounds, progress)
+            about = {"dtype": settings.dtype, "device": str(self._device), "threads": self._num_threads(size)}
+            about |= {"model": self._name(size), "machine": describe_machine(self._device)}
+            calibration = calibration_of([*file.records.values()], fastest=settings.fastest, **about)
+            write_json(settings.out.with_suffix(f".calibration-{size}.json"), calibration.to_dict())
+            report.add([], {f"A step, {self._label(size)}": calibration_table(calibration)})
 
     def _generate(self, report: Report) -> None:
         for size in self.settings.sizes:
@@ -324,7 +341,10 @@ class Benchmark:
         return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens))
 
     def _label(self, size: str) -> str:
-        return f"{'shipped model' if size == 'shipped' else self.settings.large_name}, {self.settings.dtype}"
+        return f"{self._name(size)}, {self.settings.dtype}"
+
+    def _name(self, size: str) -> str:
+        return "shipped model" if size == "shipped" else self.settings.large_name
 
     # -- files -----------------------------------------------------------------------------------------
 

@@ -25,7 +25,9 @@ class LaneBench:
     def __init__(self, loaded: LoadedModel, lanes: Sequence[int], cache_tokens: int = 256) -> None:
         self.lanes, self.cache_tokens = tuple(lanes), cache_tokens
         self._half = 3 * cache_tokens // 16
-        self._requests = {count: _request(loaded.codec, count, cache_tokens, self._half) for count in lanes}
+        self._requests = {
+            count: lane_request(loaded.codec, count, cache_tokens, self._half) for count in lanes
+        }
         longest = max(len(r.prompt_ids) + len(r.forced or ()) for r in self._requests.values())
         slot_tokens = -(-(longest + 1) // 256) * 256
         self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens))
@@ -89,12 +91,15 @@ def lane_table(rounds: Sequence[Record], lanes: Sequence[int]) -> str:
     return markdown(["lanes", "median ms a step", "least ms", "steps"], rows)
 
 
-def _request(codec: Codec, lanes: int, cache_tokens: int, half: int) -> Request:
-    """A document whose ``lanes`` chunks all decode while the cache grows through the window."""
+def lane_request(codec: Codec, lanes: int, cache_tokens: int, half: int, extra: int = 0) -> Request:
+    """A document whose ``lanes`` chunks all decode while the cache grows through the window, and ``extra`` steps more.
+
+    Raises ``UserError`` if so many lanes cannot be forked before the cache is that long.
+    """
     filler = codec.encode_text(" a")[0]
     if lanes == 1:
         prompt = cache_tokens - half - 1
-        forced = [filler] * (2 * half + 2) + [codec.eos_id]
+        forced = [filler] * (2 * half + 2 + extra) + [codec.eos_id]
         return Request(prompt_ids=[filler] * prompt, limits=_UNBOUNDED, forced=forced)
     control = codec.control
     promise = codec.encode_promise("a", _ESTIMATE)
@@ -106,7 +111,7 @@ def _request(codec: Codec, lanes: int, cache_tokens: int, half: int) -> Request:
             f"--cache-tokens {cache_tokens}: {lanes} lanes are live only after {before} tokens; "
             f"expected at least {-(-(before + 1) * 16 // 13)} for so many lanes"
         )
-    length = len(promise) * (lanes - 1) + 2 * half // lanes + 4
+    length = len(promise) * (lanes - 1) + 2 * half // lanes + 4 + extra
     chunk = [*promise, control.async_open, *[filler] * length, control.async_close]
     return Request(
         prompt_ids=[filler] * prompt, limits=_UNBOUNDED, forced=[*chunk * lanes, control.sync, codec.eos_id]

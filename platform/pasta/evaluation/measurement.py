@@ -1,7 +1,6 @@
 """The files of a benchmark run: records of each stage, and the JSON that says what followed from them."""
 
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 
 from pasta.evaluation.figures import Report
 from pasta.evaluation.machine import describe_machine
+from pasta.evaluation.progress import stage_progress
 from pasta.evaluation.records import RecordFile, write_json
 
 Say = Callable[[str], None]
@@ -36,19 +36,7 @@ class Measurement:
 
     def progress(self, stage: str, total: int, found: int) -> Callable[[int, str], None]:
         """Says how far a stage is, at most every two seconds."""
-        if found:
-            self.say(f"{stage}: {found} of {total} found from an earlier run (--fresh measures again)")
-        begun = said = time.monotonic()
-
-        def progress(done: int, detail: str) -> None:
-            nonlocal said
-            now = time.monotonic()
-            if now - said >= 2 or done == total:
-                said = now
-                left = (now - begun) / max(done - found, 1) * (total - done)
-                self.say(f"{stage}: {done}/{total}{', ' + detail if detail else ''}, {left:.0f} s left")
-
-        return progress
+        return stage_progress(self.say, stage, total, found)
 
     def write(self, report: Report, *, complete: bool) -> None:
         """The JSON file: command, machine, settings, figures, tables, and where the records are."""

@@ -17,7 +17,7 @@ from pasta.data.atlas.plan import with_estimates
 from pasta.data.tokenizers import ATLAS, find_tokenizer
 from pasta.data.words import WordTokenizer
 from pasta.engine import Engine, EngineConfig, LoadedModel
-from pasta.engine.replay import annotated_ids, sequential_ids
+from pasta.engine.replay import annotated_ids
 from pasta.errors import UserError
 from pasta.evaluation.documents import Recorded, document_files
 from pasta.evaluation.figures import Figure, markdown
@@ -25,7 +25,7 @@ from pasta.evaluation.machine import model_fingerprint
 from pasta.evaluation.records import Record, RecordFile
 from pasta.evaluation.speed import replay_figures, replay_pair
 from pasta.evaluation.statistics import geometric_mean
-from pasta.lang import CONTROL_TOKENS, Codec, CodecError, Document
+from pasta.lang import CONTROL_TOKENS, Codec, CodecError, Document, plain_ids
 
 WORDS = "words"
 #: The cache of a slot is a multiple of this.
@@ -54,7 +54,7 @@ def encode(codec: Codec, document: Recorded, key: str) -> Entry:
     return Entry(
         key,
         codec.encode_prompt(document.messages),
-        sequential_ids(codec, document.document),
+        plain_ids(codec, document.document),
         annotated_ids(codec, document.document),
         document.source,
     )

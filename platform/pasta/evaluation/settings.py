@@ -21,7 +21,8 @@ class Settings:
 
     ``repeats`` are timed runs of each prompt, ``rounds`` those of single steps and of ``generate``. ``threads``
     are torch's for the shipped models, ``large_threads`` for the large one. ``cache_tokens`` is the cache length
-    at which steps are timed.
+    at which steps are timed, with ``lanes`` and, to calibrate, ``requests`` at once;
+    ``fastest`` calibrates by the fastest steps instead of the median ones.
     """
 
     models: Path
@@ -41,8 +42,10 @@ class Settings:
     repeats: int = 1
     rounds: int = 10
     lanes: tuple[int, ...] = (1, 2, 4, 8)
+    requests: tuple[int, ...] = (1, 2, 4, 8)
     cache_tokens: int = 256
     sizes: tuple[str, ...] = SIZES
+    fastest: bool = False
     fresh: bool = False
 
     def __post_init__(self) -> None:
@@ -63,10 +66,12 @@ class Settings:
             if getattr(self, name) < 1:
                 option = "--" + name.replace("_", "-")
                 raise UserError(f"{option}: {getattr(self, name)}, expected a positive integer")
-        if 1 not in self.lanes or min(self.lanes) < 1:
-            raise UserError(
-                f"--lanes: {','.join(map(str, self.lanes))}, expected positive integers, 1 among them"
-            )
+        for name in ("lanes", "requests"):
+            numbers = getattr(self, name)
+            if 1 not in numbers or min(numbers) < 1:
+                raise UserError(
+                    f"--{name}: {','.join(map(str, numbers))}, expected positive integers, 1 among them"
+                )
         if self.cache_tokens < 32:
             raise UserError(f"--cache-tokens: {self.cache_tokens}, expected at least 32")
 

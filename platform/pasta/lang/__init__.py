@@ -4,6 +4,7 @@ from pasta.lang.codec import Codec, CodecError, add_control_tokens
 from pasta.lang.document import CONTROL_TOKENS, Chunk, Document, Item, Sync, Text, render
 from pasta.lang.grammar import ControlIds, TagGrammar
 from pasta.lang.parser import ParseError, parse, strip
+from pasta.lang.plain import plain_ids
 from pasta.lang.printer import to_text
 from pasta.lang.prompts import check_start, encode_messages, encode_start
 from pasta.lang.stream import TextStream
@@ -26,6 +27,7 @@ __all__ = [
     "encode_messages",
     "encode_start",
     "parse",
+    "plain_ids",
     "render",
     "strip",
     "to_text",

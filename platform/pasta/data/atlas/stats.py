@@ -10,7 +10,7 @@ from statistics import median
 
 from pasta.data.atlas.tasks import AtlasTask, iter_corpus
 from pasta.data.atlas.tokenizer import train_tokenizer
-from pasta.lang import Chunk, Codec, Document, Item, Sync, Text
+from pasta.lang import Chunk, Codec, Document, Item, Sync, Text, plain_ids
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,13 @@ def critical_path(items: Sequence[Item], codec: Codec, start: int = 0) -> int:
     return max(now, pending)
 
 
-def plain_length(items: Sequence[Item], codec: Codec) -> int:
-    """Tokens of the sequential twin's answer: the same texts without tags."""
-    return sum(
-        len(codec.encode_text(item.text)) if isinstance(item, Text) else plain_length(item.items, codec)
-        for item in items
-        if not isinstance(item, Sync)
-    )
-
-
 def shape_of(task: AtlasTask, codec: Codec) -> Shape:
     items = task.document.items
     chunks = [item for item in items if isinstance(item, Chunk)]
     return Shape(
         family=task.family,
         prompt=len(codec.encode_prompt(task.messages)),
-        sequential=plain_length(items, codec) + 1,
+        sequential=len(plain_ids(codec, task.document)),
         critical=critical_path(items, codec) + 1,
         chunks=sum(1 for _ in task.document.chunks()),
         chunk_lengths=tuple(len(codec.encode(Document(chunk.items))) for chunk in chunks),

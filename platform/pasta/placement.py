@@ -1,4 +1,4 @@
-"""Where threads are decoded: pure decisions. serve/parts.py carries them out.
+"""Where threads are decoded: pure decisions. serve/parts.py carries them out, simulation/cluster.py plays them.
 
 A response has a home: the replica that decodes its main thread. Whenever a chunk is forked, its policy decides
 twice: the home, which knows its lanes, whether the chunk leaves; the Interpreter, which knows all replicas, where
@@ -9,23 +9,43 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
-from serve.wire import Policy
+Policy = Literal["local", "spread", "auto"]
+
+#: Up to the knee a step costs at most this many times a step with one lane.
+_KNEE_RATIO = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCosts:
+    """``step_s``: a step with one lane; ``knee``: lanes up to which a step costs little more than that;
+    ``lane_s``: what a lane more adds to a step; ``prefill_s``: what a token of a prompt costs. Seconds."""
+
+    step_s: float
+    knee: int
+    lane_s: float
+    prefill_s: float
+
+    @classmethod
+    def of(cls, step_s: Mapping[int, float], prefill_s: float) -> "LaneCosts":
+        """From the seconds of a step by its lanes: one of them is 1. The knee is the last one before a step that
+        costs much more."""
+        lanes, knee = sorted(step_s), 1
+        for count in lanes:
+            if step_s[count] > _KNEE_RATIO * step_s[1]:
+                break
+            knee = count
+        lane_s = max(0.0, step_s[lanes[-1]] - step_s[1]) / max(1, lanes[-1] - 1)
+        return cls(step_s[1], knee, lane_s, prefill_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What the home knows when a chunk is forked. Costs in seconds, measured when it started.
-
-    ``lanes`` in use, with the new chunk; ``knee``, the number of lanes up to which a step costs little more than
-    with one; ``lane_s``, what one lane more adds to a step; ``prefill_s``, what a token of a prompt costs.
-    """
+    """What the home knows when a chunk is forked: its ``lanes`` in use, the new chunk's included, and its costs."""
 
     lanes: int
-    knee: int
-    lane_s: float
-    prefill_s: float
+    costs: LaneCosts
 
 
 class Placement(Protocol):
@@ -73,9 +93,10 @@ class Auto(Spread):
 
     def leaves(self, home: Home, estimate: int, visible: int) -> bool:
         """Beyond the knee, if the chunk is long enough to pay for its prefill."""
-        if home.lanes <= home.knee:
+        costs = home.costs
+        if home.lanes <= costs.knee:
             return False
-        return home.lanes * estimate * home.lane_s > (visible + estimate) * home.prefill_s
+        return home.lanes * estimate * costs.lane_s > (visible + estimate) * costs.prefill_s
 
 
 POLICIES: dict[Policy, Placement] = {"local": Local(), "spread": Spread(), "auto": Auto()}

@@ -1,18 +1,15 @@
-"""Where threads go: the decisions, for any loads, and the leases that end what nobody claims."""
+"""Where threads go: the decisions, for any loads."""
 
-import asyncio
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.leases import Leases
-from serve.placement import POLICIES, Home, PrefixTable, choose_home
+from pasta.placement import POLICIES, Home, LaneCosts, PrefixTable, choose_home
 
 names = st.sampled_from(["a", "b", "c", "d"])
 loads = st.dictionaries(names, st.integers(0, 40), min_size=1)
-costs = st.floats(0, 1)
-homes = st.builds(Home, st.integers(1, 64), st.integers(1, 64), costs, costs)
+seconds = st.floats(0, 1)
+costs = st.builds(LaneCosts, seconds, st.integers(1, 64), seconds, seconds)
+homes = st.builds(Home, st.integers(1, 64), costs)
 sizes = st.integers(1, 2000)
 
 
@@ -32,7 +29,7 @@ def test_spread_takes_the_least_loaded_replica_and_of_equals_the_home(home, load
 
 @given(homes, sizes, sizes)
 def test_auto_keeps_chunks_up_to_the_knee(home, estimate, visible):
-    if home.lanes <= home.knee:
+    if home.lanes <= home.costs.knee:
         assert not POLICIES["auto"].leaves(home, estimate, visible)
 
 
@@ -43,9 +40,14 @@ def test_what_auto_gives_away_it_would_give_away_if_it_saw_less(home, estimate, 
 
 
 def test_auto_gives_a_chunk_away_only_if_it_is_long_enough_to_pay_for_its_prefill():
-    home = Home(lanes=9, knee=8, lane_s=0.001, prefill_s=0.0005)
+    home = Home(lanes=9, costs=LaneCosts(step_s=0.01, knee=8, lane_s=0.001, prefill_s=0.0005))
     assert not POLICIES["auto"].leaves(home, estimate=10, visible=1000)
     assert POLICIES["auto"].leaves(home, estimate=200, visible=1000)
+
+
+def test_the_knee_is_the_last_number_of_lanes_before_a_step_that_costs_much_more():
+    costs = LaneCosts.of({1: 0.01, 2: 0.012, 4: 0.015, 8: 0.016, 16: 0.012}, prefill_s=0.0005)
+    assert costs == LaneCosts(step_s=0.01, knee=4, lane_s=(0.012 - 0.01) / 15, prefill_s=0.0005)
 
 
 @given(loads, st.none() | names, st.integers(0, 10))
@@ -77,18 +79,3 @@ def test_what_was_used_last_is_kept():
     for prompt in ([1], [2], [1], [3]):
         table.learn(prompt, str(prompt[0]))
     assert [table.longest([n]) for n in (1, 2, 3)] == ["1", None, "3"]
-
-
-@pytest.mark.parametrize(("renewed", "expired"), [(["a"], ["b"]), ([], ["a", "b"])])
-def test_what_is_not_renewed_expires(renewed, expired):
-    async def scenario():
-        leases, ended = Leases(0.2), []
-        for name in ("a", "b", "c"):
-            leases.open(name, lambda name=name: ended.append(name))
-        assert leases.close("c")
-        for _ in range(6):
-            await asyncio.sleep(0.05)
-            leases.renew([*renewed, "c", "unknown"])
-        return ended
-
-    assert asyncio.run(scenario()) == expired

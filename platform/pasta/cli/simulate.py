@@ -1,0 +1,160 @@
+"""``pasta simulate``: how long answers take under load, and how many replicas it needs."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pasta.cli.simulate_report import report_text
+from pasta.config import load_config, to_dict
+from pasta.errors import UserError
+from pasta.files import write_whole
+from pasta.lang import Codec
+from pasta.simulation.blocks import Fit, pick_prompts, read_blocks
+from pasta.simulation.calibration import Calibration
+from pasta.simulation.compare import Deviation, compare, read_measured
+from pasta.simulation.config import SimulateConfig, TraceSection
+from pasta.simulation.plot import LOADS, SIZES, draw_loads, draw_sizes
+from pasta.simulation.study import Outcome, Point, Study
+from pasta.simulation.trace import Traced, make_trace, pick, read_trace
+
+REPORT, FIGURES = "report.md", "figures.json"
+#: What a load is counted in, by its kind.
+UNITS = {"poisson": "requests a second", "users": "users", "trace": "times the trace's own speed"}
+
+
+def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None) -> int:
+    """Simulate what a file asks for, write the report into its ``output_dir``, print it; returns the exit code.
+
+    ``measured`` is a load to compare with: the benchmark's, block by block, instead of ``load``, or one whose lines,
+    if they hold the answers, are the trace. Raises UserError.
+    """
+    config = load_config(config_file, SimulateConfig, overrides)
+    say = _teller()
+    costs, calibration = config.costs.read()
+    load = None if measured is None else read_blocks(measured)
+    real = None if measured is None or load else read_measured(measured, config.trace.field)
+    traced = _read(config.trace, measured if real and real.has_answers else None)
+    traced = pick_prompts(traced, load.prompts) if load else pick(traced, config.trace)
+    say("counting tokens", True)
+    codec = _codec(config.trace.tokenizer)
+    trace = make_trace(
+        traced, codec, config.engine.slot_tokens, lambda done, of: say(f"answers: {done}/{of}", done == of)
+    )
+    study = Study(config, trace, costs, calibration.overhead_s if calibration else 0.0)
+    if load is not None:
+        fit = Fit(study, load.blocks)
+        deviations = fit.run(lambda line: say(line, True))
+        return _tell(study, Outcome(), calibration, deviations, fit.fitted())
+    if real is not None and (len(study.loads) > 1 or len(study.series) > 1):
+        raise UserError(
+            "--measured: several runs to compare with, expected one mode, one placement, no sweep"
+        )
+    outcome = study.run(_progress(study, say))
+    deviations = [] if real is None else compare(real, outcome.points[0].figures)
+    return _tell(study, outcome, calibration, deviations)
+
+
+def _tell(
+    study: Study,
+    outcome: Outcome,
+    calibration: Calibration | None,
+    deviations: Sequence[Deviation],
+    fitted: Mapping[str, float] | None = None,
+) -> int:
+    print(write_report(study, outcome, calibration, deviations, fitted or {}))
+    print(f"\nwritten to {study.config.output_dir}/")
+    return 0 if all(found.within for found in deviations) else 1
+
+
+def write_report(
+    study: Study,
+    outcome: Outcome,
+    calibration: Calibration | None,
+    deviations: Sequence[Deviation],
+    fitted: Mapping[str, float],
+) -> str:
+    """Write pictures, figures and text into the study's directory, each whole or not at all; returns the text.
+
+    ``fitted`` are keys of ``cluster`` whose values come from the measured load."""
+    config, unit = study.config, UNITS[study.config.load.kind]
+    out, pictures = config.output_dir, []
+    kind = "derived estimate" if config.costs.roofline is not None else "simulated"
+    replicas = f"{config.cluster.replicas} replica{'s' if config.cluster.replicas != 1 else ''}"
+    if outcome.points and draw_loads(outcome, unit, f"{config.name}, {kind}, {replicas}", out / LOADS):
+        pictures.append(LOADS)
+    title = f"{config.name}, {kind}, {getattr(config.load, config.load.swept) or 1:g} {unit}"
+    if config.sizing is not None and draw_sizes(outcome, config.sizing.goals.given, title, out / SIZES):
+        pictures.append(SIZES)
+    for stale in {LOADS, SIZES} - {*pictures}:
+        (out / stale).unlink(missing_ok=True)
+    about = study.trace_figures()
+    values: dict[str, Any] = {
+        "name": config.name,
+        "estimate": config.costs.roofline is not None,
+        "config": to_dict(config),
+        "trace": about,
+        "left_out": study.trace.left_out,
+        "calibration": None if calibration is None else calibration.to_dict(),
+        **outcome.to_dict(),
+        "fitted": dict(fitted),
+        "compared": [found.to_dict() for found in deviations],
+    }
+    write_whole(out / FIGURES, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    text = report_text(config, outcome, about, calibration, deviations, pictures, unit, fitted)
+    write_whole(out / REPORT, text + "\n")
+    return text
+
+
+def _read(section: TraceSection, measured: Path | None) -> list[Traced]:
+    if measured is not None:
+        return read_trace(measured, section.field, section.method)
+    if section.source == "atlas":
+        from pasta.data.atlas import heldout_prompts
+
+        assert section.count is not None
+        tasks = heldout_prompts(section.count, section.seed)
+        return [Traced(task.messages, task.document, f"atlas:{n}") for n, task in enumerate(tasks)]
+    return read_trace(Path(section.source), section.field, section.method)
+
+
+def _codec(name: str) -> Codec:
+    """Unlike ``codec_source``'s, one for all documents: a simulation mixes them."""
+    if name == "words":
+        from pasta.data.words import WordTokenizer
+
+        return Codec(WordTokenizer())
+    from pasta.data.tokenizers import find_tokenizer  # it loads transformers
+
+    return Codec(find_tokenizer(name))
+
+
+def _teller() -> Callable[[str, bool], None]:
+    """Says on stderr how far it is; what is not ``important`` at most every two seconds."""
+    said = 0.0
+
+    def say(text: str, important: bool = False) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if important or now - said >= 2:
+            said = now
+            print(text, file=sys.stderr, flush=True)
+
+    return say
+
+
+def _progress(study: Study, say: Callable[[str, bool], None]) -> Callable[[Point], None]:
+    total, unit, runs = len(study.loads) * len(study.series), UNITS[study.config.load.kind], 0
+
+    def tell(point: Point) -> None:
+        nonlocal runs
+        runs += 1
+        figures = point.figures
+        where = f"{point.series.name}, {point.load:g} {unit}, {point.replicas} replicas"
+        what = f"median {figures.total_s.p50:.3g} s, 95th {figures.total_s.p95:.3g} s"
+        counted = f"{runs}/{total}" if runs <= total else "sizing"
+        say(f"{counted}: {where}: {what}{'' if figures.keeps_up else ', does not keep up'}", True)
+
+    return tell

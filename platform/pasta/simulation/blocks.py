@@ -1,0 +1,193 @@
+"""A load measured by ``python -m jobs.benchmark serve``, block by block, against its simulation.
+
+A block is a closed loop: so many clients ask the same prompts, one way, until all are answered. What the service
+takes besides its engines is not calibrated but fitted, on sequential decoding with the fewest clients and with the
+next larger number of them; every other block is predicted.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import UserError
+from pasta.simulation.cluster import Cluster, ClusterSection
+from pasta.simulation.compare import Deviation, Measured, compare
+from pasta.simulation.config import Mode
+from pasta.simulation.figures import Figures, Spread, figures_of
+from pasta.simulation.load import Users
+from pasta.simulation.study import Study
+from pasta.simulation.trace import Traced
+
+Messages = Sequence[Mapping[str, str]]
+#: Halvings of what is fitted.
+_HALVINGS = 20
+#: Nothing slower is looked for: a step this many times its price, an item of so many seconds.
+_MOST_FACTOR, _MOST_ITEM_S = 64.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What so many clients saw, asking one way; of all its rounds."""
+
+    clients: int
+    way: Mode
+    measured: Measured
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return f"{self.clients} {self.way}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A measured load: the prompts of every block, in the order in which they are asked."""
+
+    prompts: list[Messages]
+    blocks: list[Block]
+
+
+def read_blocks(path: Path) -> Load | None:
+    """The latency records of a benchmark of the service; ``None`` if the file is something else.
+
+    Raises ``UserError`` if it is one without whole records, or one whose service had another shape.
+    """
+    lines = _lines(path)
+    config = lines[0].get("config") if lines else None
+    settings = config.get("settings") if isinstance(config, dict) else None
+    if not isinstance(config, dict) or not isinstance(settings, dict) or "prompts" not in settings:
+        return None
+    try:
+        found: dict[tuple[int, Mode], list[dict[str, Any]]] = {}
+        for record in lines[1:]:
+            _, clients, way = record["key"].split()
+            found.setdefault((int(clients), "parallel" if way == "parallel" else "sequential"), []).append(
+                record
+            )
+        prompts = config["prompts"][0][: settings["prompts"]]
+        blocks = [Block(clients, way, _measured(rounds)) for (clients, way), rounds in sorted(found.items())]
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise UserError(
+            f"{path}: expected the latency records of python -m jobs.benchmark serve ({type(error).__name__}: {error})"
+        ) from None
+    if not blocks:
+        raise UserError(f"{path}: no records yet, expected those of a finished benchmark")
+    return Load(prompts, blocks)
+
+
+def pick_prompts(traced: Sequence[Traced], prompts: Sequence[Messages]) -> list[Traced]:
+    """The answers of exactly these prompts, in their order. Raises ``UserError`` if one is missing."""
+    known = {_key(line.messages): line for line in traced}
+    missing = [prompt for prompt in prompts if _key(prompt) not in known]
+    if missing:
+        raise UserError(
+            f"--measured: {len(missing)} of {len(prompts)} prompts have no answer in trace.source, such as "
+            f"{missing[0][-1]['content']!r}"
+        )
+    return [known[_key(prompt)] for prompt in prompts]
+
+
+class Fit:
+    """Simulates blocks, and fits what the service takes besides its engines to two of them."""
+
+    def __init__(self, study: Study, blocks: Sequence[Block]) -> None:
+        if study.trace.left_out:
+            raise UserError(
+                f"--measured: answers cannot be simulated: {next(iter(study.trace.left_out.items()))}"
+            )
+        self._study, self._blocks = study, blocks
+        sequential = [block for block in blocks if block.way == "sequential"]
+        if not sequential:
+            raise UserError("--measured: no sequential block, expected one to fit the service's own costs to")
+        self._fitted = sequential[: 2 if study.config.cluster.cores else 1]
+        self.section = study.config.cluster
+
+    def run(self, tell: Callable[[str], None] = lambda line: None) -> list[Deviation]:
+        """Fit, then compare every block."""
+        self.section = self._fit(tell)
+        found: list[Deviation] = []
+        for block in self._blocks:
+            tell(f"block {block.name}")
+            figures = self._figures(block, self.section)
+            found += compare(
+                block.measured,
+                figures,
+                of=f"{block.name}: ",
+                fitted=any(block is each for each in self._fitted),
+            )
+        return found
+
+    def fitted(self) -> dict[str, float]:
+        """What was fitted, by its key in ``cluster``."""
+        names = ["step_factor", "request_s", *(["item_s"] if len(self._fitted) > 1 else [])]
+        return {name: getattr(self.section, name) for name in names}
+
+    def _fit(self, tell: Callable[[str], None]) -> ClusterSection:
+        alone, *others = self._fitted
+        section = replace(self._study.config.cluster, request_s=0.0, step_factor=1.0, item_s=0.0)
+        tell(f"fitting cluster.step_factor and cluster.request_s to {alone.name}")
+        decoding_s = alone.measured.total_s.mean - alone.measured.ttft_s.mean
+
+        def decodes(factor: float) -> float:
+            figures = self._figures(alone, replace(section, step_factor=factor))
+            return figures.total_s.mean - figures.ttft_s.mean
+
+        section = replace(section, step_factor=_solve(decodes, decoding_s, 1 / _MOST_FACTOR, _MOST_FACTOR))
+        first_s = self._figures(alone, section).ttft_s.mean
+        section = replace(section, request_s=max(0.0, alone.measured.ttft_s.mean - first_s))
+        for other in others:
+            tell(f"fitting cluster.item_s to {other.name}")
+
+            def ends(item_s: float, section: ClusterSection = section, other: Block = other) -> float:
+                return self._figures(other, replace(section, item_s=item_s)).total_s.mean
+
+            section = replace(section, item_s=_solve(ends, other.measured.total_s.mean, 0.0, _MOST_ITEM_S))
+        return section
+
+    def _figures(self, block: Block, section: ClusterSection) -> Figures:
+        study, scripts = self._study, self._study.trace.scripts
+        run = Cluster(
+            section,
+            study.config.engine,
+            study.costs,
+            [both.parallel if block.way == "parallel" else both.sequential for both in scripts],
+            Users(block.clients, 0.0, study.config.seed, most=len(scripts)),
+            placement=study.config.placements[0] if block.way == "parallel" else "local",
+            overhead_s=study.overhead_s,
+            schedules=study.schedules,
+        ).run(len(scripts))
+        return figures_of(run, section.gpus_per_replica, "trace")  # it ends, as a trace does
+
+
+def _solve(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
+    """Where a rising function has a value, or the nearest end."""
+    if rising(low) >= wanted:
+        return low
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) >= wanted else (middle, high)
+    return (low + high) / 2
+
+
+def _measured(rounds: Sequence[Mapping[str, Any]]) -> Measured:
+    answers = [answer for each in rounds for answer in each["answers"]]
+    return Measured(
+        Spread.of(float(answer["ttft_s"]) for answer in answers if answer["ttft_s"] is not None),
+        Spread.of(float(answer["total_s"]) for answer in answers),
+        len(answers) / sum(float(each["seconds"]) for each in rounds),
+    )
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file; none if it is no such file (who reads it next says what is wrong with it)."""
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    except (OSError, ValueError):
+        return []
+    return lines if all(isinstance(line, dict) for line in lines) else []
+
+
+def _key(messages: Messages) -> str:
+    return json.dumps([[turn["role"], turn["content"]] for turn in messages])

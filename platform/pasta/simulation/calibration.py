@@ -1,0 +1,134 @@
+"""Costs as they were measured: what ``jobs/benchmark.py calibrate`` writes, and how it is read between its points.
+
+Standard library only: the benchmark runs where there is nothing but torch and transformers.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import product
+from typing import Any
+
+#: Seconds at a point.
+_Values = dict[tuple[int, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoint:
+    """A step in which each of ``requests`` decodes ``lanes`` lanes, attending to about ``cache_tokens`` tokens."""
+
+    requests: int
+    lanes: int
+    cache_tokens: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check_positive(self, ("requests", "lanes", "cache_tokens", "seconds"))
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPoint:
+    """A step that feeds ``tokens`` of a prompt and nothing else, after which the cache holds ``cache_tokens``."""
+
+    tokens: int
+    cache_tokens: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check_positive(self, ("tokens", "cache_tokens", "seconds"))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What an engine's steps cost on a machine. Raises ``ValueError`` if points are missing or given twice.
+
+    ``steps`` hold every combination of their numbers of requests, lanes and cached tokens; ``prefill`` every one of
+    their tokens, each at the same number of cached tokens beyond them. ``overhead_s`` is what the service's façade
+    adds to each step. Between points costs are linear in each number, beyond the last two points likewise, and
+    below the first point they are as at it.
+    """
+
+    model: str
+    dtype: str
+    device: str
+    threads: int
+    steps: tuple[StepPoint, ...]
+    prefill: tuple[PrefillPoint, ...]
+    overhead_s: float = 0.0
+    machine: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.overhead_s < 0:
+            raise ValueError(f"overhead_s {self.overhead_s}: expected 0 or more seconds")
+        MeasuredCosts(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able values."""
+        return asdict(self)
+
+
+class MeasuredCosts:
+    """The ``StepCosts`` of a calibration."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        steps: _Values = {(p.requests, p.lanes, p.cache_tokens): p.seconds for p in calibration.steps}
+        prefill: _Values = {(p.tokens, p.cache_tokens - p.tokens): p.seconds for p in calibration.prefill}
+        self._grid = _Grid(steps, len(calibration.steps), "steps")
+        self._prefill = _Grid(prefill, len(calibration.prefill), "prefill")
+
+    def lanes_s(self, requests: int, lanes: float, cache_tokens: int) -> float:
+        """See ``StepCosts``."""
+        return self._grid.at((requests, lanes, cache_tokens))
+
+    def prefill_s(self, tokens: int, cache_tokens: int) -> float:
+        """See ``StepCosts``."""
+        return self._prefill.at((tokens, cache_tokens - tokens))
+
+    def covers(self, requests: int, lanes: float, cache_tokens: int) -> bool:
+        """Whether no number is beyond the largest that was measured."""
+        return self._grid.covers((requests, lanes, cache_tokens))
+
+
+class _Grid:
+    """Values at all combinations of some numbers, linear in between. Raises ``ValueError`` if one is missing."""
+
+    def __init__(self, values: _Values, count: int, name: str) -> None:
+        if not values:
+            raise ValueError(f"{name}: none is given, expected at least one point")
+        self._values = values
+        self._axes = [sorted(set(axis)) for axis in zip(*values, strict=True)]
+        missing = [point for point in product(*self._axes) if point not in values]
+        if missing:
+            raise ValueError(f"{name}: no point at {missing[0]}, expected one at every combination")
+        if count != len(values):
+            raise ValueError(f"{name}: {count - len(values)} points are given twice")
+
+    def at(self, point: Sequence[float]) -> float:
+        """The value there; never less than the least that was measured."""
+        return max(self._between((), point), min(self._values.values()))
+
+    def covers(self, point: Sequence[float]) -> bool:
+        """Whether the point is not beyond the last of any axis."""
+        return all(value <= axis[-1] for value, axis in zip(point, self._axes, strict=True))
+
+    def _between(self, fixed: tuple[int, ...], point: Sequence[float]) -> float:
+        if len(fixed) == len(self._axes):
+            return self._values[fixed]
+        axis: list[int] = self._axes[len(fixed)]
+        value = point[len(fixed)]
+        if len(axis) == 1 or value <= axis[0]:
+            return self._between((*fixed, axis[0]), point)
+        above = min(bisect_right(axis, value), len(axis) - 1)
+        low, high = axis[above - 1], axis[above]
+        at_low, at_high = self._between((*fixed, low), point), self._between((*fixed, high), point)
+        slope: float = (at_high - at_low) / (high - low)
+        if value > high:  # noise between the last two points must not make more work cheaper
+            return at_high + max(0.0, slope) * (value - high)
+        return at_low + slope * (value - low)
+
+
+def _check_positive(point: Any, names: Sequence[str]) -> None:
+    for name in names:
+        if not getattr(point, name) > 0:
+            raise ValueError(f"{name} {getattr(point, name)}: expected a positive number")

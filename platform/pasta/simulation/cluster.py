@@ -1,0 +1,364 @@
+"""The simulation: replicas side by side on one clock, requests that come, chunks that travel."""
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pasta.placement import POLICIES, Home, Policy, choose_home
+from pasta.simulation.costs import StepCosts, lane_costs
+from pasta.simulation.load import Arrivals
+from pasta.simulation.replica import EngineSizes, Part, Replica, Shape
+from pasta.simulation.script import Path, Script
+from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSection:
+    """Replicas, and what the service around them costs.
+
+    ``gpus_per_replica`` is for counting them (0 where there are none). ``hop_s`` is one message between the
+    Interpreter and a Decoder, ``request_s`` what a request takes besides its engine (HTTP, encoding), without
+    keeping a replica. ``step_factor`` multiplies every step's cost, whatever else runs.
+
+    Where replicas and the rest of the service share ``cores`` (0: they do not), ``item_s`` is the work that follows
+    from what one step says of one request (messages, events), in seconds of a core. A step then takes as long as the
+    cores take for what all stepping replicas ask of them, if that is longer than the step, and a request's own
+    ``request_s`` is stretched by the replicas that step beside it.
+    """
+
+    replicas: int = 1
+    gpus_per_replica: float = 1.0
+    hop_s: float = 0.002
+    request_s: float = 0.0
+    step_factor: float = 1.0
+    cores: int = 0
+    item_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ValueError(f"replicas {self.replicas}: expected a positive integer")
+        for name in ("gpus_per_replica", "hop_s", "request_s", "cores", "item_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
+        if not self.step_factor > 0:
+            raise ValueError(f"step_factor {self.step_factor}: expected a positive number")
+        if self.item_s and not self.cores:
+            raise ValueError(f"item_s {self.item_s}: expected with cores, and only then")
+
+
+@dataclass(slots=True, eq=False)
+class Served:
+    """One request's life, in seconds of the simulation's clock. ``spills`` chunks were decoded on another replica
+    than their parent, ``returns`` found no slot there."""
+
+    number: int
+    script: Script
+    arrival_s: float
+    first_token_s: float = -1.0
+    end_s: float = -1.0
+    queue_s: float = 0.0
+    steps: int = 0
+    spills: int = 0
+    returns: int = 0
+
+    @property
+    def ttft_s(self) -> float:
+        """From arrival to the first token."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def total_s(self) -> float:
+        """From arrival to the end."""
+        return self.end_s - self.arrival_s
+
+    @property
+    def token_s(self) -> float:
+        """Seconds a token of the plain answer after the first: the same tokens whichever way it is decoded."""
+        return (self.end_s - self.first_token_s) / max(self.script.plain_tokens - 1, 1)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the replicas at one moment; ``present_s`` is the integral of the requests that are there."""
+
+    now: float = 0.0
+    ended: int = 0
+    plain_tokens: int = 0
+    busy_s: float = 0.0
+    steps: int = 0
+    emitted: int = 0
+    prefill_tokens: int = 0
+    present_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Run:
+    """A simulation's outcome: the measured requests in the order of their arrival, and what was done between the
+    arrivals of the first and the last of them (``begun``, ``ended``), and until all had ended (``last``).
+    ``covered`` is the share of all steps that lies within what was calibrated, ``largest`` the largest shape of a
+    step in each of its numbers, ``fill`` the share of the rows of all forwards of lanes that decode a token."""
+
+    replicas: int
+    served: list[Served] = field(default_factory=list)
+    begun: Totals = field(default_factory=Totals)
+    ended: Totals = field(default_factory=Totals)
+    last: Totals = field(default_factory=Totals)
+    covered: float = 1.0
+    largest: Shape = (0, 0, 0)
+    fill: float = 1.0
+
+
+@dataclass(eq=False)
+class _Body:
+    """A part with what the cluster knows of it: its request, its replica, its name, and the part it came from."""
+
+    request: Served
+    replica: int
+    path: Path = ()
+    owner: "_Body | None" = None
+    part: Part = field(init=False)
+
+
+class Cluster:
+    """Simulates replicas under one load: the i-th request to come asks for script i, and after the last one for the
+    first again. ``live`` drives an interpreter for every request, also where a schedule would do (slower).
+    ``schedules`` keeps what is recorded for the next simulation of the same scripts."""
+
+    def __init__(
+        self,
+        section: ClusterSection,
+        sizes: EngineSizes,
+        costs: StepCosts,
+        scripts: Sequence[Script],
+        arrivals: Arrivals,
+        *,
+        placement: Policy = "local",
+        overhead_s: float = 0.0,
+        live: bool = False,
+        schedules: dict[Script, Schedule] | None = None,
+    ) -> None:
+        self.section, self._costs, self._scripts, self._arrivals = section, costs, scripts, arrivals
+        self._live, self._local = live or placement != "local", placement == "local"
+        self._policy, self._lane_costs = POLICIES[placement], lane_costs(costs, sizes.prefill_chunk)
+        self.replicas = [
+            Replica(sizes, costs, overhead_s=overhead_s, factor=section.step_factor)
+            for _ in range(section.replicas)
+        ]
+        self._schedules = {} if schedules is None else schedules
+        self._bodies: dict[Part, _Body] = {}
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = itertools.count()
+        self._stepping = [False] * section.replicas
+        self._inbox: list[list[Callable[[float], None]]] = [[] for _ in self.replicas]
+        self._totals, self._present = Totals(), 0
+        self._number, self._left, self._measured = itertools.count(), 0, range(0)
+        self._outcome = Run(section.replicas)
+
+    def run(self, requests: int, warmup: int = 0) -> Run:
+        """Serve, once, until ``requests`` after the first ``warmup`` are done; others go on coming meanwhile."""
+        self._left, self._measured = requests, range(warmup, warmup + requests)
+        for moment in self._arrivals.first():
+            self._at(moment, self._arrive)
+        now = 0.0
+        while self._left and self._events:
+            now, _, event = heapq.heappop(self._events)
+            event(now)
+        self._outcome.last = self._sum(now)
+        self._outcome.served.sort(key=lambda served: served.number)
+        self._cover()
+        return self._outcome
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    def _arrive(self, now: float) -> None:
+        number = next(self._number)
+        if (following := self._arrivals.after_arrival(now)) is not None:
+            self._at(following, self._arrive)
+        if number == self._measured.start:
+            self._outcome.begun = self._sum(now)
+        if number == self._measured.stop - 1:
+            self._outcome.ended = self._sum(now)
+        self._count(now, 1)
+        request = Served(number, self._scripts[number % len(self._scripts)], now)
+        home = int(choose_home(self._loads(), None, 0))  # no two answers of a trace begin alike
+        body = _Body(request, home)
+        self._assign(body, lambda: self._slot(body))
+        self._tell(now + self._request_s(), home, lambda t: self.replicas[home].submit(body.part, t))
+
+    def _request_s(self) -> float:
+        """What a request takes besides its engine, among the replicas that step on the same cores."""
+        section = self.section
+        share = (1 + sum(self._stepping)) / section.cores if section.cores else 1.0
+        return section.request_s * max(1.0, share)
+
+    def _slot(self, body: _Body) -> Slot:
+        script = body.request.script
+        if not self._live:
+            schedule = self._schedules.get(script)
+            if schedule is None:
+                schedule = self._schedules[script] = Schedule.of(script)
+            return ScheduledSlot(schedule)
+        if self._local or not script.parallel:
+            return LiveSlot(script)
+        return LiveSlot(script, lambda estimate: self._stays(body, estimate, script.prompt_tokens))
+
+    def _end(self, body: _Body, now: float) -> None:
+        request, part = body.request, body.part
+        request.first_token_s, request.end_s = part.first_token_s, now
+        request.queue_s = part.admitted_s - request.arrival_s
+        request.steps = part.last_step - part.first_step + 1
+        self._count(now, -1)
+        self._totals.ended += 1
+        self._totals.plain_tokens += request.script.plain_tokens
+        if request.number in self._measured:
+            self._outcome.served.append(request)
+            self._left -= 1
+        if (following := self._arrivals.after_end(now)) is not None:
+            self._at(following, self._arrive)
+
+    def _loads(self) -> dict[str, int]:
+        return {_name(number): replica.load for number, replica in enumerate(self.replicas)}
+
+    # -- chunks that travel ----------------------------------------------------------------------------
+
+    def _stays(self, body: _Body, estimate: int, visible: int) -> bool:
+        home = Home(self.replicas[body.replica].num_lanes, self._lane_costs)
+        return not self._policy.leaves(home, estimate, visible)
+
+    def _leave(self, owner: _Body, left: Left, now: float) -> None:
+        """Home tells the Interpreter, which finds the chunk a place."""
+        self._at(now + self.section.hop_s, lambda t: self._place(owner, left, t))
+
+    def _place(self, owner: _Body, left: Left, now: float) -> None:
+        chosen = int(self._policy.choose(_name(owner.replica), self._loads()))
+        if chosen == owner.replica:
+            self._give_back(owner, left.path, now)
+            return
+        body = _Body(owner.request, chosen, left.path, owner)
+        script, visible = owner.request.script, len(left.snapshot.token_ids)
+        self._assign(
+            body,
+            lambda: LiveSlot(script, lambda estimate: self._stays(body, estimate, visible), left.snapshot),
+        )
+        self._tell(now + self.section.hop_s, chosen, lambda t: self._take_in(body, t))
+
+    def _take_in(self, body: _Body, now: float) -> None:
+        replica = self.replicas[body.replica]
+        if not replica.is_full:
+            body.request.spills += 1
+            replica.submit(body.part, now)
+            return
+        replica.load -= 1
+        body.request.returns += 1
+        del self._bodies[body.part]
+        owner, path = body.owner, body.path
+        assert owner is not None
+        self._at(now + self.section.hop_s, lambda t: self._give_back(owner, path, t))
+
+    def _give_back(self, owner: _Body, path: Path, now: float) -> None:
+        replica = self.replicas[owner.replica]
+        self._tell(now + self.section.hop_s, owner.replica, lambda t: replica.adopt(owner.part, path))
+
+    def _bring_back(self, body: _Body, response_ids: Sequence[int], now: float) -> None:
+        owner, path = body.owner, body.path
+        assert owner is not None
+        replica = self.replicas[owner.replica]
+        moment = now + 2 * self.section.hop_s
+        self._tell(moment, owner.replica, lambda t: replica.absorb(owner.part, path, response_ids))
+
+    def _assign(self, body: _Body, make_slot: Callable[[], Slot]) -> None:
+        body.part = Part(make_slot)
+        self._bodies[body.part] = body
+        self.replicas[body.replica].load += 1
+
+    # -- steps -----------------------------------------------------------------------------------------
+
+    def _at(self, moment: float, event: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (moment, next(self._order), event))
+
+    def _tell(self, moment: float, number: int, message: Callable[[float], None]) -> None:
+        """A replica hears of it between two steps."""
+
+        def hear(now: float) -> None:
+            if self._stepping[number]:
+                self._inbox[number].append(message)
+            else:
+                message(now)
+                self._step(number, now)
+
+        self._at(moment, hear)
+
+    def _step(self, number: int, now: float) -> None:
+        replica = self.replicas[number]
+        if not replica.has_work:
+            return
+        self._stepping[number] = True
+        end_s = self._shared(replica, now, replica.begin(now))
+        self._at(end_s, lambda moment: self._finish(number, moment))
+
+    def _shared(self, replica: Replica, now: float, end_s: float) -> float:
+        """When a step ends that shares its cores."""
+        section = self.section
+        if not section.cores:
+            return end_s
+        demand_s = sum(self._stepping) * (end_s - now + replica.num_fed * section.item_s) / section.cores
+        waits_s = max(0.0, demand_s - (end_s - now))
+        replica.work.busy_s += waits_s
+        return end_s + waits_s
+
+    def _finish(self, number: int, now: float) -> None:
+        done, left = self.replicas[number].finish(now)
+        for part, chunk in left:
+            self._leave(self._bodies[part], chunk, now)
+        for part, slot in done:
+            body = self._bodies.pop(part)
+            if body.owner is None:
+                self._end(body, now)
+            else:
+                assert isinstance(slot, LiveSlot)
+                self._bring_back(body, slot.interpreter.response_ids(), now)
+        self._stepping[number] = False
+        messages, self._inbox[number] = self._inbox[number], []
+        for message in messages:
+            message(now)
+        self._step(number, now)
+
+    # -- sums ------------------------------------------------------------------------------------------
+
+    def _count(self, now: float, change: int) -> None:
+        """Keep the integral of the number of requests that are there."""
+        self._totals.present_s += self._present * (now - self._totals.now)
+        self._totals.now = now
+        self._present += change
+
+    def _sum(self, now: float) -> Totals:
+        self._count(now, 0)
+        works = [replica.work for replica in self.replicas]
+        totals = self._totals
+        return Totals(
+            now,
+            totals.ended,
+            totals.plain_tokens,
+            sum(work.busy_s for work in works),
+            sum(work.steps for work in works),
+            sum(work.emitted for work in works),
+            sum(work.prefill_tokens for work in works),
+            totals.present_s,
+        )
+
+    def _cover(self) -> None:
+        shapes = [(shape, n) for replica in self.replicas for shape, n in replica.work.shapes.items()]
+        if not shapes:
+            return
+        covered = sum(count for shape, count in shapes if self._costs.covers(*shape))
+        self._outcome.covered = covered / sum(count for _, count in shapes)
+        rows = sum(count * requests * lanes for (requests, lanes, _), count in shapes)
+        self._outcome.fill = min(1.0, sum(replica.work.emitted for replica in self.replicas) / rows)
+        slots, most, keys = (max(axis) for axis in zip(*(shape for shape, _ in shapes), strict=True))
+        self._outcome.largest = (int(slots), most, int(keys))
+
+
+def _name(replica: int) -> str:
+    """A replica's name, in the order of their numbers."""
+    return f"{replica:06}"

@@ -1,0 +1,100 @@
+"""A measured load against its simulation: how far apart, figure by figure."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import UserError
+from pasta.simulation.figures import Figures, Spread
+from pasta.simulation.trace import number_of, read_objects
+
+#: Figures that are compared, and how near a simulation should come.
+COMPARED = ("ttft_s.p50", "ttft_s.p95", "total_s.mean", "total_s.p50", "total_s.p95", "requests_s")
+TOLERANCE = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What clients saw of a load: seconds of each answer, and answers a second (``None`` if it is not known when they
+    were asked for). ``has_answers``: its lines hold the answers too, and so are a trace."""
+
+    ttft_s: Spread
+    total_s: Spread
+    requests_s: float | None
+    has_answers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """One figure: ``ratio`` is the simulated over the measured value. ``fitted`` figures are near by construction."""
+
+    figure: str
+    measured: float
+    simulated: float
+    tolerance: float
+    fitted: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """Simulated over measured."""
+        return self.simulated / self.measured if self.measured else float("inf")
+
+    @property
+    def within(self) -> bool:
+        """Whether the simulation is as near as it should be."""
+        return abs(self.ratio - 1) <= self.tolerance
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able values."""
+        return {
+            "figure": self.figure,
+            "measured": self.measured,
+            "simulated": self.simulated,
+            "ratio": self.ratio,
+            "within": self.within,
+            "fitted": self.fitted,
+        }
+
+
+def read_measured(path: Path, field: str = "annotated") -> Measured:
+    """A measured load: JSON lines of ``ttft_s`` and ``total_s``, and ``arrival_s`` if it is known.
+
+    Raises ``UserError`` with file and line of the first one without its seconds.
+    """
+    objects = read_objects(path)
+    seconds: dict[str, list[float]] = {"ttft_s": [], "total_s": []}
+    begun, ended = [], []
+    for where, value in objects:
+        for name, found in seconds.items():
+            if (spent := number_of(value, name, where)) is None:
+                raise UserError(f"{where}: no {name}, expected the seconds of a measured request")
+            found.append(spent)
+        if (arrival := number_of(value, "arrival_s", where)) is not None:
+            begun.append(arrival)
+            ended.append(arrival + seconds["total_s"][-1])
+    lasted = max(ended, default=0.0) - min(begun, default=0.0)
+    return Measured(
+        Spread.of(seconds["ttft_s"]),
+        Spread.of(seconds["total_s"]),
+        len(objects) / lasted if len(begun) == len(objects) and lasted > 0 else None,
+        has_answers=all(field in value or "answers" in value for _, value in objects),
+    )
+
+
+def compare(
+    measured: Measured, figures: Figures, tolerance: float = TOLERANCE, *, of: str = "", fitted: bool = False
+) -> list[Deviation]:
+    """Every figure that both have; ``of`` leads their names."""
+    found = []
+    for name in COMPARED:
+        real = _value(measured, name)
+        if real is not None:
+            found.append(Deviation(of + name, real, _value(figures, name) or 0.0, tolerance, fitted))
+    return found
+
+
+def _value(figures: Measured | Figures, name: str) -> float | None:
+    value: Any = figures
+    for part in name.split("."):
+        value = getattr(value, part)
+    return None if value is None else float(value)

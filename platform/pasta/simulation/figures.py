@@ -1,0 +1,107 @@
+"""What a run comes to: latencies, throughput, how busy the replicas were, what an answer costs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pasta.simulation.cluster import Run
+from pasta.simulation.load import Kind
+from pasta.simulation.replica import Shape
+
+#: Answers that end while as many come, times this, is what replicas that keep up reach.
+_KEEPS_UP = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and percentiles of a sample, in its own unit."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread":
+        """Raises ``ValueError`` if there are none."""
+        ordered = sorted(values)
+        if not ordered:
+            raise ValueError("no values to summarise")
+        percentiles = (percentile(ordered, share) for share in (0.5, 0.9, 0.95, 0.99))
+        return cls(sum(ordered) / len(ordered), *percentiles)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A run in figures. Seconds: ``queue_s`` until a slot is free, ``ttft_s`` until the first token, ``total_s`` to
+    the end, all from the request's arrival; ``token_s`` a token of the plain answer after the first.
+
+    ``requests_s`` answers and ``plain_tokens_s`` tokens of plain answers end a second; ``busy`` is the share of time
+    that a replica steps, ``lanes`` the tokens that a step emits, ``fill`` their share of the rows of its forwards of
+    lanes (which pad each request to the most lanes that one has), ``present`` the requests that are there.
+    ``gpu_hours_1000`` is for a thousand answers. ``keeps_up`` is false where an open stream comes faster than it is
+    answered: latencies then only say how long it was watched. ``covered`` is the share of steps that lies within
+    what was calibrated, ``largest`` the most requests, lanes and cached tokens of a step.
+    """
+
+    requests: int
+    queue_s: Spread
+    ttft_s: Spread
+    total_s: Spread
+    token_s: Spread
+    requests_s: float
+    plain_tokens_s: float
+    busy: float
+    lanes: float
+    fill: float
+    present: float
+    gpu_hours_1000: float
+    spills: float
+    returns: float
+    keeps_up: bool
+    covered: float
+    largest: Shape
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able values."""
+        return asdict(self)
+
+
+def figures_of(run: Run, gpus_per_replica: float, load: Kind = "poisson") -> Figures:
+    """The figures of a run. A trace ends: its rates are taken to the end of the last answer, and not between the first
+    and the last arrival."""
+    served, begun, ended = run.served, run.begun, run.ended
+    if load == "trace":
+        begun, ended = type(begun)(now=begun.now), run.last
+    seconds = max(ended.now - begun.now, 1e-9)
+    answers = ended.ended - begun.ended
+    requests_s = answers / seconds
+    steps = max(ended.steps - begun.steps, 1)
+    return Figures(
+        requests=len(served),
+        queue_s=Spread.of(request.queue_s for request in served),
+        ttft_s=Spread.of(request.ttft_s for request in served),
+        total_s=Spread.of(request.total_s for request in served),
+        token_s=Spread.of(request.token_s for request in served),
+        requests_s=requests_s,
+        plain_tokens_s=(ended.plain_tokens - begun.plain_tokens) / seconds,
+        busy=min(1.0, (ended.busy_s - begun.busy_s) / seconds / run.replicas),
+        lanes=(ended.emitted - begun.emitted) / steps,
+        fill=run.fill,
+        present=(ended.present_s - begun.present_s) / seconds,
+        gpu_hours_1000=run.replicas * gpus_per_replica / max(requests_s, 1e-12) * 1000 / 3600,
+        spills=sum(request.spills for request in served) / len(served),
+        returns=sum(request.returns for request in served) / len(served),
+        keeps_up=load != "poisson" or answers >= _KEEPS_UP * len(served),
+        covered=run.covered,
+        largest=run.largest,
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of a sorted sample lies, linear between its members."""
+    at = share * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

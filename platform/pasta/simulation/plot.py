@@ -1,0 +1,137 @@
+"""A study in pictures. Matplotlib is loaded when one is drawn."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pasta.files import write_whole
+from pasta.simulation.study import Outcome, Point, Series, goal_value
+
+LOADS, SIZES = "loads.png", "sizes.png"
+#: Okabe and Ito's hues, told apart with any colour vision.
+_COLORS = {None: "#444444", "local": "#0072B2", "spread": "#D55E00", "auto": "#009E73"}
+_MARKERS = {None: "o", "local": "D", "spread": "s", "auto": "^"}
+_RC: Any = {
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "legend.frameon": False,
+    "text.parse_math": False,
+}
+
+
+def draw_loads(outcome: Outcome, unit: str, title: str, path: Path) -> bool:
+    """Latencies, speedup and throughput over the loads of a sweep; nothing, and false, if there are fewer than two."""
+    if len({point.load for point in outcome.points}) < 2:
+        return False
+    import matplotlib
+
+    with matplotlib.rc_context(_RC):
+        figure, panels = _canvas(2, 2, title)
+        end, first, speed, rate = panels
+        _lines(end, outcome.points, lambda p: p.figures.total_s.p50, "-")
+        _lines(end, outcome.points, lambda p: p.figures.total_s.p95, ":", labelled=False)
+        end.set_title("Seconds to the end")
+        _lines(first, outcome.points, lambda p: p.figures.ttft_s.p50, "-", labelled=False)
+        _lines(first, outcome.points, lambda p: p.figures.ttft_s.p95, ":", labelled=False)
+        first.set_title("Seconds to the first token")
+        for found in outcome.crossovers:
+            look = _look(found.series)
+            speed.plot([*found.speedups], [*found.speedups.values()], **look)
+            if found.until is not None:
+                speed.axvline(found.until, color=look["color"], lw=0.8, ls="--")
+        speed.axhline(1.0, color="#444444", lw=0.9)
+        speed.set(
+            title="Sequential ÷ parallel, median", ylabel="speedup", ylim=(0, None), xlim=end.get_xlim()
+        )
+        _lines(rate, outcome.points, lambda p: p.figures.requests_s, "-", labelled=False)
+        rate.set(title="Answers a second", ylabel="1/s", ylim=(0, None))
+        for panel in panels:
+            panel.set_xlabel(unit)
+        for panel in (end, first):
+            _seconds(panel)
+        _legend(figure, end, "; dotted: 95th percentile")
+        _save(figure, path)
+    return True
+
+
+def draw_sizes(outcome: Outcome, goals: dict[str, float], title: str, path: Path) -> bool:
+    """Each goal's figure over the replicas that were tried; nothing, and false, if nothing was sized."""
+    if not outcome.sizes:
+        return False
+    import matplotlib
+
+    with matplotlib.rc_context(_RC):
+        figure, panels = _canvas(1, len(goals), title)
+        for panel, (name, goal) in zip(panels, goals.items(), strict=True):
+            for size in outcome.sizes:
+                look = _look(size.series)
+                xs = [point.replicas for point in size.tried]
+                ys = [goal_value(point.figures, name) for point in size.tried]
+                panel.plot(xs, ys, label=size.series.name, **look)
+                if size.replicas is not None:
+                    panel.axvline(size.replicas, color=look["color"], lw=0.8, ls="--")
+            panel.axhline(goal, color="#444444", lw=0.9)
+            what, which, _ = name.split("_")
+            panel.set(title=f"{_GOALS[what]}, {_SHARES[which]}", xlabel="replicas")
+            _seconds(panel)
+        _legend(figure, panels[0], "; line across: the goal")
+        _save(figure, path)
+    return True
+
+
+_GOALS = {"ttft": "Seconds to the first token", "total": "Seconds to the end", "token": "Seconds a token"}
+_SHARES = {"p50": "median", "p95": "95th percentile"}
+
+
+def _canvas(rows: int, columns: int, title: str) -> tuple[Any, list[Any]]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0 if columns < 3 else 11.0, 3.1 * rows + 0.5), layout="constrained", dpi=200)
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=11, fontweight="bold")
+    return figure, [axes for row in figure.subplots(rows, columns, squeeze=False) for axes in row]
+
+
+def _seconds(axes: Any) -> None:
+    """A logarithmic axis of seconds, in plain numbers."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set(yscale="log", ylabel="s")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Any, axes: Any, more: str) -> None:
+    """Which series is which, below all panels."""
+    handles, names = axes.get_legend_handles_labels()
+    names[-1] += more
+    figure.legend(handles, names, loc="outside lower center", ncols=len(names))
+
+
+def _lines(
+    axes: Any, points: Sequence[Point], value: Callable[[Point], float], style: str, *, labelled: bool = True
+) -> None:
+    for series in dict.fromkeys(point.series for point in points):
+        own = [point for point in points if point.series == series]
+        xs, ys = [point.load for point in own], [value(point) for point in own]
+        axes.plot(xs, ys, ls=style, label=series.name if labelled else None, **_look(series))
+
+
+def _look(series: Series) -> dict[str, Any]:
+    placement = series.placement
+    return {"color": _COLORS[placement], "marker": _MARKERS[placement], "ms": 4, "lw": 1.4}
+
+
+def _save(figure: Any, path: Path) -> None:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_whole(path, buffer.getvalue())

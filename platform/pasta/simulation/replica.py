@@ -1,0 +1,235 @@
+"""One replica: continuous batching as ``engine/engine.py`` does it, with a price instead of a forward.
+
+step:  admit waiting requests  →  prefill a chunk of one of them  →  forward all lanes  →  emit
+"""
+
+import heapq
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pasta.simulation.costs import StepCosts
+from pasta.simulation.script import Path
+from pasta.simulation.slots import Left, LiveSlot, Slot
+
+#: The engine's masks cover cached tokens in buckets of so many.
+KEY_BUCKET = 64
+#: A forward's slots, lanes of each, and cached tokens that each attends to.
+Shape = tuple[int, float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSizes:
+    """Sizes of a replica's engine, as ``engine/request.py`` has them: ``num_slots`` requests decode at once, each
+    within ``slot_tokens`` of cache; prompts are prefilled ``prefill_chunk`` tokens a step. ``padded`` is how its
+    forwards are: neighbouring slots, each padded to the most lanes that one has. Without it, what an engine would
+    cost that fed only what there is."""
+
+    num_slots: int = 8
+    slot_tokens: int = 2048
+    prefill_chunk: int = 256
+    padded: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("num_slots", "slot_tokens", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected a positive integer")
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """What one replica decodes: a response, or a chunk of one. Times in seconds of the simulation's clock, ``-1.0``
+    until they are known; ``first_step`` and ``last_step`` count the replica's steps."""
+
+    make_slot: Callable[[], Slot]
+    submitted_s: float = -1.0
+    admitted_s: float = -1.0
+    first_token_s: float = -1.0
+    end_s: float = -1.0
+    first_step: int = -1
+    last_step: int = -1
+
+
+@dataclass(slots=True)
+class Work:
+    """What a replica has done so far. ``shapes`` counts its forwards of lanes by their shape."""
+
+    busy_s: float = 0.0
+    steps: int = 0
+    prefill_tokens: int = 0
+    emitted: int = 0
+    shapes: Counter[Shape] = field(default_factory=Counter)
+
+
+class Replica:
+    """Slots, a queue, and steps. ``overhead_s`` is added to every step, ``factor`` multiplies its cost.
+
+    ``load`` is the number of threads that decode here, of waiting requests one each.
+    """
+
+    def __init__(
+        self, sizes: EngineSizes, costs: StepCosts, *, overhead_s: float = 0.0, factor: float = 1.0
+    ) -> None:
+        self.sizes, self.work, self.load = sizes, Work(), 0
+        self._costs, self._overhead_s, self._factor = costs, overhead_s, factor
+        self._parts: dict[int, Part] = {}
+        self._slots: dict[int, Slot] = {}
+        self._numbers: list[int] = []  # of the slots in use, in order
+        self._free = list(range(sizes.num_slots))
+        self._waiting: deque[Part] = deque()
+        self._bulk: set[int] = set()
+        self._next_bulk = 0
+        self._fed: list[int] = []
+        self._prefilled: int | None = None
+        self._prices: dict[Shape, float] = {}
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    def submit(self, part: Part, now: float) -> None:
+        """Queue it. (Whoever assigns it here has counted it as load.)"""
+        part.submitted_s = now
+        self._waiting.append(part)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot is held or waited for: a chunk from elsewhere is then refused."""
+        return len(self._free) <= len(self._waiting)
+
+    @property
+    def num_lanes(self) -> int:
+        """Threads that decode here now, a chunk that has just been forked among them."""
+        return sum(slot.lanes for slot in self._slots.values())
+
+    @property
+    def num_active(self) -> int:
+        """Requests and chunks that hold a slot."""
+        return len(self._numbers)
+
+    @property
+    def num_fed(self) -> int:
+        """Requests and chunks whose lanes the step feeds that has begun."""
+        return len(self._fed)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests and chunks that wait for a slot."""
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._waiting and self._free) or any(slot.pending for slot in self._slots.values())
+
+    def absorb(self, part: Part, path: Path, response_ids: Sequence[int]) -> None:
+        """A part that decodes here takes in a chunk of it that was decoded elsewhere."""
+        self._change(part, lambda slot: slot.absorb(path, response_ids))
+
+    def adopt(self, part: Part, path: Path) -> None:
+        """A part that decodes here decodes a chunk itself that was to be decoded elsewhere."""
+        self._change(part, lambda slot: slot.adopt(path))
+
+    def _change(self, part: Part, change: Callable[[LiveSlot], None]) -> None:
+        number = next(number for number, other in self._parts.items() if other is part)
+        slot = self._slots[number]
+        assert isinstance(slot, LiveSlot)
+        lanes = slot.lanes
+        change(slot)
+        self.load += slot.lanes - lanes
+        self._bulk.add(number)
+
+    # -- the step --------------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> float:
+        """Begin a step; returns when it will be done."""
+        self._admit(now)
+        self.work.steps += 1
+        seconds = 0.0
+        self._prefilled = self._pick_bulk()
+        if self._prefilled is not None:
+            slot = self._slots[self._prefilled]
+            count = slot.take(self.sizes.prefill_chunk)
+            self.work.prefill_tokens += count
+            if not slot.pending:
+                slot.bulk = False
+                self._bulk.discard(self._prefilled)
+            seconds += self._costs.prefill_s(count, self._keys(slot.held))
+        seconds = self._overhead_s + self._factor * (seconds + self._feed_lanes())
+        self.work.busy_s += seconds
+        return now + seconds
+
+    def finish(self, now: float) -> tuple[list[tuple[Part, Slot]], list[tuple[Part, Left]]]:
+        """End the step: returns the parts that are done, and the chunks that leave, with the part each is of.
+
+        What a step has decoded is known when all of it has ended, as it is outside of the engine.
+        """
+        done: list[tuple[Part, Slot]] = []
+        left: list[tuple[Part, Left]] = []
+        numbers = self._fed if self._prefilled is None else [self._prefilled, *self._fed]
+        for number in numbers:
+            part, slot = self._parts[number], self._slots[number]
+            lanes, emitted = slot.lanes, slot.emitted
+            left += [(part, chunk) for chunk in slot.emit()]
+            self.load += slot.lanes - lanes
+            if slot.emitted != emitted:
+                self.work.emitted += slot.emitted - emitted
+                if part.first_token_s < 0:
+                    part.first_token_s, part.first_step = now, self.work.steps
+            if slot.done:
+                part.end_s, part.last_step = now, self.work.steps
+                self._release(number)
+                done.append((part, slot))
+        return done, left
+
+    def _admit(self, now: float) -> None:
+        while self._waiting and self._free:
+            number = heapq.heappop(self._free)
+            part = self._parts[number] = self._waiting.popleft()
+            self._slots[number], part.admitted_s = part.make_slot(), now
+            insort(self._numbers, number)
+            self._bulk.add(number)
+
+    def _release(self, number: int) -> None:
+        del self._parts[number], self._slots[number]
+        self._numbers.remove(number)
+        self._bulk.discard(number)
+        heapq.heappush(self._free, number)
+
+    def _pick_bulk(self) -> int | None:
+        """The slot whose prompt is prefilled in this step, in turn."""
+        if not self._bulk:
+            return None
+        size = self.sizes.num_slots
+        number = min(self._bulk, key=lambda bulk: (bulk - self._next_bulk) % size)
+        self._next_bulk = number + 1
+        return number
+
+    def _feed_lanes(self) -> float:
+        """Feed what all threads have chosen; seconds of the forward."""
+        self._fed = fed = []
+        all_rows = most_rows = most_held = 0
+        slots, bulk, prefilled = self._slots, self._bulk, self._prefilled
+        for number in self._numbers:
+            if number == prefilled or number in bulk:
+                continue
+            slot = slots[number]
+            if rows := slot.pending:
+                slot.take(rows)
+                all_rows += rows
+                most_rows = max(most_rows, rows)
+                most_held = max(most_held, slot.held)
+                fed.append(number)
+        if not fed:
+            return 0.0
+        shape: Shape = (len(fed), all_rows / len(fed), self._keys(most_held))
+        if self.sizes.padded:  # neighbouring slots, from the first to the last that has lanes
+            shape = (fed[-1] - fed[0] + 1, most_rows, shape[2])
+        self.work.shapes[shape] += 1
+        price = self._prices.get(shape)
+        if price is None:
+            price = self._prices[shape] = self._costs.lanes_s(*shape)
+        return price
+
+    def _keys(self, held: int) -> int:
+        """Cached tokens that a mask covers."""
+        return min(-(-held // KEY_BUCKET) * KEY_BUCKET, self.sizes.slot_tokens)

@@ -1,0 +1,79 @@
+"""Costs derived from what a device's maker publishes: an estimate, for machines that nobody here has measured.
+
+The roofline (Williams, Waterman and Patterson, 2009): a forward takes as long as the slower of reading what it must
+read and computing what it must compute.
+"""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineSection:
+    """A decoder model on a device. Raises ``ValueError`` when a number is out of range.
+
+    ``memory_bytes`` bounds weights and cache. All ``parameters`` are read in each step, ``bytes_per_value`` bytes
+    each; a cached token is 2 · layers · kv_heads · head_dim values, read by each request in each step. A token costs
+    2 · parameters operations, and 4 · layers · heads · head_dim for each cached token that it attends to.
+    ``memory_bytes_s`` and ``flops_s`` are the device's peaks, ``bandwidth_efficiency`` and ``compute_efficiency``
+    the share of them that is assumed to be reached, ``overhead_s`` what each forward is assumed to cost besides
+    (launches, Python).
+    """
+
+    parameters: float
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    memory_bytes_s: float
+    flops_s: float
+    memory_bytes: float
+    bytes_per_value: int = 2
+    bandwidth_efficiency: float = 1.0
+    compute_efficiency: float = 1.0
+    overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "overhead_s":
+                if value < 0:
+                    raise ValueError(f"overhead_s {value}: expected 0 or more seconds")
+            elif not value > 0:
+                raise ValueError(f"{field.name} {value}: expected a positive number")
+        for name in ("bandwidth_efficiency", "compute_efficiency"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected a share of 1")
+
+    def check_memory(self, num_slots: int, slot_tokens: int) -> None:
+        """Raise ``ValueError`` if weights and so much cache do not fit into the device."""
+        needed = self.bytes_per_value * (self.parameters + num_slots * slot_tokens * self._values_per_token)
+        if needed > self.memory_bytes:
+            raise ValueError(
+                f"engine.num_slots {num_slots}: with slot_tokens {slot_tokens} weights and cache take "
+                f"{needed / 1e9:.0f} GB, but the device has {self.memory_bytes / 1e9:.0f} GB"
+            )
+
+    @property
+    def _values_per_token(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    def lanes_s(self, requests: int, lanes: float, cache_tokens: int) -> float:
+        """See ``StepCosts``."""
+        return self._forward_s(requests, requests * lanes, cache_tokens)
+
+    def prefill_s(self, tokens: int, cache_tokens: int) -> float:
+        """See ``StepCosts``."""
+        return self._forward_s(1, tokens, cache_tokens)
+
+    def covers(self, requests: int, lanes: float, cache_tokens: int) -> bool:
+        """It is a formula: it covers everything, and has measured nothing."""
+        return True
+
+    def _forward_s(self, requests: int, rows: float, cache_tokens: int) -> float:
+        read = self.bytes_per_value * (self.parameters + requests * cache_tokens * self._values_per_token)
+        attention = 4 * self.layers * self.heads * self.head_dim * cache_tokens
+        computed = rows * (2 * self.parameters + attention)
+        return self.overhead_s + max(
+            read / (self.memory_bytes_s * self.bandwidth_efficiency),
+            computed / (self.flops_s * self.compute_efficiency),
+        )

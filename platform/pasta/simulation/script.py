@@ -1,0 +1,93 @@
+"""An answer as a replica decodes it: every token is known, and forced, as the engine's replay does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pasta.interpreter import Interpreter, Limits
+from pasta.lang import Codec, Document, plain_ids
+from pasta.lang.grammar import TagGrammar
+
+#: A thread's name in its answer's tree: () is the main thread.
+Path = tuple[int, ...]
+#: A document that exists already is bound by the cache alone.
+UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20, max_depth=1 << 20)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Script:
+    """One answer to decode: ``tokens`` of each thread, ``<async>`` left out.
+
+    ``plain_tokens`` is the length of the same answer without tags, end-of-text included, whichever way it is
+    decoded. Without ``parallel`` the main thread says all of it.
+    """
+
+    grammar: TagGrammar
+    prompt_tokens: int
+    plain_tokens: int
+    parallel: bool
+    tokens: Mapping[Path, Sequence[int]]
+
+    @classmethod
+    def of(
+        cls, grammar: TagGrammar, prompt_tokens: int, plain: Sequence[int], annotated: Sequence[int] | None
+    ) -> "Script":
+        """From token ids, end-of-text last: of the plain answer, and in storage order of the annotated one.
+
+        Without ``annotated`` it is decoded one token after another. Raises ``ConstraintError`` for ids that are no
+        answer.
+        """
+        reader = Interpreter(grammar, UNBOUNDED, (), parallel=annotated is not None, strict=False)
+        reader.drive(0, plain if annotated is None else annotated)
+        tokens = {thread.path: tuple(thread.tokens) for thread in reader.threads}
+        return cls(grammar, prompt_tokens, len(plain), annotated is not None, tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer that the cache must hold, tags and each chunk's ``<async>`` included."""
+        return sum(map(len, self.tokens.values())) + len(self.tokens) - 1
+
+    def start(self) -> Interpreter:
+        """An interpreter at its beginning."""
+        return Interpreter(
+            self.grammar, UNBOUNDED, [0] * self.prompt_tokens, parallel=self.parallel, strict=False
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scripts:
+    """The same answer both ways; ``arrival_s`` is when it was asked for, where its trace says so."""
+
+    sequential: Script
+    parallel: Script
+    arrival_s: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """What a slot's cache must hold, whichever way it is decoded."""
+        return self.parallel.prompt_tokens + max(self.sequential.num_tokens, self.parallel.num_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """A document's token ids. (All of a trace are made before the grammar is: a vocabulary of words grows.)"""
+
+    prompt_tokens: int
+    plain: list[int]
+    annotated: list[int]
+    arrival_s: float | None = None
+
+    @classmethod
+    def of(
+        cls, codec: Codec, document: Document, prompt_tokens: int, arrival_s: float | None = None
+    ) -> "Ids":
+        """Raises ``CodecError`` if the tokenizer cannot carry the document."""
+        annotated = [*codec.encode(document), codec.eos_id]
+        return cls(prompt_tokens, plain_ids(codec, document), annotated, arrival_s)
+
+    def scripts(self, grammar: TagGrammar) -> Scripts:
+        """Both ways to decode it. Raises ``ConstraintError`` if the grammar cannot read the ids back."""
+        return Scripts(
+            Script.of(grammar, self.prompt_tokens, self.plain, None),
+            Script.of(grammar, self.prompt_tokens, self.plain, self.annotated),
+            self.arrival_s,
+        )

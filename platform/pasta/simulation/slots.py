@@ -1,0 +1,211 @@
+"""What a request feeds in each step of its replica: the engine's slot, without the model.
+
+``LiveSlot`` drives an interpreter as ``engine/slot.py`` does, token by token. Where all chunks stay at home, a slot
+takes part in every step from its prompt's end to its own, whatever else the replica does: what it feeds does not
+depend on the others. ``ScheduledSlot`` makes use of that: it plays back what a live slot fed, recorded once for
+each distinct answer. That both give the same simulation is tested.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pasta.interpreter import Action, Feed, Fork, Interpreter, Snapshot
+from pasta.simulation.script import UNBOUNDED, Path, Script
+
+#: Whether a chunk just forked, of so many estimated tokens, is decoded where its parent is.
+Stays = Callable[[int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A chunk that is to be decoded elsewhere."""
+
+    path: Path
+    snapshot: Snapshot
+
+
+class Slot(Protocol):
+    """One request, or a chunk of one, in a replica.
+
+    ``pending`` tokens are fed next: many at once while ``bulk`` (a prompt, or a chunk that came back), else those of
+    its threads. ``held`` tokens are in the cache, ``emitted`` were decoded, ``lanes`` threads decode here.
+    """
+
+    bulk: bool
+    held: int
+    emitted: int
+    lanes: int
+    done: bool
+
+    @property
+    def pending(self) -> int:
+        """Tokens to feed."""
+        ...
+
+    def take(self, most: int) -> int:
+        """Feed so many of them at most; returns how many."""
+        ...
+
+    def emit(self) -> Sequence[Left]:
+        """Emit what the tokens just fed have chosen; returns the chunks that leave."""
+        ...
+
+
+class LiveSlot:
+    """Drives an interpreter. ``snapshot`` makes it a chunk of an answer whose home is elsewhere."""
+
+    def __init__(self, script: Script, stays: Stays | None = None, snapshot: Snapshot | None = None) -> None:
+        self._tokens, self._stays = script.tokens, stays
+        self._async_close = script.grammar.control.async_close
+        if snapshot is None:
+            self.interpreter = script.start()
+        else:
+            self.interpreter = Interpreter.for_chunk(script.grammar, UNBOUNDED, snapshot, strict=False)
+        self.bulk, self.held, self.emitted, self.lanes, self.done = True, 0, 0, 1, False
+        opened = self.interpreter.take_feeds()
+        # Of each token to feed: its thread, and whether its logits choose the thread's next token.
+        self._pending = deque([(0, False)] * len(self.interpreter.prompt))
+        if opened:
+            self._pending.extend((feed.thread, True) for feed in opened)
+        else:
+            self._pending[-1] = (0, True)
+        self._choosing: list[int] = []
+        # Chunks decoded elsewhere: their thread, and their <async>, which is fed when they come back.
+        self._away: dict[int, Feed | None] = {}
+
+    @property
+    def pending(self) -> int:
+        """Tokens to feed."""
+        return len(self._pending)
+
+    def take(self, most: int) -> int:
+        """Feed them in the order in which they came."""
+        pending = self._pending
+        taken = [pending.popleft() for _ in range(min(most, len(pending)))]
+        self._choosing = [thread for thread, chooses in taken if chooses]
+        self.held += len(taken)
+        return len(taken)
+
+    def emit(self) -> Sequence[Left]:
+        """Each thread whose turn it is emits its next token."""
+        interpreter, left = self.interpreter, []
+        for thread in self._choosing:
+            if interpreter.done:
+                break
+            state = interpreter.threads[thread]
+            actions = interpreter.emit(thread, self._tokens[state.path][len(state.tokens)])
+            self.emitted += 1
+            left += self._place(actions)
+            self._pending.extend(self._fed_here(interpreter.take_feeds()))
+        self._settle()
+        return left
+
+    def absorb(self, path: Path, response_ids: Sequence[int]) -> None:
+        """A chunk comes back, decoded elsewhere: its ids in storage order, ``</async>`` last."""
+        thread, opened = self._take_back(path)
+        self.interpreter.drive(thread, response_ids)
+        threads = self.interpreter.threads
+        for feed in (opened, *self.interpreter.take_feeds()):
+            # What the chunk's rows predict is known; a parent that its end has woken goes on.
+            self._pending.append((feed.thread, feed.wants_logits and threads[feed.thread].running))
+        self.bulk = True
+        self._settle()
+
+    def adopt(self, path: Path) -> None:
+        """A chunk that was to be decoded elsewhere is decoded here after all, from its beginning."""
+        thread, _ = self._take_back(path)
+        self._pending.append((thread, True))
+        self.bulk = True
+        self._settle()
+
+    def _place(self, actions: Iterable[Action]) -> list[Left]:
+        left = []
+        for action in actions:
+            if isinstance(action, Fork) and self._stays is not None:
+                child = self.interpreter.threads[action.child]
+                self._settle()
+                if not self._stays(child.estimate):
+                    self._away[child.id] = None
+                    left.append(Left(child.path, self.interpreter.snapshot(child.id)))
+        return left
+
+    def _fed_here(self, feeds: Iterable[Feed]) -> list[tuple[int, bool]]:
+        """Without the ``<async>`` of chunks that are decoded elsewhere, and the end token of the answer."""
+        kept = []
+        for feed in feeds:
+            if feed.thread in self._away:
+                self._away[feed.thread] = feed
+            elif feed.wants_logits or feed.token == self._async_close:
+                kept.append((feed.thread, feed.wants_logits))
+        return kept
+
+    def _take_back(self, path: Path) -> tuple[int, Feed]:
+        thread = next(away for away in self._away if self.interpreter.threads[away].path == path)
+        opened = self._away.pop(thread)
+        assert opened is not None
+        return thread, opened
+
+    def _settle(self) -> None:
+        self.lanes = len(self.interpreter.live_threads) - len(self._away)
+        self.done = self.interpreter.done
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What an answer that is never parted feeds and emits, step by step.
+
+    ``lanes[i]`` tokens are emitted in step i, of which step 0 ends the prompt; ``rows[i]`` are fed in step i + 1:
+    those tokens but the last, each fork's ``<async>``, and a sync when its chunks are there.
+    """
+
+    prompt_tokens: int
+    lanes: tuple[int, ...]
+    rows: tuple[int, ...]
+
+    @classmethod
+    def of(cls, script: Script) -> "Schedule":
+        """Recorded from a live slot that has a replica to itself."""
+        slot = LiveSlot(script)
+        lanes, rows = [], []
+        prompt = slot.take(slot.pending)
+        while not slot.done:
+            before = slot.emitted
+            slot.emit()
+            lanes.append(slot.emitted - before)
+            if not slot.done:
+                rows.append(slot.take(slot.pending))
+        return cls(prompt, tuple(lanes), tuple(rows))
+
+
+class ScheduledSlot:
+    """Plays a schedule back."""
+
+    __slots__ = ("_at", "_lanes", "_rows", "bulk", "done", "emitted", "held", "lanes", "pending")
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._lanes, self._rows, self._at = schedule.lanes, schedule.rows, 0
+        self.pending = schedule.prompt_tokens
+        self.bulk, self.held, self.emitted, self.lanes, self.done = True, 0, 0, 1, False
+
+    def take(self, most: int) -> int:
+        """Feed them."""
+        taken = min(most, self.pending)
+        self.pending -= taken
+        self.held += taken
+        return taken
+
+    def emit(self) -> Sequence[Left]:
+        """Emit the step's tokens, if all that chooses them has been fed."""
+        if self.pending:
+            return ()
+        at = self._at
+        self.emitted += self._lanes[at]
+        if at == len(self._rows):
+            self.done, self.lanes = True, 0
+        else:
+            self.pending = self._rows[at]
+            self._at = at = at + 1
+            self.lanes = self._lanes[at]
+        return ()

@@ -1,0 +1,165 @@
+"""``pasta simulate``: its report and pictures, what it says of mistakes, and what it must not load."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pasta.cli.main import run
+from pasta.config import load_config
+from pasta.errors import UserError
+from pasta.simulation.config import SimulateConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+ANNOTATED = (
+    'Two drinks:<promise topic="tea" tokens="20"/><async> Tea is made of dried leaves and hot water.</async>'
+    '<promise topic="coffee" tokens="20"/><async> Coffee is made of roasted beans and hot water.</async><sync/> Done.'
+)
+ROOF = {
+    "memory_bytes": 141e9,
+    "memory_bytes_s": 4.8e12,
+    "flops_s": 989e12,
+    "parameters": 8e9,
+    "layers": 32,
+    "heads": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A small study of its own: its file, and what it holds."""
+    lines = [{"prompt": f"Drinks, {n}?", "annotated": ANNOTATED} for n in range(6)]
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    values = {
+        "name": "small",
+        "output_dir": str(tmp_path / "out"),
+        "trace": {"source": str(tmp_path / "trace.jsonl")},
+        "costs": {"roofline": ROOF},
+        "load": {"kind": "poisson", "rate": 5.0},
+        "requests": 60,
+        "sweep": {"values": [1.0, 5.0]},
+        "sizing": {"goals": {"total_p95_s": 0.12}, "most_replicas": 4},
+    }
+    path = tmp_path / "simulate.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path, values
+
+
+def simulate(path, *options):
+    return run(["simulate", "--config", str(path), *options])
+
+
+def test_it_writes_a_report_figures_and_pictures(config, capsys):
+    path, values = config
+    assert simulate(path) == 0
+    out = Path(values["output_dir"])
+    report, figures = (out / "report.md").read_text(), json.loads((out / "figures.json").read_text())
+    assert {file.name for file in out.iterdir()} == {"report.md", "figures.json", "loads.png", "sizes.png"}
+    assert "**A derived estimate, not a measurement.**" in report
+    assert "## How many" in report
+    assert "## Where parallel decoding stops paying" in report
+    assert len(figures["points"]) == 4
+    assert figures["estimate"]
+    assert figures["sizes"][0]["series"] == "sequential"
+    assert figures["trace"]["answers"] == 6
+    shown = capsys.readouterr()
+    assert report.strip() in shown.out
+    assert "4/4: parallel, local, 5 requests a second" in shown.err
+
+
+def test_the_same_configuration_gives_the_same_figures(config):
+    path, values = config
+    simulate(path)
+    first = (Path(values["output_dir"]) / "figures.json").read_text()
+    simulate(path)
+    assert (Path(values["output_dir"]) / "figures.json").read_text() == first
+
+
+def test_a_measured_load_is_compared_line_by_line(config, tmp_path, capsys):
+    path, _ = config
+    lines = [
+        {"prompt": "Drinks?", "annotated": ANNOTATED, "arrival_s": 0.5 * n, "ttft_s": 0.004, "total_s": 0.1}
+        for n in range(20)
+    ]
+    measured = tmp_path / "measured.jsonl"
+    measured.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    alone = ["--set", "load={kind: trace}", "--set", "trace.shuffle=false", "--set", "sweep=null"]
+    alone += ["--set", "sizing=null", "--measured", str(measured)]
+    with pytest.raises(UserError, match="--measured: several runs to compare with"):
+        simulate(path, *alone)
+    code = simulate(path, *alone, "--set", "modes=[parallel]")
+    report = capsys.readouterr().out
+    assert "## Against what was measured" in report
+    assert "| ttft_s.p50" in report
+    assert code == int("**no**" in report)
+
+
+def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_them(config, tmp_path, capsys):
+    path, values = config
+    prompts = [[{"role": "user", "content": f"Drinks, {n}?"}] for n in range(6)]
+    lines = [{"config": {"settings": {"prompts": 6}, "prompts": [prompts, []]}}]
+    for clients, way in ((1, "sequential"), (2, "sequential"), (2, "parallel")):
+        answers = [{"ttft_s": 0.02, "total_s": 0.2 * clients}] * 6
+        lines.append({"key": f"0 {clients} {way}", "seconds": 1.2, "answers": answers})
+    measured = tmp_path / "serve.latency.jsonl"
+    measured.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code = simulate(path, "--measured", str(measured), "--set", "cluster.cores=1")
+    report, figures = (
+        capsys.readouterr().out,
+        json.loads((Path(values["output_dir"]) / "figures.json").read_text()),
+    )
+    assert code == int(any(not each["within"] for each in figures["compared"]))
+    assert len(figures["compared"]) == 18
+    assert set(figures["fitted"]) == {"step_factor", "request_s", "item_s"}
+    assert "| 2 parallel: total_s.p50" in report
+    assert "the others are predicted: cluster.step_factor = " in report
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("cluster.item_s=0.1", "item_s 0.1: expected with cores, and only then"),
+        ("loda={}", r"unknown key 'loda' \(did you mean 'load'\?\)"),
+        ("load.kind=closed", "load.kind: expected 'poisson', 'users' or 'trace', got 'closed'"),
+        ("load={kind: users, users: 5}", "think_s: expected with kind users, and only then"),
+        ("load.rate=0.0", "rate 0.0: expected a positive number"),
+        ("engine.num_slots=100000", "num_slots 100000: with slot_tokens 2048 weights and cache take"),
+        ("costs={}", "costs: expected either a file or a roofline"),
+        ("costs={file: none.json}", "none.json: no such file; expected a calibration"),
+        ("trace.source=none.jsonl", "none.jsonl: no such file, expected JSON lines"),
+        ("sizing.goals={}", "expected at least one of ttft_p50_s"),
+        ("sweep.values=[2, 1]", "expected positive numbers in rising order"),
+        ("placements=[]", "expected at least one"),
+        ("cluster.replicas=0", "replicas 0: expected a positive integer"),
+        ("load={kind: trace}", "expected trace.shuffle: false"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(config, override, expected):
+    path, values = config
+    with pytest.raises(UserError, match=expected) as caught:
+        simulate(path, "--set", override)
+    assert "\n" not in str(caught.value)
+    assert not Path(values["output_dir"]).exists()
+
+
+def test_neither_torch_nor_ray_is_loaded(config):
+    path, _ = config
+    code = (
+        "import sys\nfrom pasta.cli.main import run\n"
+        f"run(['simulate', '--config', {str(path)!r}, '--set', 'sweep=null', '--set', 'sizing=null'])\n"
+        "print(sorted({'torch', 'ray', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs" / "simulate").glob("*.yaml")), ids=lambda f: f.stem)
+def test_the_shipped_configurations_are_valid(file, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    config = load_config(file, SimulateConfig)
+    config.costs.read()

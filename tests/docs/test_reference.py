@@ -1,0 +1,41 @@
+"""Doc strings render to pages."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.guides import ROOT
+
+WARNINGS_ARE_ERRORS = ["-W", "error::UserWarning", "-W", "error::RuntimeWarning:pdoc"]
+
+
+@pytest.mark.slow
+def test_doc_strings_render_without_a_warning(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            *WARNINGS_ARE_ERRORS,
+            "-m",
+            "pdoc",
+            "--output-directory",
+            tmp_path,
+            "pasta",
+            "serve",
+            "jobs",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warn" not in done.stderr
+    for page in (
+        "pasta/lang",
+        "pasta/placement",
+        "pasta/engine",
+        "serve/dispatch",
+        "jobs/submit",
+    ):
+        assert (tmp_path / f"{page}.html").is_file(), page

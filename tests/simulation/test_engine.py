@@ -1,0 +1,104 @@
+"""The simulated replica takes the very steps that the real engine takes."""
+
+import random
+
+import pytest
+
+from pasta.engine import DoneEvent, Engine, EngineConfig, Request
+from pasta.simulation.replica import KEY_BUCKET, EngineSizes, Part, Replica
+from pasta.simulation.script import UNBOUNDED, Ids
+from pasta.simulation.slots import LiveSlot
+from tests.support.documents import random_document
+from tests.support.models import tiny
+
+LOADED = tiny()
+CODEC = LOADED.codec
+SIZES = EngineSizes(num_slots=3, slot_tokens=1024, prefill_chunk=16)
+
+
+class Written:
+    """Costs nothing, and writes down what it is asked."""
+
+    def __init__(self):
+        self.forwards = []
+
+    def lanes_s(self, requests, lanes, cache_tokens):
+        return 0.0
+
+    def prefill_s(self, tokens, cache_tokens):
+        self.forwards.append((1, tokens, cache_tokens))
+        return 0.0
+
+    def covers(self, requests, lanes, cache_tokens):
+        return True
+
+
+def answers(seed, parallel):
+    """Prompts of several lengths, and what is to be said to them."""
+    rng = random.Random(seed)
+    out = []
+    for number in range(7):
+        document = random_document(10 * seed + number, depth=3)
+        ids = Ids.of(CODEC, document, rng.choice([1, 5, 16, 17, 40]))
+        out.append((ids, ids.annotated if parallel else ids.plain))
+    return out
+
+
+def real_forwards(answers, arrivals, parallel):
+    """(slots, padded rows, keys that the mask covers) of each forward of the engine, step by step; steps taken."""
+    engine = Engine(LOADED, EngineConfig(SIZES.num_slots, SIZES.slot_tokens, SIZES.prefill_chunk))
+    forward, seen, steps = engine.runner.forward, [], {}
+
+    def watched(slots, feeds, sees):
+        logits = forward(slots, feeds, sees)
+        held = max(engine.runner.num_tokens[slot] for slot in feeds)
+        seen[-1].append((len(slots), max(map(len, feeds.values())), -(-held // KEY_BUCKET) * KEY_BUCKET))
+        return logits
+
+    engine.runner.forward = watched
+    waiting = sorted(zip(arrivals, range(len(answers)), strict=True))
+    while waiting or engine.has_work:
+        while waiting and waiting[0][0] <= engine.num_steps:
+            number = waiting.pop(0)[1]
+            ids, forced = answers[number]
+            prompt = [CODEC.encode_text("a")[0]] * ids.prompt_tokens
+            request = Request(
+                prompt, limits=UNBOUNDED, forced=forced, parallel=parallel, request_id=str(number)
+            )
+            engine.submit(request)
+        seen.append([])
+        for event in engine.step():
+            if isinstance(event, DoneEvent):
+                steps[int(event.request_id)] = event.result.steps
+    return seen, steps
+
+
+def simulated_forwards(answers, arrivals, parallel):
+    """The same of the simulated replica."""
+    costs = Written()
+    replica, seen, steps, parts = Replica(SIZES, costs), [], {}, {}
+    waiting = sorted(zip(arrivals, range(len(answers)), strict=True))
+    while waiting or replica.has_work:
+        while waiting and waiting[0][0] <= replica.work.steps:
+            number = waiting.pop(0)[1]
+            both = answers[number][0].scripts(CODEC.grammar)
+            script = both.parallel if parallel else both.sequential
+            part = Part(lambda script=script: LiveSlot(script))
+            parts[part] = number
+            replica.submit(part, 0.0)
+        costs.forwards, before = [], replica.work.shapes.copy()
+        replica.begin(0.0)
+        lanes = [*(replica.work.shapes - before)]
+        seen.append([*costs.forwards, *lanes])
+        done, _ = replica.finish(0.0)
+        steps |= {parts[part]: part.last_step - part.first_step + 1 for part, _ in done}
+    return seen, steps
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_forwards_and_steps_are_the_engines(seed, parallel):
+    rng = random.Random(seed)
+    asked = answers(seed, parallel)
+    arrivals = [rng.randint(0, 60) for _ in asked]
+    assert simulated_forwards(asked, arrivals, parallel) == real_forwards(asked, arrivals, parallel)
