@@ -75,9 +75,11 @@ def run_shards(
             use_gpu = ray.cluster_resources().get("GPU", 0) > 0
         actor = ray.remote(num_cpus=1, num_gpus=1 if use_gpu else 0)(_Worker)
 
-        waiting, idle = deque(sorted(shards)), []
+        waiting: deque[int] = deque(sorted(shards))
+        idle: list[Any] = []
         # What each call is about: a worker, and the shard that it has, or None while it starts.
         running: dict[Any, tuple[Any, int | None]] = {}
+        number: int | None
         missing, failures = set(shards), 0
 
         def start() -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from pasta.config import to_dict
 from pasta.errors import UserError
@@ -14,6 +15,25 @@ SENT = ("configs", "jobs", "platform", "serve")
 RUNS = "runs"
 #: Keys of places that a job writes to.
 OUTPUTS = ("output_dir", "run_dir", "judgements_dir")
+
+
+def shared(storage: str) -> Path:
+    """The directory that ``--storage`` names, by a path or by a URL of the form file:///PATH. Raises UserError."""
+    parts = urlsplit(storage)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        path = Path(unquote(parts.path))
+    elif "://" in storage:
+        raise UserError(
+            f"--storage {storage}: expected a path, or a URL of the form file:///PATH; finished work is put in place "
+            "by renaming it, which no bucket can (a training run's checkpoints may lie in one: --set checkpoints=URL)"
+        )
+    else:
+        path = Path(storage)
+    if not path.is_absolute():
+        raise UserError(
+            f"--storage {storage}: expected an absolute path, which all nodes of the cluster share"
+        )
+    return path
 
 
 def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from jobs.cluster import CODE_VERSION, ROOT, code_version, worker_env
-from jobs.storage import RUNS, SENT, check_paths, leaves, relocated
+from jobs.storage import RUNS, SENT, check_paths, leaves, relocated, shared
 from pasta.config import load_config, read_yaml, to_dict
 from pasta.errors import UserError
 
@@ -50,7 +50,7 @@ def prepare(
     arguments: Sequence[str],
     *,
     config: Path | None = None,
-    storage: Path | None = None,
+    storage: str | None = None,
     variables: Sequence[str] = (),
     environ: Mapping[str, str],
     id: str | None = None,
@@ -61,18 +61,15 @@ def prepare(
     ``environ``. Raises UserError, or exits as argparse does, before anything has left this machine.
     """
     module = importlib.import_module(f"jobs.{job}")
-    if storage is not None and not storage.is_absolute():
-        raise UserError(
-            f"--storage {storage}: expected an absolute path, which all nodes of the cluster share"
-        )
+    directory = None if storage is None else shared(storage)
     if job == "benchmark":
         if config is not None:
             raise UserError(
                 "--config: the benchmark has none; python -m jobs.benchmark --help lists its options"
             )
-        name, command, sections = _benchmark(module, arguments, storage)
+        name, command, sections = _benchmark(module, arguments, directory)
     else:
-        name, command, sections = _configured(job, module, config, arguments, storage)
+        name, command, sections = _configured(job, module, config, arguments, directory)
     for where, section in sections.items():
         check_paths(section, ROOT, where)
     env_vars = _values(variables, environ)

@@ -77,7 +77,6 @@ def _submit_options(command: argparse.ArgumentParser) -> None:
     add("--config", type=Path, help="the job's YAML file")
     add(
         "--storage",
-        type=Path,
         metavar="DIR",
         help="where the nodes share storage: paths that begin with runs/ begin with DIR/runs/ there",
     )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from jobs.cluster import code_version, ray_cluster
 from pasta.config import load_config
 from pasta.training.run import RunContext, TrainingConfig, TrainingStage
+from pasta.training.storage import open_url
 
 T = TypeVar("T")
 Train = Callable[[Any, RunContext], Any]
@@ -61,6 +62,7 @@ def _fit(
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
+        storage, filesystem = _checkpoints(stage)
         use_gpu = workers.use_gpu if workers.use_gpu != "auto" else ray.cluster_resources().get("GPU", 0) > 0
         trainer = TorchTrainer(
             _worker,
@@ -78,12 +80,23 @@ def _fit(
             scaling_config=ScalingConfig(num_workers=workers.num_workers, use_gpu=bool(use_gpu)),
             run_config=RunConfig(
                 name="ray",
-                storage_path=str(stage.run_dir),
+                storage_path=storage,
+                storage_filesystem=filesystem,
                 failure_config=FailureConfig(max_failures=workers.max_failures),
                 checkpoint_config=CheckpointConfig(num_to_keep=config.schedule.keep_checkpoints),
             ),
         )
         trainer.fit()
+
+
+def _checkpoints(stage: TrainingStage) -> tuple[str, Any]:
+    """Where Ray Train keeps checkpoints: a path, and its file system if it is not this one."""
+    if stage.checkpoints is None:
+        return str(stage.run_dir), None
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    filesystem, path = open_url(stage.checkpoints)
+    return path, PyFileSystem(FSSpecHandler(filesystem))
 
 
 def _worker(settings: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pasta.files import write_whole
 
 MANIFEST = "manifest.json"
 # What a result is called, where it goes and who watches it do not change it.
-_NOT_CONTENT = ("name", "output_dir", "run_dir", "tracking")
+_NOT_CONTENT = ("name", "output_dir", "run_dir", "checkpoints", "tracking")
 # Files above this size are told apart by size and time: hashing a 16 GB model at every start would cost a minute.
 _HASHED_BYTES = 64 * 1024 * 1024
 

@@ -43,13 +43,15 @@ def storage(tmp_path: Path) -> Path:
 def test_training_goes_on_from_its_last_checkpoint_when_another_node_has_come(
     nodes: Nodes, other: Node, storage: Path
 ) -> None:
-    job = Job("sft", sft_config(storage, sft_dict(storage, max_steps=60)), environment=nodes.environment)
+    """Its checkpoints are where a URL says."""
+    config = sft_dict(storage, max_steps=60) | {"checkpoints": (storage / "bucket").as_uri()}
+    job = Job("sft", sft_config(storage, config), environment=nodes.environment)
     try:
-        job.wait_for(lambda: registered_step(storage) is not None)
+        job.wait_for(lambda: registered_step(storage, "bucket/tiny-*") is not None)
         assert other.workers("RayTrainWorker")
         assert nodes.head.workers("RayTrainWorker")
         nodes.kill(other)
-        step = registered_step(storage)
+        step = registered_step(storage, "bucket/tiny-*")
         replacement = nodes.add(num_cpus=1)
         job.wait_for(lambda: "training resumed at step" in job.output)
         assert replacement.workers("RayTrainWorker")
@@ -61,6 +63,7 @@ def test_training_goes_on_from_its_last_checkpoint_when_another_node_has_come(
     assert int(line.split("resumed at step ")[1].split(";")[0]) >= step
     card = json.loads((storage / "model" / CARD).read_text())
     assert card["figures"]["steps"] == 60
+    assert not [*(storage / "runs").rglob("checkpoint_manager_snapshot.json")]
     nodes.kill(replacement)
 
 

@@ -94,7 +94,9 @@ def test_an_answer_over_two_nodes_is_that_of_one(service):
     assert figures["spills"] > 0
 
 
-def test_open_streams_survive_a_node_and_a_new_one_takes_its_place(service):
+@pytest.mark.parametrize("end", [Nodes.kill, Nodes.freeze], ids=["dies", "falls silent"])
+def test_open_streams_survive_a_node_that(service, end):
+    """And a new one takes its place."""
     whole, _ = service.ask("local")
     begun = threading.Event()
     pieces_before = 4
@@ -118,13 +120,15 @@ def test_open_streams_survive_a_node_and_a_new_one_takes_its_place(service):
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         streams = [pool.submit(stream, number) for number in range(8)]
         assert begun.wait(120)
-        service.nodes.kill(service.other)
+        end(service.nodes, service.other)
         answers = [answer.result() for answer in streams]
     assert [text for text, _ in answers] == [whole] * 8
     assert sum(redispatches for _, redispatches in answers) > 0
 
     # What is left serves on, and a new node gets the Decoder that has no place.
     assert service.ask("spread")[0] == whole
+    if end is Nodes.freeze:
+        service.nodes.kill(service.other)
     service.other = service.nodes.add(num_cpus=1, resources={"decoder": 1})
     assert eventually(service.two_nodes, 120)
     text, figures = service.ask("spread")

@@ -18,7 +18,7 @@ from pasta.errors import UserError
 
 EVALUATE = ROOT / "configs/evaluate/atlas.yaml"
 PIPELINE = ROOT / "configs/pipelines/atlas.yaml"
-STORAGE = Path("/mnt/pasta")
+STORAGE = "/mnt/pasta"
 
 
 def command(entrypoint: str) -> list[str]:
@@ -133,12 +133,31 @@ class TestPaths:
     def test_what_the_cluster_can_find_is_left_alone(self, value):
         config = {"data": [{"source": value}]}
         check_paths(config, ROOT)
-        assert relocated(config, STORAGE) == []
+        assert relocated(config, Path(STORAGE)) == []
 
-    def test_storage_must_be_absolute(self):
-        assert mistake("evaluate", [], config=EVALUATE, storage=Path("mnt")).startswith(
-            "--storage mnt: expected"
-        )
+    def test_storage_may_be_named_by_a_url_that_says_the_same_as_a_path(self):
+        sent = prepare("evaluate", [], config=EVALUATE, storage="file:///mnt/my%20pasta", environ={})
+        assert sets(sent.entrypoint)["run_dir"] == '"/mnt/my pasta/runs/evaluate"'
+
+    @pytest.mark.parametrize(
+        ("storage", "says"),
+        [
+            ("mnt", "expected an absolute path"),
+            ("file:mnt", "expected an absolute path"),
+            ("file://elsewhere/mnt", "expected a path"),
+            ("s3://bucket/pasta", "no bucket can"),
+        ],
+    )
+    def test_other_storage_is_refused(self, storage, says):
+        message = mistake("evaluate", [], config=EVALUATE, storage=storage)
+        assert message.startswith(f"--storage {storage}: expected a")
+        assert says in message
+
+    def test_checkpoints_in_a_bucket_stay_there(self):
+        options = ["--set", "checkpoints=s3://bucket/pasta"]
+        gemma = ROOT / "configs/sft/gemma-7b.yaml"
+        sent = prepare("sft", options, config=gemma, storage=STORAGE, environ={})
+        assert sets(sent.entrypoint)["checkpoints"] == "s3://bucket/pasta"
 
     def test_the_benchmark_writes_to_storage(self):
         sent = prepare("benchmark", ["speed", "--prompts", "20"], storage=STORAGE, environ={})

@@ -72,9 +72,9 @@ class Job:
             self.process.wait(30)
 
 
-def registered_step(directory: Path) -> int | None:
+def registered_step(directory: Path, run: str = "runs/tiny-*") -> int | None:
     """Step of the last checkpoint that Ray Train's controller knows of; a copied directory alone is not one yet."""
-    for path in directory.glob("runs/tiny-*/ray/checkpoint_manager_snapshot.json"):
+    for path in directory.glob(f"{run}/ray/checkpoint_manager_snapshot.json"):
         try:
             latest = json.loads(path.read_text())["latest_checkpoint_result"]
         except json.JSONDecodeError:  # being written

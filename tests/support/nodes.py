@@ -111,6 +111,12 @@ class Nodes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
+    def freeze(self, node: Node) -> None:
+        """Let a node fall silent without closing a connection, as one does that has lost its network."""
+        for process in node.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+
     def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """A command to its end, in the repository's root, with what it needs to reach the cluster."""
         return subprocess.run(
@@ -184,6 +190,23 @@ def _orders() -> Iterator[tuple[str, dict[str, Any]]]:
         yield what, options
 
 
+def _added(cluster: Any, options: dict[str, Any]) -> Any:
+    """A node more; once more if Ray was too slow, which on a busy machine it may be."""
+    before = {process.pid for process in psutil.Process().children()}
+    for last_try in (False, True):
+        try:
+            node = cluster.add_node(wait=False, **options)
+            cluster._wait_for_node(node, 120)
+            return node
+        except Exception as error:
+            if last_try or "timed out during startup" not in str(error):
+                raise
+            for process in psutil.Process().children():
+                if process.pid not in before:
+                    process.kill()
+    raise AssertionError
+
+
 def main() -> None:
     """Do what comes on stdin, a line of JSON each, and answer each with one."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
@@ -196,7 +219,7 @@ def main() -> None:
     for what, options in _orders():
         answer: dict[str, Any] = {}
         if what == "add":
-            node = cluster.add_node(**options)
+            node = _added(cluster, options)
             raylet = node.all_processes["raylet"][0].process.pid
             nodes[raylet] = node
             answer = {"raylet": raylet, "address": cluster.address}

@@ -1,5 +1,6 @@
 """What a training run is told: every key of ``configs/sft/*.yaml`` and ``configs/models/*.yaml``."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -136,11 +137,20 @@ class WorkersSection:
             raise ValueError(f"num_workers {self.num_workers}: expected at least 1")
 
 
+def check_url(checkpoints: str | None) -> None:
+    """Raise ValueError for what is no URL."""
+    if checkpoints is not None and not re.match(r"[a-z][a-z0-9+.-]*://[^/]*/?.", checkpoints):
+        raise ValueError(
+            f"checkpoints {checkpoints!r}: expected a URL such as s3://bucket/path (they are in run_dir by default)"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SftConfig:
     """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it.
 
-    With ``lora``, adapters are trained instead of all weights, and the control tokens' rows where they are new.
+    ``checkpoints`` is a URL that fsspec knows, if they are not to be kept in ``run_dir``. With ``lora``, adapters are
+    trained instead of all weights, and the control tokens' rows where they are new.
     """
 
     name: str
@@ -149,11 +159,13 @@ class SftConfig:
     data: DataSection
     optimisation: OptimisationSection
     run_dir: Path = Path("runs/sft")
+    checkpoints: str | None = None
     schedule: ScheduleSection = ScheduleSection()
     workers: WorkersSection = WorkersSection()
     tracking: TrackingSection = field(default_factory=TrackingSection)
     lora: LoraSection | None = None
 
     def __post_init__(self) -> None:
+        check_url(self.checkpoints)
         if self.lora is not None and self.model.init_from is None:
             raise ValueError("lora: a model from scratch has nothing to adapt; expected model.init_from")

@@ -10,6 +10,7 @@ from pasta.training.config import (
     OptimisationSection,
     ScheduleSection,
     WorkersSection,
+    check_url,
 )
 from pasta.training.lora import LoraSection
 
@@ -66,7 +67,8 @@ class ObjectiveSection:
 class PreferenceConfig:
     """One preference run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it.
 
-    In ``optimisation``, ``rows`` counts pairs a worker. With ``lora``, adapters are trained and merged at the end.
+    ``checkpoints`` is a URL that fsspec knows, if they are not to be kept in ``run_dir``. In ``optimisation``, ``rows``
+    counts pairs a worker. With ``lora``, adapters are trained and merged at the end.
     """
 
     name: str
@@ -77,11 +79,13 @@ class PreferenceConfig:
     objective: ObjectiveSection = field(default_factory=ObjectiveSection)
     lora: LoraSection | None = None
     run_dir: Path = Path("runs/preference")
+    checkpoints: str | None = None
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     workers: WorkersSection = field(default_factory=WorkersSection)
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
     def __post_init__(self) -> None:
+        check_url(self.checkpoints)
         if self.model.init_from is None:
             raise ValueError("model.init_from: expected the model that wrote the answers")
         if self.model.tokenizer is not None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pasta.errors import UserError
 from pasta.stages import Manifest, Stage, read_manifest
 from pasta.training.config import OptimisationSection, ScheduleSection, WorkersSection
+from pasta.training.storage import open_url, remove
 
 Report = Callable[[dict[str, float], Path | None], None]
 
@@ -23,6 +24,8 @@ class TrainingConfig(Protocol):
     def output_dir(self) -> Path: ...
     @property
     def run_dir(self) -> Path: ...
+    @property
+    def checkpoints(self) -> str | None: ...
     @property
     def schedule(self) -> ScheduleSection: ...
     @property
@@ -54,7 +57,8 @@ class RunContext:
 class TrainingStage(Stage):
     """A training run on disk. Unfinished work lies in ``run_dir``; the finished model takes ``output_dir``'s place.
 
-    Raises UserError, naming the input, for one that is not there.
+    ``checkpoints`` is the URL of this run's, None if they are in ``run_dir``. Raises UserError, naming the input, for
+    one that is not there, and for a URL that cannot be opened.
     """
 
     def __init__(
@@ -62,9 +66,15 @@ class TrainingStage(Stage):
     ) -> None:
         super().__init__(job, config, inputs)
         self.output_dir = config.output_dir
-        self.run_dir = (config.run_dir / f"{config.name}-{self.identity[:8]}").absolute()
+        name = f"{config.name}-{self.identity[:8]}"
+        self.run_dir = (config.run_dir / name).absolute()
+        self.checkpoints = config.checkpoints and f"{config.checkpoints.rstrip('/')}/{name}"
+        if self.checkpoints is not None:
+            open_url(self.checkpoints)
         if restart:
             shutil.rmtree(self.run_dir, ignore_errors=True)
+            if self.checkpoints is not None:
+                remove(self.checkpoints)
         manifest = None if restart else read_manifest(self.output_dir)
         self.is_done = manifest is not None and manifest.identity == self.identity
 
