@@ -23,6 +23,7 @@ from typing import Any
 import httpx
 import psutil
 import torch
+import transformers
 
 from pasta.data.atlas import heldout_prompts
 from pasta.engine import EngineConfig
@@ -244,6 +245,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = options.out or Path("runs") / "benchmark" / ("serve-soak.json" if options.soak else "serve.json")
     settings = LoadSettings(**{**fields, "out": out, "parts": parts})
     _check_url(options, settings)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     command = shlex.join(["python", "-m", "jobs.benchmark", "serve", *given])
     benchmark = ServeBenchmark(settings, read_service_config(options.config), options.source, command)
     api_key = os.environ.get(options.api_key_env) if options.url else None

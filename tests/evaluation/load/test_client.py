@@ -96,16 +96,16 @@ def test_an_answer_without_an_end_is_stuck(server):
 
 
 def test_a_client_that_leaves_closes_its_connection(server):
+    async def stopped():
+        async with connect(server.url) as http:
+            return await Service(http).until(idle, 20)
+
+    assert asyncio.run(stopped()) is not None  # what other tests have left
     before = server.abandoned
     server.between_s = 0.3
     answer = answer_to(server, ask(leave_after=1))
     server.between_s = 0.0
     assert (answer.ending, answer.text) == ("left", PIECES[0])
-
-    async def stopped():
-        async with connect(server.url) as http:
-            return await Service(http).until(idle, 20)
-
     assert asyncio.run(stopped()) is not None
     assert server.abandoned == before + 1
 

@@ -48,9 +48,9 @@ def test_every_part_has_a_place_in_the_plan():
     assert set(PLAN) == {*PARTS, SOAK}
 
 
-def test_a_block_of_latency_asks_every_prompt_twice_and_keeps_the_second_answers(server, tmp_path):
+def test_a_block_of_latency_asks_every_prompt_after_some_for_each_client_to_warm_up(server, tmp_path):
     record = measure(server, parts.latency, "1 2 sequential", tmp_path)
-    assert len(server.requests) == 6
+    assert len(server.requests) == 2 + 3
     assert {(body["model"], body["pasta"]["mode"]) for body in server.requests} == {("slow", "sequential")}
     assert server.most_active == 2
     assert [answer["ending"] for answer in record["answers"]] == ["whole"] * 3

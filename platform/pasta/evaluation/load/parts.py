@@ -1,7 +1,7 @@
 """What is measured of a service, one record at a time.
 
-A record is of runs in turn, so that a machine that gets slower does so for both sides of a ratio. Every request
-is sent once to warm up before it is timed.
+A record is of runs in turn, so that a machine that gets slower does so for both sides of a ratio. Before it is timed,
+a single request is sent once to warm up, and of many a part.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from pasta.errors import UserError
 from pasta.evaluation.load.bare import Bare, Messages
@@ -29,6 +29,7 @@ REFUSE_CLIENTS = 8
 _PAUSE_S = 0.02
 #: A decoder is back, or a request's threads have stopped, within this, or the part says that it did not happen.
 _BACK_S, _STOPPED_S = 300.0, 20.0
+T = TypeVar("T")
 #: MiB of each of the service's processes, by what it is.
 Memory = Callable[[], Mapping[str, float]]
 
@@ -91,10 +92,10 @@ def latency_keys(settings: LoadSettings) -> list[str]:
 
 
 async def latency(bench: Bench, key: str) -> Record:
-    """Every prompt by so many clients, twice; the second time counts."""
+    """Every prompt by so many clients."""
     clients, way = _block(key)
     asks = bench.asks(way, bench.prompts[: bench.settings.prompts])
-    await bench.whole(asks, clients)
+    await bench.whole(_part(asks, clients), clients)
     answers, seconds = await bench.whole(asks, clients)
     return {"seconds": seconds, "answers": [answer.record() for answer in answers]}
 
@@ -112,8 +113,8 @@ async def throughput(bench: Bench, key: str) -> Record:
     clients, way = _block(key)
     prompts = bench.prompts[: bench.settings.prompts]
     asks, record = bench.asks(way, prompts), {}
-    await bench.whole(asks, clients)
-    bench.bare.throughput(bench.ways[way], prompts[:clients], clients)
+    await bench.whole(_part(asks, clients), clients)
+    bench.bare.throughput(bench.ways[way], _part(prompts, clients), clients)
     answers, seconds = await bench.whole(asks, clients)
     record["service"] = [sum(answer.tokens for answer in answers), seconds]
     record["bare"] = [*bench.bare.throughput(bench.ways[way], prompts, clients)]
@@ -235,6 +236,11 @@ async def refuse(bench: Bench, key: str) -> Record:
         "without_retry_after": sum(answer.retry_after_s is None for answer in refused),
         "admitted": [answer.record() for answer in admitted],
     }
+
+
+def _part(each: Sequence[T], clients: int) -> Sequence[T]:
+    """What warms a block of many up: a quarter of it, and at least something for each client."""
+    return each[: max(clients, -(-len(each) // 4))]
 
 
 def _block(key: str) -> tuple[int, Name]:
