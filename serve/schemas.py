@@ -202,10 +202,19 @@ _ERROR = {"model": Error, "description": "OpenAI's error object"}
 _UNAVAILABLE = {"model": Error, "description": "Send the request again"}
 
 
+#: One event of a stream: OpenAPI before 3.2 has a stream's schema describe each event.
+_EVENT = {
+    "type": "object",
+    "description": "A chunk of the answer as JSON, or [DONE] at its end.",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
+
+
 def _responses(model: type[BaseModel], *, streams: bool = False) -> dict[int | str, dict[str, Any]]:
     answer: dict[str, Any] = {"model": model, "description": (model.__doc__ or "").split("\n")[0]}
     if streams:
-        answer["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        answer["content"] = {"text/event-stream": {"schema": _EVENT}}
     return {200: answer, "4XX": _ERROR, 503: _UNAVAILABLE}
 
 

@@ -173,11 +173,14 @@ function caption(answer) {
 function scheduleDraw() {
   const next = () => {
     if (!running) return;
+    const begun = performance.now();
     draw();
-    scheduleDraw();
+    // A long answer takes longer to draw: buttons and keys get as much of the time as the pictures.
+    const spent = performance.now() - begun;
+    if (calm.matches || spent > 8) setTimeout(scheduleDraw, calm.matches ? 400 : spent);
+    else scheduleDraw();
   };
-  if (calm.matches) setTimeout(next, 400);
-  else requestAnimationFrame(next);
+  requestAnimationFrame(next);
 }
 
 function setRunning(on) {

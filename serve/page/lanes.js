@@ -78,13 +78,20 @@ function lane({ thread, depth, label, at, x, left, narrow, marked, pitch }) {
     group.append(make("line", { class: "waiting", x1: x(wait.from), x2: to, y1: at, y2: at }));
   }
   const stroke = Math.min(Math.max(pitch * 0.55, 0.8), 3);
-  const ticks = (times, top, size) => times.map((time) => `M${x(time).toFixed(1)} ${top}v${size}`).join("");
+  const ticks = (times, top, size) => apart(times, x).map((at) => `M${at.toFixed(1)} ${top}v${size}`).join("");
   group.append(make("path", { class: "tokens", d: ticks(thread.tokens, at - 6, 12), "stroke-width": stroke }));
   group.append(make("path", { class: "tags", d: ticks(thread.tags, at - 3, 6), "stroke-width": stroke }));
   for (const join of thread.joins) {
     group.append(make("path", { class: "join", d: `M${x(join.time)} ${at - 8}l6 8l-6 8l-6 -8z` }));
   }
   return group;
+}
+
+/** Where times stand, but no two nearer than a pixel: a long answer costs no more to draw than a short one. */
+function apart(times, x) {
+  const places = [];
+  for (const time of times) if (!places.length || x(time) - places.at(-1) >= 1) places.push(x(time));
+  return places;
 }
 
 function caption(thread, name, depth, at, left, narrow) {

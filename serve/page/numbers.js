@@ -9,10 +9,14 @@ function done({ answers }) {
 
 /** Speedups of an answer: of a race if there was one, else what the service estimates from the answer alone. */
 export function speedups({ parallel, sequential }) {
-  if (!sequential) return { theoretical: parallel.figures.theoretical_speedup, realised: null };
+  if (!sequential) {
+    const { theoretical_speedup: theoretical, speedup: realised } = parallel.figures;
+    return { theoretical, realised, about: "about " };
+  }
   return {
     theoretical: sequential.figures.critical_path / parallel.figures.critical_path,
     realised: sequential.wallMs / parallel.wallMs,
+    about: "",
   };
 }
 
@@ -20,14 +24,14 @@ export function speedups({ parallel, sequential }) {
 export function renderSummary(element, shown) {
   if (!done(shown)) return null;
   const { parallel, sequential } = shown.answers;
-  const { theoretical, realised } = speedups(shown.answers);
+  const { theoretical, realised, about } = speedups(shown.answers);
   const alone = parallel.figures.threads === 1;
-  let headline = `${times(realised ?? theoretical)} as fast`;
+  const headline = realised ? `${about}${times(realised)} as fast` : `${times(theoretical)} in theory`;
   const notes = [];
   if (sequential) notes.push(`${seconds(parallel.wallMs)} instead of ${seconds(sequential.wallMs)}; in steps ${times(theoretical)}.`);
   else {
-    headline = `${times(theoretical)} in theory`;
-    notes.push(`${parallel.figures.critical_path} steps for ${parallel.figures.sequential_tokens} tokens of text; race it to see the clock.`);
+    notes.push(`${parallel.figures.critical_path} steps for ${parallel.figures.sequential_tokens} tokens of text, ${times(theoretical)} in theory.`);
+    if (realised) notes.push("What the text would take one token after another is the service’s estimate; race it to see.");
   }
   if (alone) notes.push("The model kept to one thread: it saw no independent parts, so there is nothing to gain here.");
   if (sequential) {
@@ -48,7 +52,7 @@ export function renderNumbers(table, documentBox, shown) {
   table.hidden = parallel.state !== "done";
   if (table.hidden) return;
   const both = [parallel, ...(sequential?.state === "done" ? [sequential] : [])];
-  const { theoretical, realised } = both.length > 1 || !sequential ? speedups(shown.answers) : {};
+  const { theoretical, realised, about } = both.length > 1 || !sequential ? speedups(shown.answers) : {};
   const rows = [
     ["Time", (answer) => seconds(answer.wallMs)],
     ["Time to first token", (answer) => (answer.firstMs === null ? "–" : `${Math.round(answer.firstMs)} ms`)],
@@ -58,7 +62,7 @@ export function renderNumbers(table, documentBox, shown) {
     ["Threads", (answer) => answer.figures.threads],
     ["Steps", (answer) => answer.figures.critical_path],
     ["Theoretical speedup", (answer) => (answer !== parallel ? "1" : theoretical === undefined ? "–" : times(theoretical))],
-    ["Realised speedup", (answer) => (answer !== parallel ? "1" : realised ? times(realised) : "–")],
+    ["Realised speedup", (answer) => (answer !== parallel ? "1" : realised ? about + times(realised) : "–")],
   ];
   table.querySelector(".second").hidden = both.length < 2;
   table.querySelector("tbody").replaceChildren(

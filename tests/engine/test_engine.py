@@ -240,6 +240,14 @@ def test_running_out_of_tokens_is_a_finish_reason():
     assert result.num_tokens == 5
 
 
+@pytest.mark.parametrize("text", TEXTS)
+def test_events_come_in_the_order_of_their_times_also_where_lanes_use_up_a_limit_within_a_step(text):
+    limits = Limits(max_tokens=301, max_chunk_tokens=1024, max_threads=5, max_depth=4)
+    _, events = run(engine(), ask(text, limits=limits))
+    times = [event.time for event in events]
+    assert times == sorted(times)
+
+
 def test_a_prompt_longer_than_the_context_is_refused_in_one_line():
     with pytest.raises(UserError, match=r"prompt: \d+ tokens, but the context holds 64"):
         engine(slot_tokens=64).submit(ask("word " * 100))

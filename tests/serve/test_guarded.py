@@ -93,6 +93,7 @@ def test_a_shipped_model_answers_openai_s_client(service):
             messages=[{"role": "user", "content": "Tell me about France, Japan and Kenya."}],
             logprobs=True,
             n=2,
+            max_tokens=400,
         )
     first, second = answer.choices
     assert "France" in first.message.content

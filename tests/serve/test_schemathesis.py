@@ -28,8 +28,16 @@ ROUTES = [
 ]
 
 
-@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
-@pytest.mark.parametrize(("method", "path"), ROUTES)
+# A route without parameters has nothing that a request could get wrong.
+WAYS = [
+    (method, path, mode)
+    for method, path in ROUTES
+    for mode in schemathesis.GenerationMode
+    if mode.is_positive or method == "POST" or "{" in path
+]
+
+
+@pytest.mark.parametrize(("method", "path", "mode"), WAYS)
 def test_no_request_is_answered_otherwise_than_the_page_says(url, method, path, mode):
     operation = schemathesis.openapi.from_url(f"{url}/openapi.json")[path][method]
 

@@ -1,6 +1,7 @@
 """The service as a user starts it: a process of its own, on models with random weights."""
 
 import contextlib
+import copy
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import torch
 import yaml
 
 from tests.support.models import tiny
@@ -24,9 +26,15 @@ START_S = 280.0
 _MARK = "PASTA_TEST_MARK"
 
 
-def save_tiny_model(folder: Path, **config: object) -> Path:
-    """A model directory, as training leaves one behind; ``config`` overwrites keys of its config.json."""
-    loaded = tiny()
+def save_tiny_model(folder: Path, *, endless: bool = False, **config: object) -> Path:
+    """A model directory, as training leaves one behind; ``config`` overwrites keys of its config.json.
+
+    An ``endless`` model never says by itself that an answer ends, if it is asked for greedy tokens.
+    """
+    loaded = copy.deepcopy(tiny())
+    if endless:
+        with torch.no_grad():  # its logit is 0 then, and some other token's is above
+            loaded.model.get_output_embeddings().weight[list(loaded.codec.eos_ids)] = 0
     loaded.model.save_pretrained(folder)
     loaded.tokenizer.save_pretrained(folder)
     if config:

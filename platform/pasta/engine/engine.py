@@ -230,11 +230,18 @@ class Engine:
                 events += self._follow({number: slot}, rows, torch.stack(list(waiting.values())))
         return events
 
-    def _follow(self, slots: dict[int, Slot], rows: Sequence[tuple[int, int]], logits: Tensor) -> list[Event]:
+    def _follow(
+        self,
+        slots: dict[int, Slot],
+        rows: Sequence[tuple[int, int]],
+        logits: Tensor,
+        now: float | None = None,
+    ) -> list[Event]:
         """Choose the next token of each (slot, thread) row from its logits [N, vocab], and see what follows."""
         tokens = self._choose(rows, logits) if rows else []
         logprobs = self._logprobs(rows, logits, tokens)
-        now = time.perf_counter()
+        # All tokens of a step come at the same time, also one that had to be chosen once more.
+        now = time.perf_counter() if now is None else now
         events: list[Event] = []
         for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
             slot = slots[number]
@@ -246,7 +253,7 @@ class Engine:
                 if slot.shares:
                     slot.wait(thread, logits[row].clone())
                 else:  # another lane of the same step has used up what a limit left
-                    events += self._follow({number: slot}, [(number, thread)], logits[row : row + 1])
+                    events += self._follow({number: slot}, [(number, thread)], logits[row : row + 1], now)
         for number, slot in slots.items():
             if slot.done and self._slots[number] is slot:
                 result = slot.result(now, self.num_steps)
