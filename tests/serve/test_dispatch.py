@@ -250,6 +250,27 @@ def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, b
     with_replicas(config, scenario)
 
 
+def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
+    monkeypatch.setattr("serve.dispatch.MAX_LOSSES", 1)
+    limits = dataclasses.replace(LIMITS, max_chunk_tokens=60)
+
+    async def scenario(replicas, dispatcher):
+        run = Run(dispatcher, order("spread", limits=limits), Session(CODEC, PROMPT, limits, parallel=True))
+        text = ""
+        async with aclosing(run.updates()) as updates:
+            async for update in updates:
+                if isinstance(update, Progress):
+                    text += update.text
+                if sum(part.replica == "b" for part in run.parts.values()) >= 2:
+                    replicas.kill("b")
+        assert replicas.held[0] == ("a", True)
+        return text, run.figures()["redispatches"]
+
+    text, redispatches = with_replicas(config, scenario)
+    assert text == expected(limits=limits).text
+    assert redispatches >= 2
+
+
 def test_a_replica_that_only_seemed_lost_is_better_than_none(config, monkeypatch):
     monkeypatch.setattr("serve.dispatch.OTHER_REPLICA_S", 0.01)
 
