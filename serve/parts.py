@@ -57,6 +57,7 @@ class Run:
         self._policy = POLICIES[order.placement]
         self._inbox: asyncio.Queue[tuple[Part, Item]] = asyncio.Queue()
         self._lost_on: set[str] = set()
+        self._num_losses = 0
         self._attempts = itertools.count()
         self._begun = perf_counter()
         self._first_token_s: float | None = None
@@ -234,6 +235,9 @@ class Run:
         if not isinstance(error, RayActorError | ReplicaLost):
             raise error
         self._close(part)
+        # Not each of its parts: many chunks may be on one replica, and they are not lost to the response.
+        if part.path == () or part.replica not in self._lost_on:
+            self._num_losses += 1
         self._lost_on.add(part.replica)
         self._count("redispatches", part.path)
         logs.log(
@@ -245,7 +249,7 @@ class Run:
             attempt=part.order.request_id,
             reason=type(error).__name__,
         )
-        if self._figures["redispatches"] > MAX_LOSSES:
+        if self._num_losses > MAX_LOSSES:
             raise error
         if part.path == ():
             try:

@@ -251,7 +251,7 @@ def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, b
 
 
 def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
-    monkeypatch.setattr("serve.dispatch.MAX_LOSSES", 1)
+    monkeypatch.setattr("serve.parts.MAX_LOSSES", 1)
     limits = dataclasses.replace(LIMITS, max_chunk_tokens=60)
 
     async def scenario(replicas, dispatcher):
