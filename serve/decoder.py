@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from time import perf_counter
 from typing import Any
@@ -103,8 +103,11 @@ class Decoder:
             decoding, self._stopped = False, str(error)
             raise ReplicaLost(str(error)) from error
         finally:
-            if self._leases.close(order.request_id) and decoding:
-                self._cancel(engine, order.request_id)
+            was_open = self._leases.close(order.request_id)
+            if decoding:
+                self._num_cancelled += was_open
+                # Also where the stream was left before the engine had answered.
+                self._later(engine.leave(order.request_id))
 
     async def absorb(self, model: str, request_id: str, path: Path, response_ids: list[int]) -> None:
         """Take in a chunk of a response that decodes here, decoded elsewhere."""
@@ -140,7 +143,8 @@ class Decoder:
         self._num_reaped += 1
         self._metrics.count("pasta_leases_expired")
         logs.log(logger, "lease expired", order.http_request_id, logging.WARNING, attempt=order.request_id)
-        self._cancel(engine, order.request_id)
+        self._num_cancelled += 1
+        self._later(engine.cancel(order.request_id))
 
     def _request(self, order: DecodeOrder, engine: AsyncEngine) -> Request:
         policy, costs = POLICIES[order.placement], self._costs[order.model]
@@ -185,10 +189,8 @@ class Decoder:
         times = result.queue_s, result.ttft_s, result.total_s
         return Decoded(result.finish_reason, result.steps, *times, self._costs[order.model].step_s)
 
-    def _cancel(self, engine: AsyncEngine, request_id: str) -> None:
-        """Free a request's slot, also where its stream was left before the engine had answered."""
-        self._num_cancelled += 1
-        task = asyncio.get_running_loop().create_task(engine.cancel(request_id))
+    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 

@@ -86,6 +86,19 @@ def test_cancelling_ends_the_stream_with_a_done_event():
     assert again is False
 
 
+def test_nothing_is_kept_of_a_request_that_is_left_before_its_first_event():
+    async def scenario(engine):
+        submission = asyncio.ensure_future(engine.submit(ask(request_id="left at once")))
+        await asyncio.sleep(0)
+        submission.cancel()
+        await engine.submit(ask(request_id="left later"))
+        for request_id in ("left at once", "left later"):
+            await engine.leave(request_id)
+        return engine._queues, engine.engine.num_active
+
+    assert with_engine(scenario) == ({}, 0)
+
+
 def test_a_request_that_cannot_fit_is_refused_at_submission():
     async def scenario(engine):
         with pytest.raises(UserError, match="the context holds 512"):

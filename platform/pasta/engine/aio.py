@@ -85,6 +85,11 @@ class AsyncEngine:
         """Stop a request between two steps; its stream ends with a ``DoneEvent`` of reason cancelled."""
         return bool(await self._call(lambda: self._cancel(request_id)))
 
+    async def leave(self, request_id: str) -> None:
+        """Cancel a request whose events nobody will come for, also if its submission was left; keep nothing of it."""
+        await self.cancel(request_id)
+        self._queues.pop(request_id, None)
+
     async def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> None:
         """Give a request a chunk that was decoded elsewhere. Raises ``UserError`` if the request is gone."""
         await self._call(lambda: self._dispatch(self.engine.absorb(request_id, path, response_ids)))
