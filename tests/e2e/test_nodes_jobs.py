@@ -18,13 +18,13 @@ from tests.support.nodes import Node, Nodes
 from tests.training.runs import sft_dict
 from tests.training.runs import write_config as sft_config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     """A head with room for one worker; the other one needs a node more."""
-    with Nodes(num_cpus=1) as nodes:
+    with Nodes(num_cpus=1, dashboard=True) as nodes:
         yield nodes
 
 
