@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 
 from jobs.cluster import ROOT
 from serve.launch import free_port
@@ -80,7 +81,13 @@ def ray_head(log: Path, num_cpus: int = 2, **environment: str) -> Iterator[Clust
     with command(BIN / "ray", "start", *options, log=log, **environment) as head:
         _wait_until_healthy(f"http://127.0.0.1:{dashboard}/api/gcs_healthz", head)
         _wait_until_healthy(f"http://127.0.0.1:{agent}/api/local_raylet_healthz", head)
-        yield Cluster(f"http://127.0.0.1:{dashboard}", token)
+        try:
+            yield Cluster(f"http://127.0.0.1:{dashboard}", token)
+        finally:
+            # `ray start --block` takes half a minute to end by itself.
+            for process in head.descendants():
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
     shutil.rmtree(directory, ignore_errors=True)
 
 
