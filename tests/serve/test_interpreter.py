@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve.config import ServeConfig
+from serve.dispatch import Dispatcher
 from serve.interpreter import Interpreter
 from serve.served import RequestRefused, Served
 from serve.wire import Order, Refused
@@ -30,6 +31,22 @@ def config(tmp_path_factory):
 @pytest.fixture(scope="module")
 def served(config):
     return Served(config.models["tiny"], config)
+
+
+@pytest.fixture
+def interpreter(config, monkeypatch):
+    """Made on the event loop that uses it, as Serve does; there are no Decoders here, so it does not wait for any."""
+
+    async def ready(dispatcher):
+        pass
+
+    async def make():
+        made = Interpreter.__new__(Interpreter)
+        await made.__init__(config, None)
+        return made
+
+    monkeypatch.setattr(Dispatcher, "ready", ready)
+    return make
 
 
 def order(**changes):
@@ -71,13 +88,13 @@ def test_no_request_comes_to_less_than_is_known_before_it_is_encoded(served, pro
     assert served.least_tokens(wanted) <= sum(len(o.prompt_ids) + o.limits.max_tokens for o in orders)
 
 
-def test_overload_is_refused_though_a_long_prompt_is_being_encoded(config):
+def test_overload_is_refused_though_a_long_prompt_is_being_encoded(interpreter):
     async def scenario():
-        interpreter, encoded = Interpreter(config, None), threading.Event()
-        interpreter._encoding.submit(encoded.wait)
+        made, encoded = await interpreter(), threading.Event()
+        made._encoding.submit(encoded.wait)
         try:
-            with interpreter._admission.hold(2900):
-                async with aclosing(interpreter.answer(order())) as updates:
+            with made._admission.hold(2900):
+                async with aclosing(made.answer(order())) as updates:
                     return [update async for update in updates]
         finally:
             encoded.set()
@@ -88,12 +105,25 @@ def test_overload_is_refused_though_a_long_prompt_is_being_encoded(config):
     assert refused.retry_after_s >= 1
 
 
-def test_what_was_held_while_a_prompt_was_encoded_is_free_again_if_it_is_refused(config):
+def test_what_was_held_while_a_prompt_was_encoded_is_free_again_if_it_is_refused(interpreter):
     async def scenario():
-        interpreter = Interpreter(config, None)
-        async with aclosing(interpreter.answer(order(prompts=["a" * 2000], max_tokens=5))) as updates:
-            return [update async for update in updates], interpreter._admission.held
+        made = await interpreter()
+        async with aclosing(made.answer(order(prompts=["a" * 2000], max_tokens=5))) as updates:
+            return [update async for update in updates], made._admission.held
 
     (refused,), held = asyncio.run(scenario())
     assert (refused.status, refused.code) == (400, "context_length_exceeded")
     assert sum(held.values()) == 0
+
+
+def test_a_model_that_it_does_not_have_is_for_another_interpreter(interpreter):
+    """While a service is updated, a Gateway may ask the Interpreter of the other version."""
+
+    async def scenario():
+        made = await interpreter()
+        async with aclosing(made.answer(order(model="newer"))) as updates:
+            return [update async for update in updates]
+
+    (refused,) = asyncio.run(scenario())
+    assert refused.elsewhere
+    assert refused.status == 503
