@@ -50,7 +50,6 @@ class Dispatcher:
         self._prefixes = PrefixTable()
         self._lease_s = config.decoder.lease_s
         self._silent: set[str] = set()
-        self._opened = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def count(self, what: str) -> None:
@@ -75,7 +74,6 @@ class Dispatcher:
 
         One that the response has lost, or that does not answer, may have been late only: it is better than none.
         """
-        self.open()
         try:
             async with asyncio.timeout(NO_REPLICA_S):
                 if not (loads := self.loads(without)):
@@ -91,17 +89,12 @@ class Dispatcher:
         self._prefixes.learn(prompt_ids, replica)
         return replica
 
-    def open(self) -> None:
-        """Begin to follow the replicas, on the event loop that answers."""
-        if not self._opened:
-            self._opened = True
-            self.decoders.open()
-            self.spawn(self._roster.follow())
-            self.spawn(self._renew())
-
     async def ready(self) -> None:
-        """Wait until there is a replica that may be used."""
-        self.open()
+        """Begin to follow the replicas; returns when there is one that may be used. Once, before anything else, on the
+        event loop that answers."""
+        self.decoders.open()
+        self.spawn(self._roster.follow())
+        self.spawn(self._renew())
         while not self._roster.replicas:
             await self._roster.change()
 

@@ -63,7 +63,8 @@ class Interpreter:
         self._admission = Admission(config.admission, config.budget_tokens)
         self._encoding = ThreadPoolExecutor(1, "encode")
         self._models = {name: Served(model, config) for name, model in config.models.items()}
-        self._reporting: asyncio.Task[Any] | None = None
+        reporter = Reporter(self._dispatcher.metrics.record)
+        self._dispatcher.spawn(reporter.admission(self._admission.held, self._admission.budget_tokens))
         # Until then an Interpreter of the version before, if there is one, goes on with its own Decoders.
         await self._dispatcher.ready()
 
@@ -73,10 +74,6 @@ class Interpreter:
         if served is None:
             yield _ELSEWHERE
             return
-        if self._reporting is None:
-            reporter = Reporter(self._dispatcher.metrics.record)
-            reports = reporter.admission(self._admission.held, self._admission.budget_tokens)
-            self._reporting = self._dispatcher.spawn(reports)
         try:
             # Overload is refused before anything is encoded, and encoding holds up nobody else's answer.
             with _refusals(), self._admission.hold(served.least_tokens(order)) as held:

@@ -134,7 +134,9 @@ def with_replicas(config, scenario):
             await decoders[name].__init__(config)
         try:
             replicas = Replicas(decoders)
-            return await asyncio.wait_for(scenario(replicas, Dispatcher(replicas, config)), 900)
+            dispatcher = Dispatcher(replicas, config)
+            await dispatcher.ready()
+            return await asyncio.wait_for(scenario(replicas, dispatcher), 900)
         finally:
             for decoder in decoders.values():
                 await decoder._engines["tiny"].stop()
@@ -237,6 +239,7 @@ def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, b
     async def scenario(replicas, _):
         replicas.freeze_at[frozen] = batches
         dispatcher = Dispatcher(replicas, leases)
+        await dispatcher.ready()
         text, done, figures = await answer(dispatcher, order("spread"))
         assert (text, done.finish_reason) == (expected().text, expected().finish_reason)
         if frozen in replicas.frozen:
