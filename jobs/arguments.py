@@ -1,6 +1,7 @@
 """The command line that jobs share: a configuration file, single keys set otherwise, and a cluster."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -32,3 +33,15 @@ def job_parser(
     if restart is not None:
         add("--restart", action="store_true", help=restart)
     return parser
+
+
+def numbers(example: str) -> Callable[[str], tuple[int, ...]]:
+    """The type of an option that takes integers such as ``example``: sorted, each once."""
+
+    def read(text: str) -> tuple[int, ...]:
+        try:
+            return tuple(sorted({int(number) for number in text.split(",")}))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}, expected numbers like {example}") from None
+
+    return read

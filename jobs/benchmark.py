@@ -17,6 +17,7 @@ from pathlib import Path
 import transformers
 
 import pasta
+from jobs.arguments import numbers
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 from pasta.evaluation.benchmark import COMMANDS, Benchmark
 from pasta.evaluation.settings import SIZES, Settings
@@ -118,8 +119,18 @@ def parser() -> argparse.ArgumentParser:
     add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")
     add("--repeats", type=int, default=1, help="timed runs of each prompt, of which the median counts (1)")
     add("--rounds", type=int, default=10, help="repetitions of step, calibrate and generate (10)")
-    add("--lanes", type=_numbers, default=(1, 2, 4, 8), help="lanes for step and calibrate (1,2,4,8)")
-    add("--requests", type=_numbers, default=(1, 2, 4, 8), help="requests at once for calibrate (1,2,4,8)")
+    add(
+        "--lanes",
+        type=numbers("1,2,4,8"),
+        default=(1, 2, 4, 8),
+        help="lanes for step and calibrate (1,2,4,8)",
+    )
+    add(
+        "--requests",
+        type=numbers("1,2,4,8"),
+        default=(1, 2, 4, 8),
+        help="requests at once for calibrate (1,2,4,8)",
+    )
     add(
         "--cache-tokens",
         type=int,
@@ -135,13 +146,6 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
     return made
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(number) for number in text.split(",")}))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected numbers like 1,2,4,8") from None
 
 
 def _num_cores() -> int:

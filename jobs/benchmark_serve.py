@@ -25,6 +25,7 @@ import psutil
 import torch
 import transformers
 
+from jobs.arguments import numbers
 from pasta.data.atlas import heldout_prompts
 from pasta.engine import EngineConfig
 from pasta.engine.loading import load_model
@@ -291,7 +292,7 @@ def parser() -> argparse.ArgumentParser:
     add("--api-key-env", default="OPENAI_API_KEY", help="variable with the key for --url (OPENAI_API_KEY)")
     add("--only", choices=PARTS, help="one part: see BENCHMARKS.md")
     add("--source", default=ATLAS, help='prompts: atlas, or a JSONL file of {"messages"} (atlas)')
-    add("--clients", type=_numbers, help=f"clients at once ({','.join(map(str, defaults.clients))})")
+    add("--clients", type=numbers("1,8,32"), help=f"clients at once ({','.join(map(str, defaults.clients))})")
     for name, what in (
         ("prompts", "prompts that so many clients ask"),
         ("max_tokens", "longest answer"),
@@ -317,13 +318,6 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/serve.json); records go beside it")
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
     return made
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted({int(number) for number in text.split(",")}))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected numbers like 1,8,32") from None
 
 
 if __name__ == "__main__":

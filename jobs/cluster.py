@@ -51,7 +51,7 @@ def ray_cluster(
             num_cpus=None if address else num_cpus,
             # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
             include_dashboard=None if address else dashboard,
-            **({} if address or not dashboard else {"dashboard_port": _free_port()}),
+            **({} if address or not dashboard else {"dashboard_port": free_port()}),
             object_store_memory=None if address else 200 * 1024 * 1024,
             runtime_env={"env_vars": worker_env(threads)},
             log_to_driver=True,
@@ -119,7 +119,9 @@ def code_version() -> str:
     return described.stdout.strip() if described.returncode == 0 else pasta.__version__
 
 
-def _free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that nothing listens on."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port

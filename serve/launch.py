@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.cluster import python_path, start_ray
+from jobs.cluster import free_port, python_path, start_ray
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
 from pasta.signals import handling
@@ -80,14 +80,6 @@ def read_service_config(path: str | Path) -> ServiceConfig:
         args=args,
         env_vars=dict(runtime_env.get("env_vars") or {}),
     )
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def check_port(host: str, port: int, option: str = "--port") -> None:

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from serve.launch import free_port
+from jobs.cluster import free_port
 from tests.support.nodes import Node, Nodes
 from tests.support.service import eventually, shipped_config
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import yaml
 
-from serve.launch import free_port
+from jobs.cluster import free_port
 from tests.support.service import START_S, command, save_tiny_model, service_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -15,8 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from jobs.cluster import ROOT
-from serve.launch import free_port
+from jobs.cluster import ROOT, free_port
 from tests.support.service import START_S, Command, command
 
 BIN = Path(sys.executable).parent

@@ -25,8 +25,7 @@ from typing import Any
 
 import psutil
 
-from jobs.cluster import ROOT, python_path
-from serve.launch import free_port
+from jobs.cluster import ROOT, free_port, python_path
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 
