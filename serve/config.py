@@ -141,12 +141,15 @@ class DecoderSettings(_Strict):
     more than usual before it stops old ones; where there is no room for more, as on GPUs that are all in use, 0 stops
     old ones first. ``lane_knee`` is the number of lanes up to which placement auto keeps chunks at home; measured by
     each replica when it starts if it is not given. A Decoder gives up what no Interpreter has claimed for ``lease_s``.
+    Tokens of an answer leave it in batches of ``stream_interval`` steps, the first and the last at once: passing on a
+    batch costs as much as passing on a token, and takes the cores that engines on CPUs need.
     """
 
     num_replicas: PositiveInt = 2
     autoscaling: AutoscalingSettings | None = None
     max_surge_percent: int = Field(default=100, ge=0, le=100)
     lane_knee: PositiveInt | None = None
+    stream_interval: PositiveInt = 1
     lease_s: PositiveFloat = 10.0
     num_cpus: PositiveFloat = 0.2
     num_gpus: NonNegativeFloat = 0.0

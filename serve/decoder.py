@@ -33,7 +33,7 @@ from pasta.engine import (
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.placement import POLICIES, Home
-from serve import logs
+from serve import logs, priority
 from serve.autoscaling import LANES
 from serve.config import ServeConfig
 from serve.leases import Leases
@@ -49,6 +49,7 @@ class Decoder:
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         torch.set_num_threads(config.decoder.threads)
+        priority.give_way()
         self._version = config.version
         self._engines: dict[str, AsyncEngine] = {}
         self._stopped: str | None = None
@@ -62,8 +63,9 @@ class Decoder:
             engine = Engine(loaded, EngineConfig(**config.engine.model_dump()))
             _warm_up(engine)
             self._costs[name] = _costs(engine, config)
-            self._engines[name] = AsyncEngine(engine)
-            await self._engines[name].start()
+            self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval)
+            with priority.first():
+                await self._engines[name].start()
         engines = {name: engine.engine for name, engine in self._engines.items()}
         reports = Reporter(self._metrics.record).engines(engines, config.engine.num_slots)
         self._reporting = asyncio.create_task(reports)

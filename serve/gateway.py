@@ -17,7 +17,7 @@ from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 import pasta
-from serve import answers, logs, page, schemas
+from serve import answers, logs, page, priority, schemas
 from serve.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
 from serve.config import ServeConfig
 from serve.drain import Drain
@@ -63,6 +63,7 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, interpreter: DeploymentHandle
     ) -> None:
+        priority.give_way()
         self._config = config
         self._interpreter = Caller(interpreter)
         self._guard = Guard(config.keys)

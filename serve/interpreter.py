@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
-from serve import logs
+from serve import logs, priority
 from serve.admission import Admission, Overloaded, TooLarge
 from serve.choices import merge
 from serve.config import ServeConfig
@@ -57,6 +57,7 @@ class Interpreter:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, decoders: DeploymentHandle
     ) -> None:
+        priority.give_way()
         self._config = config
         self._decoders = Caller(decoders)
         self._dispatcher = Dispatcher(self._decoders, config)

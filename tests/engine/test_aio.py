@@ -32,11 +32,11 @@ def new_engine(**sizes):
     return Engine(LOADED, EngineConfig(**{"num_slots": 2, "slot_tokens": 512, **sizes}))
 
 
-def with_engine(scenario, **sizes):
+def with_engine(scenario, stream_interval=1, **sizes):
     """Run a coroutine function on a started engine, and stop that whatever happens."""
 
     async def run():
-        engine = AsyncEngine(new_engine(**sizes))
+        engine = AsyncEngine(new_engine(**sizes), stream_interval)
         await engine.start()
         try:
             return await asyncio.wait_for(scenario(engine), timeout=60)
@@ -61,6 +61,50 @@ def test_concurrent_streams_give_what_each_request_gives_alone():
         return await asyncio.gather(*(result_of(engine, ask(text)) for text in texts))
 
     assert [result.response_ids for result in with_engine(scenario)] == alone
+
+
+async def batches_of(engine, request):
+    return [batch async for batch in engine.events(await engine.submit(request))]
+
+
+@pytest.mark.parametrize("interval", [1, 3])
+def test_a_stream_has_the_events_of_the_steps_in_their_order(interval):
+    bare, expected = new_engine(), []
+    bare.submit(ask(request_id="one"))
+    while bare.has_work:
+        expected += [(type(event), event.step, event.thread) for event in bare.step()]
+
+    async def scenario(engine):
+        return await batches_of(engine, ask(request_id="one"))
+
+    batches = with_engine(scenario, stream_interval=interval)
+    assert [(type(event), event.step, event.thread) for batch in batches for event in batch] == expected
+
+
+def test_tokens_come_in_batches_of_the_stream_interval_but_the_first_one_and_the_end_at_once():
+    plain = SamplingParams(promise_bias=-100.0)
+
+    async def scenario(engine):
+        return await batches_of(engine, ask(sampling=plain, limits=Limits(max_tokens=19)))
+
+    first, *middle, last = with_engine(scenario, stream_interval=5)
+    assert len(first) == 1
+    # Several may be fetched at once, but none is cut: each ends with a step that is due.
+    assert all(batch[-1].step % 5 == 0 for batch in middle)
+    assert isinstance(last[-1], DoneEvent)
+
+
+def test_a_chunk_to_be_decoded_elsewhere_is_reported_at_once():
+    async def scenario(engine):
+        request = ask(place_locally=lambda *_: False, limits=Limits(max_tokens=400, max_chunk_tokens=20))
+        async for batch in engine.events(await engine.submit(request)):
+            lent = [event.step for event in batch if isinstance(event, ForkEvent) and event.lent]
+            if lent:
+                return lent, batch[-1].step
+        raise AssertionError("nothing was to be decoded elsewhere")
+
+    lent, last_step = with_engine(scenario, stream_interval=10**6)
+    assert lent == [last_step]
 
 
 def test_leaving_a_stream_cancels_its_request():

@@ -104,6 +104,17 @@ def test_packed_linears_change_nothing(family, traced, monkeypatch):
     assert max((packed[key] - plain[key]).abs().max().item() for key in plain) <= TOLERANCE
 
 
+def test_a_traced_forward_with_packed_linears_runs_without_python():
+    """Calls into Python would take its lock, once for every layer, from those who pass tokens on."""
+    loaded = tiny("llama", packed=True)
+    engine = Engine(loaded, EngineConfig(slot_tokens=128, trace_forward=True))
+    engine.generate(Request(prompt_ids=[5, 6, 7], limits=Limits(max_tokens=4)))
+    kinds = {node.kind() for node in engine.runner._forward.inlined_graph.nodes()}
+    assert "mkldnn::_linear_pointwise" in kinds
+    assert {kind.split("::")[0] for kind in kinds} == {"aten", "prim", "mkldnn"}
+    assert "prim::PythonOp" not in kinds
+
+
 def test_the_tests_reach_past_the_sliding_windows():
     ids = tiny("mistral").codec.encode(random_document(0, depth=3))
     with_windows = [family for family, config in CONFIGS.items() if sliding_window(config)]

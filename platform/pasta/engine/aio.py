@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from pasta.engine.engine import Engine
-from pasta.engine.request import DoneEvent, Event, Path, Progress, Request
+from pasta.engine.request import DoneEvent, Event, ForkEvent, Path, Progress, Request
 
 
 class EngineStopped(RuntimeError):
@@ -14,16 +14,27 @@ class EngineStopped(RuntimeError):
 
 
 class AsyncEngine:
-    """Runs an ``Engine`` in a thread of its own. All methods are for one event loop."""
+    """Runs an ``Engine`` in a thread of its own. All methods are for one event loop.
 
-    def __init__(self, engine: Engine) -> None:
+    What a response brings comes in batches of ``stream_interval`` steps; its first token, its end, and a chunk that is
+    to be decoded elsewhere come at once. Each batch costs whoever passes it on as much as a single token would.
+    """
+
+    def __init__(self, engine: Engine, stream_interval: int = 1) -> None:
         self.engine = engine
+        self._stream_interval = stream_interval
         self._queues: dict[str, asyncio.Queue[list[Event] | BaseException]] = {}
         self._commands: list[Callable[[], None]] = []
         self._wake = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        # What is due is handed over when the next forward begins: whoever takes it needs Python's lock, which the
+        # engine does without for as long. Handed over at once, it would stop the engine from going on.
+        self._kept: list[Event] = []
+        self._due = False
+        self._begun: set[str] = set()
+        engine.runner.before_forward = self._hand_over_due
 
     async def start(self) -> None:
         """Start the thread."""
@@ -68,7 +79,7 @@ class AsyncEngine:
         finally:
             self._queues.pop(request_id, None)
             if not finished:
-                self._post(lambda: self.engine.cancel(request_id))
+                self._post(lambda: self._cancel(request_id))
 
     async def stream(self, request: Request) -> AsyncIterator[Event]:
         """Submit and iterate over single events."""
@@ -112,8 +123,11 @@ class AsyncEngine:
                 command()
             try:
                 if self.engine.has_work:
-                    self._dispatch(self.engine.step())
+                    self._keep(self.engine.step())
+                if not self.engine.has_work:
+                    self._hand_over()
             except Exception as error:
+                self._hand_over()
                 failure = EngineStopped(f"the engine's step failed: {error}")
                 failure.__cause__ = error
                 assert self._loop is not None
@@ -132,9 +146,31 @@ class AsyncEngine:
         return found
 
     def _dispatch(self, events: list[Event]) -> None:
-        by_request: dict[str, list[Event]] = {}
+        self._keep(events)
+        self._hand_over()
+
+    def _keep(self, events: list[Event]) -> None:
+        self._kept += events
+        self._due |= self.engine.num_steps % self._stream_interval == 0
         for event in events:
+            if isinstance(event, DoneEvent):
+                self._begun.discard(event.request_id)
+                self._due = True
+            elif event.request_id not in self._begun:
+                self._begun.add(event.request_id)
+                self._due = True
+            elif isinstance(event, ForkEvent) and event.lent is not None:
+                self._due = True
+
+    def _hand_over_due(self) -> None:
+        if self._due:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        by_request: dict[str, list[Event]] = {}
+        for event in self._kept:
             by_request.setdefault(event.request_id, []).append(event)
+        self._kept, self._due = [], False
         if by_request:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._deliver, by_request)

@@ -5,14 +5,13 @@ few rows; the same product over a reordered weight reaches it (BENCHMARKS.md, "W
 those that torch's own compiler emits when it freezes a model.
 """
 
-import itertools
-from weakref import WeakValueDictionary
-
 import torch
 from torch import Tensor, nn
 
-_LIBRARY = torch.library.Library("pasta", "DEF")
-_LIBRARY.define("packed_linear(Tensor x, int handle) -> Tensor")
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # TorchScript wants a Tensor here, whatever mypy makes of an operator.
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 class PackedLinear(nn.Module):
@@ -20,28 +19,20 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        self._bias = None if linear.bias is None else linear.bias.detach()
-        self._handle = next(_HANDLES)
-        _PACKED[self._handle] = self
+        weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
+        # Buffers: a trace of the model refers to them by name, for it cannot hold a weight in this layout.
+        self.register_buffer("_weight", weight, persistent=False)
+        self.register_buffer("_bias", None if linear.bias is None else linear.bias.detach(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] to [..., out]."""
-        if torch.jit.is_tracing():
-            # A trace cannot hold a weight in this layout, nor the operator's signature: it holds a number.
-            traced: Tensor = torch.ops.pasta.packed_linear(x, self._handle)
-            return traced
-        return self.product(x)
-
-    def product(self, x: Tensor) -> Tensor:
-        """The same, outside a trace."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, "none", [], "")
+        out: Tensor = _PRODUCT(x, self._weight, self._bias)
         return out
 
 
-_HANDLES = itertools.count()
-_PACKED: WeakValueDictionary[int, PackedLinear] = WeakValueDictionary()
-_LIBRARY.impl("packed_linear", lambda x, handle: _PACKED[handle].product(x), "CPU")
+# Scripted: a trace can record the operator only from TorchScript, and an operator of ours in Python would have the
+# replay take Python's lock for every layer.
+_PRODUCT = torch.jit.script(_linear)
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:

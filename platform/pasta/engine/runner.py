@@ -1,7 +1,7 @@
 """One forward of the model over rows of several requests: builds inputs, masks and cache places."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -47,6 +47,8 @@ class Runner:
             trace = loaded.num_parameters < SMALL_MODEL and self.device.type == "cpu"
         self._trace_wanted = trace
         self._forward: nn.Module | None = None
+        #: Called right before the model runs, which lets other threads of Python run.
+        self.before_forward: Callable[[], None] = lambda: None
 
     @property
     def is_traced(self) -> bool:
@@ -144,6 +146,7 @@ class Runner:
         if self._forward is None:
             forward = _Forward(self.model, self.cache, names).eval()
             self._forward = self._trace(forward, inputs) if self._trace_wanted else forward
+        self.before_forward()
         logits: Tensor = self._forward(*inputs)
         return logits
 
