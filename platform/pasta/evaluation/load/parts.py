@@ -104,8 +104,9 @@ async def latency(bench: Bench, key: str) -> Record:
 
 
 def throughput_keys(settings: LoadSettings) -> list[str]:
-    """Round, clients and way of each pair of blocks."""
-    return latency_keys(settings)
+    """Round, clients and way of each pair of blocks: of many clients, if there are blocks of many."""
+    many = tuple(clients for clients in settings.clients if clients > 1) or settings.clients
+    return latency_keys(replace(settings, clients=many))
 
 
 async def throughput(bench: Bench, key: str) -> Record:

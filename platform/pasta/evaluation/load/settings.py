@@ -23,10 +23,10 @@ class LoadSettings:
     out: Path
     parts: tuple[str, ...] = PARTS
     clients: tuple[int, ...] = (1, 8, 32)
-    prompts: int = 64
+    prompts: int = 48
     max_tokens: int = 1024
-    rounds: int = 3
-    pairs: int = 40
+    rounds: int = 2
+    pairs: int = 24
     refusals: int = 200
     soak: int = 2000
     soak_clients: int = 12
