@@ -115,7 +115,7 @@ def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_the
     )
     assert code == int(any(not each["within"] for each in figures["compared"]))
     assert len(figures["compared"]) == 18
-    assert set(figures["fitted"]) == {"step_factor", "request_s", "item_s"}
+    assert set(figures["fitted"]) == {"step_factor", "request_s", "request_spread", "item_s", "crowding"}
     assert "| 2 parallel: total_s.p50" in report
     assert "the others are predicted: cluster.step_factor = " in report
 

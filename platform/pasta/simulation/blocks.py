@@ -23,8 +23,10 @@ from pasta.simulation.trace import Traced
 Messages = Sequence[Mapping[str, str]]
 #: Halvings of what is fitted.
 _HALVINGS = 20
-#: Nothing slower is looked for: a step this many times its price, an item of so many seconds.
-_MOST_FACTOR, _MOST_ITEM_S = 64.0, 0.1
+#: Nothing slower is looked for: a step this many times its price, an item of so many seconds, requests spread so far.
+_MOST_FACTOR, _MOST_ITEM_S, _MOST_SPREAD = 64.0, 0.1, 2.0
+#: How often what depends on each other is fitted in turn.
+_TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +123,21 @@ class Fit:
 
     def fitted(self) -> dict[str, float]:
         """What was fitted, by its key in ``cluster``."""
-        names = ["step_factor", "request_s", *(["item_s"] if len(self._fitted) > 1 else [])]
+        crowd = ["item_s", "crowding"] if len(self._fitted) > 1 else []
+        names = ["step_factor", "request_s", "request_spread", *crowd]
         return {name: getattr(self.section, name) for name in names}
 
     def _fit(self, tell: Callable[[str], None]) -> ClusterSection:
         alone, *others = self._fitted
-        section = replace(self._study.config.cluster, request_s=0.0, step_factor=1.0, item_s=0.0)
-        tell(f"fitting cluster.step_factor and cluster.request_s to {alone.name}")
+        section = replace(
+            self._study.config.cluster,
+            request_s=0.0,
+            request_spread=0.0,
+            step_factor=1.0,
+            item_s=0.0,
+            crowding=1.0,
+        )
+        tell(f"fitting cluster.step_factor, cluster.request_s and cluster.request_spread to {alone.name}")
         decoding_s = alone.measured.total_s.mean - alone.measured.ttft_s.mean
 
         def decodes(factor: float) -> float:
@@ -135,16 +145,37 @@ class Fit:
             return figures.total_s.mean - figures.ttft_s.mean
 
         section = replace(section, step_factor=_solve(decodes, decoding_s, 1 / _MOST_FACTOR, _MOST_FACTOR))
-        first_s = self._figures(alone, section).ttft_s.mean
-        section = replace(section, request_s=max(0.0, alone.measured.ttft_s.mean - first_s))
+        for _ in range(_TURNS):
+            section = self._fit_request(section, alone)
         for other in others:
-            tell(f"fitting cluster.item_s to {other.name}")
-
-            def ends(item_s: float, section: ClusterSection = section, other: Block = other) -> float:
-                return self._figures(other, replace(section, item_s=item_s)).total_s.mean
-
-            section = replace(section, item_s=_solve(ends, other.measured.total_s.mean, 0.0, _MOST_ITEM_S))
+            tell(f"fitting cluster.item_s and cluster.crowding to {other.name}")
+            for _ in range(_TURNS):
+                section = self._fit_crowd(section, other)
         return section
+
+    def _fit_request(self, section: ClusterSection, block: Block) -> ClusterSection:
+        """``request_s`` by the median of the first tokens, then ``request_spread`` by their 95th percentile."""
+        measured = block.measured.ttft_s
+        short_s = measured.p50 - self._figures(block, section).ttft_s.p50
+        found = replace(section, request_s=max(0.0, section.request_s + short_s))
+
+        def late(spread: float) -> float:
+            return self._figures(block, replace(found, request_spread=spread)).ttft_s.p95
+
+        return replace(found, request_spread=_solve(late, measured.p95, 0.0, _MOST_SPREAD))
+
+    def _fit_crowd(self, section: ClusterSection, block: Block) -> ClusterSection:
+        """``item_s`` by when answers end, then ``crowding`` by when they begin; each moves the other a little."""
+
+        def ends(item_s: float) -> float:
+            return self._figures(block, replace(section, item_s=item_s)).total_s.mean
+
+        found = replace(section, item_s=_solve(ends, block.measured.total_s.mean, 0.0, _MOST_ITEM_S))
+
+        def begins(crowding: float) -> float:
+            return self._figures(block, replace(found, crowding=crowding)).ttft_s.mean
+
+        return replace(found, crowding=_solve(begins, block.measured.ttft_s.mean, 0.0, _MOST_FACTOR))
 
     def _figures(self, block: Block, section: ClusterSection) -> Figures:
         study, scripts = self._study, self._study.trace.scripts

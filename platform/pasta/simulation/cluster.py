@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -24,21 +25,34 @@ class ClusterSection:
     Where replicas and the rest of the service share ``cores`` (0: they do not), ``item_s`` is the work that follows
     from what one step says of one request (messages, events), in seconds of a core. A step then takes as long as the
     cores take for what all stepping replicas ask of them, if that is longer than the step, and a request's own
-    ``request_s`` is stretched by the replicas that step beside it.
+    ``request_s`` is stretched by the replicas that step beside it, each of which weighs ``crowding`` requests.
+
+    ``request_s`` is a median: requests' own times are log-normal around it, ``request_spread`` the standard deviation
+    of their logarithm.
     """
 
     replicas: int = 1
     gpus_per_replica: float = 1.0
     hop_s: float = 0.002
     request_s: float = 0.0
+    request_spread: float = 0.0
     step_factor: float = 1.0
     cores: int = 0
     item_s: float = 0.0
+    crowding: float = 1.0
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise ValueError(f"replicas {self.replicas}: expected a positive integer")
-        for name in ("gpus_per_replica", "hop_s", "request_s", "cores", "item_s"):
+        for name in (
+            "gpus_per_replica",
+            "hop_s",
+            "request_s",
+            "request_spread",
+            "cores",
+            "item_s",
+            "crowding",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
         if not self.step_factor > 0:
@@ -154,6 +168,7 @@ class Cluster:
         self._totals, self._present = Totals(), 0
         self._number, self._left, self._measured = itertools.count(), 0, range(0)
         self._outcome = Run(section.replicas)
+        self._random = random.Random("requests")
 
     def run(self, requests: int, warmup: int = 0) -> Run:
         """Serve, once, until ``requests`` after the first ``warmup`` are done; others go on coming meanwhile."""
@@ -188,9 +203,11 @@ class Cluster:
 
     def _request_s(self) -> float:
         """What a request takes besides its engine, among the replicas that step on the same cores."""
-        section = self.section
-        share = (1 + sum(self._stepping)) / section.cores if section.cores else 1.0
-        return section.request_s * max(1.0, share)
+        section, spread = self.section, self.section.request_spread
+        crowd = section.crowding * sum(self._stepping)
+        share = (1 + crowd) / section.cores if section.cores else 1.0
+        own = self._random.lognormvariate(0.0, spread)
+        return section.request_s * own * max(1.0, share)
 
     def _slot(self, body: _Body) -> Slot:
         script = body.request.script

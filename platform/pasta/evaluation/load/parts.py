@@ -5,6 +5,7 @@ a single request is sent once to warm up, and of many a part.
 """
 
 import asyncio
+import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +26,9 @@ KILL_CLIENTS, KILL_AT = 4, 0.4
 #: Pieces of text after which a client goes away: threads are forked by then.
 LEAVE_AFTER = 12
 REFUSE_CLIENTS = 8
-#: A client that was refused asks again: the service is to be found busy, not to be flooded.
-_PAUSE_S = 0.02
+#: A client asks again after so long on average: sooner than Retry-After says, but the service is to be found busy, not
+#: to be flooded (two cores write about a hundred refusals a second).
+_PAUSE_S = 0.25
 #: A decoder is back, or a request's threads have stopped, within this, or the part says that it did not happen.
 _BACK_S, _STOPPED_S = 300.0, 20.0
 T = TypeVar("T")
@@ -218,11 +220,12 @@ async def refuse(bench: Bench, key: str) -> Record:
     give_up = perf_counter() + bench.settings.timeout_s
 
     async def client(number: int) -> None:
+        pauses = random.Random(number)
         asks = bench.asks("parallel", [prompts[number % len(prompts)]])
         while len(refused) < bench.settings.refusals and perf_counter() < give_up:
+            await asyncio.sleep(pauses.uniform(0, 2 * _PAUSE_S))
             answer = await bench.service.send(asks[0])
             (refused if answer.ending == "refused" else admitted).append(answer)
-            await asyncio.sleep(_PAUSE_S if answer.ending == "refused" else 0)
 
     async with asyncio.TaskGroup() as group:
         for number in range(REFUSE_CLIENTS):
