@@ -14,8 +14,7 @@ def give_way() -> None:
     """All threads of this process, and those that they start from now on."""
     with suppress(OSError):
         for thread in os.listdir("/proc/self/task"):
-            with suppress(ProcessLookupError):  # it has ended meanwhile
-                _set(int(thread), batch=True)
+            _set(int(thread), batch=True)
 
 
 @contextmanager
@@ -49,6 +48,6 @@ def gives_way(thread: int = 0) -> bool:
 
 def _set(thread: int, *, batch: bool) -> None:
     if hasattr(os, "SCHED_BATCH"):
-        with suppress(PermissionError):
+        with suppress(OSError):  # it is forbidden or not known here, or the thread has ended meanwhile
             policy = os.SCHED_BATCH if batch else os.SCHED_OTHER
             os.sched_setscheduler(thread, policy, os.sched_param(0))
