@@ -55,7 +55,9 @@ HELLO = {"model": "pasta-atlas", "messages": [{"role": "user", "content": "Hello
 
 @pytest.fixture
 def service(tmp_path):
-    file = service_config(tmp_path, save_tiny_model(tmp_path / "model"))
+    # One answer after another in each decoder, so that some are still open when all is said and done below.
+    slow = {"engine": {"num_slots": 1, "slot_tokens": 4096}, "admission": {"budget_tokens": 60000}}
+    file = service_config(tmp_path, save_tiny_model(tmp_path / "model"), **slow)
     with command("-m", "serve.run", file, "--port", 0, log=tmp_path / "log") as service:
         service.url = service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
         yield service
