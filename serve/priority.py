@@ -41,9 +41,9 @@ def _as(*, batch: bool) -> Iterator[None]:
         _set(0, batch=before)
 
 
-def gives_way(thread: int = 0) -> bool:
-    """Whether a thread does (0: this one)."""
-    return hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(thread) == os.SCHED_BATCH
+def gives_way() -> bool:
+    """Whether this thread does."""
+    return hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH
 
 
 def _set(thread: int, *, batch: bool) -> None:

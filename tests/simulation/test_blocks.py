@@ -16,16 +16,7 @@ from pasta.simulation.study import Study
 from pasta.simulation.trace import Trace, Traced
 from tests.support.simulations import Flat, drinks, scripts_of
 
-SERVICE = ClusterSection(
-    replicas=2,
-    hop_s=0.0,
-    request_s=0.02,
-    request_spread=0.3,
-    step_factor=1.5,
-    cores=2,
-    item_s=0.004,
-    crowding=2.0,
-)
+SERVICE = ClusterSection(replicas=2, hop_s=0.0, request_s=0.02, step_factor=1.5, cores=2, item_s=0.004)
 COSTS = Flat(step_s=0.01, lane_s=0.0005, token_s=0.0001)
 SIZES = EngineSizes(num_slots=4)
 SCRIPTS = scripts_of([drinks(5 + n, 9 + n % 4) for n in range(12)])
@@ -60,11 +51,15 @@ def records(section=SERVICE):
     return lines
 
 
+def written(tmp_path, lines):
+    path = tmp_path / "serve.latency.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
 @pytest.fixture
 def file(tmp_path):
-    path = tmp_path / "serve.latency.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in records()))
-    return path
+    return written(tmp_path, records())
 
 
 def test_prompts_and_blocks_are_the_benchmark_s(file):
@@ -77,25 +72,31 @@ def test_prompts_and_blocks_are_the_benchmark_s(file):
 def test_what_the_service_takes_is_found_and_every_other_block_predicted(file):
     fit = Fit(study(cores=2), read_blocks(file).blocks)
     found = fit.run()
-    constants = fit.fitted()
-    assert constants["step_factor"] == pytest.approx(SERVICE.step_factor, rel=1e-3)
-    # Of twelve answers a block, few say something of these two.
-    assert constants["request_s"] == pytest.approx(SERVICE.request_s, rel=0.1)
-    assert constants["item_s"] == pytest.approx(SERVICE.item_s, rel=0.1)
-    assert constants.keys() == {"step_factor", "request_s", "request_spread", "item_s", "crowding"}
+    constants = {"step_factor": 1.5, "request_s": 0.02, "request_spread": 0.0, "item_s": 0.004}
+    fitted = fit.fitted()
+    assert fitted.pop("crowding") <= 1.0  # less does not show here: a request waits for the step in any case
+    assert fitted == pytest.approx(constants, rel=1e-3, abs=1e-6)
     assert len(found) == len(BLOCKS) * 6
     assert {each.figure.partition(":")[0] for each in found if each.fitted} == {
         "1 sequential",
         "4 sequential",
     }
-    assert [each.figure for each in found if not each.within] == []
+    assert all(each.ratio == pytest.approx(1, rel=0.05) for each in found)
+
+
+def test_requests_that_take_unequal_times_and_longer_in_a_crowd_are_predicted(tmp_path):
+    section = replace(SERVICE, request_spread=0.3, crowding=2.0)
+    fit = Fit(study(cores=2), read_blocks(written(tmp_path, records(section))).blocks)
+    assert [each.figure for each in fit.run() if not each.within] == []
+    assert fit.fitted()["request_spread"] > 0.2
+    assert fit.fitted()["crowding"] > 1.0
 
 
 def test_without_shared_cores_one_block_is_fitted_and_what_they_cost_shows(file):
     fit = Fit(study(), read_blocks(file).blocks)
     deviations = fit.run()
-    assert set(fit.fitted()) == {"step_factor", "request_s", "request_spread"}
-    assert fit.fitted()["step_factor"] == pytest.approx(1.5, rel=1e-3)
+    constants = {"step_factor": 1.5, "request_s": 0.02, "request_spread": 0.0}
+    assert fit.fitted() == pytest.approx(constants, rel=1e-3, abs=1e-6)
     off = {each.figure.partition(":")[0] for each in deviations if not each.within}
     assert off
     assert "1 sequential" not in off
@@ -108,7 +109,7 @@ def test_a_shared_core_slows_a_step_by_all_that_is_asked_of_it():
         users = Users(4, 0.0, 0, most=len(scripts))
         return Cluster(section, SIZES, COSTS, scripts, users).run(len(scripts)).last.now
 
-    own = replace(SERVICE, cores=0, item_s=0.0, request_spread=0.0, crowding=1.0)
+    own = replace(SERVICE, cores=0, item_s=0.0)
     assert last(replace(own, cores=2)) == pytest.approx(last(own))  # as many cores as replicas
     assert last(replace(own, cores=1)) > 1.5 * last(own)
     assert last(SERVICE) > last(own)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    # TorchScript wants a Tensor here, whatever mypy makes of an operator.
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 

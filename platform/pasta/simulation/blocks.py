@@ -25,6 +25,8 @@ Messages = Sequence[Mapping[str, str]]
 _HALVINGS = 20
 #: Nothing slower is looked for: a step this many times its price, an item of so many seconds, requests spread so far.
 _MOST_FACTOR, _MOST_ITEM_S, _MOST_SPREAD = 64.0, 0.1, 2.0
+#: What is so near is reached: what was fitted before is no nearer, and what follows would make up for it.
+_ENOUGH = 1e-4
 #: How often what depends on each other is fitted in turn.
 _TURNS = 3
 
@@ -194,7 +196,7 @@ class Fit:
 
 def _solve(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
     """Where a rising function has a value, or the nearest end."""
-    if rising(low) >= wanted:
+    if rising(low) >= wanted * (1 - _ENOUGH):
         return low
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
