@@ -6,8 +6,6 @@ from time import perf_counter
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, Result
 from pasta.evaluation.load.ways import Way
-from pasta.evaluation.records import Record
-from pasta.evaluation.speed import decode_pair
 from pasta.interpreter import Limits
 
 Messages = Sequence[Mapping[str, str]]
@@ -36,13 +34,9 @@ class Bare:
         results, seconds = decode_many(engine, [self._request(way, prompt) for prompt in prompts], at_once)
         return sum(result.num_tokens for result in results), seconds
 
-    def speedup(self, sequential: Way, parallel: Way, prompt: Messages) -> Record:
-        """Seconds of a prompt both ways, alone; the second of two runs counts."""
-        baseline, engine = self._engines[sequential.name], self._engines[parallel.name]
-        ids = engine.codec.encode_prompt(prompt)
-        record, _, _ = decode_pair(baseline, engine, ids, self._limits, repeats=1)
-        (slow,), (fast,) = record["twin"]["seconds"], record["pasta"]["seconds"]
-        return {"sequential": slow, "parallel": fast}
+    def seconds(self, way: Way, prompt: Messages) -> float:
+        """Seconds of a prompt, alone."""
+        return self.throughput(way, [prompt], 1)[1]
 
     def _request(self, way: Way, prompt: Messages) -> Request:
         ids = self._engines[way.name].codec.encode_prompt(prompt)

@@ -108,7 +108,7 @@ async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> A
         answer.ending, answer.error = "stuck", f"no end within {timeout_s:g} s"
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         answer.error = f"{type(error).__name__}: {error}"
-    answer.total_s = perf_counter() - begun
+    answer.total_s = answer.total_s or perf_counter() - begun
     return answer
 
 
@@ -116,11 +116,14 @@ async def _follow(answer: Answer, ask: Ask, response: httpx.Response, begun: flo
     reader, pieces, finished = EventReader(), 0, False
     async for piece in response.aiter_bytes():
         now = perf_counter()
+        if answer.total_s:
+            continue  # read to its end, a response leaves its connection to the next request
         for data in reader.feed(piece):
             if data == _DONE:
+                answer.total_s = now - begun
                 answer.ending = "whole" if finished else "lost"
                 answer.error = "" if finished else "the stream ended without a finish reason"
-                return
+                break
             chunk = json.loads(data)
             if "error" in chunk:
                 answer.error = str(chunk["error"].get("message", chunk["error"]))
@@ -136,7 +139,8 @@ async def _follow(answer: Answer, ask: Ask, response: httpx.Response, begun: flo
             if pieces == ask.leave_after:
                 answer.ending, answer.left_at = "left", perf_counter()
                 return
-    answer.error = "the stream broke off"
+    if not answer.total_s:
+        answer.error = "the stream broke off"
 
 
 def _read_whole(answer: Answer, body: bytes) -> None:

@@ -26,6 +26,8 @@ KILL_CLIENTS, KILL_AT = 4, 0.4
 #: Pieces of text after which a client goes away: threads are forked by then.
 LEAVE_AFTER = 12
 REFUSE_CLIENTS = 8
+#: How often a prompt is timed each way on each side for the speedup.
+REPEATS = 3
 #: A client asks again after so long on average: sooner than Retry-After says, but the service is to be found busy, not
 #: to be flooded (two cores write about a hundred refusals a second).
 _PAUSE_S = 0.25
@@ -125,15 +127,24 @@ async def throughput(bench: Bench, key: str) -> Record:
 
 
 async def speedup(bench: Bench, key: str) -> Record:
-    """Seconds of a prompt, alone, both ways: over HTTP and by the bare engine."""
+    """Seconds of a prompt, alone, both ways: over HTTP and by the bare engine, in turn; medians of ``REPEATS``.
+
+    In turn, since the machine's speed drifts; medians, since others on it can double a single time.
+    """
     prompt = bench.independent[int(key)]
-    over_http = {}
-    for way in bench.ways:
-        over_http[way] = await _second(bench, bench.asks(way, [prompt])[0])
+    over_http: dict[Name, list[Answer]] = {way: [] for way in bench.ways}
+    bare: dict[Name, list[float]] = {way: [] for way in bench.ways}
+    for _ in range(1 + REPEATS):  # the first of each warms it up
+        for way in bench.ways:
+            answers, _ = await bench.whole(bench.asks(way, [prompt]), 1)
+            over_http[way] += answers
+            bare[way].append(bench.bare.seconds(bench.ways[way], prompt))
     return {
-        "http": {way: answer.total_s for way, answer in over_http.items()},
-        "bare": bench.bare.speedup(bench.ways["sequential"], bench.ways["parallel"], prompt),
-        "threads": over_http["parallel"].pasta.get("threads"),
+        "http": {
+            way: statistics.median(answer.total_s for answer in over_http[way][1:]) for way in bench.ways
+        },
+        "bare": {way: statistics.median(bare[way][1:]) for way in bench.ways},
+        "threads": over_http["parallel"][-1].pasta.get("threads"),
     }
 
 

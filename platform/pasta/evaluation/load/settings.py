@@ -27,7 +27,7 @@ class LoadSettings:
     max_tokens: int = 1024
     rounds: int = 2
     pairs: int = 24
-    refusals: int = 200
+    refusals: int = 600
     soak: int = 2000
     soak_clients: int = 12
     soak_seed: int = 0
