@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from ray.exceptions import RayError
@@ -16,24 +16,30 @@ from serve.wire import Accepted, Finished, Progress, Refused, Update
 logger = logging.getLogger("ray.serve")
 
 
-async def checked(items: AsyncGenerator[Update, None], timeout_s: float) -> AsyncGenerator[Update, None]:
+#: Updates in lists of what came at once.
+Batches = AsyncGenerator[list[Update], None]
+#: Streams of which only the end is still to come, after all that is in them.
+_ending: set[asyncio.Task[None]] = set()
+
+
+async def checked(batches: Batches, timeout_s: float) -> Batches:
     """The Interpreter's updates; refusals, lost replicas and a deadline that has passed as ``ApiError``."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     try:
-        async with aclosing(items):
+        async with aclosing(batches):
             while True:
                 try:
                     async with asyncio.timeout_at(deadline) as limit:
-                        item = await anext(items)
+                        batch = await anext(batches)
                 except StopAsyncIteration:
                     return
                 except TimeoutError:
                     if not limit.expired():
                         raise
                     raise timed_out(timeout_s) from None
-                if isinstance(item, Refused):
-                    raise _refusal(item)
-                yield item
+                if isinstance(batch[-1], Refused):
+                    raise _refusal(batch[-1])
+                yield batch
     except BackPressureError as error:
         raise overloaded() from error
     except (RayError, RayServeException) as error:
@@ -51,31 +57,30 @@ def _refusal(refused: Refused) -> ApiError:
     return ApiError(refused.message, status=refused.status, param=refused.param, code=refused.code)
 
 
-async def taken(
-    ask: Callable[[], AsyncGenerator[Update, None]], within_s: float = 10.0
-) -> AsyncGenerator[Update, None]:
+async def taken(ask: Callable[[], Batches], within_s: float = 10.0) -> Batches:
     """What ``ask`` gives; once more while an Interpreter says that another one takes it.
 
     That lasts for the moment of an update in which this Gateway's router has not heard of the new Interpreter yet.
     """
     until = asyncio.get_running_loop().time() + within_s
     while True:
-        async with aclosing(ask()) as items:
-            async for item in items:
-                if isinstance(item, Refused) and item.elsewhere and asyncio.get_running_loop().time() < until:
+        async with aclosing(ask()) as batches:
+            async for batch in batches:
+                last = batch[-1]
+                if isinstance(last, Refused) and last.elsewhere and asyncio.get_running_loop().time() < until:
                     break
-                yield item
+                yield batch
             else:
                 return
         await asyncio.sleep(0.05)
 
 
-async def collect(writer: Writer, updates: AsyncGenerator[Update, None]) -> dict[str, Any]:
+async def collect(writer: Writer, batches: Batches) -> dict[str, Any]:
     """The whole response."""
     choices = [Choice() for _ in range(writer.num_choices)]
     prompt_tokens = 0
-    async with aclosing(updates):
-        async for update in updates:
+    async with aclosing(batches):
+        async for update in (update async for batch in batches for update in batch):
             if isinstance(update, Accepted):
                 prompt_tokens = update.prompt_tokens
             elif isinstance(update, Progress):
@@ -88,26 +93,50 @@ async def collect(writer: Writer, updates: AsyncGenerator[Update, None]) -> dict
     return writer.whole(choices, prompt_tokens)
 
 
-async def stream(
-    writer: Writer, accepted: Accepted, updates: AsyncGenerator[Update, None]
-) -> AsyncGenerator[str, None]:
-    """The response as server-sent events. What goes wrong on the way is an event too, the last one."""
-    unfinished, completion_tokens = writer.num_choices, 0
-    async with aclosing(updates):
-        for chunk in writer.first_chunks():
-            yield sse(chunk)
+async def stream(writer: Writer, first: list[Update], batches: Batches) -> AsyncGenerator[str, None]:
+    """The response as server-sent events. What goes wrong on the way is an event too, the last one.
+
+    All that came at once is written at once, and the end as soon as every choice has finished: that the Interpreter's
+    stream ends too is nobody's to wait for.
+    """
+    unfinished, prompt_tokens, completion_tokens = writer.num_choices, 0, 0
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(batches.aclose)
+        chunks = writer.first_chunks()
+        batch = first
         try:
-            async for update in updates:
-                if isinstance(update, Progress):
-                    yield sse(writer.progress_chunk(update))
-                elif isinstance(update, Finished):
-                    unfinished -= 1
-                    completion_tokens += update.completion_tokens
-                    yield sse(writer.finish_chunk(update))
-            if unfinished:
-                raise unavailable("The answer ended early; send the request again.")
-            for chunk in writer.last_chunks(accepted.prompt_tokens, completion_tokens):
-                yield sse(chunk)
-            yield SSE_DONE
+            while True:
+                for update in batch:
+                    if isinstance(update, Accepted):
+                        prompt_tokens = update.prompt_tokens
+                    elif isinstance(update, Progress):
+                        chunks.append(writer.progress_chunk(update))
+                    elif isinstance(update, Finished):
+                        unfinished -= 1
+                        completion_tokens += update.completion_tokens
+                        chunks.append(writer.finish_chunk(update))
+                if not unfinished:
+                    break
+                if chunks:
+                    yield "".join(map(sse, chunks))
+                chunks = []
+                try:
+                    batch = await anext(batches)
+                except StopAsyncIteration:
+                    raise unavailable("The answer ended early; send the request again.") from None
+            stack.pop_all()
+            _end(batches)
+            chunks += writer.last_chunks(prompt_tokens, completion_tokens)
+            yield "".join(map(sse, chunks)) + SSE_DONE
         except ApiError as error:
             yield sse(error.body())
+
+
+def _end(batches: Batches) -> None:
+    async def follow() -> None:
+        async for _ in batches:
+            pass
+
+    task = asyncio.get_running_loop().create_task(follow())
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)

@@ -27,6 +27,7 @@ def build(args: ServeConfig) -> Application:
         "graceful_shutdown_timeout_s": args.drain_timeout_s,
         "graceful_shutdown_wait_loop_s": 0.2,
     }
+    router = RequestRouterConfig(request_router_class="serve.routing.PinnedRouter")
     # Each request's line is the Gateway's; the others say what became of its parts (serve/logs.py).
     quiet = LoggingConfig(encoding="JSON", enable_access_log=False)
     decoders = serve.deployment(
@@ -36,7 +37,7 @@ def build(args: ServeConfig) -> Application:
         max_surge_percent=decoder.max_surge_percent,
         # An answer is several calls here, and none may wait for another.
         max_ongoing_requests=ongoing * 64,
-        request_router_config=RequestRouterConfig(request_router_class="serve.routing.PinnedRouter"),
+        request_router_config=router,
         **drain,
         ray_actor_options={
             "num_cpus": decoder.num_cpus,
@@ -50,6 +51,7 @@ def build(args: ServeConfig) -> Application:
         name="Interpreter",
         max_surge_percent=100,
         max_ongoing_requests=ongoing,
+        request_router_config=router,
         **drain,
         ray_actor_options={"num_cpus": args.front.num_cpus, "resources": args.front.resources},
         logging_config=quiet,

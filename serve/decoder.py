@@ -39,7 +39,7 @@ from serve.config import ServeConfig
 from serve.leases import Leases
 from serve.metrics import ENGINE, Metrics, Reporter
 from serve.replicas import ReplicaLost
-from serve.wire import Decoded, DecodeOrder, Lent, Path, Refused, TokenItem
+from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Refused, TokenItem
 
 logger = logging.getLogger("ray.serve")
 
@@ -70,42 +70,41 @@ class Decoder:
         reports = Reporter(self._metrics.record).engines(engines, config.engine.num_slots)
         self._reporting = asyncio.create_task(reports)
 
-    async def decode(
-        self, order: DecodeOrder
-    ) -> AsyncGenerator[list[TokenItem] | Lent | Decoded | Refused, None]:
-        """Decode one response, or a chunk of one: an empty batch when it is taken, batches of whatever tokens
-        there are, ``Lent`` for each chunk that is to be decoded elsewhere, then ``Decoded``.
+    async def decode(self, order: DecodeOrder) -> AsyncGenerator[list[Decoding], None]:
+        """Decode one response, or a chunk of one: no tokens when it is taken, then in lists what comes at once: tokens,
+        ``Lent`` for each chunk that is to be decoded elsewhere, at last ``Decoded``.
 
         Leaving the iteration early cancels the request in the engine.
         """
         engine = self._engines[order.model]
         submitted = perf_counter()
-        decoding = True
+        decoding, result = True, None
         self._leases.open(order.request_id, lambda: self._reap(engine, order))
         try:
             request_id = await engine.submit(self._request(order, engine))
-            yield []
+            yield [[]]
             async with aclosing(engine.events(request_id)) as batches:  # type: ignore[type-var]
                 async for batch in batches:
-                    tokens, lent, done = _split(batch, submitted)
+                    message, done = _message(batch, submitted)
                     decoding = done is None
-                    if tokens:
-                        yield tokens
-                    for chunk in lent:
-                        yield chunk
                     if done is not None and done.result is not None:
-                        yield self._decoded(order, done.result)
+                        result = done.result
+                        message.append(self._decoded(order.model, result))
+                    if message:
+                        yield message
         except EngineFull as error:
             decoding = False
-            yield Refused(str(error), status=503)
+            yield [Refused(str(error), status=503)]
         except UserError as error:
             decoding = False
-            yield Refused(str(error))
+            yield [Refused(str(error))]
         except EngineStopped as error:
             decoding, self._stopped = False, str(error)
             raise ReplicaLost(str(error)) from error
         finally:
             was_open = self._leases.close(order.request_id)
+            if result is not None:  # written here, so that nobody's answer waits for it
+                self._log(order, result)
             if decoding:
                 self._num_cancelled += was_open
                 # Also where the stream was left before the engine had answered.
@@ -175,8 +174,12 @@ class Decoder:
             request_id=order.request_id,
         )
 
-    def _decoded(self, order: DecodeOrder, result: Result) -> Decoded:
+    def _decoded(self, model: str, result: Result) -> Decoded:
         self._num_finished += 1
+        times = result.queue_s, result.ttft_s, result.total_s
+        return Decoded(result.finish_reason, result.steps, *times, self._costs[model].step_s)
+
+    def _log(self, order: DecodeOrder, result: Result) -> None:
         logs.log(
             logger,
             "decoded",
@@ -188,8 +191,6 @@ class Decoder:
             tokens=result.num_tokens,
             total_ms=round(result.total_s * 1000, 3),
         )
-        times = result.queue_s, result.ttft_s, result.total_s
-        return Decoded(result.finish_reason, result.steps, *times, self._costs[order.model].step_s)
 
     def _later(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -239,7 +240,7 @@ def _told() -> Iterator[None]:
         raise ReplicaLost(str(error)) from error
 
 
-def _split(batch: list[Event], submitted: float) -> tuple[list[TokenItem], list[Lent], DoneEvent | None]:
+def _message(batch: list[Event], submitted: float) -> tuple[list[Decoding], DoneEvent | None]:
     tokens: list[TokenItem] = []
     lent: list[Lent] = []
     for event in batch:
@@ -248,7 +249,7 @@ def _split(batch: list[Event], submitted: float) -> tuple[list[TokenItem], list[
         elif isinstance(event, ForkEvent) and event.lent is not None:
             lent.append(Lent(event.path, event.lent))
     last = batch[-1]
-    return tokens, lent, last if isinstance(last, DoneEvent) else None
+    return [*([tokens] if tokens else []), *lent], last if isinstance(last, DoneEvent) else None
 
 
 def _costs(engine: Engine, config: ServeConfig) -> LaneCosts:

@@ -4,8 +4,8 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -24,16 +24,19 @@ from serve.drain import Drain
 from serve.errors import ApiError, unavailable, unknown_model
 from serve.guard import Caller as Asker
 from serve.guard import Guard
+from serve.proxy import TakeBody
+from serve.refusals import Refusals
 from serve.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.transport import Caller
 from serve.watch import CountResponses, Watch, watched
-from serve.wire import Accepted, Order, Update
+from serve.wire import Finished, Order
 
 logger = logging.getLogger("ray.serve")
 
 app = FastAPI(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
 app.include_router(page.router)
 app.add_middleware(CountResponses)
+app.add_middleware(TakeBody)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -68,6 +71,7 @@ class Gateway:
         self._interpreter = Caller(interpreter)
         self._guard = Guard(config.keys)
         self._drain = Drain()
+        self._refusals = Refusals()
         self._started = int(time.time())
         # While a service is updated, the Gateway before this one goes on until there is somebody to ask here.
         while await self._interpreter.call("version") != config.version:
@@ -158,19 +162,24 @@ class Gateway:
             return JSONResponse(await answers.collect(writer, updates))
         # A refusal must still become a status code: nothing is sent before the first update is there.
         first = await anext(updates)
-        assert isinstance(first, Accepted)
         return StreamingResponse(
             answers.stream(writer, first, updates),
             media_type="text/event-stream",
             headers=_STREAM_HEADERS,
         )
 
-    async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> AsyncGenerator[Update, None]:
-        items = answers.taken(lambda: self._interpreter.stream("answer", order))
-        with self._drain.request(), self._guard.running(asker):
-            async with aclosing(answers.checked(items, timeout_s)) as updates:
-                async for update in updates:
-                    yield update
+    async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> answers.Batches:
+        ask = partial(self._interpreter.stream, "answer", order)
+        items = answers.taken(lambda: self._refusals.ask(order, ask))
+        unfinished = order.n * len(order.prompts)
+        with self._drain.request(), ExitStack() as running:
+            running.enter_context(self._guard.running(asker))
+            async with aclosing(answers.checked(items, timeout_s)) as batches:
+                async for batch in batches:
+                    unfinished -= sum(isinstance(update, Finished) for update in batch)
+                    if not unfinished:
+                        running.close()  # its client may ask again as soon as it has this
+                    yield batch
 
     async def drain(self) -> None:
         """Take no new requests and wait for the open ones (serve/launch.py asks for it on SIGTERM)."""

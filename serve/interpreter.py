@@ -5,7 +5,7 @@ import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from typing import Any
 
 from ray.serve.handle import DeploymentHandle
@@ -21,7 +21,7 @@ from serve.roster import Superseded
 from serve.served import RequestRefused, Served
 from serve.session import Session
 from serve.transport import Caller
-from serve.wire import Accepted, Decoded, DecodeOrder, Order, Refused, Update
+from serve.wire import Accepted, Decoded, DecodeOrder, Finished, Order, Progress, Refused, Update
 
 logger = logging.getLogger("ray.serve")
 
@@ -31,7 +31,7 @@ _ELSEWHERE = Refused("The service is being updated; send the request again.", st
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _refusals(*, no_room: bool) -> Iterator[None]:
     """What admission says, as :class:`RequestRefused`."""
     try:
         yield
@@ -41,6 +41,7 @@ def _refusals() -> Iterator[None]:
             status=429,
             code="overloaded",
             retry_after_s=error.retry_after_s,
+            no_room=no_room,
         ) from None
     except TooLarge as error:
         raise RequestRefused(
@@ -69,50 +70,65 @@ class Interpreter:
         # Until then an Interpreter of the version before, if there is one, goes on with its own Decoders.
         await self._dispatcher.ready()
 
-    async def answer(self, order: Order) -> AsyncGenerator[Update, None]:
-        """``Accepted``, then ``Progress`` as tokens come and ``Finished``, of each choice; or only ``Refused``."""
+    async def answer(self, order: Order) -> AsyncGenerator[list[Update], None]:
+        """``Accepted``, then ``Progress`` as tokens come and ``Finished``, of each choice; or only ``Refused``.
+
+        Each list is what there is at once.
+        """
         served = self._models.get(order.model)
         if served is None:
-            yield _ELSEWHERE
+            yield [_ELSEWHERE]
             return
         try:
             # Overload is refused before anything is encoded, and encoding holds up nobody else's answer.
-            with _refusals(), self._admission.hold(served.least_tokens(order)) as held:
+            with ExitStack() as stack:
+                with _refusals(no_room=True):
+                    held = stack.enter_context(self._admission.hold(served.least_tokens(order)))
                 loop = asyncio.get_running_loop()
                 decode_orders = await loop.run_in_executor(self._encoding, served.decode_orders, order)
-                held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
+                with _refusals(no_room=False):
+                    held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
                 choices = [self._choice(served, order, decode_order) for decode_order in decode_orders]
                 prompt_tokens = sum(len(o.prompt_ids) for o in decode_orders[:: order.n])
-                logs.log(
-                    logger,
-                    "admitted",
-                    order.http_request_id,
-                    completion=order.request_id,
-                    model=order.model,
-                    num_choices=len(choices),
-                    prompt_tokens=prompt_tokens,
-                )
-                async with aclosing(merge(choices)) as updates:
+                async with aclosing(merge(choices)) as batches:
                     accepted = False
-                    async for index, update in updates:
-                        if isinstance(update, Accepted):
-                            if not accepted:
-                                accepted = True
-                                yield Accepted(prompt_tokens)
-                        elif isinstance(update, Refused):
-                            yield update
+                    async for index, batch in batches:
+                        if isinstance(batch[-1], Refused):
+                            yield [batch[-1]]
                             return
-                        else:
-                            yield dataclasses.replace(update, index=index) if index else update
+                        updates: list[Update] = [
+                            dataclasses.replace(update, index=index) if index else update
+                            for update in batch
+                            if update and not isinstance(update, Refused)
+                        ]
+                        if accepted and updates:
+                            yield updates
+                        elif not accepted:
+                            accepted = True
+                            yield [Accepted(prompt_tokens), *updates]
+                            # Only now, when a Decoder has begun: the answer does not wait for it.
+                            self._log(order, prompt_tokens, len(choices))
         except RequestRefused as error:
-            yield error.refused
+            yield [error.refused]
         except Superseded:
-            yield _ELSEWHERE
+            yield [_ELSEWHERE]
+
+    def _log(self, order: Order, prompt_tokens: int, num_choices: int) -> None:
+        logs.log(
+            logger,
+            "admitted",
+            order.http_request_id,
+            completion=order.request_id,
+            model=order.model,
+            num_choices=num_choices,
+            prompt_tokens=prompt_tokens,
+        )
 
     async def _choice(
         self, served: Served, order: Order, decode_order: DecodeOrder
-    ) -> AsyncGenerator[Update, None]:
-        """One choice: ``Accepted``, ``Progress``, ``Finished``; or only ``Refused``."""
+    ) -> AsyncGenerator[list[Progress | Finished | Refused], None]:
+        """One choice: lists of ``Progress``, which may be empty, the first when a Decoder has taken it, and
+        ``Finished``; or only ``Refused``."""
         session = Session(
             served.codec,
             decode_order.prompt_ids,
@@ -122,26 +138,22 @@ class Interpreter:
             wants_events=order.wants_events,
         )
         run = Run(self._dispatcher, decode_order, session)
-        async with aclosing(run.updates()) as updates:
-            # Accepted only once a Decoder has taken the request: until then it may still be refused.
-            accepted = False
-            async for update in updates:
-                if not accepted and not isinstance(update, Refused):
-                    accepted = True
-                    yield Accepted(len(decode_order.prompt_ids))
-                if isinstance(update, Decoded):
-                    if rest := session.rest():
-                        yield rest
-                    finished = session.finish(
-                        update,
-                        wants_document=order.wants_document,
-                        trace_of=decode_order.request_id if order.wants_trace else None,
-                        marks=run.marks,
-                    )
-                    finished.pasta.update(run.figures())
-                    yield finished
-                elif update:  # a refusal, or progress that shows something
-                    yield update
+        async with aclosing(run.updates()) as batches:
+            async for batch in batches:
+                updates: list[Progress | Finished | Refused] = []
+                for result in batch:
+                    if isinstance(result, Decoded):
+                        finished = session.finish(
+                            result,
+                            wants_document=order.wants_document,
+                            trace_of=decode_order.request_id if order.wants_trace else None,
+                            marks=run.marks,
+                        )
+                        finished.pasta.update(run.figures())
+                        updates += [session.rest(), finished]
+                    else:
+                        updates.append(result)
+                yield updates
 
     async def version(self) -> str:
         """What it serves (``ServeConfig.version``)."""

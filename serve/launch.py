@@ -20,8 +20,12 @@ from serve.config import ServeConfig, check_service
 
 IMPORT_PATH = "serve.app:build"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
-#: Passed on over gRPC and in one event loop, an event of an answer costs the proxy half as much.
-_PROXY = {"RAY_SERVE_PROXY_USE_GRPC": "1", "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0"}
+#: Ray Serve's proxy passes events on over gRPC in one event loop, which costs it half as much, and sends bodies along.
+PROXY = {
+    "RAY_SERVE_PROXY_USE_GRPC": "1",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.proxy.middlewares",
+}
 
 
 @dataclass(frozen=True)
@@ -149,7 +153,7 @@ def _start_ray(
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=not quiet,
             logging_level=logging.ERROR if quiet else logging.WARNING,
-            runtime_env={"env_vars": {**_PROXY, **config.env_vars, "PYTHONPATH": python_path()}},
+            runtime_env={"env_vars": {**PROXY, **config.env_vars, "PYTHONPATH": python_path()}},
         )
 
 

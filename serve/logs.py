@@ -74,6 +74,8 @@ def log(logger: logging.Logger, event: str, request: str, level: int = logging.I
             f"{unknown[0]} is no field of a log line; expected one of {', '.join(sorted(FIELDS))}"
         )
     kept = {name: _plain(value) for name, value in fields.items() if value is not None}
+    # Into the file only: Ray would format it again for the process's own output, and pass that on to the driver.
+    kept["log_to_stderr"] = level >= logging.WARNING
     # Ray Serve puts the id of its own call into request_id: of the HTTP request in the Gateway, of any call elsewhere.
     logger.log(level, event, extra={"request": request, **kept})
 

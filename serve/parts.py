@@ -26,7 +26,7 @@ from serve.replicas import ReplicaLost
 from serve.roster import Superseded
 from serve.session import Session
 from serve.trace import Mark
-from serve.wire import Decoded, DecodeOrder, Lent, Path, Progress, Refused, TokenItem
+from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Progress, Refused, TokenItem
 
 #: A response that has lost so many replicas is given up: it may be what kills them.
 MAX_LOSSES = 5
@@ -35,17 +35,20 @@ logger = logging.getLogger("ray.serve")
 
 @dataclass(eq=False)
 class Part:
-    """What one replica decodes. ``started`` when it has taken it; ``offset`` on the response's clock."""
+    """What one replica decodes. ``started`` when it has taken it, ``ended`` when it has said how that ended; ``offset``
+    on the response's clock."""
 
     path: Path
     replica: str
     order: DecodeOrder
     offset: float
     started: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
     reader: asyncio.Task[Any] | None = None
 
 
-Item = list[TokenItem] | Lent | Decoded | Refused | BaseException
+Item = Decoding | BaseException
+Result = Progress | Decoded | Refused
 
 
 class Run:
@@ -79,38 +82,54 @@ class Run:
         """Go on as if the part's stream had ended with ``error``."""
         self._inbox.put_nowait((part, error))
 
-    async def updates(self) -> AsyncGenerator[Progress | Decoded | Refused, None]:
-        """Progress as tokens come, ``Decoded`` (or only ``Refused``) last; leaving it ends every part."""
+    async def updates(self) -> AsyncGenerator[list[Result], None]:
+        """In lists what there is at once: progress as tokens come, ``Decoded`` (or only ``Refused``) last; leaving it
+        ends every part."""
         self._dispatcher.runs.add(self)
         try:
             await self._start_main()
-            while True:
-                part, item = await self._inbox.get()
-                if self.parts.get(part.path) is not part:
-                    continue  # it was replaced, or handed back, meanwhile
-                if isinstance(item, list):
-                    yield self._feed(part, item)
-                elif isinstance(item, Lent):
-                    self._place(part, item)
-                elif isinstance(item, Refused) and part.path == ():
-                    yield item
-                    return
-                elif isinstance(item, Decoded) and part.path == ():
-                    yield self._decoded(item)
-                    return
-                elif isinstance(item, Decoded) and item.finish_reason != "short":
-                    self._bring_back(part)
-                elif isinstance(item, Decoded | Refused):
-                    self._hand_back(part)
-                else:
-                    if self._session.ended:
-                        yield self._decoded(Decoded(self._session.finish_reason, 0, 0.0, 0.0, 0.0))
-                        return
-                    await self._lost(part, item)
+            over = False
+            while not over:
+                came = [await self._inbox.get()]
+                while not self._inbox.empty():
+                    came.append(self._inbox.get_nowait())
+                results: list[Result] = []
+                for part, item in came:
+                    if results and isinstance(item, BaseException):  # going on elsewhere takes a while
+                        yield results
+                        results = []
+                    if (result := await self._take(part, item)) is not None:
+                        results.append(result)
+                    if over := isinstance(result, Decoded | Refused):
+                        break
+                if results:
+                    yield results
         finally:
             self._dispatcher.runs.discard(self)
             for part in list(self.parts.values()):
                 self._close(part)
+
+    async def _take(self, part: Part, item: Item) -> Result | None:
+        """What an item of a part means for the response: its end if it is ``Decoded`` or ``Refused``."""
+        if self.parts.get(part.path) is not part:
+            return None  # it was replaced, or handed back, meanwhile
+        if isinstance(item, list):
+            return self._feed(part, item)
+        if isinstance(item, Lent):
+            self._place(part, item)
+        elif isinstance(item, Decoded) and part.path == ():
+            return self._decoded(item)
+        elif isinstance(item, Refused) and part.path == ():
+            return item
+        elif isinstance(item, Decoded) and item.finish_reason != "short":
+            self._bring_back(part)
+        elif isinstance(item, Decoded | Refused):
+            self._hand_back(part)
+        elif self._session.ended:
+            return self._decoded(Decoded(self._session.finish_reason, 0, 0.0, 0.0, 0.0))
+        else:
+            await self._lost(part, item)
+        return None
 
     # -- parts -----------------------------------------------------------------------------------------
 
@@ -129,26 +148,26 @@ class Run:
         part.reader = self._dispatcher.spawn(self._read(part))
 
     async def _read(self, part: Part) -> None:
-        last: Item = ReplicaLost("its stream ended early")
+        broken: BaseException = ReplicaLost("its stream ended early")
         try:
             stream = self._dispatcher.decoders.stream("decode", part.order, replica=part.replica)
-            async with aclosing(stream) as items:
-                async for item in items:
+            async with aclosing(stream) as messages:
+                async for message in messages:
                     part.started.set()
-                    if isinstance(item, Decoded | Refused):
-                        last = item
-                    else:
+                    for item in message:
+                        part.ended |= isinstance(item, Decoded | Refused)
                         self._inbox.put_nowait((part, item))
         except Exception as error:
-            last = error
-        self._inbox.put_nowait((part, last))
+            broken = error
+        if not part.ended:
+            self._inbox.put_nowait((part, broken))
 
     def _close(self, part: Part) -> None:
         """End a part, wherever it stands."""
         if self.parts.get(part.path) is part:
             del self.parts[part.path]
         part.started.set()  # whoever waits to tell it something need not any longer
-        if part.reader is not None and not part.reader.done():
+        if part.reader is not None and not part.ended and not part.reader.done():
             part.reader.cancel()
             # Leaving the stream does not always reach the other side by itself.
             cancel = self._dispatcher.tell(part.replica, "cancel", self._order.model, part.order.request_id)

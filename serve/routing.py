@@ -61,6 +61,8 @@ class PinnedRouter(FIFOMixin, RequestRouter):
         # The step before the queues (Ray's own capacity_queue_router hooks in here too).
         wanted = pending_request.metadata.session_id
         if not wanted.startswith(PIN):
+            if len(self.curr_replicas) == 1 and not is_retry:
+                return next(iter(self.curr_replicas.values()))  # no choice, no queue
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
         if not is_retry:
             for replica_id, replica in self.curr_replicas.items():

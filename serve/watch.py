@@ -45,6 +45,7 @@ class Watch:
         self._begun = clock()
         self._first: dict[int, float] = {}
         self._finished: dict[int, Finished] = {}
+        self._answers: list[Answered] = []
         self._accepted = False
         self._num_choices = order.n * len(order.prompts)
         self._error: Exception | None = None
@@ -64,25 +65,30 @@ class Watch:
         self._error = error
 
     def end(self) -> None:
-        """Nothing more comes: the answers that have not finished broke off, or their client went away."""
+        """Nothing more comes: the answers that have not finished broke off, or their client went away.
+
+        Only now is anything recorded or written, so that no answer waits for it.
+        """
         missing = self._num_choices - len(self._finished)
         if self._accepted and missing:
             reason = "error" if self._error else "abandoned"
             for _ in range(missing):
                 self._answered(-1, reason, None)
+        self._record([observation for answered in self._answers for observation in of_answer(answered)])
         self._log()
 
     def _answered(self, index: int, reason: str, finished: Finished | None) -> None:
-        answered = Answered(
-            self._order.model,
-            self._mode,
-            reason,
-            self._clock() - self._begun,
-            self._first.get(index),
-            finished.prompt_tokens if finished else 0,
-            finished.pasta if finished else {},
+        self._answers.append(
+            Answered(
+                self._order.model,
+                self._mode,
+                reason,
+                self._clock() - self._begun,
+                self._first.get(index),
+                finished.prompt_tokens if finished else 0,
+                finished.pasta if finished else {},
+            )
         )
-        self._record(of_answer(answered))
 
     def _log(self) -> None:
         done, error = [*self._finished.values()], self._error
@@ -122,13 +128,16 @@ class Watch:
         return sum(int(finished.pasta.get(name, 0)) for finished in self._finished.values())
 
 
-async def watched(updates: AsyncGenerator[Update, None], watch: Watch) -> AsyncGenerator[Update, None]:
+async def watched(
+    batches: AsyncGenerator[list[Update], None], watch: Watch
+) -> AsyncGenerator[list[Update], None]:
     """The updates as they are, watched to their end, whichever that is."""
     try:
-        async with aclosing(updates):
-            async for update in updates:
-                watch.saw(update)
-                yield update
+        async with aclosing(batches):
+            async for batch in batches:
+                for update in batch:
+                    watch.saw(update)
+                yield batch
     except Exception as error:  # not a client's leaving, which is none
         watch.broke(error)
         raise

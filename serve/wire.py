@@ -155,6 +155,11 @@ class Refused:
     retry_after_s: int | None = None
     #: Another Interpreter takes it: the Gateway asks once more.
     elsewhere: bool = False
+    #: So is every request for as many answers of as many tokens, until another request ends.
+    no_room: bool = False
 
 
+#: What a Decoder's stream brings, one message for all that comes at once: each costs the whole way as much as a token.
+Decoding = list[TokenItem] | Lent | Decoded | Refused
+#: What an Interpreter's stream brings, in lists too.
 Update = Accepted | Progress | Finished | Refused

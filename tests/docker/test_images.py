@@ -15,6 +15,7 @@ from ray.serve.schema import ServeDeploySchema
 from jobs.cluster import ROOT
 from pasta.config import parse_config, read_yaml
 from serve.config import ServeConfig
+from serve.launch import PROXY
 
 DOCKER = ROOT / "docker"
 COMPOSE = DOCKER / "compose.yaml"
@@ -64,6 +65,12 @@ class TestDockerfile:
     def test_it_has_a_health_check(self):
         (check,) = [line for line in instructions() if line.startswith("HEALTHCHECK ")]
         assert "/-/healthz" in check
+
+    def test_ray_serve_s_proxy_is_set_up_as_make_serve_does_it(self):
+        (variables,) = [line for line in instructions() if line.startswith("ENV ") and "RAY_SERVE" in line]
+        assert {word for word in variables.split() if word.startswith("RAY_SERVE_")} == {
+            f"{name}={value}" for name, value in PROXY.items()
+        }
 
     def test_what_it_copies_is_there_and_is_sent_to_the_builder(self):
         ignored = (ROOT / ".dockerignore").read_text().splitlines()

@@ -1,9 +1,15 @@
-"""Asking an Interpreter while a service is updated."""
+"""What follows a request: asking an Interpreter while a service is updated, and the answer as a stream."""
 
 import asyncio
+import json
+from contextlib import aclosing
 
-from serve.answers import taken
-from serve.wire import Accepted, Refused
+import pytest
+
+from serve.answers import stream, taken
+from serve.errors import unavailable
+from serve.responses import ChatWriter
+from serve.wire import Accepted, Finished, Progress, Refused
 
 ELSEWHERE = Refused("not here", status=503, elsewhere=True)
 FULL = Refused("full", status=429)
@@ -16,10 +22,10 @@ def updates_of(*answers, within_s=10.0):
     async def ask():
         calls.append(None)
         for update in answers[min(len(calls), len(answers)) - 1]:
-            yield update
+            yield [update]
 
     async def collect():
-        return [update async for update in taken(ask, within_s)]
+        return [update async for batch in taken(ask, within_s) for update in batch]
 
     return asyncio.run(collect()), len(calls)
 
@@ -34,3 +40,63 @@ def test_a_request_that_no_interpreter_takes_is_refused_in_the_end():
 
 def test_any_other_refusal_stands():
     assert updates_of([FULL], [Accepted(3)]) == ([FULL], 1)
+
+
+def pieces_of(*batches, read=None):
+    """A stream's pieces, of which only so many are read, and whether the updates were closed at the end."""
+    writer, ended = ChatWriter("m", 1), []
+
+    async def updates():
+        try:
+            for batch in batches[1:]:
+                if isinstance(batch, Exception):
+                    raise batch
+                yield batch
+            ended.append("by itself")
+        finally:
+            ended.append("closed")
+
+    async def run():
+        pieces = []
+        async with aclosing(stream(writer, batches[0], updates())) as answer:
+            async for piece in answer:
+                pieces.append((piece, [*ended]))
+                if len(pieces) == read:
+                    break
+        await asyncio.sleep(0)
+        return pieces, ended
+
+    return asyncio.run(run())
+
+
+ACCEPTED, HALF, REST, END = Accepted(3), Progress("Hel"), Progress("lo"), Finished("stop", 3, 2, {})
+
+
+def contents(piece):
+    events = [json.loads(line[6:]) for line in piece.splitlines() if line.startswith("data: {")]
+    return [event["choices"][0]["delta"].get("content") for event in events]
+
+
+def test_what_comes_at_once_is_written_at_once():
+    pieces, _ = pieces_of([ACCEPTED], [HALF], [REST, END])
+    assert [contents(piece) for piece, _ in pieces] == [[""], ["Hel"], ["lo", None]]
+
+
+def test_a_stream_ends_with_the_last_choice_whenever_its_updates_do():
+    pieces, ended = pieces_of([ACCEPTED, HALF], [REST, END])
+    last, ended_by_then = pieces[-1]
+    assert last.endswith("data: [DONE]\n\n")
+    assert ended_by_then == []
+    assert ended == ["by itself", "closed"]
+
+
+def test_a_client_that_leaves_closes_the_updates():
+    assert pieces_of([ACCEPTED, HALF], [REST], [END], read=2)[1] == ["closed"]
+
+
+@pytest.mark.parametrize("lost", [[], [unavailable("lost")]], ids=["updates that end early", "an error"])
+def test_what_goes_wrong_is_the_last_event(lost):
+    pieces, ended = pieces_of([ACCEPTED, HALF], *lost)
+    assert '"code":"service_unavailable"' in pieces[-1][0]
+    assert "[DONE]" not in pieces[-1][0]
+    assert ended[-1] == "closed"

@@ -148,7 +148,7 @@ async def answer(dispatcher, wanted, tokens=None):
     session = Session(CODEC, PROMPT, wanted.limits, parallel=True, stop=wanted.stop)
     run, text, done = Run(dispatcher, wanted, session), "", None
     async with aclosing(run.updates()) as updates:
-        async for update in updates:
+        async for update in (update async for batch in updates for update in batch):
             if isinstance(update, Progress):
                 text += update.text
                 if tokens is not None:
@@ -261,11 +261,10 @@ def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
         run = Run(dispatcher, order("spread", limits=limits), Session(CODEC, PROMPT, limits, parallel=True))
         text = ""
         async with aclosing(run.updates()) as updates:
-            async for update in updates:
-                if isinstance(update, Progress):
-                    text += update.text
+            async for batch in updates:
+                text += "".join(update.text for update in batch if isinstance(update, Progress))
                 # The stream of a part may have ended before its end is read here.
-                open_parts = [part for part in run.parts.values() if not part.reader.done()]
+                open_parts = [part for part in run.parts.values() if not part.ended]
                 if sum(part.replica == "b" for part in open_parts) >= 2:
                     replicas.kill("b")
         assert replicas.held[0] == ("a", True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 
 import pytest
 from hypothesis import given, settings
@@ -95,7 +95,7 @@ def test_overload_is_refused_though_a_long_prompt_is_being_encoded(interpreter):
         try:
             with made._admission.hold(2900):
                 async with aclosing(made.answer(order())) as updates:
-                    return [update async for update in updates]
+                    return [update async for batch in updates for update in batch]
         finally:
             encoded.set()
 
@@ -109,7 +109,7 @@ def test_what_was_held_while_a_prompt_was_encoded_is_free_again_if_it_is_refused
     async def scenario():
         made = await interpreter()
         async with aclosing(made.answer(order(prompts=["a" * 2000], max_tokens=5))) as updates:
-            return [update async for update in updates], made._admission.held
+            return [update async for batch in updates for update in batch], made._admission.held
 
     (refused,), held = asyncio.run(scenario())
     assert (refused.status, refused.code) == (400, "context_length_exceeded")
@@ -122,8 +122,28 @@ def test_a_model_that_it_does_not_have_is_for_another_interpreter(interpreter):
     async def scenario():
         made = await interpreter()
         async with aclosing(made.answer(order(model="newer"))) as updates:
-            return [update async for update in updates]
+            return [update async for batch in updates for update in batch]
 
     (refused,) = asyncio.run(scenario())
     assert refused.elsewhere
     assert refused.status == 503
+
+
+@pytest.mark.parametrize(
+    ("wanted", "for_all"),
+    [({"max_tokens": 120}, True), ({"max_tokens": 1, "prompts": ["a" * 300]}, False)],
+    ids=["by what it asks for", "by its prompt, once that is encoded"],
+)
+def test_a_refusal_for_want_of_room_says_whether_it_holds_for_all_requests_like_it(
+    interpreter, wanted, for_all
+):
+    async def scenario():
+        made = await interpreter()
+        with ExitStack() as others:
+            for tokens in (2900, *[90] * 11):  # a long one and short ones: 110 of 4,000 tokens are left
+                others.enter_context(made._admission.hold(tokens))
+            async with aclosing(made.answer(order(**wanted))) as updates:
+                return [update async for batch in updates for update in batch]
+
+    (refused,) = asyncio.run(scenario())
+    assert (refused.status, refused.code, refused.no_room) == (429, "overloaded", for_all)

@@ -53,15 +53,15 @@ def follow(updates, caplog, n=1, error=None, leave_after=None):
 
     async def source():
         for update in updates:
-            yield update
+            yield [update]
         if error is not None:
             raise error
 
     async def run():
         watch = Watch("r-1", order(n), "parallel", key="ann", record=observed.extend, clock=Clock())
         async with aclosing(watched(source(), watch)) as passing:
-            async for update in passing:
-                got.append(update)
+            async for batch in passing:
+                got.extend(batch)
                 if len(got) == leave_after:
                     return
 

@@ -1,0 +1,50 @@
+"""What a Gateway says by itself when there is no room: what it was told for the like of a request just before.
+
+Refusing has to be cheap when there is least to spare, and asking the Interpreter costs as much again as reading the
+request does.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from serve.wire import Order, Refused, Update
+
+#: Nothing is remembered for longer: whoever is refused is told to wait at least as long. Another Gateway's requests, or
+#: one that its client has just left, may end without a word here.
+_MEMORY_S = 1.0
+_Shape = tuple[str, int | None, int]
+
+
+class Refusals:
+    """Those that hold for all requests of a shape until some request ends."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[_Shape, tuple[float, Refused]] = {}
+        self._ends = 0
+
+    async def ask(
+        self, order: Order, stream: Callable[[], AsyncGenerator[list[Update], None]]
+    ) -> AsyncGenerator[list[Update], None]:
+        """What the Interpreter says to an order (``stream`` asks it), or what it would say."""
+        # All that admission looks at before it has encoded the prompts.
+        shape = order.model, order.max_tokens, order.n * len(order.prompts)
+        at, known = self._known.get(shape, (0.0, None))
+        if known is not None and self._clock() < at + _MEMORY_S:
+            yield [known]
+            return
+        ends, had_room = self._ends, True
+        try:
+            async with aclosing(stream()) as batches:
+                async for batch in batches:
+                    last = batch[-1]
+                    if isinstance(last, Refused) and last.no_room:
+                        had_room = False
+                        if self._ends == ends:  # else it may be from before that
+                            self._known[shape] = self._clock(), last
+                    yield batch
+        finally:
+            if had_room:
+                self._ends += 1
+                self._known.clear()
