@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any
 
 from ray.exceptions import RayError
@@ -79,31 +79,31 @@ async def collect(writer: Writer, batches: Batches) -> dict[str, Any]:
     """The whole response."""
     choices = [Choice() for _ in range(writer.num_choices)]
     prompt_tokens = 0
-    async with aclosing(batches):
-        async for update in (update async for batch in batches for update in batch):
-            if isinstance(update, Accepted):
-                prompt_tokens = update.prompt_tokens
-            elif isinstance(update, Progress):
-                choices[update.index].text.append(update.text)
-                choices[update.index].logprobs += update.logprobs
-            elif isinstance(update, Finished):
-                choices[update.index].finished = update
-    if any(choice.finished is None for choice in choices):
-        raise unavailable("The answer ended early; send the request again.")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(batches.aclose)
+        while any(choice.finished is None for choice in choices):
+            for update in await _next(batches):
+                if isinstance(update, Accepted):
+                    prompt_tokens = update.prompt_tokens
+                elif isinstance(update, Progress):
+                    choices[update.index].text.append(update.text)
+                    choices[update.index].logprobs += update.logprobs
+                elif isinstance(update, Finished):
+                    choices[update.index].finished = update
+        stack.pop_all()
+        _end(batches)
     return writer.whole(choices, prompt_tokens)
 
 
 async def stream(writer: Writer, first: list[Update], batches: Batches) -> AsyncGenerator[str, None]:
     """The response as server-sent events. What goes wrong on the way is an event too, the last one.
 
-    All that came at once is written at once, and the end as soon as every choice has finished: that the Interpreter's
-    stream ends too is nobody's to wait for.
+    All that came at once is written at once.
     """
     unfinished, prompt_tokens, completion_tokens = writer.num_choices, 0, 0
     async with AsyncExitStack() as stack:
         stack.push_async_callback(batches.aclose)
-        chunks = writer.first_chunks()
-        batch = first
+        chunks, batch = writer.first_chunks(), first
         try:
             while True:
                 for update in batch:
@@ -119,11 +119,7 @@ async def stream(writer: Writer, first: list[Update], batches: Batches) -> Async
                     break
                 if chunks:
                     yield "".join(map(sse, chunks))
-                chunks = []
-                try:
-                    batch = await anext(batches)
-                except StopAsyncIteration:
-                    raise unavailable("The answer ended early; send the request again.") from None
+                chunks, batch = [], await _next(batches)
             stack.pop_all()
             _end(batches)
             chunks += writer.last_chunks(prompt_tokens, completion_tokens)
@@ -132,10 +128,20 @@ async def stream(writer: Writer, first: list[Update], batches: Batches) -> Async
             yield sse(error.body())
 
 
+async def _next(batches: Batches) -> list[Update]:
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        raise unavailable("The answer ended early; send the request again.") from None
+
+
 def _end(batches: Batches) -> None:
+    """Every choice has finished: the streams behind it end too, but no client waits for that."""
+
     async def follow() -> None:
-        async for _ in batches:
-            pass
+        with suppress(ApiError):  # whatever is lost now, the answer is not
+            async for _ in batches:
+                pass
 
     task = asyncio.get_running_loop().create_task(follow())
     _ending.add(task)

@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 import pytest
 
-from serve.answers import stream, taken
-from serve.errors import unavailable
+from serve.answers import collect, stream, taken
+from serve.errors import ApiError, unavailable
 from serve.responses import ChatWriter
 from serve.wire import Accepted, Finished, Progress, Refused
 
@@ -92,6 +92,42 @@ def test_a_stream_ends_with_the_last_choice_whenever_its_updates_do():
 
 def test_a_client_that_leaves_closes_the_updates():
     assert pieces_of([ACCEPTED, HALF], [REST], [END], read=2)[1] == ["closed"]
+
+
+def whole_of(*batches):
+    """A whole answer's text, and what had become of the updates when it was there and afterwards."""
+    ended = []
+
+    async def updates():
+        try:
+            for batch in batches:
+                if isinstance(batch, Exception):
+                    raise batch
+                yield batch
+            ended.append("by itself")
+        finally:
+            ended.append("closed")
+
+    async def run():
+        answer = await collect(ChatWriter("m", 1), updates())
+        before = [*ended]
+        await asyncio.sleep(0)
+        return answer["choices"][0]["message"]["content"], before, ended
+
+    return asyncio.run(run())
+
+
+def test_a_whole_answer_is_there_with_its_last_choice_whenever_its_updates_end():
+    assert whole_of([ACCEPTED, HALF], [REST, END]) == ("Hello", [], ["by itself", "closed"])
+
+
+def test_what_is_lost_after_the_last_choice_is_lost_to_nobody():
+    assert whole_of([ACCEPTED, HALF, REST, END], unavailable("lost")) == ("Hello", [], ["closed"])
+
+
+def test_a_whole_answer_whose_updates_end_early_is_an_error():
+    with pytest.raises(ApiError, match="ended early"):
+        whole_of([ACCEPTED, HALF])
 
 
 @pytest.mark.parametrize("lost", [[], [unavailable("lost")]], ids=["updates that end early", "an error"])
