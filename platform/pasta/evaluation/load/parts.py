@@ -24,7 +24,7 @@ from pasta.evaluation.records import Record
 #: Requests under way when a decoder is killed, and when in their time that is.
 KILL_CLIENTS, KILL_AT = 4, 0.4
 #: Pieces of text after which a client goes away: threads are forked by then.
-LEAVE_AFTER = 12
+LEAVE_AFTER = 4
 REFUSE_CLIENTS = 8
 #: How often a prompt is timed each way on each side for the speedup.
 REPEATS = 3

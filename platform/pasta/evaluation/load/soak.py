@@ -43,7 +43,7 @@ def schedule(bench: Bench) -> list[Ask]:
                 pasta,
                 rng.choice(_LENGTHS) or settings.max_tokens,
                 stream or leaves,
-                leave_after=rng.randint(1, 30) if leaves else None,
+                leave_after=rng.randint(1, 12) if leaves else None,
             )
         )
     return asks
