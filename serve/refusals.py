@@ -7,6 +7,7 @@ request does.
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import NamedTuple
 
 from serve.wire import Order, Refused, Update
 
@@ -16,12 +17,17 @@ _MEMORY_S = 1.0
 _Shape = tuple[str, int | None, int]
 
 
+class _Known(NamedTuple):
+    refused: Refused
+    until: float
+
+
 class Refusals:
     """Those that hold for all requests of a shape until some request ends."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._known: dict[_Shape, tuple[float, Refused]] = {}
+        self._known: dict[_Shape, _Known] = {}
         self._ends = 0
 
     async def ask(
@@ -30,9 +36,10 @@ class Refusals:
         """What the Interpreter says to an order (``stream`` asks it), or what it would say."""
         # All that admission looks at before it has encoded the prompts.
         shape = order.model, order.max_tokens, order.n * len(order.prompts)
-        at, known = self._known.get(shape, (0.0, None))
-        if known is not None and self._clock() < at + _MEMORY_S:
-            yield [known]
+        now = self._clock()
+        self._known = {key: known for key, known in self._known.items() if now < known.until}
+        if shape in self._known:
+            yield [self._known[shape].refused]
             return
         ends, had_room = self._ends, True
         try:
@@ -42,7 +49,7 @@ class Refusals:
                     if isinstance(last, Refused) and last.no_room:
                         had_room = False
                         if self._ends == ends:  # else it may be from before that
-                            self._known[shape] = self._clock(), last
+                            self._known[shape] = _Known(last, self._clock() + _MEMORY_S)
                     yield batch
         finally:
             if had_room:
