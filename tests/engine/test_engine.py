@@ -275,6 +275,14 @@ def test_top_k_one_is_greedy():
     assert top == greedy
 
 
+@pytest.mark.parametrize("temperature", [1e-6, 1e-40, 5e-324])
+def test_a_small_temperature_is_greedy(temperature):
+    """Also one that a float32 takes for 0: it once ended in tokens that are not allowed, and stopped the engine."""
+    greedy = run(engine(), ask(sampling=SamplingParams()))[0][0].response_ids
+    found = run(engine(), ask(sampling=SamplingParams(temperature=temperature)))[0][0].response_ids
+    assert found == greedy
+
+
 def test_a_small_top_p_is_greedy():
     greedy = run(engine(), ask(sampling=SamplingParams()))[0][0].response_ids
     top = run(engine(), ask(sampling=SamplingParams(temperature=1.0, top_p=1e-6)))[0][0].response_ids

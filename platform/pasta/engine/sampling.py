@@ -122,10 +122,11 @@ def choose(
 
 def _sample(logits: Tensor, params: SamplingParams, draw: float) -> int:
     """Inverse-CDF sampling over tokens in order of falling probability; ties go to the lower id."""
-    ordered, ids = torch.sort(logits / params.temperature, descending=True, stable=True)
+    ordered, ids = torch.sort(logits, descending=True, stable=True)
     if params.top_k:
         ordered = ordered[: params.top_k]
-    probabilities = torch.softmax(ordered.double(), dim=-1)
+    # Distances from the likeliest, in double: over the least temperature there is they are 0 or infinite.
+    probabilities = torch.softmax((ordered.double() - ordered[0].double()) / params.temperature, dim=-1)
     cumulative = probabilities.cumsum(-1)
     if params.top_p < 1.0:
         # The smallest set that reaches top_p: a token stays if those before it do not reach it.
