@@ -11,13 +11,11 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 
 from serve.errors import ApiError, overloaded, timed_out, unavailable
 from serve.responses import SSE_DONE, Choice, Writer, sse
-from serve.wire import Accepted, Finished, Progress, Refused, Update
+from serve.wire import Accepted, Batches, Finished, Progress, Refused, Update
 
 logger = logging.getLogger("ray.serve")
 
 
-#: Updates in lists of what came at once.
-Batches = AsyncGenerator[list[Update], None]
 #: Streams of which only the end is still to come, after all that is in them.
 _ending: set[asyncio.Task[None]] = set()
 

@@ -29,7 +29,7 @@ from serve.refusals import Refusals
 from serve.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.transport import Caller
 from serve.watch import CountResponses, Watch, watched
-from serve.wire import Finished, Order
+from serve.wire import Batches, Finished, Order
 
 logger = logging.getLogger("ray.serve")
 
@@ -168,10 +168,10 @@ class Gateway:
             headers=_STREAM_HEADERS,
         )
 
-    async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> answers.Batches:
+    async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> Batches:
         ask = partial(self._interpreter.stream, "answer", order)
         items = answers.taken(lambda: self._refusals.ask(order, ask))
-        unfinished = order.n * len(order.prompts)
+        unfinished = order.num_choices
         with self._drain.request(), ExitStack() as running:
             running.enter_context(self._guard.running(asker))
             async with aclosing(answers.checked(items, timeout_s)) as batches:

@@ -21,7 +21,7 @@ from serve.roster import Superseded
 from serve.served import RequestRefused, Served
 from serve.session import Session
 from serve.transport import Caller
-from serve.wire import Accepted, Decoded, DecodeOrder, Finished, Order, Progress, Refused, Update
+from serve.wire import Accepted, Batches, Decoded, DecodeOrder, Finished, Order, Progress, Refused, Update
 
 logger = logging.getLogger("ray.serve")
 
@@ -70,7 +70,7 @@ class Interpreter:
         # Until then an Interpreter of the version before, if there is one, goes on with its own Decoders.
         await self._dispatcher.ready()
 
-    async def answer(self, order: Order) -> AsyncGenerator[list[Update], None]:
+    async def answer(self, order: Order) -> Batches:
         """``Accepted``, then ``Progress`` as tokens come and ``Finished``, of each choice; or only ``Refused``.
 
         Each list is what there is at once.

@@ -8,7 +8,9 @@ without it the Gateway asks.
 from collections.abc import MutableMapping
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
 
 #: Where the body is in the request's scope.
 BODY = "pasta.body"
@@ -25,14 +27,10 @@ class SendBody:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Serve one connection."""
         if scope["type"] == "http" and 0 < _length(scope) <= _MOST_BYTES:
-            body, more = bytearray(), True
-            while more:
-                message = await receive()
-                if message["type"] != "http.request":
-                    return  # the client has gone
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-            scope[BODY] = bytes(body)
+            try:
+                scope[BODY] = await Request(scope, receive).body()
+            except ClientDisconnect:
+                return
         await self._app(scope, receive, send)
 
 
@@ -63,7 +61,5 @@ def middlewares() -> list[Middleware]:
 
 
 def _length(scope: MutableMapping[str, Any]) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            return int(value) if value.isdigit() else 0
-    return 0
+    value = Headers(scope=scope).get("content-length", "")
+    return int(value) if value.isdecimal() else 0

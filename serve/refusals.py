@@ -5,11 +5,11 @@ request does.
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import NamedTuple
 
-from serve.wire import Order, Refused, Update
+from serve.wire import Batches, Order, Refused
 
 #: Nothing is remembered for longer: whoever is refused is told to wait at least as long. Another Gateway's requests, or
 #: one that its client has just left, may end without a word here.
@@ -30,12 +30,10 @@ class Refusals:
         self._known: dict[_Shape, _Known] = {}
         self._ends = 0
 
-    async def ask(
-        self, order: Order, stream: Callable[[], AsyncGenerator[list[Update], None]]
-    ) -> AsyncGenerator[list[Update], None]:
+    async def ask(self, order: Order, stream: Callable[[], Batches]) -> Batches:
         """What the Interpreter says to an order (``stream`` asks it), or what it would say."""
         # All that admission looks at before it has encoded the prompts.
-        shape = order.model, order.max_tokens, order.n * len(order.prompts)
+        shape = order.model, order.max_tokens, order.num_choices
         now = self._clock()
         self._known = {key: known for key, known in self._known.items() if now < known.until}
         if shape in self._known:

@@ -51,7 +51,7 @@ class Served:
         """What the request's prompts and longest answers come to at least, known without encoding anything."""
         most = self.context - 1
         one = most if order.max_tokens is None else min(order.max_tokens + 2, most)
-        return one * order.n * len(order.prompts)
+        return one * order.num_choices
 
     def decode_orders(self, order: Order) -> list[DecodeOrder]:
         """One order for each choice, prompt by prompt. Raises :class:`RequestRefused`. Long prompts take their time.

@@ -1,7 +1,7 @@
 """Watches requests pass through the Gateway: what metrics and logs say of them follows from what its clients get."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import aclosing
 from functools import cache
 from time import perf_counter
@@ -9,7 +9,7 @@ from typing import Any
 
 from serve import logs
 from serve.metrics import HTTP, Answered, Metrics, Observation, of_answer, of_response
-from serve.wire import Accepted, Finished, Mode, Order, Progress, Update
+from serve.wire import Accepted, Batches, Finished, Mode, Order, Progress, Update
 
 Record = Callable[[Iterable[Observation]], None]
 logger = logging.getLogger("ray.serve")
@@ -47,7 +47,6 @@ class Watch:
         self._finished: dict[int, Finished] = {}
         self._answers: list[Answered] = []
         self._accepted = False
-        self._num_choices = order.n * len(order.prompts)
         self._error: Exception | None = None
 
     def saw(self, update: Update) -> None:
@@ -69,7 +68,7 @@ class Watch:
 
         Only now is anything recorded or written, so that no answer waits for it.
         """
-        missing = self._num_choices - len(self._finished)
+        missing = self._order.num_choices - len(self._finished)
         if self._accepted and missing:
             reason = "error" if self._error else "abandoned"
             for _ in range(missing):
@@ -104,7 +103,7 @@ class Watch:
             model=self._order.model,
             mode=self._mode,
             stream=self._stream,
-            num_choices=self._num_choices,
+            num_choices=self._order.num_choices,
             status=status,
             code=getattr(error, "code", None),
             finish_reason=",".join(dict.fromkeys(each.finish_reason for each in done)) or None,
@@ -118,7 +117,7 @@ class Watch:
         )
 
     def _event(self) -> str:
-        if len(self._finished) == self._num_choices:
+        if len(self._finished) == self._order.num_choices:
             return "answered"
         if self._error is None:
             return "abandoned"
@@ -128,9 +127,7 @@ class Watch:
         return sum(int(finished.pasta.get(name, 0)) for finished in self._finished.values())
 
 
-async def watched(
-    batches: AsyncGenerator[list[Update], None], watch: Watch
-) -> AsyncGenerator[list[Update], None]:
+async def watched(batches: Batches, watch: Watch) -> Batches:
     """The updates as they are, watched to their end, whichever that is."""
     try:
         async with aclosing(batches):

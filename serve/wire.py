@@ -1,5 +1,6 @@
 """What the deployments send each other. Plain data: no torch, no Ray, nothing of HTTP."""
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -41,6 +42,11 @@ class Order:
     placement: Policy | None = None
     wants_trace: bool = False
     http_request_id: str = ""
+
+    @property
+    def num_choices(self) -> int:
+        """Answers to all prompts together."""
+        return self.n * len(self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +169,4 @@ class Refused:
 Decoding = list[TokenItem] | Lent | Decoded | Refused
 #: What an Interpreter's stream brings, in lists too.
 Update = Accepted | Progress | Finished | Refused
+Batches = AsyncGenerator[list[Update], None]

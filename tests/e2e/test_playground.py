@@ -175,7 +175,8 @@ def test_the_slider_goes_back_to_a_moment_when_several_parts_were_being_written(
     visit.run()
     whole = page.locator("#parallel .text").inner_text()
     end = float(page.locator("#time").get_attribute("max"))
-    for moment in range(1, 40):  # of the race, of which the parallel answer takes a part that differs from run to run
+    # The parallel answer takes a part of the race that differs from run to run.
+    for moment in range(1, 40):
         page.locator("#time").fill(str(end * moment / 40))
         if page.locator("#parallel .ahead").count() > 0:
             break

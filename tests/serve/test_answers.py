@@ -42,23 +42,25 @@ def test_any_other_refusal_stands():
     assert updates_of([FULL], [Accepted(3)]) == ([FULL], 1)
 
 
+async def updates(batches, ended):
+    """What an Interpreter says, an error last if it is to break; ``ended`` is told how that ended."""
+    try:
+        for batch in batches:
+            if isinstance(batch, Exception):
+                raise batch
+            yield batch
+        ended.append("by itself")
+    finally:
+        ended.append("closed")
+
+
 def pieces_of(*batches, read=None):
     """A stream's pieces, of which only so many are read, and whether the updates were closed at the end."""
     writer, ended = ChatWriter("m", 1), []
 
-    async def updates():
-        try:
-            for batch in batches[1:]:
-                if isinstance(batch, Exception):
-                    raise batch
-                yield batch
-            ended.append("by itself")
-        finally:
-            ended.append("closed")
-
     async def run():
         pieces = []
-        async with aclosing(stream(writer, batches[0], updates())) as answer:
+        async with aclosing(stream(writer, batches[0], updates(batches[1:], ended))) as answer:
             async for piece in answer:
                 pieces.append((piece, [*ended]))
                 if len(pieces) == read:
@@ -98,18 +100,8 @@ def whole_of(*batches):
     """A whole answer's text, and what had become of the updates when it was there and afterwards."""
     ended = []
 
-    async def updates():
-        try:
-            for batch in batches:
-                if isinstance(batch, Exception):
-                    raise batch
-                yield batch
-            ended.append("by itself")
-        finally:
-            ended.append("closed")
-
     async def run():
-        answer = await collect(ChatWriter("m", 1), updates())
+        answer = await collect(ChatWriter("m", 1), updates(batches, ended))
         before = [*ended]
         await asyncio.sleep(0)
         return answer["choices"][0]["message"]["content"], before, ended
