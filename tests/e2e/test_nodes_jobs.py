@@ -21,9 +21,12 @@ from tests.training.runs import write_config as sft_config
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def nodes() -> Iterator[Nodes]:
-    """A head with room for one worker; the other one needs a node more."""
+    """A head with room for one worker; the other one needs a node more.
+
+    A cluster for each test: for some seconds Ray would put workers on a node that the test before has killed.
+    """
     with Nodes(num_cpus=1, dashboard=True) as nodes:
         yield nodes
 
@@ -64,7 +67,6 @@ def test_training_goes_on_from_its_last_checkpoint_when_another_node_has_come(
     card = json.loads((storage / "model" / CARD).read_text())
     assert card["figures"]["steps"] == 60
     assert not [*(storage / "runs").rglob("checkpoint_manager_snapshot.json")]
-    nodes.kill(replacement)
 
 
 def test_annotation_ends_on_the_nodes_that_are_left_with_all_of_its_records(

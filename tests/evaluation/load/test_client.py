@@ -44,12 +44,13 @@ def test_a_whole_answer_has_its_text_and_the_service_s_account(server, stream):
 
 
 def test_times_are_of_the_first_text_and_of_the_end(server):
-    server.first_s, server.between_s = 0.2, 0.1
+    server.first_s, server.between_s = 0.2, 0.5
     answer = answer_to(server, ask())
     server.first_s = server.between_s = 0.0
-    # Not before the server has sent them: what is slow here is the test's machine.
+    # Not before the server has sent them; a busy machine may read the first one late.
     assert answer.ttft_s >= 0.2
-    assert answer.total_s >= answer.ttft_s + 0.2
+    assert answer.total_s >= 1.2
+    assert answer.total_s - answer.ttft_s >= 0.5
 
 
 def test_the_body_says_what_was_asked_for_and_nothing_else(server):
