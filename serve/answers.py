@@ -9,7 +9,7 @@ from typing import Any
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
-from serve.errors import ApiError, overloaded, timed_out, unavailable
+from serve.errors import ApiError, failed, overloaded, timed_out, unavailable
 from serve.responses import SSE_DONE, Choice, Writer, sse
 from serve.wire import Accepted, Batches, Finished, Progress, Refused, Update
 
@@ -52,6 +52,8 @@ def _refusal(refused: Refused) -> ApiError:
         return overloaded(refused.message, refused.retry_after_s or 1)
     if refused.elsewhere:
         return unavailable(refused.message, retry_after_s=1)
+    if refused.status == 500:
+        return failed()
     return ApiError(refused.message, status=refused.status, param=refused.param, code=refused.code)
 
 

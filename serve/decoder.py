@@ -36,6 +36,7 @@ from pasta.placement import POLICIES, Home
 from serve import logs, priority
 from serve.autoscaling import LANES
 from serve.config import ServeConfig
+from serve.errors import failed
 from serve.leases import Leases
 from serve.metrics import ENGINE, Metrics, Reporter
 from serve.replicas import ReplicaLost
@@ -87,7 +88,9 @@ class Decoder:
                 async for batch in batches:
                     message, done = _message(batch, submitted)
                     decoding = done is None
-                    if done is not None and done.result is not None:
+                    if done is not None and done.error is not None:
+                        message.append(self._failed(order, done.error))
+                    elif done is not None and done.result is not None:
                         result = done.result
                         message.append(self._decoded(order.model, result))
                     if message:
@@ -178,6 +181,13 @@ class Decoder:
         self._num_finished += 1
         times = result.queue_s, result.ttft_s, result.total_s
         return Decoded(result.finish_reason, result.steps, *times, self._costs[model].step_s)
+
+    def _failed(self, order: DecodeOrder, error: Exception) -> Refused:
+        """What went wrong with this request alone: the same would happen on another replica."""
+        logs.log(
+            logger, "decoding failed", order.http_request_id, logging.ERROR, error, attempt=order.request_id
+        )
+        return Refused(failed().message, status=500)
 
     def _log(self, order: DecodeOrder, result: Result) -> None:
         logs.log(

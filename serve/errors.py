@@ -47,6 +47,11 @@ def unknown_model(name: str, known: list[str]) -> ApiError:
     )
 
 
+def failed() -> ApiError:
+    """500: something has gone wrong here."""
+    return ApiError("The server had an error while processing your request.", status=500, kind="server_error")
+
+
 def unavailable(message: str, retry_after_s: int | None = None) -> ApiError:
     """503: the same request may succeed when it is sent again."""
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}

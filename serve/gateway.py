@@ -21,7 +21,7 @@ from serve import answers, logs, page, priority, schemas
 from serve.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
 from serve.config import ServeConfig
 from serve.drain import Drain
-from serve.errors import ApiError, unavailable, unknown_model
+from serve.errors import ApiError, failed, unavailable, unknown_model
 from serve.guard import Caller as Asker
 from serve.guard import Guard
 from serve.proxy import TakeBody
@@ -54,8 +54,7 @@ async def _on_http_error(request: Request, error: HTTPException) -> JSONResponse
 @app.exception_handler(Exception)
 async def _on_failure(_: Request, error: Exception) -> JSONResponse:
     logger.exception("request failed", exc_info=error)
-    what = ApiError("The server had an error while processing your request.", status=500, kind="server_error")
-    return JSONResponse(what.body(), status_code=500)
+    return JSONResponse(failed().body(), status_code=500)
 
 
 # serve.ingress pickles the class as it stands: what it uses must be defined above it, or in other modules.

@@ -66,9 +66,16 @@ def request_id(headers: Mapping[str, str]) -> str:
     return given
 
 
-def log(logger: logging.Logger, event: str, request: str, level: int = logging.INFO, **fields: Any) -> None:
-    """A line: ``event`` is its message and the rest its fields. Raises ``ValueError`` for one that is not in
-    ``FIELDS``."""
+def log(
+    logger: logging.Logger,
+    event: str,
+    request: str,
+    level: int = logging.INFO,
+    error: Exception | None = None,
+    **fields: Any,
+) -> None:
+    """A line: ``event`` is its message and the rest its fields, with where ``error`` was raised if there is one.
+    Raises ``ValueError`` for a field that is not in ``FIELDS``."""
     if unknown := sorted(fields.keys() - FIELDS):
         raise ValueError(
             f"{unknown[0]} is no field of a log line; expected one of {', '.join(sorted(FIELDS))}"
@@ -77,7 +84,7 @@ def log(logger: logging.Logger, event: str, request: str, level: int = logging.I
     # Into the file only: Ray would format it again for the process's own output, and pass that on to the driver.
     kept["log_to_stderr"] = level >= logging.WARNING
     # Ray Serve puts the id of its own call into request_id: of the HTTP request in the Gateway, of any call elsewhere.
-    logger.log(level, event, extra={"request": request, **kept})
+    logger.log(level, event, exc_info=error, extra={"request": request, **kept})
 
 
 def _plain(value: Any) -> Any:

@@ -28,8 +28,8 @@ from serve.session import Session
 from serve.trace import Mark
 from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Progress, Refused, TokenItem
 
-#: A response that has lost so many replicas is given up: it may be what kills them.
-MAX_LOSSES = 5
+#: A response that has lost more replicas is given up: it may be what kills them.
+MAX_LOSSES = 2
 logger = logging.getLogger("ray.serve")
 
 

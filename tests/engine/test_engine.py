@@ -287,3 +287,49 @@ def test_a_small_top_p_is_greedy():
     greedy = run(engine(), ask(sampling=SamplingParams()))[0][0].response_ids
     top = run(engine(), ask(sampling=SamplingParams(temperature=1.0, top_p=1e-6)))[0][0].response_ids
     assert top == greedy
+
+
+def spoil(e, monkeypatch, request_id, after, value=float("nan")):
+    """From its ``after``-th token on, a request's logits are no numbers."""
+    forward, count = e.runner.forward, iter(range(1 << 30))
+
+    def spoilt(slots, feeds, sees):
+        logits = forward(slots, feeds, sees).clone()
+        rows = [number for number in feeds for feed in feeds[number] if feed.wants_logits]
+        for row, number in enumerate(rows):
+            if e._slots[number].request.request_id == request_id and next(count) >= after:
+                logits[row] = value
+        return logits
+
+    monkeypatch.setattr(e.runner, "forward", spoilt)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_request_whose_logits_are_no_numbers_fails_alone(monkeypatch, temperature, value):
+    expected = run(engine(), ask(TEXTS[1]))[0][0].response_ids
+    e = engine()
+    sampling = SamplingParams(promise_bias=7.0, temperature=temperature)
+    spoil(e, monkeypatch, "bad", 7, value)
+    (bad, good), events = run(e, ask(request_id="bad", sampling=sampling, logprobs=2), ask(TEXTS[1]))
+    assert (bad, good.response_ids) == (None, expected)
+    (failed,) = [event for event in events if isinstance(event, DoneEvent) and event.error]
+    assert (failed.request_id, failed.finish_reason) == ("bad", "failed")
+    assert "not finite" in str(failed.error)
+    assert e.num_active == 0
+    with pytest.raises(ArithmeticError, match="not finite"):
+        e.generate(ask(request_id="bad"))
+
+
+def test_a_request_that_cannot_be_admitted_fails_alone():
+    """What it is told while it waits may be wrong."""
+    expected = run(engine(), ask(TEXTS[1]))[0][0].response_ids
+    e = engine(num_slots=1)
+    ids = [e.submit(ask(TEXTS[1])), e.submit(ask()), e.submit(ask(TEXTS[1]))]
+    assert e.absorb(ids[1], (5,), [1, 2]) == []
+    done = {}
+    while e.has_work:
+        done |= {event.request_id: event for event in e.step() if isinstance(event, DoneEvent)}
+    with pytest.raises(UserError, match="not decoded elsewhere"):
+        done[ids[1]].outcome()
+    assert [done[i].outcome().response_ids for i in (ids[0], ids[2])] == [expected] * 2

@@ -9,9 +9,11 @@ from collections import Counter
 from contextlib import aclosing
 
 import pytest
+import torch
 from ray.exceptions import RayActorError
 
 from pasta.engine import Engine, EngineConfig, LaneCosts, Request, SamplingParams
+from pasta.engine.runner import Runner
 from pasta.interpreter import Limits
 from serve.config import ServeConfig
 from serve.decoder import Decoder
@@ -273,6 +275,36 @@ def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
     text, redispatches = with_replicas(config, scenario)
     assert text == expected(limits=limits).text
     assert redispatches >= 2
+
+
+@pytest.mark.parametrize("placement", ["local", "spread"])
+def test_an_answer_that_fails_by_itself_costs_no_replica(config, monkeypatch, placement):
+    """Logits that are no numbers, as of a model whose float16 overflows: once they ended one engine after another."""
+    forward = Runner.forward
+
+    def spoilt(self, slots, feeds, sees):
+        logits = forward(self, slots, feeds, sees)
+        return torch.full_like(logits, float("nan")) if bad else logits
+
+    monkeypatch.setattr(Runner, "forward", spoilt)
+    bad = []
+
+    async def scenario(replicas, dispatcher):
+        run = Run(dispatcher, order(placement), Session(CODEC, PROMPT, LIMITS, parallel=True))
+        num_tokens = 0
+        async with aclosing(run.updates()) as updates:
+            async for update in (update async for batch in updates for update in batch):
+                num_tokens += isinstance(update, Progress)
+                if num_tokens > 20 and not bad:
+                    bad.append(True)
+        assert (update.status, run.figures()["redispatches"]) == (500, 0)
+        bad.clear()
+        for decoder in replicas.decoders.values():
+            decoder.check_health()
+        text, _, _ = await answer(dispatcher, order(placement, request_id="next"))
+        assert text == expected().text
+
+    with_replicas(config, scenario)
 
 
 def test_a_replica_that_only_seemed_lost_is_better_than_none(config, monkeypatch):

@@ -31,8 +31,15 @@ class UnknownRequest(UserError):
     """The request does not decode here, or not any longer."""
 
 
+class NoToken(ArithmeticError):
+    """A request's logits leave no token to choose: one is not a number, or none that is allowed is finite."""
+
+
 class Engine:
-    """Decodes requests on one model. Not thread-safe: one thread calls it (see ``AsyncEngine``)."""
+    """Decodes requests on one model. Not thread-safe: one thread calls it (see ``AsyncEngine``).
+
+    What goes wrong with one request ends that one (``DoneEvent.error``); ``step`` raises what concerns all of them.
+    """
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig | None = None) -> None:
         self.loaded = loaded
@@ -160,13 +167,12 @@ class Engine:
         return len(self._slots) - self.num_active - len(self._waiting)
 
     def generate(self, request: Request) -> Result:
-        """Decode one request to its end (the engine must have no other work)."""
+        """Decode one request to its end (the engine must have no other work). Raises what goes wrong with it."""
         request_id = self.submit(request)
         while True:
             for event in self.step():
                 if isinstance(event, DoneEvent) and event.request_id == request_id:
-                    assert event.result is not None
-                    return event.result
+                    return event.outcome()
 
     # -- the step --------------------------------------------------------------------------------------
 
@@ -195,10 +201,14 @@ class Engine:
         for number, slot in enumerate(self._slots):
             if slot is None and self._waiting:
                 request_id, request, limits, submitted = self._waiting.popleft()
-                admitted = Slot(request, limits, self.codec, submitted, time.perf_counter())
-                self._slots[number] = admitted
-                for arrival in self._arrivals.pop(request_id, ()):
-                    events += arrival(admitted)
+                arrivals = self._arrivals.pop(request_id, ())
+                try:
+                    admitted = Slot(request, limits, self.codec, submitted, time.perf_counter())
+                    self._slots[number] = admitted
+                    for arrival in arrivals:
+                        events += arrival(admitted)
+                except Exception as error:
+                    events.append(self._failed(number, request_id, error))
         return events
 
     def _pick_bulk(self) -> int | None:
@@ -245,15 +255,19 @@ class Engine:
         events: list[Event] = []
         for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
             slot = slots[number]
-            if slot.done:
+            if slot.done or self._slots[number] is not slot:
                 continue
             try:
+                if token is None:
+                    raise NoToken("the logits are not finite numbers")
                 events += slot.emit(thread, token, now, self.num_steps, logprobs.get(row))
             except ConstraintError:
                 if slot.shares:
                     slot.wait(thread, logits[row].clone())
                 else:  # another lane of the same step has used up what a limit left
                     events += self._follow({number: slot}, [(number, thread)], logits[row : row + 1], now)
+            except Exception as error:
+                events.append(self._failed(number, slot.request.request_id, error))
         for number, slot in slots.items():
             if slot.done and self._slots[number] is slot:
                 result = slot.result(now, self.num_steps)
@@ -263,8 +277,8 @@ class Engine:
                 self._free(number)
         return events
 
-    def _choose(self, rows: Sequence[tuple[int, int]], logits: Tensor) -> list[int]:
-        """The next token of each (slot, thread) row from its logits [N, vocab]."""
+    def _choose(self, rows: Sequence[tuple[int, int]], logits: Tensor) -> list[int | None]:
+        """The next token of each (slot, thread) row from its logits [N, vocab], ``None`` if there is none."""
         constraints, params, draws = [], [], []
         for number, thread in rows:
             slot = self._slots[number]
@@ -283,19 +297,25 @@ class Engine:
         return tokens
 
     def _logprobs(
-        self, rows: Sequence[tuple[int, int]], logits: Tensor, tokens: Sequence[int]
+        self, rows: Sequence[tuple[int, int]], logits: Tensor, tokens: Sequence[int | None]
     ) -> dict[int, Logprobs]:
         """Log-probabilities by row, of the rows whose requests want them."""
         counts: dict[int, int] = {}
-        for row, (number, _) in enumerate(rows):
+        chosen: list[int] = []
+        for row, ((number, _), token) in enumerate(zip(rows, tokens, strict=True)):
             slot = self._slots[number]
-            if slot is not None and slot.request.logprobs is not None:
+            if token is not None and slot is not None and slot.request.logprobs is not None:
                 counts[row] = slot.request.logprobs
+                chosen.append(token)
         if not counts:
             return {}
-        wanted = list(counts)
-        found = log_probabilities(logits[wanted], [tokens[row] for row in wanted], list(counts.values()))
-        return dict(zip(wanted, found, strict=True))
+        found = log_probabilities(logits[list(counts)], chosen, list(counts.values()))
+        return dict(zip(counts, found, strict=True))
+
+    def _failed(self, number: int, request_id: str, error: Exception) -> DoneEvent:
+        """A request ends by what went wrong with it alone."""
+        self._free(number)
+        return DoneEvent(request_id, time.perf_counter(), self.num_steps, 0, "failed", None, error)
 
     def _free(self, number: int) -> None:
         self._slots[number] = None

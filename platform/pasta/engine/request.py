@@ -149,7 +149,16 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class DoneEvent(Event):
-    """The request is over: ``finish_reason`` is stop, length, short or cancelled (then there is no result)."""
+    """The request is over: ``finish_reason`` is stop, length or short, or, then there is no result, cancelled or
+    failed, which ``error`` explains."""
 
     finish_reason: str
     result: Result | None
+    error: Exception | None = None
+
+    def outcome(self) -> Result:
+        """The result of a request that nobody cancels. Raises what went wrong with it, if something did."""
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None
+        return self.result

@@ -1,6 +1,7 @@
 """Choosing tokens: constraints as rows of a boolean table, and one random stream a thread."""
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -103,8 +104,9 @@ class ConstraintTable:
 
 def choose(
     logits: Tensor, allowed: Tensor, params: Sequence[SamplingParams], draws: Sequence[float], promise_id: int
-) -> list[int]:
-    """One token for each row of ``logits`` [N, V], among ``allowed`` [N, V] (bool).
+) -> list[int | None]:
+    """One token for each row of ``logits`` [N, V], among ``allowed`` [N, V] (bool); ``None`` where there is none to
+    choose, because a logit is not a number or none of the allowed ones is finite.
 
     ``draws`` are the rows' numbers in [0, 1), used where the temperature is above 0.
     """
@@ -113,9 +115,13 @@ def choose(
         logits = logits.clone()
         logits[:, promise_id] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
     logits = logits.masked_fill(~allowed, float("-inf"))
-    tokens: list[int] = logits.argmax(dim=-1).tolist()
-    for row, param in enumerate(params):
-        if param.temperature > 0:
+    # The largest is NaN if any is.
+    largest, likeliest = logits.max(dim=-1)
+    tokens: list[int | None] = likeliest.tolist()
+    for row, (param, value) in enumerate(zip(params, largest.tolist(), strict=True)):
+        if not math.isfinite(value):
+            tokens[row] = None
+        elif param.temperature > 0:
             tokens[row] = _sample(logits[row].float(), param, draws[row])
     return tokens
 

@@ -149,8 +149,8 @@ class Benchmark:
                     )
             while engine.has_work:
                 for event in engine.step():
-                    if isinstance(event, DoneEvent) and event.result is not None:
-                        result = event.result
+                    if isinstance(event, DoneEvent):
+                        result = event.outcome()
                         threads, reason = len(result.trace.threads), result.finish_reason
                         fault = fault_of(loaded.codec, result)
                         file.add(

@@ -167,8 +167,7 @@ def decode_all(engine: Engine, requests: Iterable[Request]) -> dict[str, Result]
     while engine.has_work:
         for event in engine.step():
             if isinstance(event, DoneEvent):
-                assert event.result is not None  # nothing here is cancelled
-                results[event.request_id] = event.result
+                results[event.request_id] = event.outcome()
     return results
 
 

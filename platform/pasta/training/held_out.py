@@ -94,8 +94,7 @@ def generate_answers(
             while len(results) < len(ids):
                 for event in engine.step():
                     if isinstance(event, DoneEvent):
-                        assert event.result is not None, "nothing is cancelled"
-                        results[event.request_id] = event.result
+                        results[event.request_id] = event.outcome()
     finally:
         model.train(was_training)
     return [
