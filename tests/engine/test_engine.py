@@ -262,7 +262,14 @@ def test_a_used_request_id_is_refused():
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("temperature", -1.0), ("top_p", 0.0), ("top_p", 1.5), ("top_k", -1), ("stop", ("",))],
+    [
+        ("temperature", -1.0),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_k", -1),
+        ("stop", ("",)),
+        ("promise_bias", float("inf")),
+    ],
 )
 def test_a_sampling_value_out_of_range_is_named(field, value):
     with pytest.raises(UserError, match=field):

@@ -61,6 +61,10 @@ def test_a_mistake_is_one_line(changes, expected):
         ({"kind": "sot"}, "kind sot: expected either a model or an endpoint"),
         ({"kind": "pasta", "model": "m", "sot": {}}, "sot: expected no such section with kind pasta"),
         ({"kind": "sequential", "model": "m", "promise_bias": 2}, "promise_bias 2.0: expected none with"),
+        (
+            {"kind": "pasta", "model": "m", "promise_bias": float("nan")},
+            "promise_bias: nan, expected a finite",
+        ),
     ],
 )
 def test_a_method_is_told_what_its_kind_needs_and_nothing_else(values, expected):

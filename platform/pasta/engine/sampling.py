@@ -35,6 +35,8 @@ class SamplingParams:
             raise UserError(f"top_k: {self.top_k!r}, expected 0 (off) or a positive integer")
         if not 0.0 < self.top_p <= 1.0:
             raise UserError(f"top_p: {self.top_p!r}, expected a number above 0 and at most 1")
+        if not math.isfinite(self.promise_bias):
+            raise UserError(f"promise_bias: {self.promise_bias!r}, expected a finite number")
         if any(not stop for stop in self.stop):
             raise UserError("stop: an empty string, expected strings of at least one character")
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pasta.config import to_dict
 from pasta.data.endpoint import EndpointSection
+from pasta.engine import SamplingParams
 from pasta.evaluation.judges.config import JudgeSection
 from pasta.evaluation.sampling import PromptsSection
 from pasta.evaluation.sot_config import SotSection
@@ -65,6 +66,7 @@ class MethodSection:
                 )
         elif self.model is None or self.endpoint is not None:
             raise ValueError(f"kind {self.kind}: expected a model, and no endpoint")
+        SamplingParams(promise_bias=self.promise_bias)
         if self.promise_bias and self.kind not in PROMISING:
             raise ValueError(
                 f"promise_bias {self.promise_bias}: expected none with kind {self.kind}, which opens no promises"
