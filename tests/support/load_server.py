@@ -28,6 +28,7 @@ class LoadServer:
         self.requests: list[dict[str, Any]] = []
         self.active = self.most_active = self.abandoned = 0
         self.room = 1000
+        self.together = 0  # no answer begins before so many requests have been there at once
         self.broken = False
         self.first_s = self.between_s = self.stopping_s = 0.0
         self.decoders: list[subprocess.Popen[bytes]] = []
@@ -60,6 +61,8 @@ class LoadServer:
             return JSONResponse(error, status_code=429, headers={"Retry-After": "0"})
         self.active += 1
         self.most_active = max(self.most_active, self.active)
+        while self.most_active < self.together:
+            await asyncio.sleep(0.01)
         if not body.get("stream"):
             await asyncio.sleep(self.first_s)
             self.active -= 1

@@ -49,6 +49,7 @@ def test_every_part_has_a_place_in_the_plan():
 
 
 def test_a_block_of_latency_asks_every_prompt_after_some_for_each_client_to_warm_up(server, tmp_path):
+    server.together = 2
     record = measure(server, parts.latency, "1 2 sequential", tmp_path)
     assert len(server.requests) == 2 + 3
     assert {(body["model"], body["pasta"]["mode"]) for body in server.requests} == {("slow", "sequential")}
