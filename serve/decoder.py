@@ -62,7 +62,12 @@ class Decoder:
         for name, model in config.models.items():
             loaded = load_model(model.location, dtype=model.dtype, device=model.device)
             engine = Engine(loaded, EngineConfig(**config.engine.model_dump()))
-            _warm_up(engine)
+            try:
+                _warm_up(engine)
+            except ArithmeticError as error:
+                raise UserError(
+                    f"models.{name}: {error}; expected whole weights, and a dtype that holds them"
+                ) from error
             self._costs[name] = _costs(engine, config)
             self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval)
             with priority.first():

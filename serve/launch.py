@@ -177,7 +177,20 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
         f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
     )
     serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": port})
-    return serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+    try:
+        return serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+    except RuntimeError as error:
+        raise UserError(_failure(str(error))) from error
+
+
+def _failure(otherwise: str) -> str:
+    """Why the application does not run: what the replica that failed said last, the end of its stack trace."""
+    from ray import serve
+
+    for name, deployment in serve.status().applications["pasta"].deployments.items():
+        if deployment.status == "DEPLOY_FAILED" and (lines := deployment.message.strip().splitlines()):
+            return f"{name} does not start: {lines[-1].strip()}"
+    return otherwise
 
 
 def _drain(gateway: Any, timeout_s: float, *, progress: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""Ray Serve's own command serves the same file."""
+"""Ray Serve's own command serves the same file; a service that does not start says why."""
 
 import signal
 import sys
@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from safetensors.torch import load_file, save_file
 
 from jobs.cluster import free_port
 from tests.support.service import START_S, command, save_tiny_model, service_config
@@ -35,3 +36,22 @@ def test_serve_run_serves_the_configuration(tmp_path):
         assert [model["id"] for model in answer["data"]] == ["pasta-atlas", "pasta-atlas-sequential"]
         run.end(signal.SIGINT)
         assert run.leaves_nothing()
+
+
+def test_weights_that_nothing_can_be_decoded_with_are_one_line(tmp_path):
+    model = save_tiny_model(tmp_path / "model")
+    weights = load_file(model / "model.safetensors")
+    save_file(
+        {name: tensor / 0 for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"}
+    )
+    file = service_config(tmp_path, model)
+    with command("-m", "serve.run", file, "--port", 0, log=tmp_path / "log") as run:
+        assert run.process.wait(START_S) == 2, run.output
+        assert run.leaves_nothing()
+    errors = [line for line in run.output.splitlines() if line.startswith("error: ")]
+    expected = (
+        "error: Decoder does not start: pasta.errors.UserError: models.pasta-atlas: the logits are not finite"
+    )
+    assert len(errors) == 1
+    assert errors[0].startswith(expected)
+    assert "Traceback" not in run.output.partition("error: ")[2]
