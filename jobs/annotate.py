@@ -14,7 +14,8 @@ import shutil
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,11 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     )
     try:
         begun = time.monotonic()
-        for finished in annotate_shards(config, todo, directory, api_key, address) if todo else ():
-            results[finished.result.index] = finished.result
-            _report(config, results, len(shards), time.monotonic() - begun, len(todo), tracker)
+        # Closed here, so that an error does not leave Ray to the garbage collector.
+        with closing(annotate_shards(config, todo, directory, api_key, address)) as done:
+            for finished in done:
+                results[finished.result.index] = finished.result
+                _report(config, results, len(shards), time.monotonic() - begun, len(todo), tracker)
         teacher = config.data.teacher
         prices = (teacher.endpoint.price_read, teacher.endpoint.price_written) if teacher else None
         summary = summarise(directory, [results[shard.index] for shard in shards], prices)
@@ -182,13 +185,15 @@ def annotate_shards(
     directory: Path,
     api_key: "_Secret | None" = None,
     address: str | None = None,
-) -> Iterator[Finished]:
+) -> Generator[Finished]:
     """Shards as Ray Data's workers finish them; ``directory`` holds the tokenizer and gets the files.
 
     Raises UserError with a worker's own message.
     """
+    if not shards:
+        return
     num_workers = min(config.workers.num_workers, len(shards))
-    with ray_cluster(address, num_workers, dashboard=False):
+    with ray_cluster(address, num_workers, dashboard=False) as check_interrupt:
         # Ray is imported after its environment is set.
         import ray.data
 
@@ -204,6 +209,7 @@ def annotate_shards(
             num_cpus=config.workers.cpus,
         )
         for row in data.iter_rows():
+            check_interrupt()
             if row["error"]:
                 raise UserError(row["error"])
             yield Finished(ShardResult.of(json.loads(row["result"])), row["worker"], row["time"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.signals import deferred_interrupt
+from pasta.signals import deferred_interrupt, kept_interrupt
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The variable that says what code runs, where there is no working tree to ask: in an image, or sent to a cluster.
@@ -20,8 +20,10 @@ CODE_VERSION = "PASTA_CODE_VERSION"
 @contextmanager
 def ray_cluster(
     address: str | None, num_cpus: int, threads: int = 1, *, dashboard: bool = True
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
+
+    Yields what raises a Ctrl-C that Ray has swallowed (``kept_interrupt``), for whoever waits for Ray in a loop.
 
     Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one.
     A cluster that is connected already is used as it is. ``threads`` is what each worker computes with. Without
@@ -40,25 +42,26 @@ def ray_cluster(
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     import ray
 
-    if ray.is_initialized():
-        yield
-        return
-    try:
-        start_ray(
-            lambda: print("Ray was too slow to start; trying once more", file=sys.stderr),
-            # Without any Ray would join a cluster of somebody else's that happens to run on this machine.
-            address=address or "local",
-            num_cpus=None if address else num_cpus,
-            # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
-            include_dashboard=None if address else dashboard,
-            **({} if address or not dashboard else {"dashboard_port": free_port()}),
-            object_store_memory=None if address else 200 * 1024 * 1024,
-            runtime_env={"env_vars": worker_env(threads)},
-            log_to_driver=True,
-        )
-        yield
-    finally:
-        ray.shutdown()
+    with kept_interrupt() as check:
+        if ray.is_initialized():
+            yield check
+            return
+        try:
+            start_ray(
+                lambda: print("Ray was too slow to start; trying once more", file=sys.stderr),
+                # Without any Ray would join a cluster of somebody else's that happens to run on this machine.
+                address=address or "local",
+                num_cpus=None if address else num_cpus,
+                # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
+                include_dashboard=None if address else dashboard,
+                **({} if address or not dashboard else {"dashboard_port": free_port()}),
+                object_store_memory=None if address else 200 * 1024 * 1024,
+                runtime_env={"env_vars": worker_env(threads)},
+                log_to_driver=True,
+            )
+            yield check
+        finally:
+            ray.shutdown()
 
 
 def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:

@@ -185,7 +185,7 @@ def _keys(config: EvaluateConfig) -> dict[str, str | None]:
 
 def _cluster(
     config: EvaluateConfig, answers: RecordFile, verdicts: RecordFile, total: int, address: str | None
-) -> AbstractContextManager[None]:
+) -> AbstractContextManager[object]:
     """One cluster for all models, unless their work is done."""
     has_reward = config.judge is not None and config.judge.reward is not None
     if len(answers) == total and not (has_reward and len(verdicts) < total):

@@ -65,7 +65,7 @@ def run_shards(
     if not shards:
         return
     num_workers = min(options.num_workers, len(shards))
-    with ray_cluster(address, num_workers, options.threads, dashboard=False):
+    with ray_cluster(address, num_workers, options.threads, dashboard=False) as check_interrupt:
         # Ray is imported after its environment is set.
         import ray
         from ray.exceptions import ObjectLostError, RayActorError
@@ -93,6 +93,7 @@ def run_shards(
                 worker, number = idle.pop(), waiting.popleft()
                 running[worker.run.remote(shards[number])] = (worker, number)
             (ready, *_), _ = ray.wait(list(running), num_returns=1)
+            check_interrupt()
             worker, number = running.pop(ready)
             try:
                 answer = ray.get(ready)

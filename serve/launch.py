@@ -13,7 +13,7 @@ from typing import Any
 from jobs.cluster import free_port, python_path, start_ray
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
-from pasta.signals import handling
+from pasta.signals import handling, kept_interrupt
 from serve import priority
 from serve.addresses import is_loopback
 from serve.config import ServeConfig, check_service
@@ -120,13 +120,12 @@ def running(
     check_port(config.host, port)
     if metrics_port:
         check_port("127.0.0.1", metrics_port, "--metrics-port")
-    interrupt = _Interrupt()
-    with handling(signal.SIGTERM, _raise_exit), handling(signal.SIGINT, interrupt):
+    with handling(signal.SIGTERM, _raise_exit), kept_interrupt() as check_interrupt:
         try:
             ray = _start_ray(config, metrics_port, quiet=quiet, progress=progress)
             with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
-                interrupt.check()
+                check_interrupt()
                 try:
                     yield _started(f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}", ray)
                 except _Terminated:
@@ -187,9 +186,10 @@ def _failure(otherwise: str) -> str:
     """Why the application does not run: what the replica that failed said last, the end of its stack trace."""
     from ray import serve
 
-    for name, deployment in serve.status().applications["pasta"].deployments.items():
-        if deployment.status == "DEPLOY_FAILED" and (lines := deployment.message.strip().splitlines()):
-            return f"{name} does not start: {lines[-1].strip()}"
+    for application in serve.status().applications.values():
+        for name, deployment in application.deployments.items():
+            if deployment.status == "DEPLOY_FAILED" and (lines := deployment.message.strip().splitlines()):
+                return f"{name} does not start: {lines[-1].strip()}"
     return otherwise
 
 
@@ -208,22 +208,6 @@ def _stop() -> None:
     with handling(signal.SIGINT, signal.SIG_IGN):
         # Ray was started here and takes all of its processes with it; draining replicas first would only wait.
         ray.shutdown()
-
-
-class _Interrupt:
-    """Handles Ctrl-C as Python does, and remembers it: code that runs while Serve deploys can swallow the exception."""
-
-    def __init__(self) -> None:
-        self._seen = False
-
-    def __call__(self, number: int, frame: Any) -> None:
-        self._seen = True
-        raise KeyboardInterrupt
-
-    def check(self) -> None:
-        """Raise ``KeyboardInterrupt`` if there was one before."""
-        if self._seen:
-            raise KeyboardInterrupt
 
 
 class _Terminated(SystemExit):

@@ -1,13 +1,15 @@
 """Ctrl-C while other people's code runs."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from pasta.signals import deferred_interrupt, handling
+from pasta.signals import deferred_interrupt, handling, kept_interrupt
 
 
 def press_ctrl_c():
@@ -18,6 +20,12 @@ def press_ctrl_c():
 def default_handler():
     with handling(signal.SIGINT, signal.default_int_handler):
         yield
+
+
+def press_and_swallow():
+    """As a finalizer does, or somebody's ``except:``."""
+    with contextlib.suppress(KeyboardInterrupt):
+        press_ctrl_c()
 
 
 def press_in_a_block(times: int, events: list[str], error: Exception | None = None) -> None:
@@ -71,3 +79,47 @@ except KeyboardInterrupt:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def work_in_steps(events: list[int], press: Callable[[], None]) -> None:
+    with kept_interrupt() as check:
+        for step in range(5):
+            check()
+            events.append(step)
+            if step == 2:
+                press()
+                events.append(99)
+
+
+def work_at_one_go(error: Exception | None, press: Callable[[], None] = press_and_swallow) -> None:
+    with kept_interrupt():
+        press()
+        if error:
+            raise error
+
+
+def test_an_interrupt_that_somebody_swallows_is_raised_between_two_steps_of_the_work():
+    events: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        work_in_steps(events, press_and_swallow)
+    assert events == [0, 1, 2, 99]
+
+
+def test_an_interrupt_that_nobody_swallows_comes_where_it_always_has():
+    events: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        work_in_steps(events, press_ctrl_c)
+    assert events == [0, 1, 2]
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("a worker was stopped")])
+def test_an_interrupt_that_somebody_swallows_is_raised_at_the_end_of_the_block_at_the_latest(error):
+    with pytest.raises(KeyboardInterrupt):
+        work_at_one_go(error)
+
+
+def test_an_error_without_an_interrupt_stays_what_it_is():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(RuntimeError, match="broken"):
+        work_at_one_go(RuntimeError("broken"), press=lambda: None)
+    assert signal.getsignal(signal.SIGINT) is before

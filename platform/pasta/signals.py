@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -41,3 +41,31 @@ def deferred_interrupt() -> Iterator[None]:
         finally:
             if seen:
                 raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def kept_interrupt() -> Iterator[Callable[[], None]]:
+    """Raise ``KeyboardInterrupt`` for a Ctrl-C within the block as Python does, and once more if it got lost.
+
+    A finalizer or another library's ``except:`` that happens to run just then swallows it. Yields a function that
+    raises it again, to be called between steps of long work; the end of the block raises it too, instead of an error
+    that has come of it.
+    """
+    seen = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal seen
+        seen = True
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    with handling(signal.SIGINT, interrupt):
+        try:
+            yield check
+        except Exception:
+            check()
+            raise
+        check()

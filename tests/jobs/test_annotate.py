@@ -1,5 +1,6 @@
 """The annotate job as a user runs it: on Ray Data workers, interrupted, resumed, refused."""
 
+import contextlib
 import copy
 import json
 import os
@@ -254,6 +255,30 @@ def test_an_interrupt_between_shards_loses_none_and_the_next_run_does_the_rest(
     monkeypatch.setattr(annotate, "annotate_shards", one_by_one(9))
     assert run(path) == 0
     assert done == [0, 1, 2]
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["records"] == 10
+
+
+def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same(
+    ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python forgets what is raised in a finalizer, and Ray Data's iterator has many."""
+    reports = annotate._report
+    shown: list[int] = []
+
+    def swallow(config: Any, results: dict[int, ShardResult], *rest: Any) -> None:
+        shown.append(len(results))
+        reports(config, results, *rest)
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    path = write_config(tmp_path)
+    monkeypatch.setattr(annotate, "_report", swallow)
+    with pytest.raises(KeyboardInterrupt):
+        run(path)
+    assert shown == [1]
+    assert "goes on after the last finished shard" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert run(path) == 0
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["records"] == 10
 
 
