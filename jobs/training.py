@@ -86,6 +86,8 @@ def _fit(
                 checkpoint_config=CheckpointConfig(num_to_keep=config.schedule.keep_checkpoints),
             ),
         )
+        # Ray's own handler of Ctrl-C ends this process with a stack trace and exit code 1, after seconds of waiting.
+        trainer._register_sigint_handler = lambda controller: None
         trainer.fit()
 
 

@@ -62,7 +62,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     try:
         job.wait_for(lambda: registered_step(tmp_path) is not None)
         os.kill(job.process.pid, signal.SIGINT)
-        assert job.end() != 0
+        assert job.end() == 130, job.output
+        assert "the same command goes on from the last checkpoint" in job.output
     finally:
         job.close()
     assert not (tmp_path / "model").exists()
