@@ -86,7 +86,7 @@ def _fit(
                 checkpoint_config=CheckpointConfig(num_to_keep=config.schedule.keep_checkpoints),
             ),
         )
-        # Ray's own handler of Ctrl-C ends this process with a stack trace and exit code 1, after seconds of waiting.
+        # Ray's own handler of Ctrl-C ends this process with exit code 1, without a word of how to go on.
         trainer._register_sigint_handler = lambda controller: None
         trainer.fit()
 
