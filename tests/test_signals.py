@@ -1,7 +1,5 @@
 """Ctrl-C while other people's code runs."""
 
-import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -10,22 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from pasta.signals import deferred_interrupt, handling, kept_interrupt
-
-
-def press_ctrl_c():
-    os.kill(os.getpid(), signal.SIGINT)
+from tests.support.interrupts import press_and_swallow, press_ctrl_c
 
 
 @pytest.fixture(autouse=True)
 def default_handler():
     with handling(signal.SIGINT, signal.default_int_handler):
         yield
-
-
-def press_and_swallow():
-    """As a finalizer does, or somebody's ``except:``."""
-    with contextlib.suppress(KeyboardInterrupt):
-        press_ctrl_c()
 
 
 def press_in_a_block(times: int, events: list[str], error: Exception | None = None) -> None:

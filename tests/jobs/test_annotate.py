@@ -1,6 +1,5 @@
 """The annotate job as a user runs it: on Ray Data workers, interrupted, resumed, refused."""
 
-import contextlib
 import copy
 import json
 import os
@@ -31,6 +30,7 @@ from pasta.errors import UserError
 from pasta.training.config import DataSection
 from tests.data.annotate.test_teacher import KEY, RECORDS, truth
 from tests.support.endpoint import completion, endpoint_server
+from tests.support.interrupts import press_and_swallow
 from tests.support.tokenizers import byte_level
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,8 +268,7 @@ def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same(
     def swallow(config: Any, results: dict[int, ShardResult], *rest: Any) -> None:
         shown.append(len(results))
         reports(config, results, *rest)
-        with contextlib.suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+        press_and_swallow()
 
     path = write_config(tmp_path)
     monkeypatch.setattr(annotate, "_report", swallow)

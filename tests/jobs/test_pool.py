@@ -1,8 +1,5 @@
 """The pool that evaluate, sample and score share, on real Ray: where there is less room than was asked for."""
 
-import contextlib
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -10,6 +7,7 @@ import pytest
 from jobs.cluster import ray_cluster
 from jobs.pool import run_shards
 from pasta.evaluation.stage_config import WorkersSection
+from tests.support.interrupts import press_and_swallow
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +31,7 @@ def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same():
 
     def swallow(number: int, _: Any) -> None:
         done.append(number)
-        with contextlib.suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+        press_and_swallow()
 
     with ray_cluster(None, 1, dashboard=False), pytest.raises(KeyboardInterrupt):
         run_shards(
