@@ -33,7 +33,7 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.files import write_whole
 from pasta.lang import Codec
-from pasta.stages import StageOutput
+from pasta.stages.stage import StageOutput
 from pasta.tracking import Tracker, TrackingSection, start_tracker
 
 TOKENIZER = "tokenizer"

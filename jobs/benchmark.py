@@ -18,9 +18,9 @@ import transformers
 
 import pasta
 from jobs.arguments import numbers
+from pasta.benchmark.benchmark import COMMANDS, Benchmark
+from pasta.benchmark.settings import SIZES, Settings
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
-from pasta.evaluation.benchmark import COMMANDS, Benchmark
-from pasta.evaluation.settings import SIZES, Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"

@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 
 from jobs.annotate import TOKENIZER, AnnotateConfig, Finished, WorkersSection, annotate_shards
+from pasta.benchmark.figures import Figure, figures_table
+from pasta.benchmark.machine import describe_machine
 from pasta.data.annotate.config import AnnotationSections
 from pasta.data.sources import ATLAS, SourceSection, plan_shards
 from pasta.data.tokenizers import find_tokenizer
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.evaluation.figures import Figure, figures_table
-from pasta.evaluation.machine import describe_machine
-from pasta.evaluation.records import write_json
+from pasta.stages.records import write_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

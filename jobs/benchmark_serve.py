@@ -26,26 +26,26 @@ import torch
 import transformers
 
 from jobs.arguments import numbers
+from pasta.benchmark.figures import Report
+from pasta.benchmark.load.bare import Bare, Messages, Models
+from pasta.benchmark.load.client import connect
+from pasta.benchmark.load.parts import Bench, Memory
+from pasta.benchmark.load.plan import PLAN, Layout
+from pasta.benchmark.load.service import Service
+from pasta.benchmark.load.settings import PARTS, SOAK, LoadSettings
+from pasta.benchmark.load.soak import violations
+from pasta.benchmark.load.ways import Way, find_ways
+from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
+from pasta.benchmark.measurement import Measurement
 from pasta.data.atlas import heldout_prompts
+from pasta.data.prompts import PromptsSection
 from pasta.engine import EngineConfig
 from pasta.engine.loading import load_model
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 from pasta.errors import UserError
-from pasta.evaluation.figures import Report
-from pasta.evaluation.load.bare import Bare, Messages, Models
-from pasta.evaluation.load.client import connect
-from pasta.evaluation.load.parts import Bench, Memory
-from pasta.evaluation.load.plan import PLAN, Layout
-from pasta.evaluation.load.service import Service
-from pasta.evaluation.load.settings import PARTS, SOAK, LoadSettings
-from pasta.evaluation.load.soak import violations
-from pasta.evaluation.load.ways import Way, find_ways
-from pasta.evaluation.machine import code_fingerprint, describe_machine, model_fingerprint
-from pasta.evaluation.measurement import Measurement
 from pasta.evaluation.prompts import ATLAS, read_prompts
-from pasta.evaluation.records import RecordFile
-from pasta.evaluation.sampling import PromptsSection
 from pasta.interpreter import Limits
+from pasta.stages.records import RecordFile
 from serve.config import ROOT, KeySettings, ServeConfig
 from serve.launch import ServiceConfig, read_service_config, running
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 
+from pasta.benchmark.figures import Figure, figures_table
+from pasta.benchmark.machine import describe_machine
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.evaluation.figures import Figure, figures_table
-from pasta.evaluation.machine import describe_machine
-from pasta.evaluation.records import write_json
-from pasta.evaluation.statistics import bootstrap
+from pasta.stages.records import write_json
+from pasta.statistics import bootstrap
 from pasta.training.config import SftConfig
 from pasta.training.mask_cost import PLAIN, THREADS, measure_mask_cost, tokens_per_second
 

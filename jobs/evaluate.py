@@ -22,25 +22,25 @@ from jobs.arguments import job_parser
 from jobs.cluster import code_version, ray_cluster
 from jobs.keys import judge_key, read_key
 from jobs.pool import Work, run_shards
+from pasta.benchmark.machine import describe_machine
 from pasta.config import load_config, to_dict
 from pasta.engine.loading import resolve_device
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.evaluation.decode import decode_prompt
-from pasta.evaluation.evaluate_config import EvaluateConfig
-from pasta.evaluation.evaluate_progress import DecodeProgress, VerdictProgress
-from pasta.evaluation.evaluations import ANSWERS, VERDICTS, read_evaluation
-from pasta.evaluation.judges.config import JudgeSection
-from pasta.evaluation.judges.make import check_judge, make_judge
+from pasta.evaluation.config import EvaluateConfig
 from pasta.evaluation.judging import judge_answers
-from pasta.evaluation.machine import describe_machine
-from pasta.evaluation.methods import check_methods, make_methods
+from pasta.evaluation.methods.decode import decode_prompt
+from pasta.evaluation.methods.make import check_methods, make_methods
+from pasta.evaluation.progress import DecodeProgress, VerdictProgress
 from pasta.evaluation.prompts import EvalPrompt, read_eval_prompts, source_paths
-from pasta.evaluation.records import Record, RecordFile, write_json
 from pasta.evaluation.report import log_report, write_report
-from pasta.evaluation.shards import cut
-from pasta.evaluation.summary import Summary, summarise
-from pasta.stages import StageOutput, read_manifest
+from pasta.evaluation.results.evaluations import ANSWERS, VERDICTS, read_evaluation
+from pasta.evaluation.results.summary import Summary, summarise
+from pasta.judges.config import JudgeSection
+from pasta.judges.make import check_judge, make_judge
+from pasta.stages.records import Record, RecordFile, write_json
+from pasta.stages.shards import cut
+from pasta.stages.stage import StageOutput, read_manifest
 from pasta.tracking import Tracker, start_tracker
 
 CONFIG = EvaluateConfig

@@ -4,7 +4,7 @@ import os
 
 from pasta.data.endpoint import EndpointSection
 from pasta.errors import UserError
-from pasta.evaluation.judges.config import JudgeSection
+from pasta.judges.config import JudgeSection
 
 
 def read_key(endpoint: EndpointSection, where: str) -> str | None:

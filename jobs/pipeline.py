@@ -23,8 +23,8 @@ from jobs.storage import relocated
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.pipeline import Instance, PipelineConfig, instances
-from pasta.stages import Manifest, read_manifest
+from pasta.stages.pipeline import Instance, PipelineConfig, instances
+from pasta.stages.stage import Manifest, read_manifest
 
 
 class StageOnDisk(Protocol):

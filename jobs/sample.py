@@ -17,13 +17,14 @@ from typing import Any
 from jobs.arguments import job_parser
 from jobs.cluster import code_version
 from jobs.pool import Work, run_shards
+from pasta.candidates.sample_report import SampleProgress, sample_figures
+from pasta.candidates.sampling import SampleConfig, check_models, load_sampler
 from pasta.config import load_config, to_dict
+from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import read_prompts, source_paths
-from pasta.evaluation.sample_report import SampleProgress, sample_figures
-from pasta.evaluation.sampling import Prompt, SampleConfig, check_models, load_sampler
-from pasta.evaluation.shards import cut, done_shards, iter_records, shard_path, write_shard
-from pasta.stages import StageOutput
+from pasta.stages.shards import cut, done_shards, iter_records, shard_path, write_shard
+from pasta.stages.stage import StageOutput
 from pasta.tracking import start_tracker
 
 #: How a stage is run and not what comes out of it: it may change between two runs.

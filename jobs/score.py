@@ -18,17 +18,17 @@ from jobs.arguments import job_parser
 from jobs.cluster import code_version
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
+from pasta.candidates.score_stage import JudgeProgress, write_scores
+from pasta.candidates.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs
 from pasta.config import fingerprint, load_config, to_dict
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.evaluation.judges import judge_records
-from pasta.evaluation.judges.config import JudgeSection
-from pasta.evaluation.judges.make import check_judge, make_judge
-from pasta.evaluation.sampling import Record
-from pasta.evaluation.score_stage import JudgeProgress, write_scores
-from pasta.evaluation.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs
-from pasta.evaluation.shards import done_shards, read_shard, read_stage, write_shard
-from pasta.stages import StageOutput, input_fingerprint
+from pasta.judges import judge_records
+from pasta.judges.config import JudgeSection
+from pasta.judges.make import check_judge, make_judge
+from pasta.stages.records import Record
+from pasta.stages.shards import done_shards, read_shard, read_stage, write_shard
+from pasta.stages.stage import StageOutput, input_fingerprint
 from pasta.tracking import Tracker, start_tracker
 
 CONFIG = ScoreConfig

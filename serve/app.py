@@ -12,9 +12,9 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouter
 from ray.serve.schema import LoggingConfig
 
 from serve.config import DecoderSettings, ServeConfig, check_service
-from serve.decoder import Decoder
-from serve.gateway import Gateway
-from serve.interpreter import Interpreter
+from serve.decoder.deployment import Decoder
+from serve.gateway.deployment import Gateway
+from serve.interpreter.deployment import Interpreter
 
 
 def build(args: ServeConfig) -> Application:
@@ -27,8 +27,8 @@ def build(args: ServeConfig) -> Application:
         "graceful_shutdown_timeout_s": args.drain_timeout_s,
         "graceful_shutdown_wait_loop_s": 0.2,
     }
-    router = RequestRouterConfig(request_router_class="serve.routing.PinnedRouter")
-    # Each request's line is the Gateway's; the others say what became of its parts (serve/logs.py).
+    router = RequestRouterConfig(request_router_class="serve.calls.routing.PinnedRouter")
+    # Each request's line is the Gateway's; the others say what became of its parts (serve/observe/logs.py).
     quiet = LoggingConfig(encoding="JSON", enable_access_log=False)
     decoders = serve.deployment(
         Decoder,
@@ -73,7 +73,8 @@ def _replicas(decoder: DecoderSettings) -> dict[str, Any]:
     if scaling is None:
         return {"num_replicas": decoder.num_replicas}
     policy = AutoscalingPolicy(
-        policy_function="serve.autoscaling.LanesPolicy", policy_kwargs={"target_lanes": scaling.target_lanes}
+        policy_function="serve.decoder.autoscaling.LanesPolicy",
+        policy_kwargs={"target_lanes": scaling.target_lanes},
     )
     config = AutoscalingConfig(
         **scaling.model_dump(exclude={"target_lanes"}), initial_replicas=decoder.num_replicas, policy=policy

@@ -14,9 +14,9 @@ from jobs.cluster import free_port, python_path, start_ray
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
 from pasta.signals import handling, kept_interrupt
-from serve import priority
 from serve.addresses import is_loopback
 from serve.config import ServeConfig, check_service
+from serve.decoder import priority
 
 IMPORT_PATH = "serve.app:build"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
@@ -24,7 +24,7 @@ _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 PROXY = {
     "RAY_SERVE_PROXY_USE_GRPC": "1",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.proxy.middlewares",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.gateway.proxy.middlewares",
 }
 
 

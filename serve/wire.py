@@ -21,7 +21,7 @@ class Order:
     """Gateway → Interpreter: a validated request for ``n`` answers to each of its prompts.
 
     ``logprobs`` is the number of likeliest tokens to report beside each token of the text, ``None`` for no
-    log-probabilities at all. ``http_request_id`` is what logs call the request (serve/logs.py).
+    log-probabilities at all. ``http_request_id`` is what logs call the request (serve/observe/logs.py).
     """
 
     request_id: str

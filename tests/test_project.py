@@ -17,6 +17,7 @@ MAX_LINES = 400
 # The list runs one way.
 HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "pydantic", "numpy", "datasets", "wandb"}
 SHARED = {"data", "engine", "interpreter", "lang", "errors", "config", "stages", "files", "tracking"}
+RESULTS = {"statistics", "markdown"}
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "lang": ({"lang", "errors"}, set()),
     "interpreter": ({"interpreter", "lang", "errors"}, set()),
@@ -28,15 +29,21 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         {"engine", "placement", "interpreter", "lang", "errors"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
+    "stages": ({"stages", "errors", "config", "files"}, set()),
     "data": ({"data", "interpreter", "lang", "errors", "config", "stages", "files"}, None),
     "training": ({"training", *SHARED}, None),
-    "evaluation": ({"evaluation", "simulation", *SHARED}, None),
+    "judges": ({"judges", *SHARED}, None),
+    "candidates": ({"candidates", "judges", "statistics", *SHARED}, None),
+    "evaluation": ({"evaluation", "candidates", "judges", *RESULTS, *SHARED}, None),
+    "benchmark": ({"benchmark", "evaluation", "candidates", "simulation", *RESULTS, *SHARED}, None),
     "cli": (
         {
             "cli",
             "evaluation",
+            "markdown",
             "simulation",
             "data",
+            "stages",
             "interpreter",
             "lang",
             "errors",

@@ -1,4 +1,6 @@
-"""Where threads are decoded: pure decisions. serve/parts.py carries them out, simulation/cluster.py plays them.
+"""Where threads are decoded: pure decisions.
+
+``serve/interpreter/response.py`` carries them out, ``simulation/cluster.py`` plays them.
 
 A response has a home: the replica that decodes its main thread. Whenever a chunk is forked, its policy decides
 twice: the home, which knows its lanes, whether the chunk leaves; the Interpreter, which knows all replicas, where

@@ -12,8 +12,8 @@ import pytest
 
 from jobs import submit
 from pasta.config import load_config
-from pasta.pipeline import PipelineConfig
 from pasta.simulation.config import SimulateConfig
+from pasta.stages.pipeline import PipelineConfig
 from tests.support.guides import GUIDES, ROOT, blocks, shell, workplace
 from tests.support.service import command
 

@@ -9,11 +9,11 @@ import typing
 import pytest
 from pydantic import BaseModel
 
-from pasta.pipeline import PipelineConfig
 from pasta.simulation.config import SimulateConfig
+from pasta.stages.pipeline import PipelineConfig
 from pasta.training.callbacks import LOGGED
 from serve.config import ServeConfig
-from serve.metrics import METRICS
+from serve.observe.metrics import METRICS
 from tests.support.guides import GUIDES, ROOT, prose
 
 #: What is measured names files too; its commands are those that were run.

@@ -35,7 +35,7 @@ def test_doc_strings_render_without_a_warning(tmp_path):
         "pasta/lang",
         "pasta/placement",
         "pasta/engine",
-        "serve/dispatch",
+        "serve/interpreter/dispatch",
         "jobs/submit",
     ):
         assert (tmp_path / f"{page}.html").is_file(), page

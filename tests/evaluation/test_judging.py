@@ -3,10 +3,10 @@
 from typing import Any
 
 from pasta.data.endpoint import EndpointSection
-from pasta.evaluation.judges.config import TeacherSection
-from pasta.evaluation.judges.grader import GraderJudge
-from pasta.evaluation.judges.teacher import TeacherJudge
 from pasta.evaluation.judging import judge_answers
+from pasta.judges.config import TeacherSection
+from pasta.judges.grader import GraderJudge
+from pasta.judges.teacher import TeacherJudge
 from tests.support.endpoint import completion, endpoint_server
 from tests.support.samples import tasks
 

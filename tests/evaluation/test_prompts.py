@@ -6,10 +6,10 @@ import pytest
 
 from pasta.data.atlas import heldout_prompts, task_for_prompt
 from pasta.data.atlas.tasks import split_of
+from pasta.data.prompts import PromptsSection
 from pasta.errors import UserError
 from pasta.evaluation.prompts import read_eval_prompts, read_prompts
-from pasta.evaluation.sampling import PromptsSection
-from pasta.stages import StageOutput
+from pasta.stages.stage import StageOutput
 
 
 def user(text: str) -> dict:

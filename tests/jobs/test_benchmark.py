@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobs.benchmark import main
+from pasta.benchmark.benchmark import Benchmark
 from pasta.errors import UserError
-from pasta.evaluation.benchmark import Benchmark
 from pasta.simulation.config import read_calibration
 from tests.support.models import tiny
 
@@ -158,7 +158,7 @@ def test_replay_goes_on_with_more_of_an_annotate_stage_s_documents(place, tmp_pa
 
 def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatch, capsys):
     decoded = []
-    real = sys.modules["pasta.evaluation.benchmark"].decode_pair
+    real = sys.modules["pasta.benchmark.benchmark"].decode_pair
 
     def counted(*arguments, **options):
         if len(decoded) == 3:
@@ -166,7 +166,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
         decoded.append(None)
         return real(*arguments, **options)
 
-    monkeypatch.setattr("pasta.evaluation.benchmark.decode_pair", counted)
+    monkeypatch.setattr("pasta.benchmark.benchmark.decode_pair", counted)
     out = tmp_path / "speed.json"
     given = [
         "speed",
@@ -245,6 +245,6 @@ def _imports(file):
 
 
 def test_every_stage_that_a_command_names_exists():
-    from pasta.evaluation.benchmark import COMMANDS
+    from pasta.benchmark.benchmark import COMMANDS
 
     assert all(hasattr(Benchmark, f"_{stage}") for stages in COMMANDS.values() for stage in stages)

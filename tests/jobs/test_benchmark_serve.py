@@ -9,8 +9,8 @@ import yaml
 
 from jobs import benchmark, benchmark_serve
 from pasta.errors import UserError
-from serve.admission import Admission, Overloaded
 from serve.config import KeySettings
+from serve.interpreter.admission import Admission, Overloaded
 from serve.launch import read_service_config
 from tests.support.load_server import load_server, sleeper
 from tests.support.service import save_tiny_model, service_config

@@ -13,8 +13,8 @@ from jobs import evaluate, pipeline
 from pasta.config import load_config
 from pasta.data.atlas import heldout_prompts
 from pasta.entrypoint import run_main
-from pasta.evaluation.evaluate_config import EvaluateConfig
-from pasta.stages import read_manifest
+from pasta.evaluation.config import EvaluateConfig
+from pasta.stages.stage import read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.service import command
 from tests.support.wandb_runs import history, wait_until_written

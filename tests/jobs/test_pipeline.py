@@ -12,8 +12,8 @@ import yaml
 from jobs import pipeline
 from pasta.config import load_config
 from pasta.entrypoint import run_main
-from pasta.pipeline import PipelineConfig, instances
-from pasta.stages import read_manifest
+from pasta.stages.pipeline import PipelineConfig, instances
+from pasta.stages.stage import read_manifest
 from tests.support.service import command
 from tests.training.runs import sft_dict
 

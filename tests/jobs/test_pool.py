@@ -6,7 +6,7 @@ import pytest
 
 from jobs.cluster import ray_cluster
 from jobs.pool import run_shards
-from pasta.evaluation.stage_config import WorkersSection
+from pasta.stages.workers import WorkersSection
 from tests.support.interrupts import press_and_swallow
 
 pytestmark = pytest.mark.slow

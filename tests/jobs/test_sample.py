@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from jobs import sample
+from pasta.candidates.sampling import SampleConfig, load_sampler
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import read_prompts
-from pasta.evaluation.sampling import SampleConfig, load_sampler
-from pasta.evaluation.shards import iter_records
-from pasta.stages import read_manifest
+from pasta.stages.shards import iter_records
+from pasta.stages.stage import read_manifest
 from tests.support.models import tiny
 from tests.support.service import command, save_tiny_model
 

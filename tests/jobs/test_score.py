@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from jobs import score
+from pasta.candidates.scoring import ScoreConfig
 from pasta.config import load_config
 from pasta.data.pairs import pairs_file, read_pairs
 from pasta.entrypoint import run_main
-from pasta.evaluation.scoring import ScoreConfig
-from pasta.stages import StageOutput, read_manifest
+from pasta.stages.stage import StageOutput, read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.samples import record, sample_stage, tasks, variations
 from tests.support.service import command, save_tiny_model

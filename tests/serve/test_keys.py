@@ -9,7 +9,7 @@ import pytest
 from pasta.errors import UserError
 from serve.config import ROOT, KeySettings
 from serve.errors import ApiError
-from serve.guard import Guard
+from serve.gateway.guard import Guard
 from serve.keys import KeyRing, new_key, read_keys
 
 

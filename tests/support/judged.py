@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pasta.evaluation.evaluate_config import MethodSection
-from pasta.evaluation.summary import Summary, summarise
+from pasta.evaluation.config import MethodSection
+from pasta.evaluation.results.summary import Summary, summarise
 from tests.support.evaluations import answer, prompt
 
 #: By method, for each prompt in turn: (seconds, quality), or None for a prompt that it skipped.

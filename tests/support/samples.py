@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from pasta.data.atlas import AtlasTask, heldout_prompts
+from pasta.data.prompts import Prompt
 from pasta.engine.replay import annotated_ids
-from pasta.evaluation.sampling import Prompt
-from pasta.evaluation.shards import cut, write_shard
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Document, Text, render, to_text
-from pasta.stages import StageOutput
+from pasta.stages.shards import cut, write_shard
+from pasta.stages.stage import StageOutput
 from tests.support.tokenizers import codec
 
 CODEC = codec()

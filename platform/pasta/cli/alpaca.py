@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pasta.errors import UserError
-from pasta.evaluation.alpaca import (
+from pasta.evaluation.results.alpaca import (
     OfficialUnavailable,
     annotated_win_rates,
     is_complete,
@@ -14,8 +14,8 @@ from pasta.evaluation.alpaca import (
     outputs_of,
     read_annotations,
 )
-from pasta.evaluation.evaluations import read_evaluation
-from pasta.evaluation.win_rate import WinRate
+from pasta.evaluation.results.evaluations import read_evaluation
+from pasta.evaluation.results.win_rate import WinRate
 from pasta.files import write_whole
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pasta.evaluation.compare import Change, Comparison, Moved, compare, read_side
+from pasta.evaluation.results.compare import Change, Comparison, Moved, compare, read_side
 
 _IDS = 5
 _PROMPT = 48

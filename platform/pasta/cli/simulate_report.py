@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pasta.evaluation.figures import markdown
+from pasta.markdown import markdown
 from pasta.simulation.calibration import Calibration
 from pasta.simulation.compare import Deviation
 from pasta.simulation.config import SimulateConfig

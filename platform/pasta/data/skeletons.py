@@ -1,8 +1,8 @@
 """Skeletons, the outlines of Skeleton-of-Thought (Ning et al., ICLR 2024, arXiv 2307.15337), and requests about them.
 
 An answer is made in two stages: one request for a skeleton, a numbered list of a few words a point, then one request
-for each point, all at once. Training data (``pasta.data.sot``) and decoding (``pasta.evaluation.sot``) both take their
-words from here, so that what a model was taught and what it is asked agree to the token.
+for each point, all at once. Training data (``pasta.data.sot``) and decoding (``pasta.evaluation.methods.sot``) both
+take their words from here, so that what a model was taught and what it is asked agree to the token.
 """
 
 import re

@@ -1,10 +1,10 @@
 """Training data for Skeleton-of-Thought: plain requests and their answers, made from a prompt and its answer.
 
 A model that follows instructions is prompted, as in the paper. A small one that follows none is trained to it, with the
-very requests that ``pasta.evaluation.sot`` sends: one for a skeleton, then one for the text of each point. What the
-points are follows from the layout as a reader sees it: items of a list, paragraphs, sections under headings. An answer
-without a layout to split, such as a single paragraph, has a skeleton of one point, upon which decoding asks for the
-answer as it would without Skeleton-of-Thought.
+very requests that ``pasta.evaluation.methods.sot`` sends: one for a skeleton, then one for the text of each point. What
+the points are follows from the layout as a reader sees it: items of a list, paragraphs, sections under headings. An
+answer without a layout to split, such as a single paragraph, has a skeleton of one point, upon which decoding asks for
+the answer as it would without Skeleton-of-Thought.
 
 The points of an answer join to the same answer. All answers of the atlas, joined from their own points, are graded like
 the answers themselves: 1.00 of all statements (tests/data/test_sot.py).

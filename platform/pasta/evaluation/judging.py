@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from pasta.evaluation.judges.judge import Case, Judge, Verdict
-from pasta.evaluation.records import Record
+from pasta.judges.judge import Case, Judge, Verdict
+from pasta.stages.records import Record
 
 _NO_BASELINE = "the baseline has no answer to compare with"
 

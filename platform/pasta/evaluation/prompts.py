@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
+from pasta.data.prompts import Prompt, PromptsSection
 from pasta.errors import UserError
-from pasta.evaluation.sampling import Prompt, PromptsSection
-from pasta.stages import read_manifest
+from pasta.stages.stage import read_manifest
 
 ATLAS = "atlas"
 #: Tasks drawn for each that is wanted, before it is said that there are not so many distinct ones.

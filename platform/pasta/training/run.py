@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pasta.errors import UserError
-from pasta.stages import Manifest, Stage, read_manifest
+from pasta.stages.stage import Manifest, Stage, read_manifest
 from pasta.training.config import OptimisationSection, ScheduleSection, WorkersSection
 from pasta.training.storage import open_url, remove
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from transformers.integrations import deepspeed as integration
 
 from pasta.errors import UserError
-from pasta.stages import Manifest, write_manifest
+from pasta.stages.stage import Manifest, write_manifest
 from pasta.training.config import ModelSection
 from pasta.training.lora import ADAPTER_DIR, LoraSection, merge
 from pasta.training.model import build_model

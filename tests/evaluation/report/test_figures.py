@@ -10,14 +10,14 @@ import pytest
 from matplotlib.text import Annotation, Text
 
 import pasta
-from pasta.evaluation.outcomes import outcomes_of
 from pasta.evaluation.report.families import draw_families
 from pasta.evaluation.report.lanes import choose, draw_lanes, featured
 from pasta.evaluation.report.pareto import draw_pareto
 from pasta.evaluation.report.speed import draw_distribution, draw_groups
 from pasta.evaluation.report.style import looks, styled
 from pasta.evaluation.report.tokens import draw_budget
-from pasta.evaluation.summary import summarise
+from pasta.evaluation.results.outcomes import outcomes_of
+from pasta.evaluation.results.summary import summarise
 from tests.support.evaluations import answer, prompt
 from tests.support.judged import section, summary_of
 from tests.support.reports import METHODS, evaluation, threaded

@@ -10,7 +10,7 @@ from PIL import Image
 
 from pasta.errors import UserError
 from pasta.evaluation.report import log_report, write_report
-from pasta.evaluation.summary import summarise
+from pasta.evaluation.results.summary import summarise
 from pasta.tracking import Tracker
 from tests.support.evaluations import answer, prompt
 from tests.support.judged import section

@@ -8,7 +8,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 from pasta.evaluation.report.style import INK, WIDTH, Canvas, named, new_canvas
-from pasta.evaluation.summary import GroupSummary, MethodSummary, SpeedName, Summary
+from pasta.evaluation.results.summary import GroupSummary, MethodSummary, SpeedName, Summary
 
 #: What a cell shows, and its colour from -1 (worse) to 1 (better).
 Cell = Callable[[GroupSummary], tuple[str, float] | None]

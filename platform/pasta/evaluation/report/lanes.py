@@ -6,7 +6,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from pasta.evaluation.outcomes import Outcome
 from pasta.evaluation.report.style import (
     FAINT,
     INK,
@@ -19,7 +18,8 @@ from pasta.evaluation.report.style import (
     new_canvas,
     shortened,
 )
-from pasta.evaluation.summary import Summary
+from pasta.evaluation.results.outcomes import Outcome
+from pasta.evaluation.results.summary import Summary
 
 _ROW = 0.2
 _MOST_ROWS = 18

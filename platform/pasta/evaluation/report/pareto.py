@@ -20,8 +20,8 @@ from pasta.evaluation.report.style import (
     readable,
     shortened,
 )
-from pasta.evaluation.statistics import Estimate
-from pasta.evaluation.summary import MethodSummary, Summary
+from pasta.evaluation.results.summary import MethodSummary, Summary
+from pasta.statistics import Estimate
 
 #: Geometric-mean speedups that the paper reports (arXiv 2502.11517: Gemma 7B, AlpacaEval, one H100).
 PAPER = (1.21, 1.93)

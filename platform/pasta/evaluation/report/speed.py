@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from pasta.evaluation.outcomes import Outcome
 from pasta.evaluation.report.style import (
     FAINT,
     INK,
@@ -22,7 +21,8 @@ from pasta.evaluation.report.style import (
     named,
     new_canvas,
 )
-from pasta.evaluation.summary import GroupSummary, MethodSummary, Summary
+from pasta.evaluation.results.outcomes import Outcome
+from pasta.evaluation.results.summary import GroupSummary, MethodSummary, Summary
 
 _ROW = 0.42
 _PANEL, _BELOW = 2.5, 0.82  # heights of a panel, and of what stands below it

@@ -15,9 +15,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from pasta.evaluation.statistics import Estimate
-from pasta.evaluation.summary import MethodSummary, Summary
+from pasta.evaluation.results.summary import MethodSummary, Summary
 from pasta.files import write_whole
+from pasta.statistics import Estimate
 
 WIDTH = 8.0
 _LONGEST_NAME = 30  # letters

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pasta.evaluation.failures import FamilyFailure, wrong_by_reason
-from pasta.evaluation.figures import markdown
-from pasta.evaluation.outcomes import Outcome
 from pasta.evaluation.report.words import findings, share, signed, times, with_sign
-from pasta.evaluation.summary import MethodSummary, Summary
+from pasta.evaluation.results.failures import FamilyFailure, wrong_by_reason
+from pasta.evaluation.results.outcomes import Outcome
+from pasta.evaluation.results.summary import MethodSummary, Summary
+from pasta.markdown import markdown
 
 _ANSWER_LINES, _SAID, _LONGEST = 6, 4, 220
 #: What each figure shows, by file.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pasta.evaluation.report.style import WIDTH, Canvas, label_rows, named, new_canvas
-from pasta.evaluation.summary import MethodSummary, Summary
+from pasta.evaluation.results.summary import MethodSummary, Summary
 
 _ROW = 0.36
 #: Kinds in reading order, what a person calls them, and their colors (Okabe and Ito's).

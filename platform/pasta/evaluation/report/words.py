@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from pasta.evaluation.pareto import Domination
-from pasta.evaluation.statistics import Estimate
-from pasta.evaluation.summary import MethodSummary, Summary
+from pasta.evaluation.results.pareto import Domination
+from pasta.evaluation.results.summary import MethodSummary, Summary
+from pasta.statistics import Estimate
 
 _EQUAL = 1e-9
 _UNCLEAR = "†"

@@ -5,9 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pasta.evaluation.failures import failures_of
-from pasta.evaluation.outcomes import Outcome, outcomes_of
-from pasta.evaluation.records import Record, write_json
 from pasta.evaluation.report.families import draw_families
 from pasta.evaluation.report.lanes import draw_lanes, featured
 from pasta.evaluation.report.pareto import draw_pareto
@@ -15,9 +12,12 @@ from pasta.evaluation.report.speed import draw_distribution, draw_groups
 from pasta.evaluation.report.style import Canvas, save, styled
 from pasta.evaluation.report.text import CAPTIONS, report_text
 from pasta.evaluation.report.tokens import draw_budget
-from pasta.evaluation.statistics import Estimate
-from pasta.evaluation.summary import Summary
+from pasta.evaluation.results.failures import failures_of
+from pasta.evaluation.results.outcomes import Outcome, outcomes_of
+from pasta.evaluation.results.summary import Summary
 from pasta.files import write_whole
+from pasta.stages.records import Record, write_json
+from pasta.statistics import Estimate
 from pasta.tracking import Tracker
 
 REPORT, FIGURES = "report.md", "figures.json"

@@ -1,0 +1,374 @@
+"""The benchmark: stages that measure and leave records, and the figures that follow from the records."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pasta.benchmark.calibrate import Axes, calibration_of, calibration_table, measure_rounds
+from pasta.benchmark.documents import Recorded, answered, read_documents, sample_documents
+from pasta.benchmark.figures import Figure, Report
+from pasta.benchmark.generate import GenerateBench, generate_figures, generate_table
+from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
+from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.quality import family_table, fault_of, grades, quality_figures
+from pasta.benchmark.replay import (
+    WORDS,
+    DocumentReplay,
+    document_identity,
+    document_report,
+    encode,
+    measure,
+)
+from pasta.benchmark.sampling import GROUPS, measure_groups, sampling_report
+from pasta.benchmark.settings import Settings
+from pasta.benchmark.speed import decode_pair, replay_figures, speed_figures
+from pasta.benchmark.steps import LaneBench, lane_figures, lane_table
+from pasta.data.atlas import AtlasTask, heldout_prompts
+from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, SamplingParams
+from pasta.engine.loading import load_model, random_model, read_model_config, resolve_device
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from pasta.lang import to_text
+from pasta.stages.records import RecordFile, write_json
+
+#: What one command runs. Speed decodes the same answers as accuracy, so ``all`` grades those.
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "all": ("speed", "random", "step", "generate", "sampling", "replay"),
+    "accuracy": ("accuracy", "random"),
+    "speed": ("speed",),
+    "step": ("step",),
+    "generate": ("generate",),
+    "replay": ("replay",),
+    "sampling": ("sampling",),
+    "calibrate": ("calibrate",),
+}
+_STEP_TARGETS = {"shipped": 1.5, "large": 1.10}
+_GENERATE_TARGETS = {"shipped": 1.3, "large": 1.1}
+#: (prompts, tokens of each) that generate is timed on; the shipped twin ends its answers by itself.
+_GENERATE_PROMPTS = {"shipped": (8, 512), "large": (2, 48)}
+_ROUNDS_FACTOR = {"shipped": 4, "large": 1}
+_RANDOM_TOKENS = 256
+#: Random weights seldom open a promise by themselves.
+_BIAS = 7.0
+
+
+class Benchmark:
+    """Runs stages. The same settings again go on where an interrupted run stopped."""
+
+    def __init__(self, settings: Settings, command: str, say: Callable[[str], None] | None = None) -> None:
+        self.settings = settings
+        self._device = resolve_device(settings.device)
+        self._kept = Measurement(settings, command, self._device, say)
+
+    def run(self, stages: Sequence[str]) -> Report:
+        """Measure ``stages``; returns what came out. Raises ``UserError`` on a wrong model or file."""
+        self._check(stages)
+        report = Report()
+        for number, stage in enumerate(stages, start=1):
+            getattr(self, f"_{stage}")(report)
+            self._kept.write(report, complete=number == len(stages))
+        return report
+
+    # -- stages ----------------------------------------------------------------------------------------
+
+    def _accuracy(self, report: Report) -> None:
+        records = [*self._answers("accuracy", repeats=0).records.values()]
+        report.add(quality_figures(records), {"By task family": family_table(records)})
+
+    def _speed(self, report: Report) -> None:
+        records = [*self._answers("speed", self.settings.repeats).records.values()]
+        report.add(quality_figures(records), {"By task family": family_table(records)})
+        report.add(speed_figures(records))
+
+    @property
+    def _asked(self) -> dict[str, int]:
+        return {"prompts": self.settings.prompts, "max_tokens": self.settings.max_tokens}
+
+    def _answers(self, stage: str, repeats: int) -> RecordFile:
+        """Each held-out prompt answered by the twin and by PASTA, graded, and timed if ``repeats``."""
+        limits = Limits(max_tokens=self.settings.max_tokens)
+        self._use_threads("shipped")
+        file = self._kept.open(stage, self._identity("shipped") | self._asked | {"repeats": repeats})
+        progress = self._kept.progress(stage, len(self._tasks), len(file))
+        if len(file) == len(self._tasks):
+            return file
+        twin, pasta = self._engine(self._twin), self._engine(self._pasta)
+        codec = self._pasta.codec
+        decode_pair(twin, pasta, codec.encode_prompt(self._tasks[0].messages), limits, repeats=0)
+        for number, task in enumerate(self._tasks):
+            if str(number) in file:
+                continue
+            record, sequential, parallel = decode_pair(
+                twin, pasta, codec.encode_prompt(task.messages), limits, repeats=repeats
+            )
+            assert parallel.document is not None  # no stop strings
+            record["pasta"]["fault"] = fault_of(codec, parallel)
+            file.add(
+                str(number),
+                {
+                    "prompt": task.prompt,
+                    "family": task.family,
+                    "independent": task.independent,
+                    "twin_text": sequential.text,
+                    "annotated": to_text(parallel.document),
+                    "grades": grades(task, sequential.text, parallel.text, parallel.document),
+                    **record,
+                },
+            )
+            progress(len(file), f"realised {record['realised']:.2f}x" if repeats else "")
+        return file
+
+    def _random(self, report: Report) -> None:
+        """Random weights of the shipped model's shape: greedy, and sampled with promises favoured."""
+        total = 2 * len(self._tasks)
+        self._use_threads("shipped")
+        file = self._kept.open("random", self._identity("shipped") | self._asked)
+        progress = self._kept.progress("random weights", total, len(file))
+        if len(file) < total:
+            shape = self._pasta.model.config
+            loaded = random_model(
+                shape, self._pasta.tokenizer, dtype=self.settings.dtype, device=self.settings.device
+            )
+            engine = Engine(loaded, EngineConfig(num_slots=8, slot_tokens=1024))
+            for number, temperature in itertools.product(range(len(self._tasks)), (0.0, 1.0)):
+                key = f"{number} {'sampled' if temperature else 'greedy'}"
+                if key not in file:
+                    engine.submit(
+                        Request(
+                            prompt_ids=loaded.codec.encode_prompt(self._tasks[number].messages),
+                            sampling=SamplingParams(
+                                temperature=temperature, seed=number, promise_bias=_BIAS * temperature
+                            ),
+                            limits=Limits(max_tokens=min(self.settings.max_tokens, _RANDOM_TOKENS)),
+                            request_id=key,
+                        )
+                    )
+            while engine.has_work:
+                for event in engine.step():
+                    if isinstance(event, DoneEvent):
+                        result = event.outcome()
+                        threads, reason = len(result.trace.threads), result.finish_reason
+                        fault = fault_of(loaded.codec, result)
+                        file.add(
+                            event.request_id, {"fault": fault, "threads": threads, "finish_reason": reason}
+                        )
+                        progress(len(file), "")
+        records = [*file.records.values()]
+        share = sum(not record["fault"] for record in records) / len(records)
+        chunks = sum(record["threads"] - 1 for record in records)
+        note = f"half greedy, half sampled with promises favoured; {chunks} chunks"
+        label = "well-formed outputs, random weights"
+        report.add([Figure("well_formed.random", label, share, 1.0, count=total, note=note)])
+
+    def _step(self, report: Report) -> None:
+        settings = self.settings
+        for size in settings.sizes:
+            self._use_threads(size)
+            rounds = settings.rounds * _ROUNDS_FACTOR[size]
+            measured = {"lanes": settings.lanes, "cache_tokens": settings.cache_tokens, "rounds": rounds}
+            file = self._kept.open(f"step-{size}", self._identity(size) | measured)
+            progress = self._kept.progress(f"step, {size}", rounds, len(file))
+            if len(file) < rounds:
+                bench = LaneBench(self._loaded(size), settings.lanes, settings.cache_tokens)
+                bench.round()
+                for number in range(len(file), rounds):
+                    file.add(str(number), bench.round())
+                    progress(len(file), "")
+            records, label = [*file.records.values()], self._label(size)
+            title = f"A step, {label}, cache of about {settings.cache_tokens} tokens"
+            report.add(
+                lane_figures(records, settings.lanes, size, label, _STEP_TARGETS[size]),
+                {title: lane_table(records, settings.lanes)},
+            )
+
+    def _calibrate(self, report: Report) -> None:
+        settings = self.settings
+        for size in settings.sizes:
+            self._use_threads(size)
+            axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
+            file = self._kept.open(f"calibrate-{size}", self._identity(size) | axes.to_dict())
+            progress = self._kept.progress(f"calibrate, {size}", settings.rounds, len(file))
+            if len(file) < settings.rounds:
+                measure_rounds(file, self._loaded(size), axes, settings.rounds, progress)
+            about = {"dtype": settings.dtype, "device": str(self._device), "threads": self._num_threads(size)}
+            about |= {"model": self._name(size), "machine": describe_machine(self._device)}
+            calibration = calibration_of([*file.records.values()], fastest=settings.fastest, **about)
+            write_json(settings.out.with_suffix(f".calibration-{size}.json"), calibration.to_dict())
+            report.add([], {f"A step, {self._label(size)}": calibration_table(calibration)})
+
+    def _generate(self, report: Report) -> None:
+        for size in self.settings.sizes:
+            self._use_threads(size)
+            count, tokens = _GENERATE_PROMPTS[size]
+            tokens = min(tokens, self.settings.max_tokens)
+            tasks = heldout_prompts(count)
+            total = self.settings.rounds * count
+            file = self._kept.open(
+                f"generate-{size}", self._identity(size) | {"prompts": count, "tokens": tokens}
+            )
+            progress = self._kept.progress(f"generate, {size}", total, len(file))
+            if len(file) < total:
+                loaded = self._loaded(size)
+                bench = GenerateBench(loaded, tokens, self._stock(size))
+                bench.measure(loaded.codec.encode_prompt(tasks[0].messages))
+                for number in range(len(file), total):
+                    task = tasks[number % count]
+                    file.add(str(number), bench.measure(loaded.codec.encode_prompt(task.messages)))
+                    progress(len(file), "")
+            records, label = [*file.records.values()][:total], self._label(size)
+            report.add(
+                generate_figures(records, size, label, _GENERATE_TARGETS[size]),
+                {f"Sequential decoding, {label}": generate_table(records)},
+            )
+
+    def _sampling(self, report: Report) -> None:
+        self._use_threads("shipped")
+        tokens = self.settings.max_tokens
+        file = self._kept.open(
+            "sampling", self._identity("shipped") | {"groups": GROUPS, "max_tokens": tokens}
+        )
+        progress = self._kept.progress("sampling", GROUPS, len(file))
+        if len(file) < GROUPS:
+            measure_groups(file, self._pasta, tokens, progress)
+        report.add(*sampling_report([*file.records.values()], self._label("shipped")))
+
+    def _replay(self, report: Report) -> None:
+        settings, label = self.settings, self._label("large")
+        if settings.documents is not None:
+            self._replay_documents(settings.documents, report)
+            return
+        documents = self._documents()
+        identity = {
+            "documents": [to_text(recorded.document) for recorded in documents],
+            "repeats": settings.repeats,
+        }
+        self._use_threads("large")
+        file = self._kept.open("replay", self._identity("large") | identity)
+        progress = self._kept.progress(f"replay, {settings.large_name}", len(documents), len(file))
+        if len(file) < len(documents):
+            loaded = self._loaded("large")
+            entries = [encode(loaded.codec, document, str(n)) for n, document in enumerate(documents)]
+            measure(file, entries, loaded, settings.repeats, progress)
+        report.add(replay_figures([*file.records.values()], settings.large_name, label))
+
+    def _replay_documents(self, path: Path, report: Report) -> None:
+        """Real answers, annotated. More of them, or others, are added to what was measured."""
+        settings, tokenizer = self.settings, self.settings.tokenizer or WORDS
+        self._use_threads("large")
+        documents = sample_documents(read_documents(path), settings.replay_prompts, settings.replay_seed)
+        config = read_model_config(settings.model_config)
+        longest = min(settings.longest or config.max_position_embeddings, config.max_position_embeddings)
+        identity = document_identity(path, tokenizer) | {"repeats": settings.repeats, "longest": longest}
+        file = self._kept.open("documents", self._identity("large") | identity)
+        todo = sum(document.key not in file for document in documents)
+        progress = self._kept.progress(f"replay, {settings.large_name}", len(file) + todo, len(file))
+        if todo:
+            counted = DocumentReplay(documents, tokenizer, longest, config.vocab_size)
+            config.vocab_size = counted.vocabulary
+            counted.run(file, self._random_large(config, counted.tokenizer), settings.repeats, progress)
+        records = [file.records[document.key] for document in documents]
+        report.add(*document_report(records, settings.large_name, self._label("large"), tokenizer))
+
+    def _documents(self) -> list[Recorded]:
+        stage = next((name for name in ("speed", "accuracy") if name in self._kept.files), None)
+        records = self._answers(stage or "accuracy", self.settings.repeats if stage == "speed" else 0).records
+        documents = answered((records[key] for key in sorted(records, key=int)), self.settings.replay_prompts)
+        if len(documents) < 2:
+            raise UserError(
+                "replay: fewer than two answers have chunks; raise --prompts, or give --documents FILE"
+            )
+        return documents
+
+    # -- inputs ----------------------------------------------------------------------------------------
+
+    def _check(self, stages: Sequence[str]) -> None:
+        """Find a user's mistakes before anything is measured or written."""
+        settings = self.settings
+        for name in ("twin", "pasta"):
+            if not (settings.models / name / "config.json").is_file():
+                raise UserError(
+                    f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
+                    "each with config.json, model.safetensors and a tokenizer"
+                )
+        if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
+            read_model_config(settings.model_config)
+        if "replay" in stages and settings.documents is not None:
+            read_documents(settings.documents)
+
+    @cached_property
+    def _tasks(self) -> list[AtlasTask]:
+        return heldout_prompts(self.settings.prompts)
+
+    @cached_property
+    def _twin(self) -> LoadedModel:
+        return self._load("twin")
+
+    @cached_property
+    def _pasta(self) -> LoadedModel:
+        return self._load("pasta")
+
+    @cached_property
+    def _large(self) -> LoadedModel:
+        return self._make_large(packed=None)
+
+    def _make_large(self, packed: bool | None) -> LoadedModel:
+        return self._random_large(
+            read_model_config(self.settings.model_config), self._pasta.tokenizer, packed
+        )
+
+    def _random_large(self, config: Any, tokenizer: Any, packed: bool | None = None) -> LoadedModel:
+        settings = self.settings
+        self._kept.say(f"making {settings.large_name} with random weights, {settings.dtype}")
+        return random_model(config, tokenizer, dtype=settings.dtype, device=settings.device, packed=packed)
+
+    def _stock(self, size: str) -> LoadedModel:
+        """The model as transformers makes it: the engine may have packed its weights."""
+        return self._load("twin", packed=False) if size == "shipped" else self._make_large(packed=False)
+
+    def _load(self, name: str, packed: bool | None = None) -> LoadedModel:
+        path = (self.settings.models / name).absolute()
+        return load_model(path, dtype=self.settings.dtype, device=self.settings.device, packed=packed)
+
+    def _loaded(self, size: str) -> LoadedModel:
+        """The model that single steps and ``generate`` are timed on."""
+        return self._twin if size == "shipped" else self._large
+
+    def _engine(self, loaded: LoadedModel, slot_tokens: int = 2048) -> Engine:
+        return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens))
+
+    def _label(self, size: str) -> str:
+        return f"{self._name(size)}, {self.settings.dtype}"
+
+    def _name(self, size: str) -> str:
+        return "shipped model" if size == "shipped" else self.settings.large_name
+
+    # -- files -----------------------------------------------------------------------------------------
+
+    def _use_threads(self, size: str) -> None:
+        """A model of a few million parameters loses by a second thread, a large one needs all cores."""
+        torch.set_num_threads(self._num_threads(size))
+
+    def _num_threads(self, size: str) -> int:
+        return self.settings.threads if size == "shipped" else self.settings.large_threads
+
+    def _identity(self, size: str) -> dict[str, Any]:
+        """What a stage's records depend on, for its own settings to be added."""
+        threads = {"threads": self._num_threads(size)}
+        if size == "shipped":
+            return self._shipped_identity | threads
+        return self._shared_identity | threads | {"model_config": self.settings.model_config.read_text()}
+
+    @cached_property
+    def _shipped_identity(self) -> dict[str, Any]:
+        models = {name: model_fingerprint(self.settings.models / name) for name in ("twin", "pasta")}
+        return self._shared_identity | {"models": models}
+
+    @cached_property
+    def _shared_identity(self) -> dict[str, Any]:
+        machine = describe_machine(self._device)
+        kept = {name: machine.get(name) for name in ("processor", "gpu", "torch", "transformers")}
+        return {"code": code_fingerprint(), "dtype": self.settings.dtype, "device": str(self._device), **kept}

@@ -1,0 +1,194 @@
+"""Costs of an engine's steps, measured for ``pasta simulate``: several requests of several lanes, prompts, and what the
+asyncio façade adds."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pasta.benchmark.steps import lane_request
+from pasta.engine import AsyncEngine, DoneEvent, Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
+from pasta.interpreter import Limits
+from pasta.markdown import markdown
+from pasta.simulation.calibration import Calibration, PrefillPoint, StepPoint
+from pasta.stages.records import Record, RecordFile
+
+#: Steps are timed while the cache grows by this much either way.
+_HALF = 48
+#: Tokens of a prompt in one step, and tokens before them in the cache.
+_PREFILLED, _BEFORE = (16, 64, 256), (0, 1024)
+#: Steps of an answer that the façade is timed on.
+_FACADE_TOKENS = 128
+_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """What is varied: requests at once, lanes of each, cached tokens of each (once and four times as many)."""
+
+    requests: tuple[int, ...]
+    lanes: tuple[int, ...]
+    cache_tokens: int
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """Both lengths of the cache."""
+        return self.cache_tokens, 4 * self.cache_tokens
+
+    def to_dict(self) -> Record:
+        """As JSON-able values."""
+        return asdict(self)
+
+
+class CalibrationBench:
+    """Times single steps of engines on one model. Raises ``UserError`` if lanes cannot be forked within the cache."""
+
+    def __init__(self, loaded: LoadedModel, axes: Axes) -> None:
+        self._codec, self._axes = loaded.codec, axes
+        self._filler = loaded.codec.encode_text(" a")[0]
+        self._requests = {
+            (count, lanes, cached): lane_request(
+                loaded.codec, lanes, cached, min(_HALF, 3 * cached // 16), count
+            )
+            for count in axes.requests
+            for lanes in axes.lanes
+            for cached in axes.cached
+        }
+        self._before = [n for n in _BEFORE if n + max(_PREFILLED) + 2 < loaded.max_positions]
+        longest = max(len(r.prompt_ids) + len(r.forced or ()) for r in self._requests.values())
+        slot_tokens = max(longest, max(self._before) + max(_PREFILLED)) + 2
+        self._engines = {
+            count: Engine(
+                loaded, EngineConfig(num_slots=count, slot_tokens=slot_tokens, prefill_chunk=slot_tokens)
+            )
+            for count in {1, *axes.requests}
+        }
+
+    def round(self) -> Record:
+        """Milliseconds: ``steps`` by requests, lanes and cached tokens, the median and the least of each; ``prefill``
+        by tokens and tokens before them; ``facade`` what a step of one lane takes with and without it."""
+        return {
+            "steps": {
+                " ".join(map(str, point)): _milliseconds(self._steps(point[0], point[1], request))
+                for point, request in self._requests.items()
+            },
+            "prefill": {
+                f"{tokens} {before}": self._prefill(tokens, before)
+                for tokens in _PREFILLED
+                for before in self._before
+            },
+            "facade": self._facade(),
+        }
+
+    def _steps(self, requests: int, lanes: int, request: Request) -> list[float]:
+        """Seconds of each step in which every request decodes so many lanes, and nothing is prefilled."""
+        engine = self._engines[requests]
+        for number in range(requests):
+            engine.submit(request.replace(request_id=str(number)))
+        seconds, prefilled = [], 0
+        while engine.has_work:
+            begun = time.perf_counter()
+            events = engine.step()
+            spent = time.perf_counter() - begun
+            threads = {(e.request_id, e.thread) for e in events if isinstance(e, TokenEvent)}
+            # A main thread that waits for its chunks is no lane.
+            whole = len(threads) == requests * lanes and (lanes == 1 or all(thread for _, thread in threads))
+            if whole and prefilled >= requests:
+                seconds.append(spent)
+            prefilled += 1  # one prompt a step
+        return seconds
+
+    def _prefill(self, tokens: int, before: int) -> float:
+        engine = self._engines[1]
+        engine.config = replace(engine.config, prefill_chunk=tokens)
+        prompt = [self._filler] * (before + tokens)
+        engine.submit(Request(prompt_ids=prompt, limits=_UNBOUNDED, forced=[self._codec.eos_id]))
+        spent = 0.0
+        while engine.has_work:
+            begun = time.perf_counter()
+            engine.step()
+            spent = time.perf_counter() - begun
+        engine.config = replace(engine.config, prefill_chunk=engine.config.slot_tokens)
+        return round(1e3 * spent, 4)
+
+    def _facade(self) -> list[float]:
+        engine, forced = self._engines[1], [self._filler] * _FACADE_TOKENS + [self._codec.eos_id]
+        request = Request(prompt_ids=[self._filler] * 8, limits=_UNBOUNDED, forced=forced)
+        engine.submit(request)
+        begun = time.perf_counter()
+        while engine.has_work:
+            engine.step()
+        bare = time.perf_counter() - begun
+        return [
+            round(1e3 * s / len(forced), 4) for s in (asyncio.run(_through_facade(engine, request)), bare)
+        ]
+
+
+async def _through_facade(engine: Engine, request: Request) -> float:
+    """Seconds of a request's answer, its events followed on an event loop."""
+    facade = AsyncEngine(engine)
+    await facade.start()
+    begun = time.perf_counter()
+    events: list[Event] = [event async for event in facade.stream(request)]
+    spent = time.perf_counter() - begun
+    assert isinstance(events[-1], DoneEvent)
+    await facade.stop()
+    return spent
+
+
+def measure_rounds(
+    file: RecordFile, loaded: LoadedModel, axes: Axes, rounds: int, progress: Callable[[int, str], None]
+) -> None:
+    """Measure the rounds that ``file`` lacks, after one that warms the engines up."""
+    bench = CalibrationBench(loaded, axes)
+    bench.round()
+    for number in range(len(file), rounds):
+        file.add(str(number), bench.round())
+        progress(len(file), "")
+
+
+def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: Any) -> Calibration:
+    """The calibration that follows from rounds: the median over them of each one's own, or, with ``fastest``, the
+    least of all, for a machine that others use meanwhile. ``about`` says what was measured (model, dtype, device,
+    threads, machine)."""
+    over: Callable[[Iterable[float]], float] = min if fastest else statistics.median
+    steps = _over_rounds([{k: ms[fastest] for k, ms in entry["steps"].items()} for entry in rounds], over)
+    prefill = _over_rounds([entry["prefill"] for entry in rounds], over)
+    added = statistics.median(through - bare for through, bare in (entry["facade"] for entry in rounds))
+    if fastest:
+        about["note"] = "Fastest steps of a machine that was busy."
+    return Calibration(
+        steps=tuple(
+            StepPoint(requests, lanes, cached, round(ms / 1e3, 7))
+            for (requests, lanes, cached), ms in steps.items()
+        ),
+        prefill=tuple(
+            PrefillPoint(tokens, before + tokens, round(ms / 1e3, 7))
+            for (tokens, before), ms in prefill.items()
+        ),
+        overhead_s=round(max(0.0, added) / 1e3, 7),
+        **about,
+    )
+
+
+def calibration_table(calibration: Calibration) -> str:
+    """Milliseconds a step: a row for each number of requests and of cached tokens, a column for each of lanes."""
+    lanes = sorted({point.lanes for point in calibration.steps})
+    rows = sorted({(point.cache_tokens, point.requests) for point in calibration.steps})
+    by_point = {(p.cache_tokens, p.requests, p.lanes): p.seconds for p in calibration.steps}
+    return markdown(
+        ["cached tokens", "requests", *(f"{count} lanes" for count in lanes)],
+        [[*row, *(f"{1e3 * by_point[(*row, count)]:.2f}" for count in lanes)] for row in rows],
+    )
+
+
+def _milliseconds(seconds: Sequence[float]) -> list[float]:
+    return [round(1e3 * statistics.median(seconds), 4), round(1e3 * min(seconds), 4)]
+
+
+def _over_rounds(
+    rounds: Sequence[Record], over: Callable[[Iterable[float]], float]
+) -> dict[tuple[int, ...], float]:
+    return {tuple(map(int, key.split())): round(over(entry[key] for entry in rounds), 4) for key in rounds[0]}

@@ -1,0 +1,76 @@
+"""Figures, their targets, and the tables that show them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from pasta.markdown import markdown
+from pasta.statistics import Estimate
+
+Sense = Literal["at least", "at most"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number. ``low`` and ``high`` bound its 95% interval where there is one.
+
+    ``target`` is what it should reach, in the direction of ``sense``; without one it is only reported.
+    """
+
+    key: str
+    label: str
+    value: float
+    target: float | None = None
+    sense: Sense = "at least"
+    low: float | None = None
+    high: float | None = None
+    count: int | None = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, key: str, label: str, estimate: Estimate, **rest: Any) -> "Figure":
+        """A figure of an estimate with its interval."""
+        return cls(
+            key, label, estimate.value, low=estimate.low, high=estimate.high, count=estimate.count, **rest
+        )
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the target is reached; ``None`` without a target."""
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.sense == "at least" else self.value <= self.target
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able values, with ``passed``."""
+        return {**asdict(self), "passed": self.passed}
+
+
+@dataclass
+class Report:
+    """Figures, and tables by title."""
+
+    figures: list[Figure] = field(default_factory=list)
+    tables: dict[str, str] = field(default_factory=dict)
+
+    def add(self, figures: Iterable[Figure], tables: Mapping[str, str] | None = None) -> None:
+        """Put more in."""
+        self.figures += figures
+        self.tables.update(tables or {})
+
+    def markdown(self) -> str:
+        """The figures as one table, then every other table under its title."""
+        return "\n\n".join(
+            [figures_table(self.figures), *(f"**{t}**\n\n{table}" for t, table in self.tables.items())]
+        )
+
+
+def figures_table(figures: Iterable[Figure]) -> str:
+    """The figures as a Markdown table, in the order given."""
+    rows = []
+    for figure in figures:
+        interval = "" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
+        target = "" if figure.target is None else f"{figure.sense} {figure.target:g}"
+        verdict = {None: "", True: "yes", False: "**no**"}[figure.passed]
+        rows.append([figure.label, f"{figure.value:.3f}", interval, target, verdict, figure.note])
+    return markdown(["figure", "value", "95% interval", "target", "reached", "note"], rows)

@@ -1,0 +1,102 @@
+"""The engine's sequential decoding against ``generate`` of transformers: same model, prompt and length."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from pasta.benchmark.figures import Figure
+from pasta.engine import Engine, EngineConfig, LoadedModel, Request
+from pasta.interpreter import Limits
+from pasta.markdown import markdown
+from pasta.stages.records import Record
+from pasta.statistics import bootstrap
+
+#: Name → what ``generate`` is told. It compiles a static cache's forward by itself on a GPU, never on a CPU.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "dynamic": {},
+    "static": {"cache_implementation": "static"},
+    "static, not compiled": {"cache_implementation": "static", "disable_compile": True},
+}
+
+
+class GenerateBench:
+    """Times both on one model, in turn, prompt by prompt."""
+
+    def __init__(
+        self, loaded: LoadedModel, max_tokens: int, stock: LoadedModel | None = None, slot_tokens: int = 1024
+    ) -> None:
+        """``stock`` is the same model without packed weights, where the engine's has them: ``generate`` is
+        timed on the model as transformers makes it."""
+        self.loaded, self.max_tokens = loaded, max_tokens
+        self.stock = stock or loaded
+        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens))
+        on_gpu = loaded.model.device.type != "cpu"
+        self.variants = {name: v for name, v in VARIANTS.items() if on_gpu or "disable_compile" not in v}
+
+    def measure(self, prompt_ids: Sequence[int]) -> Record:
+        """Tokens and seconds of the engine and of each variant of ``generate``, the latter for as many tokens."""
+        begun = time.perf_counter()
+        limits = Limits(max_tokens=self.max_tokens, max_chunk_tokens=self.max_tokens)
+        result = self.engine.generate(Request(prompt_ids=prompt_ids, limits=limits, parallel=False))
+        record: Record = {"engine": [result.num_tokens, time.perf_counter() - begun]}
+        for name, options in self.variants.items():
+            record[name] = self._generate(prompt_ids, result.num_tokens, options)
+        return record
+
+    def _generate(self, prompt_ids: Sequence[int], num_tokens: int, options: dict[str, Any]) -> list[float]:
+        """[tokens, seconds]. No end-of-text is given, so that it writes exactly ``num_tokens``."""
+        model: Any = self.stock.model
+        device = model.device
+        ids = torch.tensor([list(prompt_ids)], device=device)
+        config = GenerationConfig(
+            max_new_tokens=num_tokens, do_sample=False, use_cache=True, pad_token_id=0, **options
+        )
+        stops = model.generation_config.eos_token_id
+        model.generation_config.eos_token_id = None
+        try:
+            begun = time.perf_counter()
+            out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)
+            new = out[0, ids.shape[1] :].tolist()
+            seconds = time.perf_counter() - begun
+        finally:
+            model.generation_config.eos_token_id = stops
+        assert len(new) == num_tokens
+        return [len(new), seconds]
+
+
+def generate_figures(records: Sequence[Record], name: str, label: str, target: float) -> list[Figure]:
+    """The engine's rate over that of each variant: the geometric mean over prompts and rounds."""
+    figures = []
+    for variant in VARIANTS:
+        if variant not in records[0]:
+            continue
+        ratios = [_rate(record["engine"]) / _rate(record[variant]) for record in records]
+        figures.append(
+            Figure.of(
+                f"generate.{name}.{variant}",
+                f"engine ÷ generate ({variant} cache), tokens a second, {label}",
+                bootstrap(ratios),
+                target=target,
+                note=f"{len(records)} pairs",
+            )
+        )
+    return figures
+
+
+def generate_table(records: Sequence[Record]) -> str:
+    """Tokens a second and milliseconds a token of each."""
+    rows = []
+    for name in ("engine", *VARIANTS):
+        if name in records[0]:
+            tokens = sum(record[name][0] for record in records)
+            seconds = sum(record[name][1] for record in records)
+            who = name if name == "engine" else f"generate, {name} cache"
+            rows.append([who, f"{tokens / seconds:.1f}", f"{1e3 * seconds / tokens:.2f}", tokens])
+    return markdown(["decoder", "tokens a second", "ms a token", "tokens"], rows)
+
+
+def _rate(pair: Sequence[float]) -> float:
+    return pair[0] / pair[1]

@@ -1,0 +1,177 @@
+"""A client of the service: sends a request, notes when its answer came, and how it ended."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+import httpx
+
+from pasta.benchmark.load.sse import EventReader
+from pasta.stages.records import Record
+
+#: ``whole``: all of it came; ``left``: the client went away, as it was told to; ``refused``: 429; ``stuck``: no end in
+#: time; ``lost``: anything else.
+Ending = Literal["whole", "left", "refused", "stuck", "lost"]
+_DONE = "[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A greedy chat completion to ask for. ``leave_after``: go away after so many pieces of text (streams only)."""
+
+    messages: Sequence[Mapping[str, str]]
+    model: str
+    pasta: Mapping[str, Any] = field(default_factory=dict)
+    max_tokens: int | None = None
+    stream: bool = True
+    leave_after: int | None = None
+
+    def body(self) -> dict[str, Any]:
+        """The request's JSON."""
+        body: dict[str, Any] = {"model": self.model, "messages": [*self.messages], "temperature": 0}
+        if self.max_tokens is not None:
+            body["max_tokens"] = self.max_tokens
+        if self.stream:
+            body["stream"] = True
+        return {**body, "pasta": dict(self.pasta)} if self.pasta else body
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came of a request. Times in seconds since it was sent: the first text, and the end.
+
+    ``pasta`` is the service's own account of the answer; ``error`` says what went wrong. ``left_at`` is when the client
+    began to go away, by ``perf_counter``.
+    """
+
+    ending: Ending
+    total_s: float = 0.0
+    ttft_s: float | None = None
+    text: str = ""
+    pasta: dict[str, Any] = field(default_factory=dict)
+    status: int = 0
+    retry_after_s: float | None = None
+    error: str = ""
+    left_at: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were decoded for it, tags counted."""
+        return int(self.pasta.get("tokens", 0))
+
+    def record(self) -> Record:
+        """What is kept: a digest of the text instead of it, and of the account what figures are made of."""
+        kept: Record = {
+            "ending": self.ending,
+            "total_s": round(self.total_s, 6),
+            "ttft_s": None if self.ttft_s is None else round(self.ttft_s, 6),
+            "tokens": self.tokens,
+            "text": hashlib.sha256(self.text.encode()).hexdigest()[:12],
+        }
+        kept |= {
+            name: self.pasta[name] for name in ("threads", "spills", "redispatches") if name in self.pasta
+        }
+        return {**kept, "status": self.status, "error": self.error} if self.error else kept
+
+
+def connect(url: str, api_key: str | None = None) -> httpx.AsyncClient:
+    """A client of the service at ``url`` that opens as many connections as it is asked to."""
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        timeout=None,  # `send` has a deadline of its own, for the whole answer
+        trust_env=False,  # a proxy would be measured too
+    )
+
+
+async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> Answer:
+    """Send a request and follow its answer to the end; nothing that the service does wrong raises."""
+    answer, begun = Answer("lost"), perf_counter()
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            http.stream("POST", "/v1/chat/completions", json=ask.body()) as response,
+        ):
+            answer.status = response.status_code
+            if response.status_code != 200:
+                _read_error(answer, response.headers, await response.aread())
+            elif ask.stream:
+                await _follow(answer, ask, response, begun)
+            else:
+                _read_whole(answer, await response.aread())
+    except TimeoutError:
+        answer.ending, answer.error = "stuck", f"no end within {timeout_s:g} s"
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        answer.error = f"{type(error).__name__}: {error}"
+    answer.total_s = answer.total_s or perf_counter() - begun
+    return answer
+
+
+async def _follow(answer: Answer, ask: Ask, response: httpx.Response, begun: float) -> None:
+    reader, pieces, finished = EventReader(), 0, False
+    async for piece in response.aiter_bytes():
+        now = perf_counter()
+        if answer.total_s:
+            continue  # read to its end, a response leaves its connection to the next request
+        for data in reader.feed(piece):
+            if data == _DONE:
+                answer.total_s = now - begun
+                answer.ending = "whole" if finished else "lost"
+                answer.error = "" if finished else "the stream ended without a finish reason"
+                break
+            chunk = json.loads(data)
+            if "error" in chunk:
+                answer.error = str(chunk["error"].get("message", chunk["error"]))
+                return
+            choice = chunk["choices"][0]
+            if text := choice["delta"].get("content"):
+                answer.ttft_s = now - begun if answer.ttft_s is None else answer.ttft_s
+                answer.text += text
+                pieces += 1
+            if choice["finish_reason"] is not None:
+                finished = True
+                answer.pasta = chunk.get("pasta", {})
+            if pieces == ask.leave_after:
+                answer.ending, answer.left_at = "left", perf_counter()
+                return
+    if not answer.total_s:
+        answer.error = "the stream broke off"
+
+
+def _read_whole(answer: Answer, body: bytes) -> None:
+    data = json.loads(body)
+    answer.text, answer.pasta = data["choices"][0]["message"]["content"], data.get("pasta", {})
+    answer.ending = "whole"
+
+
+def _read_error(answer: Answer, headers: httpx.Headers, body: bytes) -> None:
+    answer.ending = "refused" if answer.status == 429 else "lost"
+    if "retry-after" in headers:
+        answer.retry_after_s = float(headers["retry-after"])
+    answer.error = str(json.loads(body)["error"]["message"])
+
+
+async def closed_loop(
+    asks: Sequence[Ask], clients: int, each: Callable[[Ask], Awaitable[Answer]]
+) -> tuple[list[Answer], float]:
+    """``clients`` of them, each with its next request as soon as its last one is answered.
+
+    Returns the answers in the order of the requests, and the seconds from the first one sent to the last one ended.
+    """
+    waiting = iter(enumerate(asks))
+    answers: dict[int, Answer] = {}
+
+    async def client() -> None:
+        for number, ask in waiting:
+            answers[number] = await each(ask)
+
+    begun = perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(clients):
+            group.create_task(client())
+    return [answers[number] for number in range(len(asks))], perf_counter() - begun

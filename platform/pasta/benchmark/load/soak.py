@@ -1,0 +1,167 @@
+"""The soak: many requests of all kinds while decoders die and clients leave. Nothing may be lost, stuck, or leaked."""
+
+import asyncio
+import contextlib
+import random
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from pasta.benchmark.load.client import Answer, Ask, closed_loop
+from pasta.benchmark.load.parts import Bench, Memory
+from pasta.benchmark.load.service import idle, kill
+from pasta.markdown import markdown
+from pasta.stages.records import Record
+
+#: Share of the clients that go away, of the requests that are no streams, and of those that decode sequentially.
+LEAVING, UNSTREAMED, SEQUENTIAL = 0.05, 0.2, 0.3
+_LENGTHS = (16, 64, 256, None)
+_PLACEMENTS = ("local", "spread", "auto")
+_MEMORY_EVERY_S = 5.0
+_IDLE_WITHIN_S = 30.0
+#: What a process may have grown by in the second half of its life: a share of what it had, and MiB.
+GROWTH, SLACK_MIB = 0.10, 16.0
+#: Samples that a process must have for its growth to be judged: about a minute.
+_ENOUGH = 12
+
+
+def schedule(bench: Bench) -> list[Ask]:
+    """The requests, which follow from the seed alone."""
+    settings = bench.settings
+    rng = random.Random(f"soak:{settings.soak_seed}")
+    asks = []
+    for _ in range(settings.soak):
+        way = bench.ways["sequential" if rng.random() < SEQUENTIAL else "parallel"]
+        pasta = {**way.pasta, "placement": rng.choice(_PLACEMENTS)}
+        stream, leaves = rng.random() >= UNSTREAMED, rng.random() < LEAVING
+        asks.append(
+            Ask(
+                rng.choice(bench.prompts),
+                way.model,
+                pasta,
+                rng.choice(_LENGTHS) or settings.max_tokens,
+                stream or leaves,
+                leave_after=rng.randint(1, 12) if leaves else None,
+            )
+        )
+    return asks
+
+
+async def soak(bench: Bench, key: str) -> Record:
+    """Run all of it."""
+    asks, settings = schedule(bench), bench.settings
+    samples: dict[str, list[float]] = {}
+    kills: list[float] = []
+    counts: Counter[str] = Counter()
+    begun = perf_counter()
+
+    async def patient(ask: Ask) -> Answer:
+        """A refused client asks again when it was told to."""
+        give_up = perf_counter() + settings.timeout_s
+        answer = await bench.service.send(ask)
+        while answer.ending == "refused" and perf_counter() < give_up:
+            counts["refused"] += 1
+            await asyncio.sleep(answer.retry_after_s or 1.0)
+            answer = await bench.service.send(ask)
+        counts[answer.ending] += 1
+        return answer
+
+    async def killer() -> None:
+        """Kills one decoder of several; the only one left is spared until another is there."""
+        rng = random.Random(f"kills:{settings.soak_seed}")
+        while True:
+            await asyncio.sleep(settings.kill_every_s)
+            decoders = await bench.service.decoders()
+            if len(decoders) < 2:
+                counts["spared"] += 1
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                kill(rng.choice(decoders))
+                kills.append(perf_counter() - begun)
+
+    async def sampler(read: Memory) -> None:
+        while True:
+            for name, mib in read().items():
+                samples.setdefault(name, []).append(round(mib, 1))
+            await asyncio.sleep(_MEMORY_EVERY_S)
+
+    beside = [asyncio.create_task(killer())] if settings.kill_every_s else []
+    beside += [asyncio.create_task(sampler(bench.memory))] if bench.memory else []
+    try:
+        answers, seconds = await closed_loop(asks, settings.soak_clients, patient)
+    finally:
+        for task in beside:
+            task.cancel()
+        ended = await asyncio.gather(*beside, return_exceptions=True)
+    for failure in ended:
+        if isinstance(failure, Exception):  # not the CancelledError that was asked for
+            raise failure
+    idle_s = await bench.service.until(idle, _IDLE_WITHIN_S)
+    wrong = [
+        {"number": number, "pasta": dict(ask.pasta), "max_tokens": ask.max_tokens, **answer.record()}
+        for number, (ask, answer) in enumerate(zip(asks, answers, strict=True))
+        if answer.ending in ("lost", "stuck", "refused")
+    ]
+    whole = [answer for answer in answers if answer.ending == "whole"]
+    return {
+        "requests": len(asks),
+        "seconds": seconds,
+        "endings": dict(counts),
+        "kills": kills,
+        "idle_s": idle_s,
+        "wrong": wrong,
+        "differing": differing(asks, answers),
+        "redispatches": sum(answer.pasta.get("redispatches", 0) for answer in whole),
+        "spills": sum(answer.pasta.get("spills", 0) for answer in whole),
+        "total_s": [round(answer.total_s, 4) for answer in whole],
+        "memory_mib": samples,
+    }
+
+
+def differing(asks: Sequence[Ask], answers: Sequence[Answer]) -> int:
+    """Greedy answers that are not what the same prompt, model, mode and length had before, wherever decoded."""
+    first: dict[str, str] = {}
+    count = 0
+    for ask, answer in zip(asks, answers, strict=True):
+        if answer.ending == "whole":
+            same = repr((ask.messages, ask.model, ask.pasta.get("mode"), ask.max_tokens))
+            count += first.setdefault(same, answer.text) != answer.text
+    return count
+
+
+def growth(samples: Sequence[float]) -> tuple[float, float]:
+    """Medians of the second and of the last quarter of a process's memory, in MiB.
+
+    The first quarter is its start: caches fill, allocators settle.
+    """
+    quarter = len(samples) // 4
+    return statistics.median(samples[quarter : 2 * quarter]), statistics.median(samples[-quarter:])
+
+
+def violations(record: Record) -> list[str]:
+    """What the soak must not show, one line each; empty if all is well."""
+    found = []
+    for ending, what in (("lost", "lost"), ("stuck", "stuck"), ("refused", "never admitted")):
+        wrong = [each for each in record["wrong"] if each["ending"] == ending]
+        if wrong:
+            found.append(f"{len(wrong)} requests {what}, the first: {wrong[0].get('error', '')}")
+    if record["idle_s"] is None:
+        found.append(f"decoders still busy {_IDLE_WITHIN_S:g} s after the last answer")
+    for name, samples in record["memory_mib"].items():
+        if len(samples) >= _ENOUGH:
+            before, after = growth(samples)
+            if after > before * (1 + GROWTH) + SLACK_MIB:
+                found.append(f"memory of {name} grew from {before:.0f} to {after:.0f} MiB")
+    return found
+
+
+def memory_table(samples: Mapping[str, Sequence[float]]) -> str:
+    """MiB of each process that lived long enough."""
+    rows: list[list[Any]] = []
+    for name, each in samples.items():
+        if len(each) >= _ENOUGH:
+            before, after = growth(each)
+            rows.append([name, len(each), f"{before:.0f}", f"{after:.0f}", f"{max(each):.0f}"])
+    return markdown(["process", "samples", "second quarter, MiB", "last quarter, MiB", "most"], rows)

@@ -1,0 +1,59 @@
+"""The files of a benchmark run: records of each stage, and the JSON that says what followed from them."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pasta.benchmark.figures import Report
+from pasta.benchmark.machine import describe_machine
+from pasta.stages.progress import stage_progress
+from pasta.stages.records import RecordFile, write_json
+
+Say = Callable[[str], None]
+
+
+class Measurement:
+    """Keeps what is measured. Every record is on disk before the next is measured; ``settings.out`` is rewritten
+    after each stage. ``settings`` is a dataclass with ``out`` and ``fresh``."""
+
+    def __init__(self, settings: Any, command: str, device: torch.device, say: Say | None = None) -> None:
+        self.say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+        #: Record files by stage.
+        self.files: dict[str, str] = {}
+        self._settings, self._command, self._device = settings, command, device
+        self._begun = describe_machine(device)
+
+    def open(self, stage: str, identity: Mapping[str, Any]) -> RecordFile:
+        """The records of a stage; ``identity`` is all that they depend on."""
+        path = self._settings.out.with_suffix(f".{stage}.jsonl")
+        file = RecordFile(path, identity, fresh=self._settings.fresh and stage not in self.files)
+        self.files[stage] = path.name
+        return file
+
+    def progress(self, stage: str, total: int, found: int) -> Callable[[int, str], None]:
+        """Says how far a stage is, at most every two seconds."""
+        return stage_progress(self.say, stage, total, found)
+
+    def write(self, report: Report, *, complete: bool) -> None:
+        """The JSON file: command, machine, settings, figures, tables, and where the records are."""
+        settings = {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in asdict(self._settings).items()
+        }
+        write_json(
+            self._settings.out,
+            {
+                "command": self._command,
+                "complete": complete,
+                "machine": self._begun,
+                "load_average_at_end": describe_machine(self._device)["load_average"],
+                "settings": settings,
+                "figures": [figure.to_dict() for figure in report.figures],
+                "tables": report.tables,
+                "records": self.files,
+            },
+        )

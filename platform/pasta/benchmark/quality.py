@@ -1,0 +1,145 @@
+"""Quality of atlas answers, by exact grading, and whether outputs are well-formed."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pasta.benchmark.figures import Figure
+from pasta.data.atlas import AtlasTask, grade, grade_structure
+from pasta.engine import Result
+from pasta.errors import UserError
+from pasta.interpreter import ConstraintError, linearise
+from pasta.lang import Codec, Document, parse, to_text
+from pasta.markdown import markdown
+from pasta.stages.records import Record
+from pasta.statistics import geometric_mean, ratio_of_sums
+
+
+def fault_of(codec: Codec, result: Result) -> str:
+    """Why an output is not well-formed; empty if it is.
+
+    Checked from its token ids alone: they are one document, a linearisation accepts them, and the document
+    survives printing and parsing.
+    """
+    ids = result.response_ids
+    if not ids or ids[-1] not in codec.eos_ids:
+        return "does not end with end-of-text"
+    try:
+        document = codec.decode(ids[:-1])
+        linearise(codec.grammar, [0], [*ids[:-1], codec.eos_id])
+        if parse(to_text(document)) != document:
+            return "changes when printed and parsed"
+    except (UserError, ConstraintError, ValueError) as error:
+        return str(error)
+    return "" if document == result.document else "is not the document that the engine reports"
+
+
+def grades(task: AtlasTask, twin_text: str, text: str, document: Document) -> dict[str, Any]:
+    """Statements right in the twin's and in PASTA's answer, and how far PASTA's structure is the task's."""
+    twin, pasta = grade(task, twin_text), grade(task, text)
+    structure = grade_structure(task, document)
+    return {
+        "twin_right": twin.right,
+        "twin_total": twin.total,
+        "pasta_right": pasta.right,
+        "pasta_total": pasta.total,
+        "wrong": [[said, why] for said, ok, why in pasta.statements if not ok],
+        "twin_wrong": [[said, why] for said, ok, why in twin.statements if not ok],
+        "independent_parts": structure.independent_parts,
+        "annotated_parts": structure.annotated_parts,
+        "dependent_left_alone": structure.dependent_left_alone,
+        "superfluous_parts": structure.superfluous_parts,
+        "sync_right": structure.sync_right,
+    }
+
+
+def quality_figures(records: Sequence[Record]) -> list[Figure]:
+    """The figures on annotation and on statements, over all records."""
+    graded = [record["grades"] for record in records]
+    twin, pasta = _right(graded, "twin"), _right(graded, "pasta")
+    ratio = pasta / twin if twin else 0.0
+    count = len(graded)
+    length = sum(record["pasta"]["finish_reason"] != "stop" for record in records)
+    return [
+        Figure(
+            "well_formed.shipped",
+            "well-formed outputs, shipped model",
+            _share(not record["pasta"]["fault"] for record in records),
+            1.0,
+            count=count,
+            note=f"{length} cut at the length limit" if length else "all ended by themselves",
+        ),
+        Figure("structure.annotated", "independent parts annotated", _annotated(graded), 0.97, count=count),
+        Figure(
+            "structure.left_alone",
+            "dependent parts left alone",
+            _share(grade["dependent_left_alone"] for grade in graded),
+            0.99,
+            count=count,
+            note="share of answers with no dependent step and no conclusion in a chunk",
+        ),
+        Figure(
+            "structure.superfluous",
+            "answers without a superfluous chunk",
+            _share(not grade["superfluous_parts"] for grade in graded),
+            count=count,
+            note="a chunk on something not asked for, or asked for once and told twice, is one",
+        ),
+        Figure(
+            "structure.sync",
+            "syncs right",
+            _share(grade["sync_right"] for grade in graded),
+            count=count,
+            note="share of answers",
+        ),
+        Figure("statements.twin", "statements right, sequential twin", twin, 0.98, count=count),
+        Figure("statements.pasta", "statements right, PASTA", pasta, count=count),
+        Figure("statements.ratio", "statements right, PASTA ÷ twin", ratio, 0.98, count=count),
+    ]
+
+
+def family_table(records: Sequence[Record]) -> str:
+    """Quality, and speedups where they were measured, by task family."""
+    families: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        families[record["family"]].append(record)
+    rows = []
+    for family in sorted(families, key=lambda name: (not families[name][0]["independent"], name)):
+        members = families[family]
+        graded = [record["grades"] for record in members]
+        parts = sum(grade["independent_parts"] for grade in graded)
+        row = [
+            family,
+            len(members),
+            f"{_right(graded, 'twin'):.3f}",
+            f"{_right(graded, 'pasta'):.3f}",
+            f"{_annotated(graded):.3f}" if parts else "none to mark",
+            f"{_share(grade['dependent_left_alone'] for grade in graded):.3f}",
+            f"{_share(grade['sync_right'] for grade in graded):.3f}",
+            f"{geometric_mean([record['theoretical'] for record in members]):.2f}",
+        ]
+        if "realised" in members[0]:
+            row.append(f"{geometric_mean([record['realised'] for record in members]):.2f}")
+        rows.append(row)
+    header = [
+        "family",
+        "prompts",
+        "twin right",
+        "PASTA right",
+        "parts annotated",
+        "left alone",
+        "syncs right",
+    ]
+    return markdown([*header, "theoretical", "realised"][: len(rows[0])], rows)
+
+
+def _right(graded: Iterable[dict[str, Any]], who: str) -> float:
+    return ratio_of_sums([(grade[f"{who}_right"], grade[f"{who}_total"]) for grade in graded])
+
+
+def _annotated(graded: Iterable[dict[str, Any]]) -> float:
+    return ratio_of_sums([(grade["annotated_parts"], grade["independent_parts"]) for grade in graded])
+
+
+def _share(flags: Iterable[bool]) -> float:
+    return ratio_of_sums([(float(flag), 1.0) for flag in flags])

@@ -1,0 +1,209 @@
+"""Replaying documents as a stage of the benchmark: what is fed, measured document by document, and the figures.
+
+Tokens of real answers are counted by ``--tokenizer``. With ``words`` each word and punctuation mark, with the space
+before it, is one token, whatever the model's vocabulary is: forced tokens need ids that the model has, not ids that it
+knows. A trained tokenizer of a large vocabulary makes somewhat more of a text; one as small as the atlas' would spell
+real words out, and make answers several times too long.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from pasta.benchmark.documents import Recorded, document_files
+from pasta.benchmark.figures import Figure
+from pasta.benchmark.machine import model_fingerprint
+from pasta.benchmark.speed import replay_figures, replay_pair
+from pasta.data.atlas.plan import with_estimates
+from pasta.data.tokenizers import ATLAS, find_tokenizer
+from pasta.data.words import WordTokenizer
+from pasta.engine import Engine, EngineConfig, LoadedModel
+from pasta.engine.replay import annotated_ids
+from pasta.errors import UserError
+from pasta.lang import CONTROL_TOKENS, Codec, CodecError, Document, plain_ids
+from pasta.markdown import markdown
+from pasta.stages.records import Record, RecordFile
+from pasta.statistics import geometric_mean
+
+WORDS = "words"
+#: The cache of a slot is a multiple of this.
+_BUCKET = 256
+_THREAD_BINS = ((1, 1), (2, 4), (5, 8), (9, 16), (17, 1 << 30))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document as token ids: the prompt, the answer without its tags, and the answer with them in storage order."""
+
+    key: str
+    prompt: list[int]
+    sequential: list[int]
+    annotated: list[int]
+    source: str = ""
+
+    @property
+    def num_tokens(self) -> int:
+        """What its cache must hold."""
+        return len(self.prompt) + len(self.annotated)
+
+
+def encode(codec: Codec, document: Recorded, key: str) -> Entry:
+    """Raises CodecError if the tokenizer cannot carry it."""
+    return Entry(
+        key,
+        codec.encode_prompt(document.messages),
+        plain_ids(codec, document.document),
+        annotated_ids(codec, document.document),
+        document.source,
+    )
+
+
+def measure(
+    file: RecordFile,
+    entries: Sequence[Entry],
+    loaded: LoadedModel,
+    repeats: int,
+    progress: Callable[[int, str], None],
+) -> None:
+    """Replay the entries that ``file`` lacks, ``repeats`` timed runs of each; the shortest one warms the engine up."""
+    longest = max(entry.num_tokens for entry in entries)
+    engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=-(-(longest + 1) // _BUCKET) * _BUCKET))
+    shortest = min(entries, key=lambda entry: len(entry.sequential))
+    replay_pair(engine, shortest.prompt, shortest.sequential, shortest.annotated, repeats=1)
+    for entry in entries:
+        if entry.key not in file:
+            record = replay_pair(engine, entry.prompt, entry.sequential, entry.annotated, repeats=repeats)
+            file.add(entry.key, record | ({"source": entry.source} if entry.source else {}))
+            progress(len(file), f"realised {record['realised']:.2f}x of {record['theoretical']:.2f}x")
+
+
+# -- real answers ----------------------------------------------------------------------------------------
+
+
+class DocumentReplay:
+    """Real answers as a tokenizer counts them, in the order given.
+
+    ``tokenizer`` is ``words``, ``atlas``, a directory or a Hub name. Estimates are counted anew with it, but for those
+    of the atlas' own. What has ``longest`` tokens or more (prompt and annotated answer) is left out. ``vocabulary`` is
+    the number of the model's tokens. Raises UserError if the tokenizer makes more of them, or nothing can be replayed.
+    """
+
+    def __init__(self, documents: Sequence[Recorded], tokenizer: str, longest: int, vocabulary: int) -> None:
+        self.tokenizer: Any = WordTokenizer() if tokenizer == WORDS else find_tokenizer(tokenizer)
+        codec = Codec(self.tokenizer)
+        self.entries: list[Entry] = []
+        self.skipped: dict[str, str] = {}
+        for document in documents:
+            try:
+                counted = document.document if tokenizer == ATLAS else _counted_anew(codec, document.document)
+                entry = encode(
+                    codec, Recorded(document.messages, counted, source=document.source), document.key
+                )
+            except CodecError as error:
+                self.skipped[document.key] = str(error)
+                continue
+            if entry.num_tokens >= longest:
+                self.skipped[document.key] = f"{entry.num_tokens} tokens, expected fewer than {longest}"
+            else:
+                self.entries.append(entry)
+        # All words are known by now. Control tokens get rows of their own, as in training.
+        tokens = codec.grammar.vocab_size
+        self.vocabulary = max(vocabulary, tokens)
+        if self.vocabulary > vocabulary + len(CONTROL_TOKENS):
+            hint = f"fewer documents have fewer words, or give --tokenizer {ATLAS} or a directory"
+            raise UserError(
+                f"--tokenizer {tokenizer}: {tokens} tokens, but the model has {vocabulary}; "
+                + (hint if tokenizer == WORDS else "expected the tokenizer of a model of this shape")
+            )
+        if not self.entries:
+            raise UserError(
+                f"--documents: none of {len(documents)} can be replayed ({next(iter(self.skipped.values()))})"
+            )
+
+    def run(
+        self, file: RecordFile, loaded: LoadedModel, repeats: int, progress: Callable[[int, str], None]
+    ) -> None:
+        """Measure what ``file`` lacks; what is left out has its reason there."""
+        for key, reason in self.skipped.items():
+            if key not in file:
+                file.add(key, {"skipped": reason})
+        measure(file, self.entries, loaded, repeats, progress)
+
+
+def document_identity(path: Path, tokenizer: str) -> Record:
+    """What records of replayed documents depend on: the files' content, and what counts their tokens."""
+    digest = hashlib.sha256()
+    for file in document_files(path):
+        digest.update(file.read_bytes())
+    is_directory = Path(tokenizer).is_dir()
+    return {
+        "documents": digest.hexdigest()[:16],
+        "tokenizer": model_fingerprint(Path(tokenizer)) if is_directory else tokenizer,
+    }
+
+
+def document_report(
+    records: Sequence[Record], name: str, label: str, tokenizer: str
+) -> tuple[list[Figure], dict[str, str]]:
+    """Figures over all documents and over those with chunks; tables by source and by number of threads."""
+    measured = [record for record in records if "skipped" not in record]
+    annotated = [record for record in measured if record["lanes"]["threads"] > 1]
+    figures = replay_figures(measured, name, f"{label}, all documents")
+    if annotated:
+        figures += replay_figures(annotated, f"{name}.annotated", f"{label}, documents with chunks")
+    figures.append(
+        Figure(
+            f"replay.skipped.{name}",
+            f"documents left out, replay on {label}",
+            len(records) - len(measured),
+            count=len(records),
+            note="too long for the cache, or for the tokenizer",
+        )
+    )
+    threads = {
+        _bin_name(low, high): [r for r in measured if low <= r["lanes"]["threads"] <= high]
+        for low, high in _THREAD_BINS
+    }
+    sources = {
+        source: [record for record in measured if record.get("source", "") == source]
+        for source in sorted({record.get("source", "") for record in measured})
+    }
+    counted = f"tokens are {tokenizer}"
+    tables = {f"Replay by number of threads, {label} ({counted})": _table("threads", threads)}
+    if len(sources) > 1:
+        tables[f"Replay by source, {label} ({counted})"] = _table("source", sources)
+    return figures, tables
+
+
+def _counted_anew(codec: Codec, document: Document) -> Document:
+    return with_estimates(document, lambda items: len(codec.encode(Document(items))))
+
+
+def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> str:
+    rows = [
+        [
+            name,
+            len(records),
+            f"{fmean(record['sequential']['tokens'] for record in records):.0f}",
+            f"{fmean(record['lanes']['threads'] for record in records):.1f}",
+            f"{_mean(records, 'theoretical'):.2f}",
+            f"{_mean(records, 'realised'):.2f}",
+            f"{geometric_mean([record['realised'] / record['theoretical'] for record in records]):.3f}",
+        ]
+        for name, records in groups.items()
+        if records
+    ]
+    return markdown(
+        [what, "documents", "tokens", "threads", "theoretical", "realised", "realised ÷ theoretical"], rows
+    )
+
+
+def _mean(records: Iterable[Record], key: str) -> float:
+    return geometric_mean([record[key] for record in records])
+
+
+def _bin_name(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}" if high < 1 << 30 else f"{low} and more"

@@ -1,0 +1,104 @@
+"""Sampling candidates: many prompts at once against one prompt, and against one answer, at a time."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from pasta.benchmark.figures import Figure
+from pasta.candidates.sampling import SamplingSection, decode_all
+from pasta.data.atlas import heldout_prompts
+from pasta.data.prompts import Prompt
+from pasta.engine import Engine, EngineConfig, LoadedModel, Request
+from pasta.interpreter import Limits
+from pasta.markdown import markdown
+from pasta.stages.records import Record, RecordFile
+from pasta.statistics import bootstrap
+
+#: Prompts that are sampled together, how often, and the slots of the engine that does it.
+GROUP_PROMPTS, GROUPS, NUM_SLOTS = 4, 2, 16
+WAYS = {
+    "answer": "one answer at a time",
+    "prompt": "one prompt at a time, its candidates together",
+    "shard": f"{GROUP_PROMPTS} prompts at once, {NUM_SLOTS} slots",
+}
+
+
+class SamplingBench:
+    """Draws the same candidates of some prompts in each way, in turn."""
+
+    def __init__(self, loaded: LoadedModel, max_tokens: int, sampling: SamplingSection | None = None) -> None:
+        self.sampling = sampling or SamplingSection()
+        self.limits = Limits(max_tokens=max_tokens)
+        self.codec = loaded.codec
+        slots = {"answer": 1, "prompt": self.sampling.candidates, "shard": NUM_SLOTS}
+        self.engines = {way: Engine(loaded, EngineConfig(num_slots=n)) for way, n in slots.items()}
+
+    def measure(self, prompts: Sequence[Prompt]) -> Record:
+        """Tokens (tags counted) and seconds of each way."""
+        by_prompt = [self._requests(prompt) for prompt in prompts]
+        every = [request for requests in by_prompt for request in requests]
+        batches = {"answer": [[request] for request in every], "prompt": by_prompt, "shard": [every]}
+        record: Record = {}
+        for way, engine in self.engines.items():
+            tokens, begun = 0, time.perf_counter()
+            for batch in batches[way]:
+                tokens += sum(result.num_tokens for result in decode_all(engine, batch).values())
+            record[way] = [tokens, time.perf_counter() - begun]
+        return record
+
+    def _requests(self, prompt: Prompt) -> list[Request]:
+        ids = self.codec.encode_prompt(prompt.messages)
+        return [
+            Request(
+                prompt_ids=ids,
+                limits=self.limits,
+                sampling=self.sampling.params(prompt.id, n),
+                request_id=f"{prompt.id} {n}",
+            )
+            for n in range(self.sampling.candidates)
+        ]
+
+
+def measure_groups(
+    file: RecordFile, loaded: LoadedModel, max_tokens: int, progress: Callable[[int, str], None]
+) -> None:
+    """Measure the groups that ``file`` lacks: held-out prompts of the atlas."""
+    bench = SamplingBench(loaded, max_tokens)
+    prompts = [Prompt(task.messages) for task in heldout_prompts(GROUP_PROMPTS * GROUPS)]
+    for number in range(len(file), GROUPS):
+        file.add(str(number), bench.measure(prompts[number::GROUPS]))
+        progress(len(file), "")
+
+
+def sampling_report(records: Sequence[Record], label: str) -> tuple[list[Figure], dict[str, str]]:
+    """The figures, and the table by its title."""
+    return sampling_figures(records, label), {f"Sampling, {label}": sampling_table(records)}
+
+
+def sampling_figures(records: Sequence[Record], label: str) -> list[Figure]:
+    """Tokens a second of many prompts at once, and over those of the other two ways."""
+    tokens, seconds = (sum(record["shard"][i] for record in records) for i in (0, 1))
+    figures = [
+        Figure("sampling.rate", f"sampling, tokens a second, {label}", tokens / seconds, note=WAYS["shard"])
+    ]
+    for way in ("prompt", "answer"):
+        ratios = bootstrap([_rate(record["shard"]) / _rate(record[way]) for record in records])
+        name = f"sampling ÷ {WAYS[way]}, tokens a second, {label}"
+        figures.append(
+            Figure.of(
+                f"sampling.{way}", name, ratios, note=f"{len(records)} groups of {GROUP_PROMPTS} prompts"
+            )
+        )
+    return figures
+
+
+def sampling_table(records: Sequence[Record]) -> str:
+    """Tokens a second of each way."""
+    rows = []
+    for way, label in WAYS.items():
+        tokens, seconds = (sum(record[way][i] for record in records) for i in (0, 1))
+        rows.append([label, f"{tokens / seconds:.1f}", int(tokens)])
+    return markdown(["sampling", "tokens a second", "tokens"], rows)
+
+
+def _rate(pair: Sequence[float]) -> float:
+    return pair[0] / pair[1]

@@ -1,0 +1,146 @@
+"""Speedup against the sequential twin: batch 1, greedy, wall clock.
+
+Both models are decoded in one process, prompt by prompt in turn, so that the machine's drift cancels. Each
+prompt is decoded once to warm up and then timed.
+"""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from pasta.benchmark.figures import Figure
+from pasta.engine import Engine, Request, Result
+from pasta.engine.replay import replay
+from pasta.interpreter import Limits
+from pasta.stages.records import Record
+from pasta.statistics import bootstrap
+
+
+def decode_pair(
+    twin: Engine, pasta: Engine, prompt_ids: Sequence[int], limits: Limits, *, repeats: int
+) -> tuple[Record, Result, Result]:
+    """Decode a prompt with both models; after a warm-up, ``repeats`` timed runs of each in turn.
+
+    With ``repeats`` 0 nothing is timed. Returns the record and the two results.
+    """
+    sequential = Request(prompt_ids=prompt_ids, limits=limits, parallel=False)
+    parallel = Request(prompt_ids=prompt_ids, limits=limits)
+    twin_result, pasta_result = twin.generate(sequential), pasta.generate(parallel)
+    record: Record = {
+        "twin": _described(twin_result),
+        "pasta": _described(pasta_result),
+        "theoretical": twin_result.num_tokens / pasta_result.critical_path,
+    }
+    twin_seconds, pasta_seconds = [], []
+    for _ in range(repeats):
+        twin_seconds.append(_timed(twin, sequential))
+        pasta_seconds.append(_timed(pasta, parallel))
+    if repeats:
+        _add_times(record, "twin", twin_seconds, "pasta", pasta_seconds)
+    return record, twin_result, pasta_result
+
+
+def replay_pair(
+    engine: Engine,
+    prompt_ids: Sequence[int],
+    sequential: Sequence[int],
+    annotated: Sequence[int],
+    *,
+    repeats: int,
+) -> Record:
+    """Replay one answer without its tags and with its threads, ``repeats`` timed runs of each in turn."""
+    sequential_seconds, lanes_seconds = [], []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        plain = replay(engine, prompt_ids, sequential, parallel=False)
+        middle = time.perf_counter()
+        lanes = replay(engine, prompt_ids, annotated, parallel=True)
+        sequential_seconds.append(middle - begun)
+        lanes_seconds.append(time.perf_counter() - middle)
+    record: Record = {
+        "sequential": _described(plain),
+        "lanes": _described(lanes),
+        "theoretical": plain.num_tokens / lanes.critical_path,
+    }
+    _add_times(record, "sequential", sequential_seconds, "lanes", lanes_seconds)
+    return record
+
+
+def speed_figures(records: Sequence[Record]) -> list[Figure]:
+    """Realised and theoretical speedup over prompts with independent parts, and over all."""
+    figures = []
+    groups = {"independent": [record for record in records if record["independent"]], "all": list(records)}
+    for group, members in groups.items():
+        if not members:
+            continue
+        who = "prompts with independent parts" if group == "independent" else "all prompts"
+        realised = bootstrap([record["realised"] for record in members])
+        theoretical = bootstrap([record["theoretical"] for record in members])
+        ratio = bootstrap([record["realised"] / record["theoretical"] for record in members])
+        target = {"independent": 2.2, "all": 1.7}[group]
+        note = f"{len(members)} prompts"
+        figures += [
+            Figure.of(
+                f"speedup.realised.{group}", f"realised speedup, {who}", realised, target=target, note=note
+            ),
+            Figure.of(f"speedup.theoretical.{group}", f"theoretical speedup, {who}", theoretical, note=note),
+            Figure.of(
+                f"speedup.ratio.{group}", f"realised ÷ theoretical, {who}", ratio, target=0.9, note=note
+            ),
+        ]
+    note = "wall clock ÷ steps, prefill included"
+    twin, pasta = (_step_ms([record[who] for record in records]) for who in ("twin", "pasta"))
+    return [
+        *figures,
+        Figure("step_ms.twin", "milliseconds a step, sequential twin", twin, note=note),
+        Figure("step_ms.pasta", "milliseconds a step, PASTA", pasta, note=note),
+    ]
+
+
+def replay_figures(records: Sequence[Record], name: str, label: str) -> list[Figure]:
+    """Realised and theoretical speedup of replayed documents."""
+    note = f"{len(records)} documents"
+    realised = bootstrap([record["realised"] for record in records])
+    theoretical = bootstrap([record["theoretical"] for record in records])
+    ratio = bootstrap([record["realised"] / record["theoretical"] for record in records])
+    where = f"replay on {label}"
+    return [
+        Figure.of(f"replay.realised.{name}", f"realised speedup, {where}", realised, note=note),
+        Figure.of(f"replay.theoretical.{name}", f"theoretical speedup, {where}", theoretical, note=note),
+        Figure.of(f"replay.ratio.{name}", f"realised ÷ theoretical, {where}", ratio, target=0.95, note=note),
+    ]
+
+
+def _step_ms(described: Sequence[Record]) -> float:
+    return 1e3 * sum(map(_seconds, described)) / sum(answer["steps"] for answer in described)
+
+
+def _described(result: Result) -> Record:
+    lanes = result.trace.lanes()
+    return {
+        "tokens": result.num_tokens,
+        "critical_path": result.critical_path,
+        "steps": result.steps,
+        "threads": len(result.trace.threads),
+        "mean_lanes": round(sum(lanes) / max(len(lanes), 1), 3),
+        "waited_steps": sum(to - since for thread in result.trace.threads for since, to in thread.waits),
+        "ttft_s": result.ttft_s,
+        "finish_reason": result.finish_reason,
+    }
+
+
+def _timed(engine: Engine, request: Request) -> float:
+    begun = time.perf_counter()
+    engine.generate(request)
+    return time.perf_counter() - begun
+
+
+def _add_times(
+    record: Record, slow: str, slow_seconds: list[float], fast: str, fast_seconds: list[float]
+) -> None:
+    record[slow]["seconds"], record[fast]["seconds"] = slow_seconds, fast_seconds
+    record["realised"] = _seconds(record[slow]) / _seconds(record[fast])
+
+
+def _seconds(described: Record) -> float:
+    return statistics.median(described["seconds"])

@@ -1,0 +1,119 @@
+"""What a step costs with several lanes, against one lane at the same cache length."""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from pasta.benchmark.figures import Figure
+from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, TokenEvent
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from pasta.lang import Codec
+from pasta.markdown import markdown
+from pasta.stages.records import Record
+
+_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
+_ESTIMATE = 10  # chunks outgrow it; positions may overlap, and stay within the context
+
+
+class LaneBench:
+    """Times single steps of one engine in which exactly so many lanes decode.
+
+    The cache holds ``cache_tokens`` ± 3/16 tokens in every step that is counted. Raises ``UserError`` if so
+    many lanes cannot be forked before the cache is that long.
+    """
+
+    def __init__(self, loaded: LoadedModel, lanes: Sequence[int], cache_tokens: int = 256) -> None:
+        self.lanes, self.cache_tokens = tuple(lanes), cache_tokens
+        self._half = 3 * cache_tokens // 16
+        self._requests = {
+            count: lane_request(loaded.codec, count, cache_tokens, self._half) for count in lanes
+        }
+        longest = max(len(r.prompt_ids) + len(r.forced or ()) for r in self._requests.values())
+        slot_tokens = -(-(longest + 1) // 256) * 256
+        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens))
+
+    def round(self) -> Record:
+        """One document for each number of lanes: ``{"1": milliseconds of each step, …}``."""
+        return {str(count): [round(1e3 * s, 4) for s in self._steps(count)] for count in self.lanes}
+
+    def _steps(self, lanes: int) -> list[float]:
+        self.engine.submit(self._requests[lanes])
+        seconds: list[float] = []
+        first, last = self.cache_tokens - self._half, self.cache_tokens + self._half
+        while True:
+            held = self.engine.runner.num_tokens[0]
+            begun = time.perf_counter()
+            events = self.engine.step()
+            spent = time.perf_counter() - begun
+            threads = {event.thread for event in events if isinstance(event, TokenEvent)}
+            if len(threads) == lanes and (lanes == 1 or 0 not in threads) and first <= held < last:
+                seconds.append(spent)
+            if any(isinstance(event, DoneEvent) for event in events):
+                return seconds
+
+
+def lane_ratio(rounds: Sequence[Record], lanes: int) -> float:
+    """A step of ``lanes`` over a step of one: the median over rounds of the ratio of their median steps."""
+    return statistics.median(
+        statistics.median(entry[str(lanes)]) / statistics.median(entry["1"]) for entry in rounds
+    )
+
+
+def lane_figures(
+    rounds: Sequence[Record], lanes: Sequence[int], name: str, label: str, target: float
+) -> list[Figure]:
+    """The ratio for 8 lanes against its target, and for every other number of lanes without one."""
+    figures = []
+    for count in lanes:
+        if count == 1:
+            continue
+        least = min(min(entry[str(count)]) for entry in rounds) / min(min(entry["1"]) for entry in rounds)
+        figures.append(
+            Figure(
+                f"step.{name}.{count}",
+                f"step with {count} lanes ÷ with 1, {label}",
+                lane_ratio(rounds, count),
+                target if count == 8 else None,
+                "at most",
+                count=len(rounds),
+                note=f"median of {len(rounds)} rounds; fastest steps {least:.3f}",
+            )
+        )
+    return figures
+
+
+def lane_table(rounds: Sequence[Record], lanes: Sequence[int]) -> str:
+    """Milliseconds a step, median and least, by number of lanes."""
+    rows = []
+    for count in lanes:
+        spent = [ms for entry in rounds for ms in entry[str(count)]]
+        rows.append([count, f"{statistics.median(spent):.2f}", f"{min(spent):.2f}", len(spent)])
+    return markdown(["lanes", "median ms a step", "least ms", "steps"], rows)
+
+
+def lane_request(codec: Codec, lanes: int, cache_tokens: int, half: int, extra: int = 0) -> Request:
+    """A document whose ``lanes`` chunks all decode while the cache grows through the window, and ``extra`` steps more.
+
+    Raises ``UserError`` if so many lanes cannot be forked before the cache is that long.
+    """
+    filler = codec.encode_text(" a")[0]
+    if lanes == 1:
+        prompt = cache_tokens - half - 1
+        forced = [filler] * (2 * half + 2 + extra) + [codec.eos_id]
+        return Request(prompt_ids=[filler] * prompt, limits=_UNBOUNDED, forced=forced)
+    control = codec.control
+    promise = codec.encode_promise("a", _ESTIMATE)
+    # Fed before the last chunk's first step: the tags, <async> of each, and what earlier chunks have decoded.
+    before = lanes * (len(promise) + 1) + len(promise) * lanes * (lanes - 1) // 2 + 1
+    prompt = cache_tokens - half - before
+    if prompt < 1:
+        raise UserError(
+            f"--cache-tokens {cache_tokens}: {lanes} lanes are live only after {before} tokens; "
+            f"expected at least {-(-(before + 1) * 16 // 13)} for so many lanes"
+        )
+    length = len(promise) * (lanes - 1) + 2 * half // lanes + 4 + extra
+    chunk = [*promise, control.async_open, *[filler] * length, control.async_close]
+    return Request(
+        prompt_ids=[filler] * prompt, limits=_UNBOUNDED, forced=[*chunk * lanes, control.sync, codec.eos_id]
+    )

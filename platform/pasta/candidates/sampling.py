@@ -1,0 +1,211 @@
+"""Candidates for preference finetuning: N sampled answers a prompt, and the sequential twin's greedy one.
+
+A record is JSON-able and depends on the prompt, the models and the seed alone, not on what was decoded beside it:
+
+    {"id", "messages",
+     "twin": {"text", "num_tokens", "finish_reason"},
+     "candidates": [{"annotated", "response_ids", "finish_reason", "num_tokens", "critical_path", "num_threads"}]}
+
+``annotated`` is the text form and ``response_ids`` the tokens in storage order, end-of-text last. ``num_tokens`` counts
+every token of a response, tags and end-of-text included; ``critical_path`` is in steps of one token (design section 3).
+A prompt that leaves no room for an answer has ``"skipped": reason`` in place of twin and candidates.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer
+
+from pasta.data.prompts import Prompt, PromptsSection
+from pasta.engine import DoneEvent, Engine, Request, Result, SamplingParams, load_model
+from pasta.engine.section import EngineSection
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from pasta.lang import Codec, CodecError, to_text
+from pasta.stages.records import Record
+from pasta.stages.workers import WorkersSection
+from pasta.tracking import TrackingSection
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSection:
+    """How candidates are drawn. The paper samples 10 a prompt. ``promise_bias`` is added to the logit of a promise."""
+
+    candidates: int = 10
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    promise_bias: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.candidates < 2:
+            raise ValueError(f"candidates {self.candidates}: expected at least 2, to choose between")
+        if self.temperature == 0:
+            raise ValueError("temperature 0: every candidate would be the same; expected a number above 0")
+        self.params("", 0)
+
+    def params(self, prompt_id: str, number: int) -> SamplingParams:
+        """Parameters of one candidate; its seed follows from the prompt and its number, not from any order."""
+        digest = hashlib.blake2b(f"{self.seed}|{prompt_id}|{number}".encode(), digest_size=7).digest()
+        return SamplingParams(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=int.from_bytes(digest, "little"),
+            promise_bias=self.promise_bias,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SampleConfig:
+    """One sample stage: every key of ``configs/sample/*.yaml``.
+
+    ``model`` writes the candidates; ``twin`` the baseline, sequentially and greedily (by default ``model`` itself with
+    promises masked out). Both are directories or Hub names. ``shard_prompts`` prompts are done or not done together.
+    """
+
+    name: str
+    output_dir: Path
+    model: str
+    twin: str | None = None
+    prompts: PromptsSection = field(default_factory=lambda: PromptsSection("atlas", 100))
+    sampling: SamplingSection = SamplingSection()
+    limits: Limits = field(default_factory=Limits)
+    engine: EngineSection = field(default_factory=EngineSection)
+    shard_prompts: int = 32
+    run_dir: Path = Path("runs/sample")
+    workers: WorkersSection = field(default_factory=WorkersSection)
+    tracking: TrackingSection = field(default_factory=TrackingSection)
+
+    def __post_init__(self) -> None:
+        if self.shard_prompts < 1:
+            raise ValueError(f"shard_prompts {self.shard_prompts}: expected a positive integer")
+
+
+class Sampler:
+    """Two engines over one vocabulary: ``pasta`` draws candidates, ``twin`` the baseline (they may be the same)."""
+
+    def __init__(self, pasta: Engine, twin: Engine, sampling: SamplingSection, limits: Limits) -> None:
+        self.pasta, self.twin = pasta, twin
+        self.sampling, self.limits = sampling, limits
+
+    def sample(self, prompts: Sequence[Prompt]) -> list[Record]:
+        """The records of some prompts, all of whose answers are decoded together."""
+        records: dict[str, Record] = {}
+        baselines: list[Request] = []
+        candidates: list[Request] = []
+        for prompt in prompts:
+            records[prompt.id] = {"id": prompt.id, "messages": prompt.messages}
+            try:
+                ids = self.pasta.codec.encode_prompt(prompt.messages)
+                request = Request(prompt_ids=ids, limits=self.limits)
+                self.pasta.fit(request), self.twin.fit(request)
+            except UserError as error:
+                records[prompt.id]["skipped"] = str(error)
+                continue
+            baselines.append(request.replace(request_id=prompt.id, parallel=False))
+            candidates += [
+                request.replace(request_id=f"{prompt.id} {n}", sampling=self.sampling.params(prompt.id, n))
+                for n in range(self.sampling.candidates)
+            ]
+        greedy = decode_all(self.twin, baselines)
+        drawn = decode_all(self.pasta, candidates)
+        for key, record in records.items():
+            if "skipped" not in record:
+                twin = greedy[key]
+                record["twin"] = {
+                    "text": twin.text,
+                    "num_tokens": twin.num_tokens,
+                    "finish_reason": twin.finish_reason,
+                }
+                record["candidates"] = [
+                    _candidate(drawn[f"{key} {n}"]) for n in range(self.sampling.candidates)
+                ]
+        return list(records.values())
+
+
+def decode_all(engine: Engine, requests: Iterable[Request]) -> dict[str, Result]:
+    """Decode requests to their ends, as many at once as the engine has slots; results by request id."""
+    for request in requests:
+        engine.submit(request)
+    results: dict[str, Result] = {}
+    while engine.has_work:
+        for event in engine.step():
+            if isinstance(event, DoneEvent):
+                results[event.request_id] = event.outcome()
+    return results
+
+
+def load_sampler(config: SampleConfig) -> Sampler:
+    """A sampler on the configuration's models. Raises UserError if one cannot be loaded or they do not fit together."""
+    section = config.engine
+    loaded = load_model(config.model, dtype=section.dtype, device=section.device)
+    pasta = twin = Engine(loaded, section.to_engine())
+    if config.twin is not None and config.twin != config.model:
+        baseline = load_model(config.twin, dtype=section.dtype, device=section.device)
+        check_vocabularies(loaded.tokenizer, config.model, baseline.tokenizer, config.twin)
+        twin = Engine(baseline, section.to_engine())
+    return Sampler(pasta, twin, config.sampling, config.limits)
+
+
+def check_models(config: SampleConfig) -> None:
+    """What can be wrong with the models and is seen without reading weights. Raises UserError, one line."""
+    pasta = check_model("model", config.model)
+    if config.twin is not None and config.twin != config.model:
+        check_vocabularies(pasta, config.model, check_model("twin", config.twin), config.twin)
+
+
+def check_vocabularies(ours: Any, name: str, theirs: Any, other: str, key: str = "twin") -> None:
+    """Raise UserError, naming ``key``, unless two tokenizers have the same vocabulary and chat template.
+
+    A speedup is tokens of one model over steps of the other: in two vocabularies it would mean nothing.
+    """
+    vocabulary, twin = ours.get_vocab(), theirs.get_vocab()
+    for token in sorted(vocabulary.keys() | twin.keys()):
+        if vocabulary.get(token) != twin.get(token):
+            raise UserError(
+                f"{key}: {other}: another vocabulary than {name} (token {token!r} is {twin.get(token)} there, "
+                f"{vocabulary.get(token)} here); expected models that were trained from each other"
+            )
+    if ours.chat_template != theirs.chat_template:
+        raise UserError(f"{key}: {other}: another chat template than {name}; both must see the same prompts")
+
+
+def check_model(key: str, source: str) -> Any:
+    """The tokenizer of a model whose configuration and vocabulary fit together; weights are not read.
+
+    Raises UserError, naming ``key``, if there is none or they do not.
+    """
+    try:
+        model = AutoConfig.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{key}: {source}: no model can be read there ({reason})") from None
+    try:
+        codec = Codec(tokenizer)
+    except CodecError as error:
+        raise UserError(f"{key}: {source}: {error}") from None
+    rows = getattr(model, "vocab_size", None)
+    if rows is not None and codec.grammar.vocab_size > rows:
+        raise UserError(
+            f"{key}: {source}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; "
+            "the weights belong to another vocabulary"
+        )
+    return tokenizer
+
+
+def _candidate(result: Result) -> Record:
+    assert result.document is not None  # no stop strings
+    return {
+        "annotated": to_text(result.document),
+        "response_ids": list(result.response_ids),
+        "finish_reason": result.finish_reason,
+        "num_tokens": result.num_tokens,
+        "critical_path": result.critical_path,
+        "num_threads": len(result.trace.threads),
+    }

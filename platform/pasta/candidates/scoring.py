@@ -1,0 +1,207 @@
+r"""Scores of candidates, and the pair of best and worst that a preference trainer learns from.
+
+    score(y) = speedup(y) + λ · quality(y)                    λ = inf: score(y) = quality(y)
+
+after the paper's stage 2 (arXiv 2502.11517, section 4; design section 1), which takes λ from {1, 2, 4, 8, inf}. Both
+terms are without a unit and are not normalised over a group, so that scores of different prompts and rounds compare:
+
+* speedup(y) = tokens of the sequential twin's answer / critical path of y in steps, tags counted on both sides (design
+  section 3, the same as ``evaluation/speed.py``); 1 means as many steps as the twin takes.
+* quality(y) from 0 to 1 is the judge's (``evaluation/judges``): λ is the speedup for which a perfect answer would be
+  given up for a worthless one. This scale of quality is the project's own.
+
+Candidates that are no answers (cut at the length limit, empty) and those without a valid verdict have no score. An
+answer that leaves parts out takes fewer steps and so scores as faster: quality has to tell, the more so the lower λ is.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pasta.judges.config import JudgeSection
+from pasta.judges.judge import why_dropped, why_unfit
+from pasta.stages.records import Record
+from pasta.stages.workers import WorkersSection
+from pasta.tracking import TrackingSection
+
+#: What ``pasta.data.pairs`` reads; named here too, because importing that takes a training stack.
+PAIRS_FILE = "pairs.jsonl"
+#: Why a prompt gives no pair.
+DROPPED = ("skipped", "baseline_cut", "too_few", "identical", "ties")
+#: Why a candidate has no score.
+UNSCORED = ("cut", "empty", "invalid")
+_BINS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreConfig:
+    """One score stage: every key of ``configs/score/*.yaml``.
+
+    ``samples`` is the directory of a sample stage. ``quality_weight`` is λ, ``inf`` for quality alone. A best and a
+    worst score that differ by less than ``min_gap`` are a tie. Verdicts do not depend on λ: they lie in
+    ``judgements_dir``, and other score stages with the same samples and judge take them from there.
+    """
+
+    name: str
+    output_dir: Path
+    samples: Path
+    judge: JudgeSection
+    quality_weight: float | Literal["inf"]
+    min_gap: float = 1e-6
+    judgements_dir: Path = Path("runs/judgements")
+    run_dir: Path = Path("runs/score")
+    workers: WorkersSection = field(default_factory=WorkersSection)
+    tracking: TrackingSection = field(default_factory=TrackingSection)
+
+    def __post_init__(self) -> None:
+        if not self.weight >= 0:
+            raise ValueError(f"quality_weight {self.quality_weight}: expected 0 or more, or inf")
+        if not 0 < self.min_gap < math.inf:
+            raise ValueError(f"min_gap {self.min_gap}: expected a positive number")
+        if self.judge.kind == "teacher" and self.workers.num_workers != 1:
+            raise ValueError(
+                f"workers.num_workers {self.workers.num_workers}: expected 1 with judge.kind: teacher; one worker "
+                "keeps the endpoint's limits and has judge.teacher.endpoint.concurrency requests under way"
+            )
+
+    @property
+    def weight(self) -> float:
+        """λ as a number."""
+        return float(self.quality_weight)
+
+
+def score_of(speedup: float, quality: float, weight: float) -> float:
+    """speedup + λ · quality; quality alone for λ = inf."""
+    return quality if math.isinf(weight) else speedup + weight * quality
+
+
+def scored(record: Record, verdicts: Sequence[Record | None], weight: float) -> Record:
+    """A sample record with speedup, quality and score of each candidate: ``scores-*.jsonl`` has one a line.
+
+    ``verdicts`` are ``judge_records``' for it. A candidate without a score has the reason in its place, ``"unscored"``:
+    one of ``UNSCORED``, or ``baseline_cut``.
+    """
+    if why_dropped(record) == "skipped":
+        return dict(record)
+    out: Record = {
+        "id": record["id"],
+        "messages": record["messages"],
+        "twin": record["twin"],
+        "candidates": [],
+    }
+    judged = iter(verdicts)
+    for candidate in record["candidates"]:
+        entry = {key: value for key, value in candidate.items() if key != "response_ids"}
+        entry["speedup"] = record["twin"]["num_tokens"] / candidate["critical_path"]
+        verdict = next(judged, None)
+        if verdict is not None and verdict["quality"] is not None:
+            entry |= verdict
+            entry["score"] = score_of(entry["speedup"], verdict["quality"], weight)
+        else:
+            entry["unscored"] = why_dropped(record) or why_unfit(candidate) or "invalid"
+            entry |= verdict or {}
+        out["candidates"].append(entry)
+    return out
+
+
+def choose_pair(record: Record, scores: Record, min_gap: float) -> tuple[Record | None, str]:
+    """The best and the worst candidate of a prompt as a pair, or None and why not (one of ``DROPPED``).
+
+    Of equals the first is taken: candidates are drawn alike, so their order says nothing. ``record`` is the sample
+    record, ``scores`` the same from ``scored``.
+    """
+    if why := why_dropped(record):
+        return None, why
+    answers = [n for n, entry in enumerate(scores["candidates"]) if "score" in entry]
+    if len(answers) < 2:
+        return None, "too_few"
+    entries = scores["candidates"]
+    if len({entries[n]["annotated"] for n in answers}) == 1:
+        return None, "identical"
+    best = max(answers, key=lambda n: (entries[n]["score"], -n))
+    worst = min(answers, key=lambda n: (entries[n]["score"], n))
+    if entries[best]["score"] - entries[worst]["score"] < min_gap:
+        return None, "ties"
+    pair: Record = {"id": record["id"], "messages": record["messages"], "num_candidates": len(answers)}
+    for side, n in (("chosen", best), ("rejected", worst)):
+        pair[side] = entries[n]["annotated"]
+        pair |= {f"{side}_{key}": entries[n][key] for key in ("score", "speedup", "quality")}
+        pair[f"{side}_ids"] = record["candidates"][n]["response_ids"]
+    return pair, ""
+
+
+class ScoreSummary:
+    """Counts and means over prompts, candidates and pairs, taken in one by one."""
+
+    def __init__(self) -> None:
+        self._counts = dict.fromkeys(("prompts", "candidates", "pairs", *DROPPED, *UNSCORED), 0)
+        self.scores: list[float] = []
+        self._sums: dict[str, float] = {}
+
+    def add(self, scores: Record, pair: Record | None, dropped: str) -> None:
+        """One prompt: its scored record, and its pair or why it has none."""
+        self._counts["prompts"] += 1
+        for entry in scores.get("candidates", ()):
+            self._counts["candidates"] += 1
+            if "score" not in entry:
+                # With the twin's answer cut, none of a prompt's candidates is judged: that prompt is counted instead.
+                if entry["unscored"] in UNSCORED:
+                    self._counts[entry["unscored"]] += 1
+            else:
+                self.scores.append(entry["score"])
+                self._sum({"quality": entry["quality"], "speedup": entry["speedup"]})
+        if pair is None:
+            self._counts[dropped] += 1
+            return
+        self._counts["pairs"] += 1
+        keys = [f"{side}_{key}" for side in ("chosen", "rejected") for key in ("score", "speedup", "quality")]
+        self._sum({key: pair[key] for key in keys})
+
+    def figures(self) -> dict[str, float]:
+        """Counts, and means (``mean_…``) of quality, speedup and score over candidates and over both sides of pairs."""
+        means = {}
+        for key, total in self._sums.items():
+            count = self._counts["pairs"] if key.startswith(("chosen", "rejected")) else len(self.scores)
+            means[f"mean_{key}"] = total / count
+        if self.scores:
+            means["mean_score"] = sum(self.scores) / len(self.scores)
+        return {key: float(value) for key, value in self._counts.items()} | means
+
+    def histogram(self) -> list[list[float]]:
+        """Rows [low, high, count] of the scores, in bins of equal width; the last one holds its upper end too."""
+        if not self.scores:
+            return []
+        low, high = min(self.scores), max(self.scores)
+        width = (high - low) / _BINS or 1.0
+        counts = [0] * _BINS
+        for score in self.scores:
+            counts[min(int((score - low) / width), _BINS - 1)] += 1
+        return [[low + n * width, low + (n + 1) * width, count] for n, count in enumerate(counts)]
+
+    def _sum(self, values: dict[str, float]) -> None:
+        for key, value in values.items():
+            self._sums[key] = self._sums.get(key, 0.0) + value
+
+
+def no_pairs(figures: dict[str, float], samples: Path) -> str:
+    """What to say when no prompt gives a pair."""
+    why = ", ".join(f"{int(figures[key])} {key}" for key in DROPPED if figures[key])
+    unscored = ", ".join(f"{int(figures[key])} {key}" for key in UNSCORED if figures[key]) or "none"
+    return (
+        f"samples: {samples}: no pair to learn from in {int(figures['prompts'])} prompts ({why}; candidates without a "
+        f"score: {unscored})"
+    )
+
+
+def counts_line(figures: dict[str, float]) -> str:
+    """Pairs and what was left out, in one line."""
+
+    def named(keys: Iterable[str]) -> str:
+        return ", ".join(f"{int(figures[key]):,} {key}" for key in keys)
+
+    return (
+        f"{int(figures['pairs']):,} pairs of {int(figures['prompts']):,} prompts (without one: {named(DROPPED)}); "
+        f"{int(figures['candidates']):,} candidates (without a score: {named(UNSCORED)})"
+    )

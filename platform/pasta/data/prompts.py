@@ -1,0 +1,37 @@
+"""Prompts of a stage: where they come from, and what one is."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+Messages = list[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsSection:
+    """Where prompts come from: ``atlas`` (training split), a JSONL file of ``{"messages"}``, or a stage's directory.
+
+    ``count`` distinct prompts are drawn with ``seed``; without it a file's are all taken, in their order.
+    """
+
+    source: str = "atlas"
+    count: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"count {self.count}: expected a positive integer")
+        if self.source == "atlas" and self.count is None:
+            raise ValueError("count: expected the number of atlas prompts to draw")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Chat messages, the last one a user's. ``id`` is a digest of them: equal prompts have equal ids."""
+
+    messages: Messages
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        text = json.dumps([[m["role"], m["content"]] for m in self.messages], ensure_ascii=False)
+        object.__setattr__(self, "id", hashlib.sha256(text.encode()).hexdigest()[:16])

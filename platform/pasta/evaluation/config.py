@@ -1,0 +1,129 @@
+"""What an evaluation compares, and on what: every key of ``configs/evaluate/*.yaml``."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pasta.config import to_dict
+from pasta.data.endpoint import EndpointSection
+from pasta.data.prompts import PromptsSection
+from pasta.engine import SamplingParams
+from pasta.engine.section import EngineSection
+from pasta.evaluation.methods.sot_config import SotSection
+from pasta.interpreter import Limits
+from pasta.judges.config import JudgeSection
+from pasta.stages.workers import WorkersSection
+from pasta.tracking import TrackingSection
+
+Kind = Literal["sequential", "pasta", "apar", "sot", "endpoint"]
+#: Kinds that write one token after another: what a speedup can be measured against.
+BASELINES: tuple[Kind, ...] = ("sequential", "endpoint")
+#: Kinds whose models open promises by themselves.
+PROMISING: tuple[Kind, ...] = ("pasta", "apar")
+
+
+#: Names stand in keys (``--set methods.NAME.model``), figures and tables.
+_NAME = re.compile(r"[\w+=@-][\w+=@ -]*")
+
+
+@dataclass(frozen=True, slots=True)
+class EvalPromptsSection(PromptsSection):
+    """Where prompts come from: ``atlas`` (held-out tasks, families in proportion), a JSONL file of ``{"messages"}``, a
+    stage's directory, or an AlpacaEval file (a JSON array of objects with ``"instruction"``).
+
+    ``count`` distinct prompts are drawn with ``seed``; without it a file's are all taken, in their order.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSection:
+    """One way to answer: ``sequential``, ``pasta``, ``apar`` with a ``model`` (directory or Hub name), ``sot`` with a
+    model or an endpoint, ``endpoint`` with one.
+
+    ``promise_bias`` is added to the logit of opening a promise; ``sot`` says how skeletons are asked for (by default as
+    ``SotSection`` does). Points of the same ``line`` are joined in the Pareto figure, and ``label`` stands beside the
+    point; neither changes what is measured.
+    """
+
+    kind: Kind
+    model: str | None = None
+    endpoint: EndpointSection | None = None
+    promise_bias: float = 0.0
+    line: str | None = None
+    label: str | None = None
+    sot: SotSection | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind != "sot" and self.sot is not None:
+            raise ValueError(f"sot: expected no such section with kind {self.kind}")
+        if self.kind == "sot":
+            if (self.model is None) == (self.endpoint is None):
+                raise ValueError("kind sot: expected either a model or an endpoint")
+        elif self.kind == "endpoint":
+            if self.endpoint is None or self.model is not None:
+                raise ValueError(
+                    "kind endpoint: expected an endpoint (which names its model), and no model beside it"
+                )
+        elif self.model is None or self.endpoint is not None:
+            raise ValueError(f"kind {self.kind}: expected a model, and no endpoint")
+        SamplingParams(promise_bias=self.promise_bias)
+        if self.promise_bias and self.kind not in PROMISING:
+            raise ValueError(
+                f"promise_bias {self.promise_bias}: expected none with kind {self.kind}, which opens no promises"
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """What its answers and their times depend on: not how it is drawn, or what an endpoint asks for."""
+        values = to_dict(self)
+        del values["line"], values["label"]
+        if self.endpoint is not None:
+            kept = ("base_url", "model", "max_tokens_key", "extra_body")
+            values["endpoint"] = {key: values["endpoint"][key] for key in kept}
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateConfig:
+    """One evaluation: every prompt answered by every method, ``1 + repeats`` times, all but the first timed.
+
+    ``baseline`` names the method that the others are measured against. ``judge`` says how good answers are; without
+    one only speed is measured, and with ``repeats: 0`` only quality.
+    """
+
+    name: str
+    output_dir: Path
+    baseline: str
+    methods: dict[str, MethodSection]
+    prompts: EvalPromptsSection
+    judge: JudgeSection | None = None
+    repeats: int = 1
+    limits: Limits = field(default_factory=Limits)
+    engine: EngineSection = field(default_factory=EngineSection)
+    run_dir: Path = Path("runs/evaluate")
+    workers: WorkersSection = field(default_factory=WorkersSection)
+    tracking: TrackingSection = field(default_factory=TrackingSection)
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"methods.{name}: expected a name of letters, digits, spaces and _ - + = @")
+        if self.baseline not in self.methods:
+            raise ValueError(
+                f"baseline {self.baseline!r}: no such method; expected one of {', '.join(self.methods) or 'methods'}"
+            )
+        kind = self.methods[self.baseline].kind
+        if kind not in BASELINES:
+            raise ValueError(
+                f"baseline {self.baseline!r}: of kind {kind}; expected kind {' or '.join(BASELINES)}: a speedup is "
+                "measured against one token after another"
+            )
+        if len(self.methods) < 2:
+            raise ValueError(f"methods: only the baseline {self.baseline!r}; expected one to compare with it")
+        if self.repeats < 0:
+            raise ValueError(f"repeats {self.repeats}: expected 0 (nothing is timed) or more")
+        if self.repeats and self.workers.num_workers != 1:
+            raise ValueError(
+                f"workers.num_workers {self.workers.num_workers}: expected 1 with repeats {self.repeats}; answers that "
+                "share a machine's cores take each other's time (repeats: 0 decodes on several, without timing)"
+            )

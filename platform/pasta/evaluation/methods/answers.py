@@ -1,0 +1,119 @@
+"""An answer as an evaluation records it, the same for every way to decode: text, tokens by kind, threads, seconds."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from pasta.data.prompts import Prompt
+from pasta.engine import Result
+from pasta.interpreter import ThreadTrace, TokenKind, Trace, linearise
+from pasta.lang import Codec, to_text
+
+#: Under which name a token is counted in a budget. Both ends of a promise are its, and so is the given ``<async>``.
+BUDGET_NAMES = {
+    TokenKind.TEXT: "text",
+    TokenKind.EOS: "text",
+    TokenKind.PROMISE: "promise",
+    TokenKind.CLOSE: "promise",
+    TokenKind.TOPIC: "topic",
+    TokenKind.ESTIMATE: "estimate",
+    TokenKind.ASYNC_CLOSE: "async_end",
+    TokenKind.SYNC: "sync",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerThread:
+    """One thread over the steps of the critical path: forked at ``start``, its last own token at ``end``.
+
+    ``waits`` are (since, to) steps spent at syncs. ``parent`` is its place in the answer's threads and ``topic`` what
+    it writes about; the main thread has neither.
+    """
+
+    start: int
+    end: int
+    waits: tuple[tuple[int, int], ...] = ()
+    parent: int | None = None
+    topic: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a method made of a prompt.
+
+    ``text`` is what a user sees, ``annotated`` the text form of the document (None where there is none). ``tokens`` are
+    all that were decoded, over all calls, tags and end-of-text included; ``budget`` is the same by kind of token.
+    ``critical_path`` and ``steps`` (forwards from the first token to the last) are None for an endpoint. ``ttft_s`` and
+    ``seconds`` run from the submission, to the first token and to the end; ``seconds`` holds one number a timed run,
+    and what ``Method.answer`` returns is timed once. ``fallback`` says why a method had to decode sequentially instead
+    (Skeleton-of-Thought without a usable skeleton).
+    """
+
+    text: str
+    annotated: str | None
+    tokens: int
+    budget: dict[str, int]
+    critical_path: int | None
+    steps: int | None
+    threads: tuple[AnswerThread, ...]
+    ttft_s: float | None
+    seconds: tuple[float, ...]
+    finish_reason: str
+    fallback: str | None = None
+
+    @classmethod
+    def from_result(cls, result: Result, codec: Codec) -> "Answer":
+        """The answer of one engine request, timed by the engine."""
+        return cls(
+            text=result.text,
+            annotated=None if result.document is None else to_text(result.document),
+            tokens=result.num_tokens,
+            budget=token_budget(result.response_ids, codec),
+            critical_path=result.critical_path,
+            steps=result.steps,
+            threads=threads_of(result.trace, codec),
+            ttft_s=result.ttft_s,
+            seconds=(result.total_s,),
+            finish_reason=result.finish_reason,
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON-able values, under the names of the fields."""
+        record = asdict(self)
+        record["seconds"] = list(self.seconds)
+        record["threads"] = [
+            {**asdict(thread), "waits": [list(wait) for wait in thread.waits]} for thread in self.threads
+        ]
+        return record
+
+
+class Method(Protocol):
+    """A way to answer a prompt: batch 1, greedy."""
+
+    def answer(self, prompt: Prompt) -> Answer:
+        """Answer once, timed. Raises UserError if this prompt does not fit, EndpointError if nothing will any more."""
+
+
+def token_budget(response_ids: Sequence[int], codec: Codec) -> dict[str, int]:
+    """Tokens of a whole response (storage order, end-of-text last) by name of their kind; they add up to all of it."""
+    rows = linearise(codec.grammar, [codec.eos_id], response_ids)
+    counts = Counter(BUDGET_NAMES[TokenKind(kind)] for kind in rows.kinds if kind != TokenKind.NONE)
+    if given := list(response_ids).count(codec.control.async_open):
+        counts["promise"] += given
+    return dict(counts)
+
+
+def threads_of(trace: Trace, codec: Codec) -> tuple[AnswerThread, ...]:
+    """The threads of a trace, in the order of their creation."""
+    return tuple(_thread(thread, codec) for thread in trace.threads)
+
+
+def _thread(thread: ThreadTrace, codec: Codec) -> AnswerThread:
+    return AnswerThread(
+        start=thread.forked_at,
+        end=thread.steps[-1] if thread.steps else thread.forked_at,
+        waits=thread.waits,
+        parent=thread.parent,
+        topic=None if thread.parent is None else codec.decode_text(thread.topic_ids),
+    )

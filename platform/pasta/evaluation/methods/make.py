@@ -1,0 +1,119 @@
+"""The methods of an evaluation: ways to answer a prompt, made from their configuration."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pasta.candidates.sampling import check_model, check_vocabularies
+from pasta.data.prompts import Prompt
+from pasta.engine import Engine, LoadedModel, Request, SamplingParams, load_model
+from pasta.errors import UserError
+from pasta.evaluation.config import EvaluateConfig, MethodSection
+from pasta.evaluation.methods.answers import Answer, Method
+from pasta.evaluation.methods.endpoint import EndpointMethod
+from pasta.evaluation.methods.sot import SotEndpointMethod, SotMethod
+from pasta.evaluation.methods.sot_config import SotSection
+from pasta.interpreter import Limits
+from pasta.lang import encode_messages
+
+
+class EngineMethod:
+    """Greedy decoding by the engine, one prompt at a time. ``parallel`` false masks promises out."""
+
+    def __init__(self, engine: Engine, limits: Limits, *, parallel: bool, promise_bias: float = 0.0) -> None:
+        self._engine = engine
+        self._request = Request(
+            limits=limits, parallel=parallel, sampling=SamplingParams(promise_bias=promise_bias)
+        )
+
+    def answer(self, prompt: Prompt) -> Answer:
+        """Answer once, timed from the prompt's token ids to the finished text. Raises UserError if it does not fit."""
+        codec = self._engine.codec
+        request = self._request.replace(prompt_ids=encode_messages(codec, prompt.messages))
+        begun = time.perf_counter()
+        result = self._engine.generate(request)
+        seconds = time.perf_counter() - begun
+        return replace(Answer.from_result(result, codec), seconds=(seconds,))
+
+
+def check_methods(config: EvaluateConfig) -> None:
+    """What can be wrong with the methods and is seen without weights or a request. Raises UserError, one line."""
+    for name, section in config.methods.items():
+        _check_points(name, section, config.engine.num_slots)
+    tokenizers: dict[str, Any] = {}
+    first = ""
+    # The baseline first: what the others are compared with.
+    for name in sorted(config.methods, key=lambda name: name != config.baseline):
+        source, key = config.methods[name].model, f"methods.{name}.model"
+        if source is None or source in tokenizers:
+            continue
+        tokenizers[source] = check_model(key, source)
+        if first:
+            check_vocabularies(tokenizers[first], first, tokenizers[source], source, key)
+        first = first or source
+
+
+def _check_points(name: str, section: MethodSection, num_slots: int) -> None:
+    """Points of a skeleton that wait for each other would be timed as what they are not."""
+    if section.kind != "sot":
+        return
+    points = (section.sot or SotSection()).words.max_points
+    key, room = "engine.num_slots", num_slots
+    if section.endpoint is not None:
+        key, room = f"methods.{name}.endpoint.concurrency", section.endpoint.concurrency
+    if room < points:
+        raise UserError(
+            f"{key} {room}: expected at least {points}, the most points of a skeleton that method {name!r} decodes at "
+            "once"
+        )
+
+
+def make_methods(config: EvaluateConfig, keys: Mapping[str, str | None]) -> dict[str, Method]:
+    """All methods by name, in the configuration's order; ``keys`` are those of methods with an endpoint.
+
+    A model is loaded once, whatever the number of methods that use it. Raises UserError if one cannot be loaded.
+    """
+    engines = _Engines(config)
+    return {
+        name: _make(section, config.limits, engines, keys.get(name))
+        for name, section in config.methods.items()
+    }
+
+
+def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str | None) -> Method:
+    if section.kind == "sot":
+        words = section.sot or SotSection()
+        if section.endpoint is not None:
+            return SotEndpointMethod(section.endpoint, key, limits, words)
+        assert section.model is not None, "MethodSection guarantees it"
+        return SotMethod(engines.of(section.model, one_request=False), limits, words)
+    if section.kind == "endpoint":
+        assert section.endpoint is not None, "MethodSection guarantees it"
+        return EndpointMethod(section.endpoint, key, limits)
+    assert section.model is not None, "MethodSection guarantees it"
+    return EngineMethod(
+        engines.of(section.model, one_request=True),
+        limits,
+        parallel=section.kind != "sequential",
+        promise_bias=section.promise_bias,
+    )
+
+
+class _Engines:
+    """Engines by model. One whose methods send several requests at once has slots for them, the others have one."""
+
+    def __init__(self, config: EvaluateConfig) -> None:
+        self._section = config.engine
+        self._models: dict[str, LoadedModel] = {}
+        self._engines: dict[tuple[str, bool], Engine] = {}
+
+    def of(self, source: str, *, one_request: bool) -> Engine:
+        if source not in self._models:
+            self._models[source] = load_model(source, dtype=self._section.dtype, device=self._section.device)
+        if (source, one_request) not in self._engines:
+            config = self._section.to_engine()
+            self._engines[source, one_request] = Engine(
+                self._models[source], replace(config, num_slots=1) if one_request else config
+            )
+        return self._engines[source, one_request]

@@ -1,0 +1,1 @@
+"""What follows from an evaluation's records: outcomes, summaries, comparisons, win rates."""

@@ -1,0 +1,265 @@
+"""AlpacaEval's files: outputs and annotations read and checked, an evaluation's answers written for its own tool.
+
+    outputs      JSON array of {"instruction", "output", "generator"}: a model's answers
+    annotations  JSON array of {"instruction", "output_1", "generator_1", "output_2", "generator_2", "preference"}:
+                 1 prefers output_1 (the reference model's), 2 output_2, anything between is the judge's uncertainty
+
+A published win rate is one over all 805 instructions, each once: files with fewer, repeated or other rows are refused.
+"""
+
+import importlib
+import json
+import math
+import statistics
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pasta.errors import UserError
+from pasta.evaluation.results.alpaca_rows import NUM_ROWS, row_of
+from pasta.evaluation.results.evaluations import Evaluation
+from pasta.evaluation.results.win_rate import Preference, WinRates, win_rates
+
+#: What the package reads beyond the annotations, and where it is.
+DATA_SET, DATA_FILE = "tatsu-lab/alpaca_eval", "df_gamed.csv"
+_TEXTS = ("instruction", "output_1", "generator_1", "output_2", "generator_2")
+_DRAW = 1.5
+_NAMED_ROWS = 5
+_SHOWN = 60
+
+
+class OfficialUnavailable(UserError):
+    """The official computation cannot run here; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One model's answer."""
+
+    instruction: str
+    output: str
+    generator: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A verdict on two answers: ``preference`` from 1 (the first) to 2 (the second), None where the judge gave none."""
+
+    instruction: str
+    output_1: str
+    generator_1: str
+    output_2: str
+    generator_2: str
+    preference: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class OfficialWinRate:
+    """The package's length-controlled win rate and its standard error, in percent."""
+
+    value: float
+    standard_error: float
+    version: str
+
+
+def read_outputs(path: Path) -> list[Output]:
+    """All 805 outputs of one model, in AlpacaEval's order. Raises UserError, naming the row, for any other file."""
+    rows = _read_rows(path)
+    outputs = [
+        Output(*(_text(row, key, path, number) for key in ("instruction", "output", "generator")))
+        for number, row in enumerate(rows, start=1)
+    ]
+    _check_one_model(path, "generator", {output.generator for output in outputs})
+    order = _order(path, [output.instruction for output in outputs])
+    return [outputs[number] for number in order]
+
+
+def read_annotations(path: Path) -> list[Annotation]:
+    """All 805 annotations of one pair of models, in AlpacaEval's order.
+
+    A preference of 0 is a draw, as AlpacaEval has it. Raises UserError, naming the row, for any other file.
+    """
+    rows = _read_rows(path)
+    annotations = [
+        Annotation(
+            **{key: _text(row, key, path, number) for key in _TEXTS},
+            preference=_preference(row, path, number),
+        )
+        for number, row in enumerate(rows, start=1)
+    ]
+    for key in ("generator_1", "generator_2"):
+        _check_one_model(path, key, {getattr(annotation, key) for annotation in annotations})
+    order = _order(path, [annotation.instruction for annotation in annotations])
+    return [annotations[number] for number in order]
+
+
+def raw_win_rate(annotations: Sequence[Annotation]) -> float:
+    """The second model's win rate in percent, as AlpacaEval counts it: the mean preference, invalid ones left out.
+
+    Raises UserError if there is not one valid preference.
+    """
+    preferences = [a.preference - 1 for a in annotations if a.preference is not None]
+    if not preferences:
+        raise UserError("win rate: not one of the annotations has a preference")
+    return 100 * statistics.fmean(preferences)
+
+
+def annotated_win_rates(annotations: Sequence[Annotation]) -> WinRates:
+    """The second model's raw and length-controlled win rates (see ``win_rate``). Raises UserError."""
+    return win_rates(
+        [
+            Preference(None if a.preference is None else a.preference - 1, len(a.output_2), len(a.output_1))
+            for a in annotations
+        ]
+    )
+
+
+def official_win_rate(annotations: Sequence[Annotation]) -> OfficialWinRate:
+    """AlpacaEval's own length-controlled win rate, with its difficulty term: the package ``alpaca_eval`` computes it.
+
+    The package looks difficulties up by row number, so ``annotations`` must be ``read_annotations``'. Raises
+    OfficialUnavailable if the package is not installed, or its data are neither in the Hub's cache nor to be fetched.
+    """
+    try:
+        package = importlib.import_module("alpaca_eval")
+        compute = importlib.import_module("alpaca_eval.metrics").get_length_controlled_winrate
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "alpaca_eval":
+            raise OfficialUnavailable(
+                "the package alpaca_eval is not installed; pip install alpaca_eval"
+            ) from None
+        raise OfficialUnavailable(f"alpaca_eval cannot be imported ({_first_line(error)})") from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # scikit-learn's, about arguments the package gives it
+            metrics = compute([asdict(a) for a in annotations], save_weights_dir=None)
+    except OSError:  # the Hub's errors are
+        raise OfficialUnavailable(
+            f"{DATA_FILE} of the data set {DATA_SET} is neither in the local cache nor can it be fetched; where the "
+            f"Hub can be reached: hf download --repo-type dataset {DATA_SET} {DATA_FILE}"
+        ) from None
+    except Exception as error:  # whatever its dependencies raise when their versions do not fit
+        raise OfficialUnavailable(
+            f"alpaca_eval failed with {type(error).__name__} ({_first_line(error)})"
+        ) from None
+    value, standard_error = metrics["length_controlled_winrate"], metrics["lc_standard_error"]
+    return OfficialWinRate(float(value), float(standard_error), str(getattr(package, "__version__", "")))
+
+
+def outputs_of(evaluation: Evaluation, method: str, generator: str | None = None) -> list[Output]:
+    """A method's answers, for AlpacaEval's tool: in its order if the prompts are its 805, else in the evaluation's.
+
+    ``generator`` is the name it gets there, by default the method's. Raises UserError for an unknown method, and for a
+    prompt without an answer: its tool would count the rate over fewer.
+    """
+    evaluation.require(method)
+    outputs = []
+    for record in evaluation.answers:
+        answer, messages = record["answers"].get(method, {"skipped": "not answered yet"}), record["messages"]
+        if "skipped" in answer:
+            raise UserError(
+                f"{evaluation.directory}: prompt {record['key']}: no answer of {method} ({answer['skipped']})"
+            )
+        if [turn["role"] for turn in messages] != ["user"]:
+            raise UserError(
+                f"{evaluation.directory}: prompt {record['key']}: a conversation; AlpacaEval's instructions are one "
+                "user's message each"
+            )
+        outputs.append(Output(messages[0]["content"], answer["text"], generator or method))
+    rows = [row_of(output.instruction) for output in outputs]
+    known = [row for row in rows if row is not None]
+    if sorted(known) == [*range(NUM_ROWS)] and len(rows) == NUM_ROWS:
+        return [outputs[rows.index(row)] for row in range(NUM_ROWS)]
+    return outputs
+
+
+def is_complete(outputs: Sequence[Output]) -> bool:
+    """Whether these are AlpacaEval's 805 instructions, each once and in its order."""
+    return [row_of(output.instruction) for output in outputs] == [*range(NUM_ROWS)]
+
+
+def outputs_json(outputs: Sequence[Output]) -> str:
+    """The text of an outputs file."""
+    return json.dumps([asdict(output) for output in outputs], indent=2, ensure_ascii=False) + "\n"
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; expected one of AlpacaEval's") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({_first_line(error)}); expected an array of rows") from None
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise UserError(f"{path}: expected a JSON array of objects, one a row")
+    return value
+
+
+def _text(row: dict[str, Any], key: str, path: Path, number: int) -> str:
+    value = row.get(key)
+    if not isinstance(value, str):
+        raise UserError(
+            f"{path}: row {number}: {key}: expected a text, got {_shown(value) if key in row else 'no such key'}"
+        )
+    return value
+
+
+def _preference(row: dict[str, Any], path: Path, number: int) -> float | None:
+    if "preference" not in row:
+        raise UserError(f"{path}: row {number}: preference: expected a number from 1 to 2, got no such key")
+    value = row["preference"]
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value == 0:
+            return _DRAW
+        if 1 <= value <= 2:
+            return float(value)
+    raise UserError(
+        f"{path}: row {number}: preference: expected a number from 1 to 2 (0: a draw), got {_shown(value)}"
+    )
+
+
+def _check_one_model(path: Path, key: str, names: set[str]) -> None:
+    if len(names) > 1:
+        named = ", ".join(sorted(names)[:_NAMED_ROWS])
+        raise UserError(f"{path}: {key}: rows of {len(names)} models ({named}); expected one model's")
+
+
+def _order(path: Path, instructions: Sequence[str]) -> list[int]:
+    """Where each row of AlpacaEval stands among ``instructions``. Raises UserError unless each is there once."""
+    place: dict[int, int] = {}
+    foreign = [number for number, text in enumerate(instructions) if row_of(text) is None]
+    if foreign:
+        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+        raise UserError(
+            f"{path}: row {foreign[0] + 1} is none of AlpacaEval's {NUM_ROWS} instructions: "
+            f"{_shown(instructions[foreign[0]])}{more}"
+        )
+    for number, text in enumerate(instructions):
+        row = row_of(text)
+        assert row is not None, "a foreign row is refused above"
+        if row in place:
+            raise UserError(f"{path}: row {number + 1} repeats row {place[row] + 1}: {_shown(text)}")
+        place[row] = number
+    if len(place) < NUM_ROWS:
+        missing = [row for row in range(NUM_ROWS) if row not in place]
+        named = ", ".join(str(row + 1) for row in missing[:_NAMED_ROWS])
+        raise UserError(
+            f"{path}: {len(place)} of AlpacaEval's {NUM_ROWS} rows, and a win rate over fewer is another quantity; "
+            f"missing are its rows {named}{', …' if len(missing) > _NAMED_ROWS else ''}"
+        )
+    return [place[row] for row in range(NUM_ROWS)]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

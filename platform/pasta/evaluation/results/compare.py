@@ -1,0 +1,331 @@
+"""What changed between two methods' answers, of two evaluations or of one, with intervals, and which prompts moved.
+
+Prompts are paired by their id. Differences (quality, threads) are of arithmetic means, ratios (speedups, tokens,
+critical path) of geometric ones; every interval is a 95% percentile bootstrap over the pairs
+(``evaluation/statistics.py``).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Literal
+
+from pasta.errors import UserError
+from pasta.evaluation.results.evaluations import Evaluation, last_user_message, read_evaluation
+from pasta.evaluation.results.outcomes import Outcome, outcomes_of
+from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean
+
+Kind = Literal["difference", "ratio"]
+#: Of the configuration, what says nothing of its own: names, how a figure is drawn, a digest of the prompts.
+_IGNORED = {"line", "label", "prompt_ids"}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One method of one evaluation, with its outcomes by prompt."""
+
+    evaluation: Evaluation
+    method: str
+    baseline: str
+    outcomes: dict[str, Outcome]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Prompts, and those without a usable figure: ``cut`` at a limit, ``skipped``, ``invalid`` verdicts."""
+        outcomes = self.outcomes.values()
+        return {
+            "prompts": len(outcomes),
+            "cut": sum(outcome.cut for outcome in outcomes),
+            "skipped": sum(outcome.skipped is not None for outcome in outcomes),
+            "invalid": sum(outcome.invalid for outcome in outcomes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure of one answer, and how two of them are set against each other."""
+
+    name: str
+    kind: Kind
+    of: Callable[[Outcome], float | None]
+
+
+def _of_answer(key: str) -> Callable[[Outcome], float | None]:
+    return lambda outcome: outcome.answer[key] if outcome.answer is not None else None
+
+
+QUALITY = Measure("quality", "difference", lambda outcome: outcome.quality)
+REALISED = Measure("realised speedup", "ratio", lambda outcome: outcome.realised)
+THEORETICAL = Measure("theoretical speedup", "ratio", lambda outcome: outcome.theoretical)
+MEASURES = (
+    QUALITY,
+    REALISED,
+    THEORETICAL,
+    Measure("tokens", "ratio", _of_answer("tokens")),
+    Measure("critical path", "ratio", _of_answer("critical_path")),
+    Measure("threads", "difference", lambda outcome: outcome.num_threads),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A measure over ``count`` pairs: means ``a`` and ``b``, and ``change``, which is b − a or b ÷ a by ``kind``.
+
+    ``is_change`` says whether the interval excludes no change; with a single pair there is neither.
+    """
+
+    name: str
+    kind: Kind
+    count: int
+    a: float
+    b: float
+    change: float
+    low: float | None
+    high: float | None
+    is_change: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A prompt whose value went from ``a`` to ``b``; ``prompt`` is the last user message."""
+
+    key: str
+    prompt: str
+    a: float
+    b: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key of the configuration (dotted) with both values, None where it is not set."""
+
+    key: str
+    a: Any
+    b: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Ids of prompts: how many both have, those that one has alone, and those of one id with other messages."""
+
+    common: int
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    altered: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All that ``compare`` finds. ``families`` maps a task family to its quality and speed; ``moved`` has the lists
+    ``quality down``, ``quality up``, ``speed down`` and ``speed up``, the farthest first; ``speed`` is the name of the
+    measure behind the latter two."""
+
+    a: dict[str, Any]
+    b: dict[str, Any]
+    configuration: tuple[Difference, ...]
+    prompts: Prompts
+    changes: tuple[Change, ...]
+    families: dict[str, tuple[Change, ...]]
+    speed: str
+    moved: dict[str, tuple[Moved, ...]]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able values."""
+        return asdict(self)
+
+
+def read_side(given: str, method: str | None = None) -> Side:
+    """``DIR`` or ``DIR:METHOD`` (which goes before ``method``); without a method, the only one beside the baseline.
+
+    Raises UserError for what is no evaluation, an unknown method, or one that has to be named.
+    """
+    directory, separator, named = given.rpartition(":")
+    if not separator or Path(given).is_dir():
+        directory, named = given, ""
+    evaluation = read_evaluation(Path(directory))
+    baseline = evaluation.baseline
+    if baseline is None:
+        raise UserError(f"{directory}: its records do not say which method is the baseline")
+    others = [name for name in evaluation.methods if name != baseline]
+    chosen = named or method or (others[0] if len(others) == 1 else "")
+    if not chosen:
+        raise UserError(
+            f"{directory}: which method? It has {', '.join(evaluation.methods)}; say {directory}:METHOD or "
+            "--method METHOD"
+        )
+    evaluation.require(chosen)
+    outcomes = outcomes_of(evaluation.answers, evaluation.verdicts, baseline=baseline, methods=[chosen])
+    return Side(evaluation, chosen, baseline, {outcome.key: outcome for outcome in outcomes[chosen]})
+
+
+def compare(a: Side, b: Side, top: int = 5) -> Comparison:
+    """Set ``b`` against ``a``; up to ``top`` prompts in each list of those that moved.
+
+    Raises UserError if they have no prompt in common.
+    """
+    shared = [key for key in a.outcomes if key in b.outcomes]
+    altered = [key for key in shared if a.outcomes[key].messages != b.outcomes[key].messages]
+    pairs = [(a.outcomes[key], b.outcomes[key]) for key in shared if key not in {*altered}]
+    if not pairs:
+        raise UserError(
+            f"{a.evaluation.directory} and {b.evaluation.directory}: no prompt in common; compare evaluations of the "
+            "same prompts"
+        )
+    speed = REALISED if any(_values(REALISED, pair) for pair in pairs) else THEORETICAL
+    configuration = differences(a, b)
+    return Comparison(
+        a=_described(a),
+        b=_described(b),
+        configuration=configuration,
+        prompts=Prompts(
+            common=len(pairs),
+            only_a=tuple(key for key in a.outcomes if key not in b.outcomes),
+            only_b=tuple(key for key in b.outcomes if key not in a.outcomes),
+            altered=tuple(altered),
+        ),
+        changes=_changes(pairs, MEASURES),
+        families=_families(pairs, (QUALITY, speed)),
+        speed=speed.name,
+        moved=_moved(pairs, QUALITY, "quality", top) | _moved(pairs, speed, "speed", top),
+        notes=_notes(a, b, configuration),
+    )
+
+
+def differences(a: Side, b: Side) -> tuple[Difference, ...]:
+    """Keys of the configuration that differ, with both methods' sections as ``method`` and both baselines' as
+    ``baseline``; ``content of …`` where what was read differs."""
+    ours, theirs = _settings(a), _settings(b)
+    keys = [*dict.fromkeys([*ours, *theirs])]
+    return tuple(
+        Difference(key, ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)
+    )
+
+
+def _settings(side: Side) -> dict[str, Any]:
+    evaluation = side.evaluation
+    config = {key: value for key, value in evaluation.config.items() if key not in ("methods", "baseline")}
+    methods = evaluation.config.get("methods", {})
+    sections = {"method": methods.get(side.method), "baseline": methods.get(side.baseline)}
+    flat = _flat({**sections, **config})
+    names = {f"methods.{side.method}.": "method.", f"methods.{side.baseline}.": "baseline."}
+    for name, fingerprint in evaluation.inputs.items():
+        if name.startswith("methods."):
+            for prefix, shown in names.items():
+                if name.startswith(prefix):
+                    flat[f"content of {shown}{name.removeprefix(prefix)}"] = fingerprint
+        else:
+            flat[f"content of {name}"] = fingerprint
+    if evaluation.code_version:
+        flat["code version"] = evaluation.code_version
+    return flat
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in _IGNORED:
+            continue
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _described(side: Side) -> dict[str, Any]:
+    evaluation = side.evaluation
+    return {
+        "directory": str(evaluation.directory),
+        "method": side.method,
+        "baseline": side.baseline,
+        **side.counts,
+    }
+
+
+def _values(measure: Measure, pair: tuple[Outcome, Outcome]) -> tuple[float, float] | None:
+    """Both values, if both answers have one (and, for a ratio, one that can be divided by)."""
+    a, b = (measure.of(outcome) for outcome in pair)
+    if a is None or b is None or (measure.kind == "ratio" and not (a > 0 and b > 0)):
+        return None
+    return float(a), float(b)
+
+
+def _changes(pairs: Sequence[tuple[Outcome, Outcome]], measures: Sequence[Measure]) -> tuple[Change, ...]:
+    """A change for each measure that any pair has."""
+    changes = []
+    for measure in measures:
+        values = [value for pair in pairs if (value := _values(measure, pair)) is not None]
+        if values:
+            changes.append(_change(measure, values))
+    return tuple(changes)
+
+
+def _change(measure: Measure, values: Sequence[tuple[float, float]]) -> Change:
+    first, second = [a for a, _ in values], [b for _, b in values]
+    if measure.kind == "ratio":
+        estimate, none = bootstrap([b / a for a, b in values]), 1.0
+        a, b = geometric_mean(first), geometric_mean(second)
+    else:
+        estimate, none = bootstrap_mean([b - a for a, b in values]), 0.0
+        a, b = fmean(first), fmean(second)
+    known = len(values) > 1  # one pair resamples to itself
+    return Change(
+        name=measure.name,
+        kind=measure.kind,
+        count=len(values),
+        a=a,
+        b=b,
+        change=estimate.value,
+        low=estimate.low if known else None,
+        high=estimate.high if known else None,
+        is_change=not estimate.low <= none <= estimate.high if known else None,
+    )
+
+
+def _families(
+    pairs: Sequence[tuple[Outcome, Outcome]], measures: Sequence[Measure]
+) -> dict[str, tuple[Change, ...]]:
+    families: dict[str, list[tuple[Outcome, Outcome]]] = {}
+    for pair in pairs:
+        if pair[0].family is not None:
+            families.setdefault(pair[0].family, []).append(pair)
+    return {name: _changes(families[name], measures) for name in sorted(families)}
+
+
+def _moved(
+    pairs: Sequence[tuple[Outcome, Outcome]], measure: Measure, name: str, top: int
+) -> dict[str, tuple[Moved, ...]]:
+    moved = []
+    for pair in pairs:
+        values = _values(measure, pair)
+        if values is not None:
+            a, b = values
+            moved.append(
+                (b / a - 1 if measure.kind == "ratio" else b - a, Moved(pair[0].key, _asked(pair[0]), a, b))
+            )
+    moved.sort(key=lambda entry: entry[0])
+    return {
+        f"{name} down": tuple(entry for by, entry in moved[:top] if by < 0),
+        f"{name} up": tuple(entry for by, entry in moved[::-1][:top] if by > 0),
+    }
+
+
+def _asked(outcome: Outcome) -> str:
+    return last_user_message(outcome.messages)
+
+
+def _notes(a: Side, b: Side, configuration: Sequence[Difference]) -> tuple[str, ...]:
+    """What makes figures of the two incomparable, or weaker than they look."""
+    notes = []
+    differing = [difference.key for difference in configuration]
+    if any(key == "judge" or key.startswith(("judge.", "content of judge.")) for key in differing):
+        notes.append("the judges differ: their qualities are not of one scale")
+    if any(key.startswith(("baseline.", "content of baseline.")) for key in differing):
+        notes.append("the baselines differ: each speedup is against its own")
+    if "content of method.model" in differing and "method.model" not in differing:
+        notes.append("the model has the same name and another content")
+    unfinished = [str(side.evaluation.directory) for side in (a, b) if not side.evaluation.finished]
+    notes += [f"{directory}: not finished; what is there is compared" for directory in unfinished]
+    return tuple(notes)

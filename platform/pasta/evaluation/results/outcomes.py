@@ -1,0 +1,118 @@
+"""What each method made of each prompt, set against the baseline: the numbers that all figures of a report are of.
+
+Read from the records of an evaluation (``answers.jsonl``) and the verdicts on them (``verdicts.jsonl``).
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pasta.evaluation.results.speedups import realised_speedup, theoretical_speedup
+from pasta.stages.records import Record
+
+#: A pairwise judge is not asked about the baseline: an answer is as good as itself.
+PAIRWISE_BASELINE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One method's answer to one prompt.
+
+    ``answer`` is None where the method skipped the prompt, and ``skipped`` says why. ``length`` is the tokens of the
+    baseline's answer. ``seconds`` is the median of the timed runs. ``realised`` and ``theoretical`` are the speedups
+    over the baseline, None unless both answers ended by themselves: one that is cut at the length limit says nothing
+    of how long it would have taken. ``quality`` is None where there is no valid verdict; ``invalid`` tells a verdict
+    out of format from none at all. ``verdict`` is all that the judge said.
+    """
+
+    key: str
+    messages: Sequence[Mapping[str, str]]
+    family: str | None
+    independent: bool | None
+    skipped: str | None
+    answer: Mapping[str, Any] | None
+    length: int | None
+    seconds: float | None
+    realised: float | None
+    theoretical: float | None
+    quality: float | None
+    baseline_quality: float | None
+    invalid: bool
+    verdict: Mapping[str, Any]
+
+    @property
+    def cut(self) -> bool:
+        """Whether there is an answer and a limit ended it."""
+        return self.answer is not None and self.answer["finish_reason"] != "stop"
+
+    @property
+    def num_threads(self) -> int | None:
+        """Threads of the answer, the main one counted; None where they are not known."""
+        return len(self.answer["threads"]) or None if self.answer is not None else None
+
+    @property
+    def quality_difference(self) -> float | None:
+        """Quality less the baseline's."""
+        if self.quality is None or self.baseline_quality is None:
+            return None
+        return self.quality - self.baseline_quality
+
+
+def outcomes_of(
+    records: Iterable[Record], verdicts: Iterable[Record], *, baseline: str, methods: Iterable[str]
+) -> dict[str, list[Outcome]]:
+    """The outcomes of each method in the order of ``records``. A record that lacks a method adds nothing to it."""
+    records = list(records)
+    said = {record["key"]: record["verdicts"] for record in verdicts}
+    pairwise = is_pairwise(said.values(), baseline)
+    return {
+        name: [
+            _outcome(record, said.get(record["key"], {}), baseline, name, pairwise)
+            for record in records
+            if name in record["answers"]
+        ]
+        for name in methods
+    }
+
+
+def is_pairwise(verdicts: Iterable[Mapping[str, Any]], baseline: str) -> bool:
+    """Whether the judge compared with the baseline: then it was not asked about the baseline's own answers, whose
+    verdicts are missing or 0.5 without a note."""
+    judged = False
+    for by_method in verdicts:
+        if by_method.get(baseline, {"quality": PAIRWISE_BASELINE}) != {"quality": PAIRWISE_BASELINE}:
+            return False
+        judged |= any(name != baseline for name in by_method)
+    return judged
+
+
+def _outcome(
+    record: Record, verdicts: Mapping[str, Any], baseline: str, name: str, pairwise: bool
+) -> Outcome:
+    base, answer = record["answers"].get(baseline) or {"skipped": "not answered"}, record["answers"][name]
+    is_answered, has_base = "skipped" not in answer, "skipped" not in base
+    # A skipped one has no finish_reason.
+    comparable = all(entry.get("finish_reason") == "stop" for entry in (base, answer))
+    timed = comparable and base["seconds"] and answer["seconds"]
+    verdict = verdicts.get(name) or {}
+    base_quality = (verdicts.get(baseline) or {}).get("quality")
+    if pairwise and has_base:
+        base_quality = PAIRWISE_BASELINE
+    quality = base_quality if name == baseline else verdict.get("quality")
+    return Outcome(
+        key=record["key"],
+        messages=record["messages"],
+        family=record.get("family"),
+        independent=record.get("independent"),
+        skipped=answer.get("skipped"),
+        answer=answer if is_answered else None,
+        length=base["tokens"] if has_base else None,
+        seconds=statistics.median(answer["seconds"]) if is_answered and answer["seconds"] else None,
+        realised=realised_speedup(base, answer) if timed else None,
+        theoretical=theoretical_speedup(base, answer) if comparable else None,
+        quality=quality,
+        baseline_quality=base_quality,
+        invalid="quality" in verdict and verdict["quality"] is None,
+        verdict=verdict,
+    )

@@ -1,0 +1,26 @@
+"""From a configuration to a judge."""
+
+from pathlib import Path
+
+from pasta.judges.config import JudgeSection
+from pasta.judges.grader import GraderJudge
+from pasta.judges.judge import Judge
+from pasta.judges.reward import RewardJudge, check_reward_model
+from pasta.judges.teacher import TeacherJudge
+
+JOURNAL = "replies.jsonl"
+
+
+def check_judge(section: JudgeSection) -> None:
+    """What can be wrong with a judge and is seen without a request and without reading weights. Raises UserError."""
+    if section.reward is not None:
+        check_reward_model(section.reward)
+
+
+def make_judge(section: JudgeSection, work_dir: Path, api_key: str | None = None) -> Judge:
+    """The judge of a section. What costs money is written down in ``work_dir`` as it comes."""
+    if section.teacher is not None:
+        return TeacherJudge(section.teacher, work_dir / JOURNAL, api_key)
+    if section.reward is not None:
+        return RewardJudge(section.reward)
+    return GraderJudge()

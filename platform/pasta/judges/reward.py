@@ -1,0 +1,138 @@
+"""A reward model as judge: any Hugging Face sequence classifier with one output."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from pasta.data.prompts import Messages
+from pasta.engine.loading import resolve_device, resolve_dtype
+from pasta.errors import UserError
+from pasta.judges.config import RewardSection
+from pasta.judges.judge import Case, Verdict
+
+_KEY = "judge.reward.model"
+
+
+class RewardJudge:
+    """Quality is sigmoid(r(answer) − r(baseline)): under Bradley and Terry's model, with which rewards are trained, the
+    probability that the answer is preferred to the baseline's. So quality is on the same scale as the teacher's.
+
+    Raises UserError for a model that is missing, has another head, or does not fit its tokenizer.
+    """
+
+    def __init__(self, section: RewardSection) -> None:
+        self._section = section
+        self._device = resolve_device(section.device)
+        self._tokenizer = check_reward_model(section)
+        name = section.model
+        try:
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                name, dtype=resolve_dtype(section.dtype), output_loading_info=True
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise UserError(f"{_KEY}: {name}: cannot be loaded ({_line(error)})") from None
+        if info["missing_keys"]:
+            # transformers would go on with a head of random numbers.
+            raise UserError(
+                f"{_KEY}: {name}: has no weights for {min(info['missing_keys'])}; expected a trained reward model"
+            )
+        rows = model.get_input_embeddings().num_embeddings
+        if (size := max(self._tokenizer.get_vocab().values()) + 1) > rows:
+            raise UserError(
+                f"{_KEY}: {name}: its embedding has {rows} rows, its tokenizer {size} tokens; the weights belong to "
+                "another vocabulary"
+            )
+        self._model = model.to(self._device).eval()
+        # Without a padding token the classifier cannot tell where a row of a batch ends.
+        self._batch_size = section.batch_size if self._tokenizer.pad_token_id is not None else 1
+        if self._batch_size > 1:
+            self._model.config.pad_token_id = self._tokenizer.pad_token_id
+        positions = getattr(model.config, "max_position_embeddings", None)
+        self._max_length = min(section.max_length or math.inf, positions or math.inf)
+        self._counts = {"judge_tokens": 0}
+
+    def judge(self, cases: Sequence[Case]) -> list[list[Verdict]]:
+        """A verdict for each answer; one that is too long for the model, or gets no finite reward, is invalid."""
+        rows = [
+            self._encode(case.messages, answer) for case in cases for answer in (case.baseline, *case.answers)
+        ]
+        rewards = iter(self._rewards(rows))
+        out = []
+        for case in cases:
+            baseline, *answers = (next(rewards) for _ in range(1 + len(case.answers)))
+            out.append([self._verdict(reward, baseline) for reward in answers])
+        return out
+
+    def usage(self) -> dict[str, float]:
+        """Tokens read."""
+        return {key: float(value) for key, value in self._counts.items()}
+
+    def _verdict(self, reward: float | str, baseline: float | str) -> Verdict:
+        problem = next((value for value in (reward, baseline) if isinstance(value, str)), None)
+        if problem is not None:
+            return Verdict(None, {"invalid": problem})
+        assert isinstance(reward, float)
+        assert isinstance(baseline, float)
+        quality = 0.5 + 0.5 * math.tanh((reward - baseline) / 2)  # the sigmoid, without overflow
+        return Verdict(quality, {"reward": reward, "baseline_reward": baseline})
+
+    def _encode(self, messages: Messages, answer: str) -> list[int]:
+        turns = [*messages, {"role": "assistant", "content": answer}]
+        try:
+            text = self._tokenizer.apply_chat_template(turns, tokenize=False)
+        except Exception as error:  # a template is a program of the model's own
+            raise UserError(f"{_KEY}: {self._section.model}: chat template: {_line(error)}") from None
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    @torch.inference_mode()
+    def _rewards(self, rows: Sequence[list[int]]) -> list[float | str]:
+        """The reward of each row of token ids, or why it has none."""
+        rewards: list[float | str] = [
+            f"{len(row)} tokens, but the reward model reads {self._max_length}" for row in rows
+        ]
+        # Rows of like length share a batch: little padding.
+        order = sorted(
+            (i for i, row in enumerate(rows) if 0 < len(row) <= self._max_length), key=lambda i: len(rows[i])
+        )
+        for at in range(0, len(order), self._batch_size):
+            chosen = order[at : at + self._batch_size]
+            longest = len(rows[chosen[-1]])
+            ids = torch.full((len(chosen), longest), self._tokenizer.pad_token_id or 0)  # [B, T]
+            mask = torch.zeros_like(ids)
+            for n, i in enumerate(chosen):
+                ids[n, : len(rows[i])] = torch.tensor(rows[i])
+                mask[n, : len(rows[i])] = 1
+            logits = self._model(input_ids=ids.to(self._device), attention_mask=mask.to(self._device)).logits
+            self._counts["judge_tokens"] += int(mask.sum())
+            for i, value in zip(chosen, logits[:, 0].float().tolist(), strict=True):
+                rewards[i] = value if math.isfinite(value) else f"the reward is {value}"
+        return rewards
+
+
+def check_reward_model(section: RewardSection) -> Any:
+    """The tokenizer of a reward model whose configuration is one; weights are not read. Raises UserError."""
+    name = section.model
+    try:
+        config = AutoConfig.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{_KEY}: {name}: no model can be read there ({_line(error)})") from None
+    architecture = (getattr(config, "architectures", None) or ["none"])[0]
+    if not architecture.endswith("ForSequenceClassification") or config.num_labels != 1:
+        raise UserError(
+            f"{_KEY}: {name}: is a {architecture} with {config.num_labels} outputs; "
+            "expected a sequence classifier with one"
+        )
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"{_KEY}: {name}: its tokenizer has no chat template; expected one, to show it a conversation"
+        )
+    return tokenizer
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -1,0 +1,1 @@
+"""What every job on disk shares: stages with manifests, shards, records, progress, workers, pipelines."""

@@ -1,0 +1,67 @@
+"""Shards: the JSONL files of a stage, each of which is there whole or not at all."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pasta.errors import UserError
+from pasta.files import write_whole
+from pasta.stages.stage import Manifest, read_manifest
+
+Record = dict[str, Any]
+T = TypeVar("T")
+
+
+def shard_path(directory: Path, prefix: str, number: int) -> Path:
+    """``PREFIX-00000.jsonl`` and so on."""
+    return directory / f"{prefix}-{number:05d}.jsonl"
+
+
+def write_shard(directory: Path, prefix: str, number: int, records: Iterable[Record]) -> Path:
+    """Write one shard, a record a line."""
+    path = shard_path(directory, prefix, number)
+    write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    return path
+
+
+def read_shard(path: Path) -> list[Record]:
+    """The records of a shard. Raises UserError if it is not there or not what ``write_shard`` writes."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
+        records = [json.loads(line) for line in lines if line]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); make its stage anew") from None
+    if not all(isinstance(record, dict) for record in records):
+        raise UserError(f"{path}: expected one JSON object a line; make its stage anew")
+    return records
+
+
+def done_shards(directory: Path, prefix: str) -> set[int]:
+    """Numbers of the shards that are there."""
+    pattern = re.compile(rf"{re.escape(prefix)}-(\d{{5,}})\.jsonl")
+    if not directory.is_dir():
+        return set()
+    return {int(match[1]) for path in directory.iterdir() if (match := pattern.fullmatch(path.name))}
+
+
+def read_stage(directory: Path, stage: str, prefix: str, key: str) -> tuple[Manifest, list[Path]]:
+    """The manifest and the shards of a finished stage. Raises UserError, naming ``key``, if it is none."""
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise UserError(f"{key}: {directory}: holds no finished stage; run the {stage} stage first")
+    if manifest.stage != stage:
+        raise UserError(f"{key}: {directory}: holds stage {manifest.stage!r}, expected {stage!r}")
+    return manifest, [shard_path(directory, prefix, n) for n in sorted(done_shards(directory, prefix))]
+
+
+def cut(items: Sequence[T], size: int) -> dict[int, list[T]]:
+    """``items`` in shards of ``size``, by number."""
+    return {n: list(items[at : at + size]) for n, at in enumerate(range(0, len(items), size))}
+
+
+def iter_records(paths: Iterable[Path]) -> Iterator[Record]:
+    """The records of several shards, in order."""
+    for path in paths:
+        yield from read_shard(path)

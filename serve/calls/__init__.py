@@ -1,0 +1,1 @@
+"""How deployments find and call each other's replicas."""

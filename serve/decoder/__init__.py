@@ -1,0 +1,1 @@
+"""The Decoder deployment: hosts the engines and streams their tokens."""

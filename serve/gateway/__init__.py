@@ -1,0 +1,1 @@
+"""The Gateway deployment: HTTP, OpenAI's API, keys, and the playground."""

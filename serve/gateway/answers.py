@@ -1,0 +1,148 @@
+"""What follows a request that was read: the Interpreter's updates, within a deadline, as a response."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing, suppress
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+
+from serve.errors import ApiError, failed, overloaded, timed_out, unavailable
+from serve.gateway.responses import SSE_DONE, Choice, Writer, sse
+from serve.wire import Accepted, Batches, Finished, Progress, Refused, Update
+
+logger = logging.getLogger("ray.serve")
+
+
+#: Streams of which only the end is still to come, after all that is in them.
+_ending: set[asyncio.Task[None]] = set()
+
+
+async def checked(batches: Batches, timeout_s: float) -> Batches:
+    """The Interpreter's updates; refusals, lost replicas and a deadline that has passed as ``ApiError``."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    try:
+        async with aclosing(batches):
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline) as limit:
+                        batch = await anext(batches)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    if not limit.expired():
+                        raise
+                    raise timed_out(timeout_s) from None
+                if isinstance(batch[-1], Refused):
+                    raise _refusal(batch[-1])
+                yield batch
+    except BackPressureError as error:
+        raise overloaded() from error
+    except (RayError, RayServeException) as error:
+        logger.exception("a replica was lost")
+        raise unavailable(
+            "A part of the service was lost while it answered; send the request again."
+        ) from error
+
+
+def _refusal(refused: Refused) -> ApiError:
+    if refused.status == 429:
+        return overloaded(refused.message, refused.retry_after_s or 1)
+    if refused.elsewhere:
+        return unavailable(refused.message, retry_after_s=1)
+    if refused.status == 500:
+        return failed()
+    return ApiError(refused.message, status=refused.status, param=refused.param, code=refused.code)
+
+
+async def taken(ask: Callable[[], Batches], within_s: float = 10.0) -> Batches:
+    """What ``ask`` gives; once more while an Interpreter says that another one takes it.
+
+    That lasts for the moment of an update in which this Gateway's router has not heard of the new Interpreter yet.
+    """
+    until = asyncio.get_running_loop().time() + within_s
+    while True:
+        async with aclosing(ask()) as batches:
+            async for batch in batches:
+                last = batch[-1]
+                if isinstance(last, Refused) and last.elsewhere and asyncio.get_running_loop().time() < until:
+                    break
+                yield batch
+            else:
+                return
+        await asyncio.sleep(0.05)
+
+
+async def collect(writer: Writer, batches: Batches) -> dict[str, Any]:
+    """The whole response."""
+    choices = [Choice() for _ in range(writer.num_choices)]
+    prompt_tokens = 0
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(batches.aclose)
+        while any(choice.finished is None for choice in choices):
+            for update in await _next(batches):
+                if isinstance(update, Accepted):
+                    prompt_tokens = update.prompt_tokens
+                elif isinstance(update, Progress):
+                    choices[update.index].text.append(update.text)
+                    choices[update.index].logprobs += update.logprobs
+                elif isinstance(update, Finished):
+                    choices[update.index].finished = update
+        stack.pop_all()
+        _end(batches)
+    return writer.whole(choices, prompt_tokens)
+
+
+async def stream(writer: Writer, first: list[Update], batches: Batches) -> AsyncGenerator[str, None]:
+    """The response as server-sent events. What goes wrong on the way is an event too, the last one.
+
+    All that came at once is written at once.
+    """
+    unfinished, prompt_tokens, completion_tokens = writer.num_choices, 0, 0
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(batches.aclose)
+        chunks, batch = writer.first_chunks(), first
+        try:
+            while True:
+                for update in batch:
+                    if isinstance(update, Accepted):
+                        prompt_tokens = update.prompt_tokens
+                    elif isinstance(update, Progress):
+                        chunks.append(writer.progress_chunk(update))
+                    elif isinstance(update, Finished):
+                        unfinished -= 1
+                        completion_tokens += update.completion_tokens
+                        chunks.append(writer.finish_chunk(update))
+                if not unfinished:
+                    break
+                if chunks:
+                    yield "".join(map(sse, chunks))
+                chunks, batch = [], await _next(batches)
+            stack.pop_all()
+            _end(batches)
+            chunks += writer.last_chunks(prompt_tokens, completion_tokens)
+            yield "".join(map(sse, chunks)) + SSE_DONE
+        except ApiError as error:
+            yield sse(error.body())
+
+
+async def _next(batches: Batches) -> list[Update]:
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        raise unavailable("The answer ended early; send the request again.") from None
+
+
+def _end(batches: Batches) -> None:
+    """Every choice has finished: the streams behind it end too, but no client waits for that."""
+
+    async def follow() -> None:
+        with suppress(ApiError):  # whatever is lost now, the answer is not
+            async for _ in batches:
+                pass
+
+    task = asyncio.get_running_loop().create_task(follow())
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)

@@ -1,0 +1,236 @@
+"""The Gateway deployment: the HTTP routes. Each reads its request, has it answered, writes its response."""
+
+import asyncio
+import dataclasses
+import logging
+import time
+from contextlib import ExitStack, aclosing
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from starlette.exceptions import HTTPException
+
+import pasta
+from serve.calls.transport import Caller
+from serve.config import ServeConfig
+from serve.decoder import priority
+from serve.errors import ApiError, failed, unavailable, unknown_model
+from serve.gateway import answers, page, schemas
+from serve.gateway.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
+from serve.gateway.drain import Drain
+from serve.gateway.guard import Caller as Asker
+from serve.gateway.guard import Guard
+from serve.gateway.proxy import TakeBody
+from serve.gateway.refusals import Refusals
+from serve.gateway.responses import ChatWriter, CompletionWriter, Writer, model_object
+from serve.observe import logs
+from serve.observe.watch import CountResponses, Watch, watched
+from serve.wire import Batches, Finished, Order
+
+logger = logging.getLogger("ray.serve")
+
+app = FastAPI(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
+app.include_router(page.router)
+app.add_middleware(CountResponses)
+app.add_middleware(TakeBody)
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+@app.exception_handler(ApiError)
+async def _on_api_error(_: Request, error: ApiError) -> JSONResponse:
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+
+
+@app.exception_handler(HTTPException)
+async def _on_http_error(request: Request, error: HTTPException) -> JSONResponse:
+    what = ApiError(f"{request.method} {request.url.path}: {error.detail}.", status=error.status_code)
+    return JSONResponse(what.body(), status_code=error.status_code, headers=error.headers)
+
+
+@app.exception_handler(Exception)
+async def _on_failure(_: Request, error: Exception) -> JSONResponse:
+    logger.exception("request failed", exc_info=error)
+    return JSONResponse(failed().body(), status_code=500)
+
+
+# serve.ingress pickles the class as it stands: what it uses must be defined above it, or in other modules.
+@serve.ingress(app)
+class Gateway:
+    """Reads requests, follows their updates, writes responses."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: ServeConfig, interpreter: DeploymentHandle
+    ) -> None:
+        priority.give_way()
+        self._config = config
+        self._interpreter = Caller(interpreter)
+        self._guard = Guard(config.keys)
+        self._drain = Drain()
+        self._refusals = Refusals()
+        self._started = int(time.time())
+        # While a service is updated, the Gateway before this one goes on until there is somebody to ask here.
+        while await self._interpreter.call("version") != config.version:
+            await asyncio.sleep(0.1)
+
+    @app.get("/health", summary="Whether the service is alive", responses=schemas.HEALTH)
+    async def health(self) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.get(
+        "/ready",
+        summary="Whether requests are taken and every decoder answers, and what it is doing",
+        responses=schemas.READY,
+    )
+    async def ready(self) -> JSONResponse:
+        self._drain.check()
+        try:
+            decoders = await self._interpreter.call("stats")
+        except (RayError, RayServeException, TimeoutError) as error:
+            raise unavailable("The decoders do not answer.") from error
+        if not decoders:
+            raise unavailable("The decoders are starting.")
+        return JSONResponse({"status": "ready", "models": list(self._config.models), "decoders": decoders})
+
+    @app.get("/v1/models", summary="The served models", responses=schemas.MODELS, dependencies=schemas.KEY)
+    async def models(self, request: Request) -> JSONResponse:
+        self._asker(request)
+        models = [self._model(name) for name in self._config.models]
+        return JSONResponse({"object": "list", "data": models})
+
+    @app.get(
+        "/v1/models/{name:path}",
+        summary="One served model",
+        responses=schemas.MODEL,
+        dependencies=schemas.KEY,
+    )
+    async def model(self, name: str, request: Request) -> JSONResponse:
+        self._asker(request)
+        self._check_model(name)
+        return JSONResponse(self._model(name))
+
+    @app.post(
+        "/v1/chat/completions",
+        summary="Answer a conversation",
+        responses=schemas.CHAT,
+        dependencies=schemas.KEY,
+        openapi_extra=schemas.body_of(ChatRequest),
+    )
+    async def chat_completions(self, request: Request) -> Response:
+        asker = self._counted(request)
+        chat = read_chat_request(await self._body(request))
+        writer = ChatWriter(
+            chat.model,
+            chat.num_choices,
+            logprobs=bool(chat.logprobs),
+            include_usage=chat.include_usage,
+        )
+        return await self._answer(request, asker, writer, chat.order(writer.request_id), bool(chat.stream))
+
+    @app.post(
+        "/v1/completions",
+        summary="Continue texts",
+        responses=schemas.COMPLETION,
+        dependencies=schemas.KEY,
+        openapi_extra=schemas.body_of(CompletionRequest),
+    )
+    async def completions(self, request: Request) -> Response:
+        asker = self._counted(request)
+        completion = read_completion_request(await self._body(request))
+        writer = CompletionWriter(
+            completion.model,
+            completion.num_choices,
+            logprobs=completion.logprobs is not None,
+            include_usage=completion.include_usage,
+        )
+        order = completion.order(writer.request_id)
+        return await self._answer(request, asker, writer, order, bool(completion.stream))
+
+    async def _answer(
+        self, request: Request, asker: Asker, writer: Writer, order: Order, streams: bool
+    ) -> Response:
+        self._check_model(order.model)
+        order = dataclasses.replace(order, http_request_id=logs.request_id(request.headers))
+        mode = order.mode or self._config.models[order.model].mode
+        watch = Watch(order.http_request_id, order, mode, key=asker.name, stream=streams)
+        updates = watched(self._updates(asker, order, self._timeout_s(request)), watch)
+        if not streams:
+            return JSONResponse(await answers.collect(writer, updates))
+        # A refusal must still become a status code: nothing is sent before the first update is there.
+        first = await anext(updates)
+        return StreamingResponse(
+            answers.stream(writer, first, updates),
+            media_type="text/event-stream",
+            headers=_STREAM_HEADERS,
+        )
+
+    async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> Batches:
+        ask = partial(self._interpreter.stream, "answer", order)
+        items = answers.taken(lambda: self._refusals.ask(order, ask))
+        unfinished = order.num_choices
+        with self._drain.request(), ExitStack() as running:
+            running.enter_context(self._guard.running(asker))
+            async with aclosing(answers.checked(items, timeout_s)) as batches:
+                async for batch in batches:
+                    unfinished -= sum(isinstance(update, Finished) for update in batch)
+                    if not unfinished:
+                        running.close()  # its client may ask again as soon as it has this
+                    yield batch
+
+    async def drain(self) -> None:
+        """Take no new requests and wait for the open ones (serve/launch.py asks for it on SIGTERM)."""
+        await self._drain.drain()
+
+    # -- what every request goes through ---------------------------------------------------------------
+
+    def _asker(self, request: Request) -> Asker:
+        return self._guard.caller(request.headers, request.client.host if request.client else None)
+
+    def _counted(self, request: Request) -> Asker:
+        self._drain.check()
+        asker = self._asker(request)
+        self._guard.count(asker)
+        return asker
+
+    def _timeout_s(self, request: Request) -> float:
+        """The configuration's, or less if the request asks for it."""
+        given = request.headers.get("x-request-timeout")
+        if given is None:
+            return self._config.timeout_s
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < float("inf"):
+            raise ApiError(
+                f"X-Request-Timeout: expected a number of seconds above 0, got {given[:60]!r}.",
+                param="X-Request-Timeout",
+                code="invalid_value",
+            )
+        return min(seconds, self._config.timeout_s)
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return model_object(name, self._started, self._config.models[name].mode)
+
+    def _check_model(self, name: str) -> None:
+        if name not in self._config.models:
+            raise unknown_model(name, list(self._config.models))
+
+    async def _body(self, request: Request) -> bytes:
+        """The body, unless it is larger than the configuration allows."""
+        most = self._config.max_body_bytes
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > most:
+                raise ApiError(
+                    f"The body of your request is larger than {most} bytes.",
+                    status=413,
+                    code="request_too_large",
+                )
+        return bytes(body)

@@ -1,0 +1,260 @@
+"""What the OpenAPI page says: of requests their own models, of responses the models below."""
+
+from typing import Any, Literal
+
+from fastapi import Depends
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ConfigDict
+
+from pasta.placement import Policy
+from serve.wire import Mode
+
+DESCRIPTION = """OpenAI-compatible chat completions and completions, decoded in parallel.
+
+What is not supported is refused with a 400 that names the parameter. Log-probabilities are the model's own, before
+the grammar of annotations, biases, temperature and top_p; tags are no text and are not listed."""
+
+
+class _Response(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ErrorDetail(_Response):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(_Response):
+    """Every answer that is none."""
+
+    error: ErrorDetail
+
+
+class Timings(_Response):
+    """Milliseconds since the request reached its decoder.
+
+    ``sequential_estimate_ms`` is what the text would take one token after another (without the queue): the time to
+    the first token, and for each further one a step with a single lane, measured when the idle decoder started.
+    ``sync_wait_ms`` is what the main thread waited for its chunks.
+    """
+
+    queue_ms: float
+    ttft_ms: float
+    total_ms: float
+    sequential_estimate_ms: float | None
+    sync_wait_ms: float
+
+
+class Figures(BaseModel):
+    """The extension object of an answer: how it was decoded.
+
+    ``theoretical_speedup`` is sequential_tokens over critical_path; ``speedup`` is sequential_estimate_ms over the
+    time the answer took without the queue (null if a lost decoder took its figures with it).
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    mode: Mode
+    threads: int
+    steps: int
+    critical_path: int
+    tokens: int
+    sequential_tokens: int
+    theoretical_speedup: float
+    speedup: float | None
+    timings: Timings
+    placement: Policy
+    spills: int
+    returns: int
+    redispatches: int
+    document: str | None = None
+    trace: dict[str, Any] | None = None
+
+
+class Usage(_Response):
+    """Tokens; those of the answers count tags too."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ChatToken(_Response):
+    """A token with its log-probability; ``bytes`` is null for a part of a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatTokenTop(ChatToken):
+    """A token of the text and the likeliest at its place."""
+
+    top_logprobs: list[ChatToken]
+
+
+class ChatLogprobs(_Response):
+    """The tokens of an answer's text."""
+
+    content: list[ChatTokenTop]
+    refusal: None
+
+
+class AssistantMessage(_Response):
+    """The answer."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+    annotations: list[Any]
+
+
+class _Choice(_Response):
+    index: int
+    finish_reason: Literal["stop", "length"]
+    pasta: Figures | None = None
+
+
+class ChatChoice(_Choice):
+    """One answer to a conversation."""
+
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+
+
+class CompletionLogprobs(_Response):
+    """The tokens of an answer's text, each list of the same length."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(_Choice):
+    """One continuation of a text."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
+
+
+class _Whole(_Response):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: None
+    usage: Usage
+    pasta: Figures | None = None
+
+
+class ChatCompletion(_Whole):
+    """The response of POST /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+class Completion(_Whole):
+    """The response of POST /v1/completions."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+
+
+class ModelFigures(_Response):
+    """The extension object of a model: whether it decodes in parallel."""
+
+    mode: Mode
+
+
+class Model(_Response):
+    """A served model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    pasta: ModelFigures
+
+
+class Models(_Response):
+    """The served models."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(_Response):
+    """The service is alive."""
+
+    status: Literal["ok"]
+
+
+class Ready(_Response):
+    """Every decoder answers."""
+
+    status: Literal["ready"]
+    models: list[str]
+    decoders: list[dict[str, Any]]
+
+
+_ERROR = {"model": Error, "description": "OpenAI's error object"}
+_UNAVAILABLE = {"model": Error, "description": "Send the request again"}
+
+
+#: One event of a stream: OpenAPI before 3.2 has a stream's schema describe each event.
+_EVENT = {
+    "type": "object",
+    "description": "A chunk of the answer as JSON, or [DONE] at its end.",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
+
+
+def _responses(model: type[BaseModel], *, streams: bool = False) -> dict[int | str, dict[str, Any]]:
+    answer: dict[str, Any] = {"model": model, "description": (model.__doc__ or "").split("\n")[0]}
+    if streams:
+        answer["content"] = {"text/event-stream": {"schema": _EVENT}}
+    return {200: answer, "4XX": _ERROR, 503: _UNAVAILABLE}
+
+
+HEALTH: dict[int | str, dict[str, Any]] = {200: {"model": Health, "description": "Alive"}}
+READY: dict[int | str, dict[str, Any]] = {200: {"model": Ready, "description": "Ready"}, 503: _UNAVAILABLE}
+MODELS = _responses(Models)
+MODEL = _responses(Model)
+CHAT = _responses(ChatCompletion, streams=True)
+COMPLETION = _responses(Completion, streams=True)
+
+#: Says that a key may be needed; serve/gateway/guard.py is what checks it.
+KEY = [Depends(HTTPBearer(auto_error=False, description="An API key, where the service has any"))]
+_TIMEOUT = {
+    "name": "X-Request-Timeout",
+    "in": "header",
+    "required": False,
+    "description": "Seconds after which the answer is 408; at most the service's own limit",
+    "schema": {"type": "number", "exclusiveMinimum": 0},
+}
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """What FastAPI adds for a route that reads its body itself."""
+    schema = model.model_json_schema()
+    inline = _inlined(schema, schema.pop("$defs", {}))
+    content = {"application/json": {"schema": inline}}
+    return {"parameters": [_TIMEOUT], "requestBody": {"required": True, "content": content}}
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """A JSON schema without references: inside an OpenAPI document they would point to nothing."""
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    rest = {key: _inlined(value, definitions) for key, value in schema.items() if key != "$ref"}
+    if "$ref" in schema:
+        return {**_inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions), **rest}
+    return rest

@@ -1,0 +1,1 @@
+"""The Interpreter deployment: owns each request, places its chunks, and assembles its text."""

@@ -1,0 +1,177 @@
+"""Watches requests pass through the Gateway: what metrics and logs say of them follows from what its clients get."""
+
+import logging
+from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import aclosing
+from functools import cache
+from time import perf_counter
+from typing import Any
+
+from serve.observe import logs
+from serve.observe.metrics import HTTP, Answered, Metrics, Observation, of_answer, of_response
+from serve.wire import Accepted, Batches, Finished, Mode, Order, Progress, Update
+
+Record = Callable[[Iterable[Observation]], None]
+logger = logging.getLogger("ray.serve")
+
+
+@cache
+def gateway_metrics() -> Metrics:
+    """Those of this Gateway."""
+    return Metrics(HTTP)
+
+
+def record(observations: Iterable[Observation]) -> None:
+    """Record what is of this Gateway."""
+    gateway_metrics().record(observations)
+
+
+class Watch:
+    """One request on its way: feed it updates, tell it what broke, and end it."""
+
+    def __init__(
+        self,
+        request: str,
+        order: Order,
+        mode: Mode,
+        *,
+        key: str | None = None,
+        stream: bool = False,
+        record: Record = record,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self._request, self._order, self._mode = request, order, mode
+        self._key, self._stream, self._record, self._clock = key, stream, record, clock
+        self._begun = clock()
+        self._first: dict[int, float] = {}
+        self._finished: dict[int, Finished] = {}
+        self._answers: list[Answered] = []
+        self._accepted = False
+        self._error: Exception | None = None
+
+    def saw(self, update: Update) -> None:
+        """An update passes to the client."""
+        if isinstance(update, Accepted):
+            self._accepted = True
+        elif isinstance(update, Progress) and update.text and update.index not in self._first:
+            self._first[update.index] = self._clock() - self._begun
+        elif isinstance(update, Finished):
+            self._finished[update.index] = update
+            self._answered(update.index, update.finish_reason, update)
+
+    def broke(self, error: Exception) -> None:
+        """The request ends with an error."""
+        self._error = error
+
+    def end(self) -> None:
+        """Nothing more comes: the answers that have not finished broke off, or their client went away.
+
+        Only now is anything recorded or written, so that no answer waits for it.
+        """
+        missing = self._order.num_choices - len(self._finished)
+        if self._accepted and missing:
+            reason = "error" if self._error else "abandoned"
+            for _ in range(missing):
+                self._answered(-1, reason, None)
+        self._record([observation for answered in self._answers for observation in of_answer(answered)])
+        self._log()
+
+    def _answered(self, index: int, reason: str, finished: Finished | None) -> None:
+        self._answers.append(
+            Answered(
+                self._order.model,
+                self._mode,
+                reason,
+                self._clock() - self._begun,
+                self._first.get(index),
+                finished.prompt_tokens if finished else 0,
+                finished.pasta if finished else {},
+            )
+        )
+
+    def _log(self) -> None:
+        done, error = [*self._finished.values()], self._error
+        status = None if error is None else getattr(error, "status", 500)
+        first = min(self._first.values(), default=None)
+        logs.log(
+            logger,
+            self._event(),
+            self._request,
+            logging.ERROR if status is not None and status >= 500 else logging.INFO,
+            completion=self._order.request_id,
+            key=self._key,
+            model=self._order.model,
+            mode=self._mode,
+            stream=self._stream,
+            num_choices=self._order.num_choices,
+            status=status,
+            code=getattr(error, "code", None),
+            finish_reason=",".join(dict.fromkeys(each.finish_reason for each in done)) or None,
+            prompt_tokens=done[0].prompt_tokens if done else None,
+            tokens=self._total("tokens") if done else None,
+            threads=self._total("threads") if done else None,
+            spills=self._total("spills") if done else None,
+            redispatches=self._total("redispatches") if done else None,
+            ttft_ms=None if first is None else round(first * 1000, 3),
+            total_ms=round((self._clock() - self._begun) * 1000, 3),
+        )
+
+    def _event(self) -> str:
+        if len(self._finished) == self._order.num_choices:
+            return "answered"
+        if self._error is None:
+            return "abandoned"
+        return "broke off" if self._accepted else "refused"
+
+    def _total(self, name: str) -> int:
+        return sum(int(finished.pasta.get(name, 0)) for finished in self._finished.values())
+
+
+async def watched(batches: Batches, watch: Watch) -> Batches:
+    """The updates as they are, watched to their end, whichever that is."""
+    try:
+        async with aclosing(batches):
+            async for batch in batches:
+                for update in batch:
+                    watch.saw(update)
+                yield batch
+    except Exception as error:  # not a client's leaving, which is none
+        watch.broke(error)
+        raise
+    finally:
+        watch.end()
+
+
+class CountResponses:
+    """ASGI middleware: counts every response by its route's template and its status.
+
+    A plain one: those that Starlette makes of functions keep a client's leaving from the answer.
+    """
+
+    def __init__(self, app: Any, record: Record = record) -> None:
+        self._app, self._record = app, record
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def counted(message: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                self._count(scope, message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        except Exception:
+            if not begun:
+                self._count(scope, 500)  # somebody further out makes it one
+            raise
+
+    def _count(self, scope: MutableMapping[str, Any], status: int) -> None:
+        endpoint = getattr(scope.get("route"), "path", "unmatched")
+        self._record([of_response(endpoint, status)])

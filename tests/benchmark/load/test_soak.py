@@ -1,0 +1,90 @@
+"""What the soak asks for, does, and calls a violation."""
+
+import random
+
+import pytest
+from tests.evaluation.load.test_parts import PROMPTS, measure
+
+from pasta.benchmark.load.client import Answer, Ask
+from pasta.benchmark.load.parts import Bench
+from pasta.benchmark.load.settings import LoadSettings
+from pasta.benchmark.load.soak import differing, growth, schedule, soak, violations
+from pasta.benchmark.load.ways import find_ways
+from tests.support.load_server import MODELS, load_server
+
+CLEAN = {"wrong": [], "idle_s": 0.1, "memory_mib": {}}
+
+
+def bench(tmp_path, **settings):
+    chosen = LoadSettings(tmp_path, **settings)
+    return Bench(chosen, None, find_ways(MODELS), PROMPTS, PROMPTS, lambda: None)
+
+
+def test_the_requests_are_of_all_kinds_and_follow_from_the_seed(tmp_path):
+    asks = schedule(bench(tmp_path))
+    assert asks == schedule(bench(tmp_path))
+    assert asks != schedule(bench(tmp_path, soak_seed=1))
+    assert len(asks) == 2000
+    assert {ask.max_tokens for ask in asks} == {16, 64, 256, 1024}
+    assert {ask.pasta["placement"] for ask in asks} == {"local", "spread", "auto"}
+    assert {ask.model for ask in asks} == set(MODELS)
+    leaving = [ask for ask in asks if ask.leave_after is not None]
+    assert all(ask.stream for ask in leaving)
+    assert 60 <= len(leaving) <= 140
+    assert not all(ask.stream for ask in asks)
+
+
+def test_a_soak_counts_what_happened(tmp_path):
+    with load_server(num_decoders=2) as server:
+        server.between_s, server.room = 0.02, 3
+        settings = {"soak": 30, "soak_clients": 5, "kill_every_s": 0.1}
+        record = measure(server, soak, "0", tmp_path, memory=lambda: {"gateway 1": 100.0}, **settings)
+    ended = record["endings"]
+    assert ended["whole"] + ended.get("left", 0) == record["requests"] == 30
+    assert ended["refused"] > 0
+    assert record["kills"]
+    assert record["wrong"] == []
+    assert record["differing"] == 0
+    assert record["memory_mib"]["gateway 1"]
+    assert violations(record) == []
+
+
+def test_lost_and_stuck_requests_are_violations(tmp_path):
+    with load_server() as server:
+        prompts = [[{"role": "user", "content": "error"}]]
+        record = measure(server, soak, "0", tmp_path, prompts, soak=4, soak_clients=2, kill_every_s=0)
+    streamed = [each for each in record["wrong"] if each["ending"] == "lost"]
+    assert streamed
+    assert violations(record) == [f"{len(streamed)} requests lost, the first: a replica was lost"]
+    stuck = {**CLEAN, "wrong": [{"ending": "stuck", "error": "no end"}], "idle_s": None}
+    assert violations(stuck) == [
+        "1 requests stuck, the first: no end",
+        "decoders still busy 30 s after the last answer",
+    ]
+
+
+@pytest.mark.parametrize(("per_sample", "grows"), [(0.0, False), (0.1, False), (3.0, True)])
+def test_memory_that_goes_on_growing_is_a_violation(per_sample, grows):
+    rng = random.Random(0)
+    samples = [100 + 50 * (n > 2) + per_sample * n + rng.uniform(-5, 5) for n in range(60)]
+    assert bool(violations({**CLEAN, "memory_mib": {"gateway 7": samples}})) == grows
+
+
+def test_a_process_that_was_killed_soon_is_not_judged():
+    assert violations({**CLEAN, "memory_mib": {"decoder 8": [100.0, 900.0, 1800.0]}}) == []
+
+
+def test_growth_leaves_the_start_out():
+    assert growth([1, 1, 1, 1, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7]) == (5, 7)
+
+
+def test_greedy_answers_to_the_same_request_should_not_differ():
+    def ask(text, placement, length=16):
+        return Ask(
+            [{"role": "user", "content": text}], "fast", {"mode": "parallel", "placement": placement}, length
+        )
+
+    asks = [ask("A", "local"), ask("A", "spread"), ask("A", "auto"), ask("A", "local", 64), ask("B", "local")]
+    texts = ["one", "one", "two", "other", "other"]
+    assert differing(asks, [Answer("whole", text=text) for text in texts]) == 1
+    assert differing(asks[:2], [Answer("whole", text="one"), Answer("left", text="o")]) == 0

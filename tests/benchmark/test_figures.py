@@ -1,0 +1,143 @@
+"""Figures from hand-made records, and the tables that show them."""
+
+import pytest
+
+from pasta.benchmark.figures import Figure, figures_table
+from pasta.benchmark.generate import generate_figures
+from pasta.benchmark.quality import family_table, quality_figures
+from pasta.benchmark.speed import replay_figures, speed_figures
+from pasta.benchmark.steps import lane_figures, lane_ratio
+from pasta.markdown import markdown
+from pasta.statistics import Estimate
+
+
+def answer(independent, twin_seconds, pasta_seconds, tokens, path, right=4):
+    return {
+        "family": "profiles" if independent else "shop",
+        "independent": independent,
+        "theoretical": tokens / path,
+        "realised": twin_seconds / pasta_seconds,
+        "twin": {"seconds": [twin_seconds], "steps": tokens},
+        "pasta": {"seconds": [pasta_seconds], "steps": path, "fault": "", "finish_reason": "stop"},
+        "grades": {
+            "twin_right": 4,
+            "twin_total": 4,
+            "pasta_right": right,
+            "pasta_total": 4,
+            "independent_parts": 3 if independent else 0,
+            "annotated_parts": 3 if independent else 0,
+            "dependent_left_alone": True,
+            "superfluous_parts": 0,
+            "sync_right": True,
+        },
+    }
+
+
+RECORDS = [
+    answer(True, 4.0, 1.0, 100, 25),
+    answer(True, 1.0, 1.0, 100, 25, right=2),
+    answer(False, 2.0, 2.0, 50, 50),
+]
+
+
+def by_key(figures):
+    return {figure.key: figure for figure in figures}
+
+
+def test_speedups_are_geometric_means_over_independent_and_over_all_prompts():
+    figures = by_key(speed_figures(RECORDS))
+    assert figures["speedup.realised.independent"].value == pytest.approx(2.0)
+    assert figures["speedup.realised.all"].value == pytest.approx(4 ** (1 / 3))
+    assert figures["speedup.theoretical.independent"].value == pytest.approx(4.0)
+    assert figures["speedup.ratio.independent"].value == pytest.approx(0.5)
+    assert figures["speedup.realised.independent"].passed is False
+    assert figures["step_ms.twin"].value == pytest.approx(1e3 * 7 / 250)
+
+
+def test_speed_figures_do_without_independent_prompts():
+    assert "speedup.realised.independent" not in by_key(speed_figures(RECORDS[2:]))
+
+
+def test_several_timed_runs_count_by_their_median():
+    record = answer(True, 4.0, 1.0, 100, 25)
+    record["twin"]["seconds"] = [9.0, 2.0, 3.0]
+    assert by_key(speed_figures([record]))["step_ms.twin"].value == pytest.approx(30.0)
+
+
+def test_statements_are_counted_over_all_prompts():
+    figures = by_key(quality_figures(RECORDS))
+    assert figures["statements.twin"].value == 1.0
+    assert figures["statements.pasta"].value == pytest.approx(10 / 12)
+    assert figures["statements.ratio"].value == pytest.approx(10 / 12)
+    assert figures["structure.annotated"].value == 1.0
+    assert figures["well_formed.shipped"].passed
+
+
+def test_a_malformed_output_and_a_cut_one_show():
+    broken = answer(True, 1.0, 1.0, 10, 10)
+    broken["pasta"] |= {"fault": "token 3: promise without '/>'", "finish_reason": "length"}
+    figure = by_key(quality_figures([*RECORDS, broken]))["well_formed.shipped"]
+    assert figure.value == 0.75
+    assert not figure.passed
+    assert figure.note == "1 cut at the length limit"
+
+
+def test_the_family_table_puts_independent_families_first_and_shows_no_parts_where_there_are_none():
+    lines = family_table(RECORDS).splitlines()
+    assert lines[0].startswith("| family")
+    assert "realised" in lines[0]
+    assert lines[2].startswith("| profiles")
+    assert "none to mark" in lines[3]
+
+
+def test_a_family_table_without_times_has_no_realised_column():
+    untimed = [{name: value for name, value in record.items() if name != "realised"} for record in RECORDS]
+    assert "realised" not in family_table(untimed)
+
+
+def test_replay_figures_are_over_documents():
+    records = [{"realised": 1.9, "theoretical": 2.0}, {"realised": 2.0, "theoretical": 2.0}]
+    figures = by_key(replay_figures(records, "llama-400m", "llama-400m, bfloat16"))
+    assert figures["replay.ratio.llama-400m"].value == pytest.approx(0.95**0.5)
+    assert figures["replay.ratio.llama-400m"].passed
+
+
+def test_a_lane_ratio_is_the_median_over_rounds_of_each_rounds_medians():
+    rounds = [{"1": [1.0, 1.0, 9.0], "8": [1.2, 1.2]}, {"1": [2.0], "8": [2.2]}, {"1": [1.0], "8": [9.0]}]
+    assert lane_ratio(rounds, 8) == pytest.approx(1.2)
+    (figure,) = lane_figures(rounds, (1, 8), "shipped", "shipped model", 1.5)
+    assert figure.sense == "at most"
+    assert figure.passed
+
+
+def test_the_rate_against_generate_is_a_mean_of_ratios():
+    records = [
+        {"engine": [10, 1.0], "dynamic": [10, 2.0], "static": [10, 1.0]},
+        {"engine": [10, 1.0], "dynamic": [10, 8.0], "static": [10, 1.0]},
+    ]
+    figures = by_key(generate_figures(records, "shipped", "shipped model", 1.3))
+    assert figures["generate.shipped.dynamic"].value == pytest.approx(4.0)
+    assert figures["generate.shipped.static"].value == pytest.approx(1.0)
+    assert not figures["generate.shipped.static"].passed
+
+
+def test_a_target_is_met_in_its_own_direction():
+    assert Figure("a", "a", 1.5, 1.5).passed
+    assert Figure("a", "a", 1.6, 1.5, "at most").passed is False
+    assert Figure("a", "a", 1.6).passed is None
+
+
+def test_the_table_shows_interval_target_and_verdict():
+    figure = Figure.of("a", "speedup", Estimate(2.0, 1.9, 2.1, 5), target=2.2, note="5 prompts")
+    (_, _, row) = figures_table([figure]).splitlines()
+    assert row.split(" | ")[0].startswith("| speedup")
+    assert [cell.strip() for cell in row.split("|")[2:6]] == [
+        "2.000",
+        "1.900 to 2.100",
+        "at least 2.2",
+        "**no**",
+    ]
+
+
+def test_a_table_escapes_its_own_separator():
+    assert markdown(["a"], [["x|y"]]).splitlines()[2] == "| x\\|y |"

@@ -1,0 +1,17 @@
+"""The three ways of sampling draw the same tokens; only their time differs."""
+
+from pasta.benchmark.sampling import WAYS, SamplingBench, sampling_report
+from pasta.candidates.sampling import SamplingSection
+from pasta.data.prompts import Prompt
+from tests.support.models import tiny
+
+
+def test_every_way_of_sampling_draws_the_same_candidates():
+    bench = SamplingBench(tiny(), 20, SamplingSection(candidates=3))
+    record = bench.measure([Prompt([{"role": "user", "content": text}]) for text in ("Hi", "Why?")])
+    assert record.keys() == WAYS.keys()
+    assert len({tokens for tokens, _ in record.values()}) == 1
+    figures, tables = sampling_report([record, record], "tiny")
+    assert [figure.key for figure in figures] == ["sampling.rate", "sampling.prompt", "sampling.answer"]
+    assert figures[0].value == record["shard"][0] / record["shard"][1]
+    assert "| one answer at a time" in tables["Sampling, tiny"]

@@ -1,0 +1,96 @@
+"""Methods are made from their configuration; what cannot work is said before any weights are read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pasta.config import parse_config
+from pasta.data.prompts import Prompt
+from pasta.errors import UserError
+from pasta.evaluation import methods
+from pasta.evaluation.config import EvaluateConfig
+from pasta.evaluation.methods.make import check_methods, make_methods
+from tests.support.models import tiny
+from tests.support.service import save_tiny_model
+from tests.support.tokenizers import byte_level
+
+PROMPT = Prompt([{"role": "user", "content": "Name two rivers."}])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(save_tiny_model(tmp_path_factory.mktemp("model")))
+
+
+def config(twin: str, engine: dict[str, Any] | None = None, **others: dict[str, Any]) -> EvaluateConfig:
+    values = {
+        "name": "e",
+        "output_dir": "out",
+        "prompts": {"source": "atlas", "count": 3},
+        "baseline": "twin",
+        "methods": {**others, "twin": {"kind": "sequential", "model": twin}},
+        "limits": {"max_tokens": 150, "max_chunk_tokens": 20},
+        "engine": {"device": "cpu", "num_slots": 16, "slot_tokens": 512} | (engine or {}),
+    }
+    return parse_config(values, EvaluateConfig, "e.yaml")
+
+
+def problem(config: EvaluateConfig) -> str:
+    with pytest.raises(UserError) as error:
+        check_methods(config)
+    return str(error.value)
+
+
+def test_a_missing_model_is_named_with_its_method(model):
+    told = problem(config(model, pasta={"kind": "pasta", "model": "./gone"}))
+    assert told.startswith("methods.pasta.model: ./gone: no model can be read there")
+
+
+def test_a_model_of_another_vocabulary_than_the_baseline_s_is_refused(model, tmp_path: Path):
+    tokenizer = byte_level()
+    tokenizer.add_tokens(["one more"])
+    tiny().model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    told = problem(config(model, pasta={"kind": "pasta", "model": str(tmp_path)}))
+    assert told.startswith(f"methods.pasta.model: {tmp_path}: another vocabulary than {model}")
+    assert "'one more'" in told
+
+
+def test_a_skeleton_with_more_points_than_decode_at_once_is_refused(model):
+    sot: dict[str, Any] = {"kind": "sot", "model": model}
+    assert problem(config(model, {"num_slots": 4}, sot=sot)).startswith(
+        "engine.num_slots 4: expected at least 10, the most points of a skeleton"
+    )
+    endpoint = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "concurrency": 2}
+    assert problem(config(model, sot={"kind": "sot", "endpoint": endpoint})).startswith(
+        "methods.sot.endpoint.concurrency 2: expected at least 10"
+    )
+
+
+def test_a_model_is_loaded_once_however_many_methods_use_it(model, monkeypatch: pytest.MonkeyPatch):
+    loads: list[str] = []
+    load = methods.load_model
+
+    def counted(source: str, **options: Any) -> Any:
+        loads.append(source)
+        return load(source, **options)
+
+    monkeypatch.setattr(methods, "load_model", counted)
+    pasta = {"kind": "pasta", "model": model}
+    made = make_methods(
+        config(
+            model,
+            pasta=pasta,
+            biased=pasta | {"promise_bias": 8.0},
+            sot={"kind": "sot", "model": model},
+        ),
+        {},
+    )
+    assert [*made] == ["pasta", "biased", "sot", "twin"]
+    assert loads == [model]
+    # And they do not get into each other's way.
+    first = {name: method.answer(PROMPT) for name, method in made.items()}
+    again = {name: made[name].answer(PROMPT) for name in reversed(made)}
+    assert {name: answer.text for name, answer in first.items()} == {name: again[name].text for name in first}
+    assert len(first["biased"].threads) > len(first["twin"].threads) == 1

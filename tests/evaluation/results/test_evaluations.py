@@ -1,0 +1,84 @@
+"""An evaluation is read back from its files alone, and what is none is one clear line."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pasta.errors import UserError
+from pasta.evaluation.methods.answers import Answer
+from pasta.evaluation.results.evaluations import read_evaluation
+from tests.support.evaluations import answer, prompt, write_evaluation
+
+TWO = [prompt(key, {"twin": answer(), "pasta": answer()}) for key in ("a", "b")]
+
+
+def test_answers_verdicts_and_configuration_are_read(tmp_path):
+    place = write_evaluation(
+        tmp_path / "e",
+        TWO,
+        {"a": {"pasta": 0.5}},
+        inputs={"methods.pasta.model": "12ab"},
+        code_version="c0de",
+    )
+    evaluation = read_evaluation(place)
+    assert [record["key"] for record in evaluation.answers] == ["a", "b"]
+    assert evaluation.verdicts[0]["verdicts"] == {"pasta": {"quality": 0.5}}
+    assert (evaluation.baseline, evaluation.methods) == ("twin", ["twin", "pasta"])
+    assert (evaluation.inputs, evaluation.code_version) == ({"methods.pasta.model": "12ab"}, "c0de")
+
+
+def test_an_interrupted_one_says_as_much_as_it_has(tmp_path):
+    place = write_evaluation(tmp_path / "e", TWO, finished=False)
+    with (place / "answers.jsonl").open("a") as file:
+        file.write('{"key": "c", "mess')
+    evaluation = read_evaluation(place)
+    assert (len(evaluation.answers), evaluation.verdicts, evaluation.baseline) == (2, (), "twin")
+
+
+def test_reading_changes_nothing(tmp_path):
+    place = write_evaluation(tmp_path / "e", TWO, {"a": {"pasta": 0.5}})
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    read_evaluation(place)
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (None, "answers.jsonl: no such file"),
+        ("", "it holds no answers yet"),
+        ('{"config": {}}\n', "it holds no answers yet"),
+        ("[]\n", "answers.jsonl:1: expected a record of an evaluation"),
+        ("{\n\n", "answers.jsonl:1: not JSON"),
+        ('{"key": "a", "answers": {}}\n', "answers.jsonl:1: expected a record"),
+        (
+            '{"config": {}}\n{"key": "a", "messages": [], "answers": {"x": {"text": "y"}}}\n',
+            "answers.jsonl:2: expected a record",
+        ),
+    ],
+)
+def test_what_is_no_evaluation_is_one_line(tmp_path, lines, expected):
+    if lines is not None:
+        (tmp_path / "answers.jsonl").write_text(lines)
+    with pytest.raises(UserError) as caught:
+        read_evaluation(tmp_path)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_directory_and_an_unknown_method_are_named(tmp_path):
+    with pytest.raises(UserError, match="no such directory"):
+        read_evaluation(tmp_path / "none")
+    with pytest.raises(UserError, match="no method 'sot'; it has twin, pasta"):
+        read_evaluation(write_evaluation(tmp_path / "e", TWO)).require("sot")
+
+
+def test_the_answers_that_stand_in_here_are_of_the_form_that_is_recorded():
+    assert answer().keys() == Answer.__dataclass_fields__.keys()
+
+
+def test_reading_needs_neither_torch_nor_pydantic():
+    code = "import sys, pasta.evaluation.results.evaluations; print(*{'torch', 'pydantic', 'yaml'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,130 @@
+"""What follows a request: asking an Interpreter while a service is updated, and the answer as a stream."""
+
+import asyncio
+import json
+from contextlib import aclosing
+
+import pytest
+
+from serve.errors import ApiError, unavailable
+from serve.gateway.answers import collect, stream, taken
+from serve.gateway.responses import ChatWriter
+from serve.wire import Accepted, Finished, Progress, Refused
+
+ELSEWHERE = Refused("not here", status=503, elsewhere=True)
+FULL = Refused("full", status=429)
+
+
+def updates_of(*answers, within_s=10.0):
+    """What comes of ``answers``, one a call; and the number of calls."""
+    calls = []
+
+    async def ask():
+        calls.append(None)
+        for update in answers[min(len(calls), len(answers)) - 1]:
+            yield [update]
+
+    async def collect():
+        return [update async for batch in taken(ask, within_s) for update in batch]
+
+    return asyncio.run(collect()), len(calls)
+
+
+def test_a_request_that_another_interpreter_takes_is_asked_once_more():
+    assert updates_of([ELSEWHERE], [ELSEWHERE], [Accepted(3)]) == ([Accepted(3)], 3)
+
+
+def test_a_request_that_no_interpreter_takes_is_refused_in_the_end():
+    assert updates_of([ELSEWHERE], within_s=0.0) == ([ELSEWHERE], 1)
+
+
+def test_any_other_refusal_stands():
+    assert updates_of([FULL], [Accepted(3)]) == ([FULL], 1)
+
+
+async def updates(batches, ended):
+    """What an Interpreter says, an error last if it is to break; ``ended`` is told how that ended."""
+    try:
+        for batch in batches:
+            if isinstance(batch, Exception):
+                raise batch
+            yield batch
+        ended.append("by itself")
+    finally:
+        ended.append("closed")
+
+
+def pieces_of(*batches, read=None):
+    """A stream's pieces, of which only so many are read, and whether the updates were closed at the end."""
+    writer, ended = ChatWriter("m", 1), []
+
+    async def run():
+        pieces = []
+        async with aclosing(stream(writer, batches[0], updates(batches[1:], ended))) as answer:
+            async for piece in answer:
+                pieces.append((piece, [*ended]))
+                if len(pieces) == read:
+                    break
+        await asyncio.sleep(0)
+        return pieces, ended
+
+    return asyncio.run(run())
+
+
+ACCEPTED, HALF, REST, END = Accepted(3), Progress("Hel"), Progress("lo"), Finished("stop", 3, 2, {})
+
+
+def contents(piece):
+    events = [json.loads(line[6:]) for line in piece.splitlines() if line.startswith("data: {")]
+    return [event["choices"][0]["delta"].get("content") for event in events]
+
+
+def test_what_comes_at_once_is_written_at_once():
+    pieces, _ = pieces_of([ACCEPTED], [HALF], [REST, END])
+    assert [contents(piece) for piece, _ in pieces] == [[""], ["Hel"], ["lo", None]]
+
+
+def test_a_stream_ends_with_the_last_choice_whenever_its_updates_do():
+    pieces, ended = pieces_of([ACCEPTED, HALF], [REST, END])
+    last, ended_by_then = pieces[-1]
+    assert last.endswith("data: [DONE]\n\n")
+    assert ended_by_then == []
+    assert ended == ["by itself", "closed"]
+
+
+def test_a_client_that_leaves_closes_the_updates():
+    assert pieces_of([ACCEPTED, HALF], [REST], [END], read=2)[1] == ["closed"]
+
+
+def whole_of(*batches):
+    """A whole answer's text, and what had become of the updates when it was there and afterwards."""
+    ended = []
+
+    async def run():
+        answer = await collect(ChatWriter("m", 1), updates(batches, ended))
+        before = [*ended]
+        await asyncio.sleep(0)
+        return answer["choices"][0]["message"]["content"], before, ended
+
+    return asyncio.run(run())
+
+
+def test_a_whole_answer_is_there_with_its_last_choice_whenever_its_updates_end():
+    assert whole_of([ACCEPTED, HALF], [REST, END]) == ("Hello", [], ["by itself", "closed"])
+
+
+def test_what_is_lost_after_the_last_choice_is_lost_to_nobody():
+    assert whole_of([ACCEPTED, HALF, REST, END], unavailable("lost")) == ("Hello", [], ["closed"])
+
+
+def test_a_whole_answer_whose_updates_end_early_is_an_error():
+    with pytest.raises(ApiError, match="ended early"):
+        whole_of([ACCEPTED, HALF])
+
+
+@pytest.mark.parametrize("lost", [[], [unavailable("lost")]], ids=["updates that end early", "an error"])
+def test_what_goes_wrong_is_the_last_event(lost):
+    pieces, ended = pieces_of([ACCEPTED, HALF], *lost)
+    assert '"code":"service_unavailable"' in pieces[-1][0]
+    assert "[DONE]" not in pieces[-1][0]
+    assert ended[-1] == "closed"

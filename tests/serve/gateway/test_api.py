@@ -1,0 +1,242 @@
+"""Requests are read strictly: what is not supported is refused by name, what asks for nothing is accepted."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve.errors import ApiError
+from serve.gateway.api import MAX_SEED, read_chat_request, read_completion_request
+
+HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def read(**fields):
+    return read_chat_request(json.dumps({**HELLO, **fields}).encode())
+
+
+def refusal(**fields):
+    with pytest.raises(ApiError) as caught:
+        read(**fields)
+    assert caught.value.status == 400
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_a_minimal_request_takes_the_defaults():
+    order = read().order("id")
+    assert (order.max_tokens, order.temperature, order.top_p, order.stop) == (None, None, 1.0, ())
+    assert (order.mode, order.wants_events, order.wants_document) == (None, False, False)
+    assert 0 <= order.seed <= MAX_SEED
+
+
+def test_two_requests_without_a_seed_are_two_samples():
+    assert read().order("a").seed != read().order("b").seed
+
+
+def test_every_supported_parameter_arrives():
+    order = read(
+        max_completion_tokens=5,
+        temperature=1,
+        top_p=0.5,
+        seed=7,
+        stop=["a", "b", "a"],
+        stream=True,
+        n=3,
+        logprobs=True,
+        top_logprobs=4,
+        user="u",
+        pasta={
+            "mode": "sequential",
+            "placement": "local",
+            "max_threads": 2,
+            "promise_bias": 1.5,
+            "events": True,
+            "document": True,
+        },
+    ).order("id")
+    assert (order.max_tokens, order.temperature, order.top_p, order.seed) == (5, 1, 0.5, 7)
+    assert (order.n, order.logprobs) == (3, 4)
+    assert order.stop == ("a", "b")
+    assert (order.mode, order.max_threads, order.promise_bias) == ("sequential", 2, 1.5)
+    assert (order.wants_events, order.wants_document) == (True, True)
+
+
+def test_parts_of_a_content_are_joined_and_developers_are_the_system():
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+    ]
+    assert read(messages=messages).order("id").prompts == [
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "ab"}]
+    ]
+
+
+def test_an_assistant_s_turn_can_be_sent_back_as_it_came():
+    turn = {
+        "role": "assistant",
+        "content": "Hi",
+        "refusal": None,
+        "annotations": [],
+        "tool_calls": None,
+        "audio": None,
+    }
+    assert read(messages=[*HELLO["messages"], turn]).messages[1].plain() == {
+        "role": "assistant",
+        "content": "Hi",
+    }
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {
+            "n": 1,
+            "logprobs": False,
+            "presence_penalty": 0,
+            "frequency_penalty": 0.0,
+            "tools": [],
+            "logit_bias": {},
+        },
+        {"response_format": {"type": "text"}, "tool_choice": "none", "store": False, "service_tier": "auto"},
+        {
+            "temperature": None,
+            "stop": None,
+            "stream": None,
+            "max_tokens": None,
+            "seed": None,
+            "logprobs": None,
+        },
+        {"max_tokens": 5, "max_completion_tokens": 5},
+    ],
+)
+def test_values_that_ask_for_nothing_are_accepted(fields):
+    read(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 9}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": True}, "n"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"no_such_thing": 1}, "no_such_thing"),
+        ({"str": 1}, "str"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hello"}, "messages"),
+        ({"messages": [{"role": "wizard", "content": "Hello"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "a", "name": "Ann"}]}, "messages[0].name"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+        ({"model": 5}, "model"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": 2.5}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+        ({"seed": 1 << 70}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop[1]"),
+        ({"stop": ["a"] * 5}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"speed": 1}}, "stream_options.speed"),
+        ({"pasta": {"mode": "fast"}}, "pasta.mode"),
+        ({"pasta": {"max_threads": 0}}, "pasta.max_threads"),
+        ({"pasta": {"placement": "moon"}}, "pasta.placement"),
+        ({"pasta": {"lanes": 4}}, "pasta.lanes"),
+        ({"pasta": {"events": True}}, "pasta.events"),
+    ],
+)
+def test_a_refusal_names_the_parameter(fields, param):
+    assert (refusal(**fields).param or "").startswith(param)
+
+
+def continued(**fields):
+    return read_completion_request(json.dumps({"model": "m", **fields}).encode())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ("", [""])],
+)
+def test_a_completion_takes_texts_and_token_ids(prompt, prompts):
+    request = continued(prompt=prompt, n=2, logprobs=3)
+    order = request.order("id")
+    assert (order.prompts, order.logprobs, order.max_tokens) == (prompts, 3, 16)
+    assert request.num_choices == 2 * len(prompts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": ["a", 1]}, "prompt"),
+        ({"prompt": ["a"] * 33}, "prompt"),
+        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),
+        ({"prompt": "a", "best_of": 2}, "best_of"),
+        ({"prompt": "a", "logprobs": 6}, "logprobs"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+        ({"prompt": "a", "messages": []}, "messages"),
+        ({"prompt": "a", "max_completion_tokens": 5}, "max_completion_tokens"),
+    ],
+)
+def test_what_completions_lack_is_refused_by_name(fields, param):
+    with pytest.raises(ApiError) as caught:
+        continued(**fields)
+    assert caught.value.status == 400
+    assert (caught.value.param or "").startswith(param)
+
+
+def test_a_missing_parameter_is_named():
+    with pytest.raises(ApiError) as caught:
+        read_chat_request(b'{"messages": [{"role": "user", "content": "a"}]}')
+    assert caught.value.param == "model"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"a": NaN}', b"[" * 100_000, b"1" * 5000]
+)
+def test_a_body_that_is_no_json_object_is_refused(body):
+    with pytest.raises(ApiError) as caught:
+        read_chat_request(body)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_json")
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(
+    [*read().model_fields_set, "stop", "seed", "pasta", "stream", "n", "tools", "temperature"]
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(names | st.text(max_size=6), plain, max_size=5))
+def test_any_body_is_read_or_refused_and_every_refusal_can_be_written(fields):
+    error = None
+    try:
+        read_chat_request(json.dumps({**HELLO, **fields}).encode())
+    except ApiError as caught:
+        error = caught
+    if error is not None:
+        assert error.status == 400
+        assert json.loads(json.dumps(error.body()))["error"]["message"] == error.message

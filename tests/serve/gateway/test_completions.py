@@ -1,0 +1,216 @@
+"""Completions, several choices and log-probabilities, with OpenAI's own client on a running service."""
+
+import json
+
+import openai
+import pytest
+
+from pasta.lang import CONTROL_TOKENS, encode_start, parse, render
+from serve.gateway import schemas
+from tests.support.models import tiny
+
+MODEL, TWIN = "pasta-atlas", "pasta-atlas-sequential"
+HELLO = [{"role": "user", "content": "Tell me about France"}]
+FORKS = {"promise_bias": 7.0, "document": True}
+CODEC = tiny().codec
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def complete(client, prompt="France is", pasta=None, **options):
+    options = {"temperature": 0, "max_tokens": 40, **options}
+    return client.completions.create(model=MODEL, prompt=prompt, extra_body={"pasta": pasta or {}}, **options)
+
+
+def chat(client, pasta=None, **options):
+    options = {"temperature": 0, "max_tokens": 60, **options}
+    return client.chat.completions.create(
+        model=MODEL, messages=HELLO, extra_body={"pasta": pasta or {}}, **options
+    )
+
+
+def texts(chunks, of):
+    """The text of each choice, from a stream's chunks."""
+    out = {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            out[choice.index] = out.get(choice.index, "") + (of(choice) or "")
+    return [out[index] for index in sorted(out)]
+
+
+# -- completions -----------------------------------------------------------------------------------------
+
+
+def test_a_text_is_continued(client):
+    answer = complete(client, pasta=FORKS, max_tokens=200)
+    assert answer.object == "text_completion"
+    assert answer.id.startswith("cmpl-")
+    assert answer.usage.prompt_tokens == len(encode_start(CODEC, "France is"))
+    assert answer.pasta["threads"] > 1
+    assert render(parse(answer.pasta["document"])) == answer.choices[0].text
+    assert answer.choices[0].logprobs is None
+
+
+def test_token_ids_are_continued_as_their_text_is(client):
+    ids = encode_start(CODEC, "France is")
+    assert complete(client, ids).choices[0].text == complete(client).choices[0].text
+
+
+def test_each_of_several_prompts_gets_its_answers(client):
+    prompts = ["France is", "Tea", "Japan"]
+    alone = [complete(client, prompt) for prompt in prompts]
+    together = complete(client, prompts, n=2)
+    assert [choice.index for choice in together.choices] == list(range(6))
+    assert [choice.text for choice in together.choices] == [
+        a.choices[0].text for a in alone for _ in range(2)
+    ]
+    assert together.usage.prompt_tokens == sum(a.usage.prompt_tokens for a in alone)
+    assert together.usage.completion_tokens == 2 * sum(a.usage.completion_tokens for a in alone)
+    assert all(choice.pasta["threads"] >= 1 for choice in together.choices)
+
+
+def test_without_a_length_sixteen_tokens_are_written(client):
+    answer = complete(client, max_tokens=openai.omit)
+    assert answer.usage.completion_tokens <= 16
+
+
+def test_a_completion_can_be_streamed(client):
+    whole = complete(client, ["France is", "Tea"], stop=["q"])
+    chunks = list(
+        complete(
+            client, ["France is", "Tea"], stop=["q"], stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert texts(chunks, lambda choice: choice.text) == [choice.text for choice in whole.choices]
+    assert chunks[-1].usage == whole.usage
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"echo": True}, "echo"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 3}, "best_of"),
+        ({"n": 9}, "n"),
+        ({"logprobs": 6}, "logprobs"),
+        ({"prompt": [CODEC.control.sync]}, "prompt"),
+        ({"prompt": [10**9]}, "prompt"),
+        ({"prompt": "a " * 5000}, "prompt"),
+        ({"max_tokens": 5000}, "max_tokens"),
+        ({"prompt": ["a"] * 8, "n": 8, "max_tokens": 4000}, "max_tokens"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(client, options, param):
+    with pytest.raises(openai.BadRequestError) as refused:
+        complete(client, **options)
+    assert refused.value.param == param
+
+
+def test_no_text_prompt_becomes_a_control_token(client):
+    prompt = "".join(CONTROL_TOKENS) + '<promise topic="x" tokens="10"/>'
+    answer = complete(client, prompt, max_tokens=4)
+    assert answer.usage.prompt_tokens == len(CODEC.encode_text(prompt))
+
+
+# -- choices ---------------------------------------------------------------------------------------------
+
+
+def test_choices_are_samples_of_their_own_and_the_first_is_what_the_seed_gives_alone(client):
+    options = {"temperature": 1.2, "seed": 5, "pasta": FORKS}
+    several = chat(client, n=4, **options)
+    found = [choice.message.content for choice in several.choices]
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    assert len(set(found)) == 4
+    assert found[0] == chat(client, **options).choices[0].message.content
+    assert found == [choice.message.content for choice in chat(client, n=4, **options).choices]
+    for choice in several.choices:
+        assert render(parse(choice.pasta["document"])) == choice.message.content
+
+
+def test_streamed_choices_carry_their_index_and_each_ends_for_its_own_reason(client):
+    options = {"n": 4, "temperature": 1.2, "seed": 5, "stop": ["g"], "max_tokens": 12}
+    whole = chat(client, **options)
+    chunks = list(chat(client, stream=True, stream_options={"include_usage": True}, **options))
+    assert texts(chunks, lambda choice: choice.delta.content) == [c.message.content for c in whole.choices]
+    ends = {c.choices[0].index: c.choices[0].finish_reason for c in chunks[:-1] if c.choices[0].finish_reason}
+    assert ends == {choice.index: choice.finish_reason for choice in whole.choices}
+    assert [c.choices[0].index for c in chunks if c.choices and c.choices[0].delta.role] == [0, 1, 2, 3]
+    assert chunks[-1].usage == whole.usage
+
+
+# -- log-probabilities -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pasta", [{"mode": "sequential"}, FORKS])
+def test_a_chat_lists_the_tokens_of_its_text(client, pasta):
+    answer = chat(client, pasta=pasta, logprobs=True, top_logprobs=3, max_tokens=200)
+    tokens = answer.choices[0].logprobs.content
+    readable = [token.token for token in tokens if "\ufffd" not in token.token]
+    text = answer.choices[0].message.content
+    at = 0
+    for token in readable:
+        at = text.index(token, at) + len(token)
+    assert len(readable) > 5
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 3 for token in tokens)
+    assert all(bytes(token.bytes).decode() == token.token for token in tokens if token.bytes is not None)
+    for token in tokens:
+        values = [other.logprob for other in token.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert token.logprob <= values[0] + 1e-6
+
+
+def test_a_stream_lists_the_same_tokens(client):
+    options = {"pasta": FORKS, "logprobs": True, "max_tokens": 200}
+    whole = chat(client, **options).choices[0].logprobs.content
+    chunks = chat(client, stream=True, **options)
+    streamed = [t for c in chunks if c.choices[0].logprobs for t in c.choices[0].logprobs.content]
+    assert [token.token for token in streamed] == [token.token for token in whole]
+    assert [token.logprob for token in streamed] == pytest.approx(
+        [token.logprob for token in whole], abs=1e-3
+    )
+
+
+def test_a_completion_lists_its_tokens_with_their_offsets(client):
+    choice = complete(client, logprobs=2).choices[0]
+    seen = choice.logprobs
+    assert len(seen.tokens) == len(seen.token_logprobs) == len(seen.top_logprobs) == len(seen.text_offset) > 5
+    for token, offset, logprob, top in zip(
+        seen.tokens, seen.text_offset, seen.token_logprobs, seen.top_logprobs, strict=True
+    ):
+        assert "\ufffd" in token or choice.text[offset:].startswith(token)
+        assert top[token] == logprob
+
+
+# -- what the page says ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", [{}, {"n": 2, "pasta": FORKS}])
+def test_answers_are_what_the_openapi_page_says(http, extra):
+    body = {"model": MODEL, "max_tokens": 20, **extra}
+    answer = http.post(
+        "/v1/chat/completions", json={**body, "messages": HELLO, "logprobs": True, "top_logprobs": 2}
+    )
+    schemas.ChatCompletion.model_validate_json(answer.text)
+    answer = http.post("/v1/completions", json={**body, "prompt": "a", "logprobs": 2})
+    schemas.Completion.model_validate_json(answer.text)
+    schemas.Models.model_validate_json(http.get("/v1/models").text)
+    schemas.Error.model_validate_json(http.post("/v1/completions", json={}).text)
+
+
+def test_the_openapi_page_names_every_route_and_points_nowhere(http):
+    page = http.get("/openapi.json").json()
+    assert set(page["paths"]) >= {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/health",
+        "/ready",
+    }
+    schema = page["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(schema["required"]) == {"model", "prompt"}
+    assert "#/$defs" not in json.dumps(page)
+
+
+def test_alive_and_ready_are_two_things(http):
+    assert http.get("/health").json() == {"status": "ok"}
+    ready = http.get("/ready").json()
+    assert (ready["status"], ready["models"], len(ready["decoders"])) == ("ready", [MODEL, TWIN], 2)

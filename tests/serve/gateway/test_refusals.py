@@ -1,0 +1,98 @@
+"""What a Gateway refuses without asking its Interpreter."""
+
+import asyncio
+import dataclasses
+
+from tests.serve.test_watch import order
+
+from serve.gateway.refusals import Refusals
+from serve.wire import Accepted, Finished, Refused
+
+NO_ROOM = Refused("full", status=429, retry_after_s=1, no_room=True)
+DONE = [Accepted(3)], [Finished("stop", 3, 5, {})]
+
+
+class Asked:
+    """A Gateway's refusals, an Interpreter that says what it is told to, and how often it was asked."""
+
+    def __init__(self):
+        self.now, self.times = 0.0, 0
+        self.refusals = Refusals(lambda: self.now)
+
+    async def __call__(self, *says, wanted=None, meanwhile=None):
+        async def stream():
+            self.times += 1
+            if meanwhile is not None:
+                await meanwhile()
+            for batch in says:
+                yield [*batch]
+
+        return [batch async for batch in self.refusals.ask(wanted or order(), stream)]
+
+
+def scenario(test):
+    def run():
+        asyncio.run(test(Asked()))
+
+    run.__name__ = test.__name__
+    return run
+
+
+@scenario
+async def test_the_like_of_a_refused_request_is_refused_unasked(asked):
+    assert await asked([NO_ROOM]) == [[NO_ROOM]]
+    assert await asked(*DONE) == [[NO_ROOM]]
+    assert asked.times == 1
+
+
+@scenario
+async def test_a_request_of_another_shape_is_asked_for(asked):
+    await asked([NO_ROOM])
+    for wanted in (order(n=2), dataclasses.replace(order(), max_tokens=9)):
+        assert await asked([NO_ROOM], wanted=wanted) == [[NO_ROOM]]
+    assert asked.times == 3
+
+
+@scenario
+async def test_when_a_request_has_ended_there_may_be_room(asked):
+    await asked([NO_ROOM])
+    await asked(*DONE, wanted=order(n=2))
+    assert await asked(*DONE) == [*map(list, DONE)]
+
+
+@scenario
+async def test_after_a_second_the_interpreter_is_asked_again(asked):
+    await asked([NO_ROOM])
+    asked.now = 0.9
+    assert await asked(*DONE) == [[NO_ROOM]]
+    asked.now = 1.0
+    assert await asked(*DONE) == [*map(list, DONE)]
+
+
+@scenario
+async def test_a_refusal_from_before_an_end_is_not_remembered(asked):
+    async def another_ends():
+        await asked(*DONE)
+
+    await asked([NO_ROOM], meanwhile=another_ends)
+    assert await asked(*DONE) == [*map(list, DONE)]
+
+
+@scenario
+async def test_a_refusal_that_is_of_this_request_says_nothing_of_the_next(asked):
+    await asked([Refused("too long a prompt for what room there is", status=429)])
+    assert await asked(*DONE) == [*map(list, DONE)]
+
+
+@scenario
+async def test_a_request_that_is_left_makes_room_too(asked):
+    await asked([NO_ROOM])
+
+    async def begun():
+        yield [Accepted(3)]
+        raise AssertionError("nobody waits for more")
+
+    left = asked.refusals.ask(order(n=2), begun)
+    await anext(left)
+    await left.aclose()
+    assert await asked(*DONE) == [*map(list, DONE)]

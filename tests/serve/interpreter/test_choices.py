@@ -1,0 +1,58 @@
+"""Several streams as one: all of each, in its own order; one failure ends all; leaving early closes all."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from serve.interpreter.choices import merge
+
+CLOSED: list[str] = []
+
+
+async def count(name, most, *, fails=False):
+    try:
+        for number in range(most):
+            await asyncio.sleep(0)
+            yield f"{name}{number}"
+        if fails:
+            raise ValueError(name)
+    finally:
+        CLOSED.append(name)
+
+
+@pytest.fixture(autouse=True)
+def _none_closed():
+    CLOSED.clear()
+
+
+@pytest.mark.parametrize("sizes", [[3], [2, 50, 0]])
+def test_everything_comes_with_the_number_of_its_stream(sizes):
+    async def run():
+        return [item async for item in merge([count("abc"[n], size) for n, size in enumerate(sizes)])]
+
+    items = asyncio.run(run())
+    for number, size in enumerate(sizes):
+        assert [item for n, item in items if n == number] == [f"{'abc'[number]}{i}" for i in range(size)]
+
+
+def test_a_failure_ends_all():
+    async def run():
+        return [item async for item in merge([count("a", 10**9), count("b", 3, fails=True)])]
+
+    with pytest.raises(ValueError, match="b"):
+        asyncio.run(run())
+    assert sorted(CLOSED) == ["a", "b"]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_leaving_early_closes_all(number):
+    async def run():
+        async with aclosing(merge([count("abc"[n], 10**9) for n in range(number)])) as items:
+            async for _ in items:
+                if len({*"abc"[:number]}) == number:
+                    await asyncio.sleep(0.01)
+                    return
+
+    asyncio.run(run())
+    assert sorted(CLOSED) == [*"abc"[:number]]

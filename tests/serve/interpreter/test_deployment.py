@@ -1,0 +1,149 @@
+"""What the Interpreter does before anything is decoded: encoding, and refusing what is too much."""
+
+import asyncio
+import threading
+from contextlib import ExitStack, aclosing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve.config import ServeConfig
+from serve.interpreter.deployment import Interpreter
+from serve.interpreter.dispatch import Dispatcher
+from serve.interpreter.served import RequestRefused, Served
+from serve.wire import Order, Refused
+from tests.support.service import save_tiny_model
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    model = save_tiny_model(tmp_path_factory.mktemp("model") / "model")
+    return ServeConfig(
+        models={"tiny": {"path": str(model), "device": "cpu"}},
+        engine={"num_slots": 2, "slot_tokens": 512},
+        admission={"budget_tokens": 4000, "short_tokens": 100},
+    )
+
+
+@pytest.fixture(scope="module")
+def served(config):
+    return Served(config.models["tiny"], config)
+
+
+@pytest.fixture
+def interpreter(config, monkeypatch):
+    """Made on the event loop that uses it, as Serve does; there are no Decoders here, so it does not wait for any."""
+
+    async def ready(dispatcher):
+        pass
+
+    async def make():
+        made = Interpreter.__new__(Interpreter)
+        await made.__init__(config, None)
+        return made
+
+    monkeypatch.setattr(Dispatcher, "ready", ready)
+    return make
+
+
+def order(**changes):
+    fields = {
+        "request_id": "r",
+        "model": "tiny",
+        "prompts": [HELLO],
+        "n": 1,
+        "logprobs": None,
+        "max_tokens": None,
+        "temperature": None,
+        "top_p": 1.0,
+        "seed": 0,
+        "stop": (),
+        "mode": None,
+        "max_threads": None,
+        "promise_bias": 0.0,
+        "wants_events": False,
+        "wants_document": False,
+    }
+    return Order(**{**fields, **changes})
+
+
+prompts = st.one_of(
+    st.just(HELLO), st.text(min_size=1, max_size=40), st.lists(st.just(1), min_size=1, max_size=9)
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(prompts, min_size=1, max_size=3), st.integers(1, 3), st.one_of(st.none(), st.integers(1, 2000))
+)
+def test_no_request_comes_to_less_than_is_known_before_it_is_encoded(served, prompts, n, max_tokens):
+    wanted = order(prompts=prompts, n=n, max_tokens=max_tokens)
+    try:
+        orders = served.decode_orders(wanted)
+    except RequestRefused:
+        return
+    assert served.least_tokens(wanted) <= sum(len(o.prompt_ids) + o.limits.max_tokens for o in orders)
+
+
+def test_overload_is_refused_though_a_long_prompt_is_being_encoded(interpreter):
+    async def scenario():
+        made, encoded = await interpreter(), threading.Event()
+        made._encoding.submit(encoded.wait)
+        try:
+            with made._admission.hold(2900):
+                async with aclosing(made.answer(order())) as updates:
+                    return [update async for batch in updates for update in batch]
+        finally:
+            encoded.set()
+
+    (refused,) = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert isinstance(refused, Refused)
+    assert (refused.status, refused.code) == (429, "overloaded")
+    assert refused.retry_after_s >= 1
+
+
+def test_what_was_held_while_a_prompt_was_encoded_is_free_again_if_it_is_refused(interpreter):
+    async def scenario():
+        made = await interpreter()
+        async with aclosing(made.answer(order(prompts=["a" * 2000], max_tokens=5))) as updates:
+            return [update async for batch in updates for update in batch], made._admission.held
+
+    (refused,), held = asyncio.run(scenario())
+    assert (refused.status, refused.code) == (400, "context_length_exceeded")
+    assert sum(held.values()) == 0
+
+
+def test_a_model_that_it_does_not_have_is_for_another_interpreter(interpreter):
+    """While a service is updated, a Gateway may ask the Interpreter of the other version."""
+
+    async def scenario():
+        made = await interpreter()
+        async with aclosing(made.answer(order(model="newer"))) as updates:
+            return [update async for batch in updates for update in batch]
+
+    (refused,) = asyncio.run(scenario())
+    assert refused.elsewhere
+    assert refused.status == 503
+
+
+@pytest.mark.parametrize(
+    ("wanted", "for_all"),
+    [({"max_tokens": 120}, True), ({"max_tokens": 1, "prompts": ["a" * 300]}, False)],
+    ids=["by what it asks for", "by its prompt, once that is encoded"],
+)
+def test_a_refusal_for_want_of_room_says_whether_it_holds_for_all_requests_like_it(
+    interpreter, wanted, for_all
+):
+    async def scenario():
+        made = await interpreter()
+        with ExitStack() as others:
+            for tokens in (2900, *[90] * 11):  # a long one and short ones: 110 of 4,000 tokens are left
+                others.enter_context(made._admission.hold(tokens))
+            async with aclosing(made.answer(order(**wanted))) as updates:
+                return [update async for batch in updates for update in batch]
+
+    (refused,) = asyncio.run(scenario())
+    assert (refused.status, refused.code, refused.no_room) == (429, "overloaded", for_all)

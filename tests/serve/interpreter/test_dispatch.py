@@ -1,0 +1,376 @@
+"""One response over several decoders, real engines in this process: same text wherever its chunks run, whoever dies.
+
+Only the way between replicas is not Ray's here, so that a replica can be lost at any token.
+"""
+
+import asyncio
+import dataclasses
+from collections import Counter
+from contextlib import aclosing
+
+import pytest
+import torch
+from ray.exceptions import RayActorError
+
+from pasta.engine import Engine, EngineConfig, LaneCosts, Request, SamplingParams
+from pasta.engine.runner import Runner
+from pasta.interpreter import Limits
+from serve.calls.replicas import ReplicaLost, members
+from serve.config import ServeConfig
+from serve.decoder.deployment import Decoder
+from serve.interpreter.dispatch import Dispatcher
+from serve.interpreter.response import Run
+from serve.interpreter.session import Session
+from serve.wire import Decoded, DecodeOrder, Progress
+from tests.support.models import tiny
+from tests.support.service import save_tiny_model
+
+CODEC = tiny().codec
+PROMPT = CODEC.encode_prompt([{"role": "user", "content": "Tell me about France"}])
+LIMITS = Limits(max_tokens=900, max_chunk_tokens=20, max_threads=9, max_depth=2)
+NAMES = ("a", "b")
+
+
+class Replicas:
+    """Decoders by name, called as a handle calls them; ``kill`` loses one with all that it holds."""
+
+    def __init__(self, decoders):
+        self.decoders = dict(decoders)
+        self.lose_at = {}  # name: after how many batches
+        self.batches = dict.fromkeys(decoders, 0)
+        self.held = []  # (name, whether the main thread)
+        self.frozen = set()  # as a node without power: it says nothing, and closes nothing
+        self.freeze_at = {}  # name: after how many batches
+        self.slips = {}  # name: how many streams break that could go on
+        self._update()
+
+    def _update(self):
+        members("Decoder").update(frozenset(self.decoders))
+
+    def open(self):
+        pass
+
+    def kill(self, name):
+        self.decoders.pop(name, None)
+        self._update()
+
+    def _of(self, name):
+        if name not in self.decoders:
+            raise ReplicaLost(name)
+        return self.decoders[name]
+
+    async def stream(self, method, order, replica):
+        self.held.append((replica, order.snapshot is None))
+        async with aclosing(self._of(replica).decode(order)) as items:
+            async for item in items:
+                self.batches[replica] += 1
+                if self.batches[replica] > self.freeze_at.get(replica, 1 << 30):
+                    self.frozen.add(replica)
+                await self._thaw(replica)
+                if self.slips.get(replica):
+                    self.slips[replica] -= 1
+                    raise RayActorError()
+                if self.batches[replica] > self.lose_at.get(replica, 1 << 30):
+                    self.kill(replica)
+                if replica not in self.decoders:
+                    raise RayActorError()
+                yield item
+
+    async def _thaw(self, name):
+        while name in self.frozen:
+            await asyncio.Event().wait()
+
+    async def call(self, method, *args, replica):
+        decoder = self._of(replica)
+        await self._thaw(replica)
+        result = getattr(decoder, method)(*args)
+        return await result if asyncio.iscoroutine(result) else result
+
+
+@pytest.fixture(autouse=True)
+def costs(monkeypatch):
+    """Where a chunk goes must not depend on how fast this machine is today."""
+    monkeypatch.setattr(
+        "serve.decoder.deployment._costs",
+        lambda *_: LaneCosts(step_s=0.01, knee=1, lane_s=1.0, prefill_s=1e-6),
+    )
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    model = save_tiny_model(tmp_path_factory.mktemp("model") / "model")
+    return ServeConfig(
+        models={"tiny": {"path": str(model), "device": "cpu"}},
+        engine={"num_slots": 8, "slot_tokens": 1024},
+        decoder={"lease_s": 600.0},  # on a busy machine nothing may be taken for lost
+    )
+
+
+def order(placement, **changes):
+    fields = {
+        "request_id": "r",
+        "model": "tiny",
+        "prompt_ids": PROMPT,
+        "limits": LIMITS,
+        "parallel": True,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "seed": 0,
+        "stop": (),
+        "promise_bias": 7.0,
+        "placement": placement,
+    }
+    return DecodeOrder(**{**fields, **changes})
+
+
+def expected(stop=(), limits=LIMITS, **fields):
+    engine = Engine(tiny(), EngineConfig(num_slots=1, slot_tokens=1024))
+    sampling = SamplingParams(promise_bias=7.0, stop=stop)
+    return engine.generate(Request(PROMPT, sampling=sampling, limits=limits, **fields))
+
+
+def with_replicas(config, scenario):
+    async def run():
+        decoders = {}
+        for name in NAMES:
+            decoders[name] = Decoder.__new__(Decoder)
+            await decoders[name].__init__(config)
+        try:
+            replicas = Replicas(decoders)
+            dispatcher = Dispatcher(replicas, config)
+            await dispatcher.ready()
+            return await asyncio.wait_for(scenario(replicas, dispatcher), 900)
+        finally:
+            for decoder in decoders.values():
+                await decoder._engines["tiny"].stop()
+
+    return asyncio.run(run())
+
+
+async def answer(dispatcher, wanted, tokens=None):
+    session = Session(CODEC, PROMPT, wanted.limits, parallel=True, stop=wanted.stop)
+    run, text, done = Run(dispatcher, wanted, session), "", None
+    async with aclosing(run.updates()) as updates:
+        async for update in (update async for batch in updates for update in batch):
+            if isinstance(update, Progress):
+                text += update.text
+                if tokens is not None:
+                    tokens += update.logprobs
+            else:
+                done = update
+    assert isinstance(done, Decoded), done
+    return text + session.rest().text, done, run.figures()
+
+
+def test_an_answer_is_the_same_wherever_its_chunks_are_decoded(config):
+    async def scenario(replicas, dispatcher):
+        found = {}
+        for placement in ("local", "spread", "auto"):
+            replicas.held.clear()
+            text, done, figures = await answer(dispatcher, order(placement, request_id=placement))
+            assert (text, done.finish_reason) == (expected().text, expected().finish_reason)
+            assert figures["redispatches"] == 0
+            found[placement] = figures["spills"], {name for name, _ in replicas.held}
+        return found
+
+    found = with_replicas(config, scenario)
+    assert found["local"][0] == 0
+    assert len(found["local"][1]) == 1
+    assert found["spread"][0] > 0
+    assert found["auto"][0] > 0
+    assert found["spread"][1] == set(NAMES)
+
+
+def test_what_placement_did_is_marked_for_the_trace(config):
+    async def scenario(replicas, dispatcher):
+        replicas.lose_at["b"] = 8
+        session = Session(CODEC, PROMPT, LIMITS, parallel=True)
+        run = Run(dispatcher, order("spread"), session)
+        async with aclosing(run.updates()) as updates:
+            async for _ in updates:
+                pass
+        return run, session
+
+    run, session = with_replicas(config, scenario)
+    counted = Counter(mark.what for mark in run.marks)
+    figures = run.figures()
+    assert (counted["spill"], counted["return"], counted["redispatch"]) == (
+        figures["spills"],
+        figures["returns"],
+        figures["redispatches"],
+    )
+    assert counted["redispatch"] > 0
+    assert {mark.path for mark in run.marks} <= {thread.path for thread in session._mirror.threads}
+    assert [mark.time_s for mark in run.marks] == sorted(mark.time_s for mark in run.marks)
+
+
+def test_many_answers_at_once_are_what_they_are_alone(config):
+    short = dataclasses.replace(LIMITS, max_positions=300)
+
+    async def scenario(replicas, dispatcher):
+        wanted = [order("spread", request_id=f"r{n}", limits=short) for n in range(20)]
+        answers = await asyncio.gather(*(answer(dispatcher, each) for each in wanted))
+        return {text for text, _, _ in answers}, dispatcher.counts
+
+    # Twenty homes want more slots than there are: none may wait for another for ever. In a crowd chunks come back
+    # late, and what their homes have lent them meanwhile must not show.
+    texts, counts = with_replicas(config, scenario)
+    assert texts == {expected(limits=short).text}
+    assert counts["spills"] > 0
+    assert counts["redispatches"] == 0, "nobody was lost, and no engine failed"
+
+
+@pytest.mark.parametrize("batches", [1, 3, 8, 20, 40])
+@pytest.mark.parametrize("lost", NAMES)
+def test_an_answer_is_the_same_whichever_replica_is_lost_whenever(config, lost, batches):
+    async def scenario(replicas, dispatcher):
+        replicas.lose_at[lost] = batches
+        text, done, figures = await answer(dispatcher, order("spread"))
+        assert (text, done.finish_reason) == (expected().text, expected().finish_reason)
+        assert figures["redispatches"] > 0 or lost in replicas.decoders
+        assert dispatcher.counts["redispatches"] == figures["redispatches"]
+
+    with_replicas(config, scenario)
+
+
+@pytest.mark.parametrize("batches", [1, 8, 40])
+@pytest.mark.parametrize("frozen", NAMES)
+def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, batches):
+    """Its streams stay open: only the leases that it does not renew tell."""
+    leases = config.model_copy(update={"decoder": config.decoder.model_copy(update={"lease_s": 0.5})})
+
+    async def scenario(replicas, _):
+        replicas.freeze_at[frozen] = batches
+        dispatcher = Dispatcher(replicas, leases)
+        await dispatcher.ready()
+        text, done, figures = await answer(dispatcher, order("spread"))
+        assert (text, done.finish_reason) == (expected().text, expected().finish_reason)
+        if frozen in replicas.frozen:
+            assert figures["redispatches"] > 0
+            # Nobody else is sent there, until it answers again.
+            assert frozen not in dispatcher.loads()
+            replicas.freeze_at, replicas.frozen = {}, set()
+            while frozen not in dispatcher.loads():
+                await asyncio.sleep(0.01)
+
+    with_replicas(config, scenario)
+
+
+def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
+    monkeypatch.setattr("serve.interpreter.response.MAX_LOSSES", 1)
+    limits = dataclasses.replace(LIMITS, max_chunk_tokens=60)
+
+    async def scenario(replicas, dispatcher):
+        run = Run(dispatcher, order("spread", limits=limits), Session(CODEC, PROMPT, limits, parallel=True))
+        text = ""
+        async with aclosing(run.updates()) as updates:
+            async for batch in updates:
+                text += "".join(update.text for update in batch if isinstance(update, Progress))
+                # The stream of a part may have ended before its end is read here.
+                open_parts = [part for part in run.parts.values() if not part.ended]
+                if sum(part.replica == "b" for part in open_parts) >= 2:
+                    replicas.kill("b")
+        assert replicas.held[0] == ("a", True)
+        return text, run.figures()["redispatches"]
+
+    text, redispatches = with_replicas(config, scenario)
+    assert text == expected(limits=limits).text
+    assert redispatches >= 2
+
+
+@pytest.mark.parametrize("placement", ["local", "spread"])
+def test_an_answer_that_fails_by_itself_costs_no_replica(config, monkeypatch, placement):
+    """Logits that are no numbers, as of a model whose float16 overflows: once they ended one engine after another."""
+    forward = Runner.forward
+
+    def spoilt(self, slots, feeds, sees):
+        logits = forward(self, slots, feeds, sees)
+        return torch.full_like(logits, float("nan")) if bad else logits
+
+    monkeypatch.setattr(Runner, "forward", spoilt)
+    bad = []
+
+    async def scenario(replicas, dispatcher):
+        run = Run(dispatcher, order(placement), Session(CODEC, PROMPT, LIMITS, parallel=True))
+        num_tokens = 0
+        async with aclosing(run.updates()) as updates:
+            async for update in (update async for batch in updates for update in batch):
+                num_tokens += isinstance(update, Progress)
+                if num_tokens > 20 and not bad:
+                    bad.append(True)
+        assert (update.status, run.figures()["redispatches"]) == (500, 0)
+        bad.clear()
+        for decoder in replicas.decoders.values():
+            decoder.check_health()
+        text, _, _ = await answer(dispatcher, order(placement, request_id="next"))
+        assert text == expected().text
+
+    with_replicas(config, scenario)
+
+
+def test_a_replica_that_only_seemed_lost_is_better_than_none(config, monkeypatch):
+    monkeypatch.setattr("serve.interpreter.dispatch.OTHER_REPLICA_S", 0.01)
+
+    async def scenario(replicas, dispatcher):
+        replicas.kill("b")
+        replicas.slips["a"] = 2
+        text, _, figures = await answer(dispatcher, order("local"))
+        return text, figures["redispatches"]
+
+    assert with_replicas(config, scenario) == (expected().text, 2)
+
+
+@pytest.mark.parametrize("batches", [None, 3, 12])
+def test_each_token_has_its_log_probability_once_wherever_it_was_decoded(config, batches):
+    async def scenario(replicas, dispatcher):
+        at_home, elsewhere = [], []
+        await answer(dispatcher, order("local", request_id="at-home", logprobs=1), at_home)
+        if batches is not None:
+            replicas.lose_at["a"] = replicas.batches["a"] + batches
+        await answer(dispatcher, order("spread", request_id="elsewhere", logprobs=1), elsewhere)
+        return at_home, elsewhere
+
+    at_home, elsewhere = with_replicas(config, scenario)
+    assert [(t.offset, t.token) for t in elsewhere] == [(t.offset, t.token) for t in at_home]
+    assert [t.logprob for t in elsewhere] == pytest.approx([t.logprob for t in at_home], abs=1e-4)
+
+
+def test_a_stop_string_cuts_an_answer_whose_home_was_lost_where_it_cuts_any(config):
+    whole = expected().text
+    stop = (whole[len(whole) // 2 :][:4],)
+
+    async def scenario(replicas, dispatcher):
+        replicas.lose_at["a"] = 15
+        return (await answer(dispatcher, order("spread", stop=stop)))[0]
+
+    assert with_replicas(config, scenario) == expected(stop).text
+
+
+def test_leaving_an_answer_ends_all_of_its_threads(config):
+    async def scenario(replicas, dispatcher):
+        run = Run(dispatcher, order("spread"), Session(CODEC, PROMPT, LIMITS, parallel=True))
+        async with aclosing(run.updates()) as updates:
+            async for _ in updates:
+                if len(run.parts) > 1:
+                    break
+        for _ in range(100):
+            stats = [await decoder.stats() for decoder in replicas.decoders.values()]
+            if not any(s["active"] + s["waiting"] + s["open"] for s in stats):
+                return dispatcher.runs
+            await asyncio.sleep(0.01)
+        raise AssertionError(stats)
+
+    assert with_replicas(config, scenario) == set()
+
+
+def test_what_no_interpreter_claims_is_reaped(config):
+    short = config.model_copy(update={"decoder": config.decoder.model_copy(update={"lease_s": 0.01})})
+
+    async def scenario(replicas, dispatcher):
+        decoder = replicas.decoders["a"]
+        items = [item async for item in decoder.decode(order("local"))]
+        return items, await decoder.stats()
+
+    items, stats = with_replicas(short, scenario)
+    assert not any(isinstance(item, Decoded) for item in items)
+    assert (stats["reaped"], stats["active"], stats["open"]) == (1, 0, 0)

@@ -1,0 +1,105 @@
+"""A stage's output is whole or not there, is made once, and is never mistaken for another's."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pasta.errors import UserError
+from pasta.stages.stage import StageOutput, input_fingerprint, read_manifest
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 0
+
+
+def finished(directory: Path, seed: int = 0, inputs: dict[str, Path] | None = None) -> StageOutput:
+    stage = StageOutput(directory, "sample", Config(seed), inputs or {})
+    (stage.start() / "data.jsonl").write_text("{}\n")
+    stage.finish({"records": 1}, "v1")
+    return stage
+
+
+def test_nothing_is_at_the_output_before_the_stage_is_finished(tmp_path):
+    stage = StageOutput(tmp_path / "out", "sample", Config(), {})
+    (stage.start() / "data.jsonl").write_text("{}\n")
+    assert not (tmp_path / "out").exists()
+    stage.finish({}, "v1")
+    assert (tmp_path / "out" / "data.jsonl").read_text() == "{}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_manifest_says_what_made_the_output(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text("1")
+    finished(tmp_path / "out", 7, {"data": source})
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None
+    assert (manifest.stage, manifest.config, manifest.figures, manifest.code_version) == (
+        "sample",
+        {"seed": 7},
+        {"records": 1},
+        "v1",
+    )
+    assert manifest.inputs["data"]["fingerprint"] == input_fingerprint("data", source)
+
+
+def test_the_same_stage_is_found_done(tmp_path):
+    finished(tmp_path / "out")
+    assert StageOutput(tmp_path / "out", "sample", Config(), {}).is_done
+
+
+def test_unfinished_work_is_found_by_the_same_stage_alone(tmp_path):
+    (StageOutput(tmp_path / "out", "sample", Config(), {}).start() / "shard-0").write_text("done")
+    assert StageOutput(tmp_path / "out", "sample", Config(), {}).is_resumed
+    assert not StageOutput(tmp_path / "out", "sample", Config(1), {}).is_resumed
+
+
+def test_a_directory_with_another_configuration_is_refused_and_the_key_named(tmp_path):
+    finished(tmp_path / "out", seed=1)
+    with pytest.raises(UserError, match="seed 1 instead of 2"):
+        StageOutput(tmp_path / "out", "sample", Config(2), {})
+
+
+def test_where_the_output_goes_is_no_part_of_the_identity(tmp_path):
+    @dataclass(frozen=True)
+    class Placed:
+        output_dir: Path
+
+    one, other = (StageOutput(path, "sample", Placed(path), {}) for path in (tmp_path / "a", tmp_path / "b"))
+    assert one.identity == other.identity
+
+
+def test_a_changed_input_is_named(tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text("1")
+    finished(tmp_path / "out", inputs={"data": source})
+    source.write_text("2")
+    with pytest.raises(UserError, match=r"another content of data \(.*in.jsonl\)"):
+        StageOutput(tmp_path / "out", "sample", Config(), {"data": source})
+
+
+def test_restart_forgets_finished_and_unfinished_work(tmp_path):
+    finished(tmp_path / "out", seed=1)
+    stage = StageOutput(tmp_path / "out", "sample", Config(2), {}, restart=True)
+    assert not stage.is_done
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_of_something_else_is_never_replaced(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    for restart in (False, True):
+        with pytest.raises(UserError, match="is no finished stage"):
+            StageOutput(tmp_path / "out", "sample", Config(), {}, restart=restart)
+
+
+def test_a_stage_knows_its_input_stage_by_identity(tmp_path):
+    first = finished(tmp_path / "first")
+    assert input_fingerprint("samples", tmp_path / "first") == first.identity
+
+
+def test_a_missing_input_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"data: /.*nowhere: no such file"):
+        StageOutput(tmp_path / "out", "sample", Config(), {"data": tmp_path / "nowhere"})
