@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.paths import ROOT
+
 LIBRARY = ROOT / "platform" / "pasta"
 MAX_LINES = 400
 

@@ -10,8 +10,8 @@ import pytest
 from pasta.cli.main import run
 from pasta.errors import UserError
 from tests.support.evaluations import answer, prompt, write_evaluation
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ALPACA_EVAL = Path(os.environ.get("PASTA_ALPACA_EVAL", ROOT.parent / "shared" / "data" / "alpaca_eval"))
 ANNOTATIONS = ALPACA_EVAL / "gemma-7b-it.annotations.json"
 needs_files = pytest.mark.skipif(not ANNOTATIONS.is_file(), reason="needs AlpacaEval's published files")

@@ -12,8 +12,8 @@ from pasta.cli.main import run
 from pasta.config import load_config
 from pasta.errors import UserError
 from pasta.simulation.config import SimulateConfig
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ANNOTATED = (
     'Two drinks:<promise topic="tea" tokens="20"/><async> Tea is made of dried leaves and hot water.</async>'
     '<promise topic="coffee" tokens="20"/><async> Coffee is made of roasted beans and hot water.</async><sync/> Done.'

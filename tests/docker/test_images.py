@@ -12,10 +12,10 @@ import pytest
 import yaml
 from ray.serve.schema import ServeDeploySchema
 
-from jobs.cluster import ROOT
 from pasta.config import parse_config, read_yaml
 from serve.config import ServeConfig
 from serve.launch import PROXY
+from tests.support.paths import ROOT
 
 DOCKER = ROOT / "docker"
 COMPOSE = DOCKER / "compose.yaml"

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from jobs import pipeline
-from jobs.cluster import ROOT
 from pasta.config import parse_config, read_yaml
 from serve.config import ServeConfig
 from tests.docker.kuberay_schema import KINDS
+from tests.support.paths import ROOT
 
 MANIFESTS = sorted((ROOT / "docker/kuberay").glob("*.yaml"))
 KUBERNETES = "1.33"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.support.guides import ROOT
+from tests.support.paths import ROOT
 
 WARNINGS_ARE_ERRORS = ["-W", "error::UserWarning", "-W", "error::RuntimeWarning:pdoc"]
 

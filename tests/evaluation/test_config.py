@@ -1,15 +1,14 @@
 """What an evaluation is told is checked in one line; what it is called by is not part of what it measures."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pasta.config import ConfigError, load_config, parse_config
 from pasta.evaluation.config import EvaluateConfig, MethodSection
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
 
 

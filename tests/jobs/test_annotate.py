@@ -31,9 +31,9 @@ from pasta.training.config import DataSection
 from tests.data.annotate.test_teacher import KEY, RECORDS, truth
 from tests.support.endpoint import completion, endpoint_server
 from tests.support.interrupts import press_and_swallow
+from tests.support.paths import ROOT
 from tests.support.tokenizers import byte_level
 
-ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 300.0
 ITEM = "it is made of leaves or beans and water, and it is mostly served hot, in a cup, with a biscuit."
 

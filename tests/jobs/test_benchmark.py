@@ -13,8 +13,8 @@ from pasta.benchmark.benchmark import Benchmark
 from pasta.errors import UserError
 from pasta.simulation.config import read_calibration
 from tests.support.models import tiny
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
     "model_type": "llama",
     "vocab_size": 512,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,9 +12,8 @@ from serve.config import KeySettings
 from serve.interpreter.admission import Admission, Overloaded
 from serve.launch import read_service_config
 from tests.support.load_server import load_server, sleeper
+from tests.support.paths import ROOT
 from tests.support.service import save_tiny_model, service_config
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from jobs.benchmark_sft import main
 from pasta.errors import UserError
 from pasta.training.mask_cost import PLAIN, THREADS
+from tests.support.paths import ROOT
 
 SMALL = (
     "--set",
@@ -21,7 +22,7 @@ SMALL = (
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(ROOT)
 
 
 def _run(tmp_path: Path, *options: str) -> Path:

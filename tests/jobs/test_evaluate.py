@@ -16,10 +16,11 @@ from pasta.entrypoint import run_main
 from pasta.evaluation.config import EvaluateConfig
 from pasta.stages.stage import read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
+from tests.support.paths import ROOT
 from tests.support.service import command
 from tests.support.wandb_runs import history, wait_until_written
 
-MODELS = Path(__file__).resolve().parents[2] / "platform/pasta/data/atlas/models"
+MODELS = ROOT / "platform/pasta/data/atlas/models"
 KEY = "key-that-belongs-into-no-file"
 TWIN = {"kind": "sequential", "model": str(MODELS / "twin")}
 PASTA = {"kind": "pasta", "model": str(MODELS / "pasta")}

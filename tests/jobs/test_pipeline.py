@@ -14,10 +14,10 @@ from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.stages.pipeline import PipelineConfig, instances
 from pasta.stages.stage import read_manifest
+from tests.support.paths import ROOT
 from tests.support.service import command
 from tests.training.runs import sft_dict
 
-ROOT = Path(__file__).resolve().parents[2]
 MODELS = ROOT / "platform/pasta/data/atlas/models"
 STAGES = ["sft", *(f"round-{n}-{name}" for n in (1, 2) for name in ("sample", "score", "prefer"))]
 

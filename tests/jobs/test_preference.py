@@ -10,7 +10,8 @@ import pytest
 from pasta.engine import load_model
 from pasta.training.save import CARD
 from tests.support.jobs import Job, registered_step
-from tests.training.pair_runs import ROOT, preference_dict, write_config
+from tests.support.paths import ROOT
+from tests.training.pair_runs import preference_dict, write_config
 from tests.training.test_tracking import history
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

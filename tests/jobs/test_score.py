@@ -14,10 +14,10 @@ from pasta.data.pairs import pairs_file, read_pairs
 from pasta.entrypoint import run_main
 from pasta.stages.stage import StageOutput, read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
+from tests.support.paths import ROOT
 from tests.support.samples import record, sample_stage, tasks, variations
 from tests.support.service import command, save_tiny_model
 
-ROOT = Path(__file__).resolve().parents[2]
 KEY = "key-that-belongs-into-no-file"
 
 

@@ -9,12 +9,13 @@ import pytest
 import yaml
 
 from jobs import submit
-from jobs.cluster import ROOT, code_version
+from jobs.cluster import code_version
 from jobs.job_server import API_SERVER, JobServer, _line, _Log, exit_code, outcome
 from jobs.storage import SENT, check_paths, relocated
 from jobs.submission import prepare
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from tests.support.paths import ROOT
 
 EVALUATE = ROOT / "configs/evaluate/atlas.yaml"
 PIPELINE = ROOT / "configs/pipelines/atlas.yaml"

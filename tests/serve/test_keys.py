@@ -7,10 +7,11 @@ import sys
 import pytest
 
 from pasta.errors import UserError
-from serve.config import ROOT, KeySettings
+from serve.config import KeySettings
 from serve.errors import ApiError
 from serve.gateway.guard import Guard
 from serve.keys import KeyRing, new_key, read_keys
+from tests.support.paths import ROOT
 
 
 @pytest.fixture

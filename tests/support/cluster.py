@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from jobs.cluster import ROOT, free_port
+from jobs.cluster import free_port
+from tests.support.paths import ROOT
 from tests.support.service import START_S, Command, command
 
 BIN = Path(sys.executable).parent

@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.paths import ROOT
+
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: What a command sees of the repository, in a directory of its own: what it writes goes away with that.
 _LINKED = ("configs", "docs", "jobs", "platform", "serve", ".gitignore", ".rayignore", "requirements.lock")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
 WAIT_S = 300.0
 
 

@@ -25,7 +25,8 @@ from typing import Any
 
 import psutil
 
-from jobs.cluster import ROOT, free_port, python_path
+from jobs.cluster import free_port, python_path
+from tests.support.paths import ROOT
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 

@@ -19,8 +19,8 @@ import torch
 import yaml
 
 from tests.support.models import tiny
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 #: A service is up in half a minute on two idle cores; a busy machine takes its time.
 START_S = 280.0
 _MARK = "PASTA_TEST_MARK"

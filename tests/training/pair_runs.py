@@ -19,7 +19,6 @@ from pasta.training.preference_config import PreferenceConfig
 from tests.support.documents import random_document
 from tests.support.tokenizers import byte_level
 
-ROOT = Path(__file__).resolve().parents[2]
 TOKENIZER = byte_level()
 CODEC = Codec(TOKENIZER)
 

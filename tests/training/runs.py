@@ -12,7 +12,6 @@ from pasta.training.config import SftConfig
 from tests.support.documents import random_document
 from tests.support.tokenizers import byte_level
 
-ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = {
     "model_type": "llama",
     "config": {

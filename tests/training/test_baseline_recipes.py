@@ -8,7 +8,7 @@ from jobs.annotate import AnnotateConfig
 from pasta.config import load_config
 from pasta.data.dataset import SHARD_DOCUMENTS
 from pasta.training.config import SftConfig
-from tests.training.runs import ROOT
+from tests.support.paths import ROOT
 
 PASTA = load_config(ROOT / "configs" / "sft" / "atlas-pasta.yaml", SftConfig)
 

@@ -16,7 +16,8 @@ from pasta.tracking import Tracker
 from pasta.training.config import SftConfig
 from pasta.training.run import RunContext
 from pasta.training.sft import make_trainer, prepare, train
-from tests.training.runs import ROOT, sft_dict
+from tests.support.paths import ROOT
+from tests.training.runs import sft_dict
 from tests.training.test_model import saved_model
 
 

@@ -13,6 +13,7 @@ from pasta.engine import load_model
 from pasta.training.preference import prepare, train
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import RunContext
+from tests.support.paths import ROOT
 from tests.training.pair_runs import (
     bonbon_by_hand,
     pair_examples,
@@ -21,7 +22,6 @@ from tests.training.pair_runs import (
     save_tiny_model,
 )
 from tests.training.ranks import run_ranks
-from tests.training.runs import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ALPHA, SAMPLES, RATE = 0.2, 4, 1e-3

@@ -18,10 +18,10 @@ from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import RunContext
 from tests.support.documents import random_document
 from tests.support.models import CONFIGS
+from tests.support.paths import ROOT
 from tests.support.tokenizers import byte_level
 from tests.training.pair_runs import pair_line
 from tests.training.ranks import no_report, run_ranks
-from tests.training.runs import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 #: Recipe → the family of the model that it names.

@@ -13,8 +13,9 @@ from pasta.config import parse_config
 from pasta.training.config import SftConfig
 from pasta.training.run import RunContext
 from pasta.training.sft import prepare, train
+from tests.support.paths import ROOT
 from tests.training.ranks import no_report, run_ranks
-from tests.training.runs import ROOT, sft_dict
+from tests.training.runs import sft_dict
 from tests.training.test_model import saved_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -3,13 +3,13 @@
 import random
 
 import pytest
-from tests.evaluation.load.test_parts import PROMPTS, measure
 
 from pasta.benchmark.load.client import Answer, Ask
 from pasta.benchmark.load.parts import Bench
 from pasta.benchmark.load.settings import LoadSettings
 from pasta.benchmark.load.soak import differing, growth, schedule, soak, violations
 from pasta.benchmark.load.ways import find_ways
+from tests.benchmark.load.test_parts import PROMPTS, measure
 from tests.support.load_server import MODELS, load_server
 
 CLEAN = {"wrong": [], "idle_s": 0.1, "memory_mib": {}}

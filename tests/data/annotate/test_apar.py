@@ -1,7 +1,5 @@
 """The APAR baseline: forks by layout, chunks that see their path alone, and nothing that ever sees a chunk."""
 
-from pathlib import Path
-
 import pytest
 
 from jobs.annotate import AnnotateConfig
@@ -11,9 +9,9 @@ from pasta.data.annotate.validator import Validator
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.interpreter import linearise
 from pasta.lang import Chunk, Document, Sync, to_text
+from tests.support.paths import ROOT
 from tests.support.tokenizers import codec
 
-ROOT = Path(__file__).resolve().parents[3]
 SECTIONS = load_config(ROOT / "configs" / "annotate" / "atlas-apar.yaml", AnnotateConfig).data
 C = codec()
 PROMPT = [5, 6, 7]

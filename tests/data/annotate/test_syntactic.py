@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pasta.data.annotate.syntactic import SyntacticSection, annotate_text
 from pasta.lang import render, to_text
 from tests.support.documents import texts
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 #: Published answers to the prompts of AlpacaEval, ``MODEL.outputs.json``; tests that need them skip without.
 ALPACA_EVAL = Path(os.environ.get("PASTA_ALPACA_EVAL", ROOT.parent / "shared" / "data" / "alpaca_eval"))
 PIECES = [

@@ -8,8 +8,8 @@ import pytest
 from pasta.config import parse_config
 from pasta.data.prompts import Prompt
 from pasta.errors import UserError
-from pasta.evaluation import methods
 from pasta.evaluation.config import EvaluateConfig
+from pasta.evaluation.methods import make as methods
 from pasta.evaluation.methods.make import check_methods, make_methods
 from tests.support.models import tiny
 from tests.support.service import save_tiny_model

@@ -25,8 +25,8 @@ from pasta.evaluation.results.alpaca import (
 from pasta.evaluation.results.alpaca_rows import NUM_ROWS, row_of
 from pasta.evaluation.results.evaluations import read_evaluation
 from tests.support.evaluations import answer, prompt, write_evaluation
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 ALPACA_EVAL = Path(os.environ.get("PASTA_ALPACA_EVAL", ROOT.parent / "shared" / "data" / "alpaca_eval"))
 ANNOTATIONS = ALPACA_EVAL / "gemma-7b-it.annotations.json"
 OUTPUTS = ALPACA_EVAL / "gemma-7b-it.outputs.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SOURCES = Path(__file__).parent / "node"
+SOURCES = Path(__file__).parent.parent / "node"
 
 
 def missing(what):

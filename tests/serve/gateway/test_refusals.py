@@ -3,10 +3,9 @@
 import asyncio
 import dataclasses
 
-from tests.serve.test_watch import order
-
 from serve.gateway.refusals import Refusals
 from serve.wire import Accepted, Finished, Refused
+from tests.serve.observe.test_watch import order
 
 NO_ROOM = Refused("full", status=429, retry_after_s=1, no_room=True)
 DONE = [Accepted(3)], [Finished("stop", 3, 5, {})]

@@ -4,14 +4,14 @@ import asyncio
 import itertools
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 from serve.observe import metrics
 from serve.observe.metrics import METRICS, Answered, of_admission, of_answer, of_engine, of_response
+from tests.support.paths import ROOT
 
-BOARD = json.loads((Path(__file__).parents[2] / "docker" / "grafana" / "pasta.json").read_text())
+BOARD = json.loads((ROOT / "docker" / "grafana" / "pasta.json").read_text())
 PASTA = {
     "threads": 4,
     "steps": 50,

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from tests.serve.test_metrics import named, queries
 
 from serve.observe.metrics import METRICS
+from tests.serve.observe.test_metrics import named, queries
 from tests.support.service import command, shipped_config
 
 MODEL = "pasta-atlas"

@@ -9,11 +9,11 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
-from tests.serve.test_metrics import PASTA
 
 from serve.errors import overloaded, unavailable
 from serve.observe.watch import CountResponses, Watch, watched
 from serve.wire import Accepted, Finished, Order, Progress
+from tests.serve.observe.test_metrics import PASTA
 
 
 class Clock:
