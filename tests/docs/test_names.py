@@ -17,7 +17,8 @@ from serve.observe.metrics import METRICS
 from tests.support.guides import GUIDES, ROOT, prose
 
 #: What is measured names files too; its commands are those that were run.
-DOCUMENTS = [*GUIDES, ROOT / "BENCHMARKS.md"]
+DOCUMENTS = [*GUIDES, ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs/notes").glob("*.md"))]
+WIDTH = 120
 
 JOBS = ("annotate", "sft", "sample", "score", "preference", "evaluate")
 FILE = re.compile(r"(?<![\w/.-])((?:configs|docker|docs|jobs|platform|serve|tests)/[\w./*-]*[\w*])(?!…)")
@@ -41,6 +42,12 @@ def test_links_lead_somewhere(guide):
         if anchor:
             headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
             assert anchor in map(slug, headings), target
+
+
+@by_guide
+def test_prose_has_one_width(guide):
+    for line in prose(guide).splitlines():
+        assert len(line) <= WIDTH or line.startswith("|"), line
 
 
 @by_guide
@@ -71,6 +78,9 @@ def test_every_guide_is_on_the_map():
     readme = (ROOT / "README.md").read_text()
     for guide in (ROOT / "docs").glob("*.md"):
         assert f"(docs/{guide.name})" in readme, guide.name
+    benchmarks = (ROOT / "BENCHMARKS.md").read_text()
+    for note in (ROOT / "docs/notes").glob("*.md"):
+        assert f"(docs/notes/{note.name})" in benchmarks, note.name
 
 
 def keys(kind, prefix=""):

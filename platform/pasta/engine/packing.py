@@ -1,7 +1,7 @@
 """Linear layers with weights in oneDNN's own layout: what makes decoding on a CPU run at memory speed.
 
 ``torch.nn.functional.linear`` re-reads row-major weights in a way that reaches half the memory bandwidth for
-few rows; the same product over a reordered weight reaches it (BENCHMARKS.md, "What was tried"). The operators are
+few rows; the same product over a reordered weight reaches it (docs/notes/cpu-engine.md). The operators are
 those that torch's own compiler emits when it freezes a model.
 """
 

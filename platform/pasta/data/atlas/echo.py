@@ -2,7 +2,7 @@
 
 A training aid, not a task family. The tasks ask a model to take the next subject out of the prompt, but only one
 token in forty of their answers depends on that, and a model learns every fact long before it learns to look. In these
-exercises nearly every token does, so that the circuit forms early (BENCHMARKS.md, "What was tried").
+exercises nearly every token does, so that the circuit forms early (docs/notes/training.md).
 """
 
 import random
