@@ -14,12 +14,9 @@ import shlex
 import sys
 from pathlib import Path
 
-import transformers
-
 import pasta
 from jobs.arguments import numbers
-from pasta.benchmark.benchmark import COMMANDS, Benchmark
-from pasta.benchmark.settings import SIZES, Settings
+from pasta.benchmark.settings import COMMANDS, SIZES, Settings
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,6 +60,10 @@ def main(arguments: list[str] | None = None) -> int:
         fastest=options.fastest,
         fresh=options.fresh,
     )
+    import transformers
+
+    from pasta.benchmark.benchmark import Benchmark
+
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     command = shlex.join(["python", "-m", "jobs.benchmark", *given])

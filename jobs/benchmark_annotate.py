@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from jobs.annotate import TOKENIZER, AnnotateConfig, Finished, WorkersSection, annotate_shards
 from pasta.benchmark.figures import Figure, figures_table
 from pasta.benchmark.machine import describe_machine
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_json(
         options.out,
         {
-            "machine": describe_machine(torch.device("cpu")),
+            "machine": describe_machine(),
             "source": options.source,
             "records": options.records,
             "figures": [figure.to_dict() for figure in figures],

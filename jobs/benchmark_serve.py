@@ -18,16 +18,13 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
-import torch
-import transformers
 
 from jobs.arguments import numbers
 from pasta.benchmark.figures import Report
-from pasta.benchmark.load.bare import Bare, Messages, Models
 from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.parts import Bench, Memory
 from pasta.benchmark.load.plan import PLAN, Layout
@@ -38,9 +35,9 @@ from pasta.benchmark.load.ways import Way, find_ways
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.benchmark.measurement import Measurement
 from pasta.data.atlas import heldout_prompts
+from pasta.data.linearise import Messages
 from pasta.data.prompts import PromptsSection
 from pasta.engine import EngineConfig
-from pasta.engine.loading import load_model
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 from pasta.errors import UserError
 from pasta.evaluation.prompts import ATLAS, read_prompts
@@ -48,6 +45,9 @@ from pasta.interpreter import Limits
 from pasta.stages.records import RecordFile
 from serve.config import ROOT, KeySettings, ServeConfig
 from serve.launch import ServiceConfig, read_service_config, running
+
+if TYPE_CHECKING:
+    from pasta.benchmark.load.bare import Bare
 
 CONFIG = ROOT / "configs" / "serve" / "local.yaml"
 #: Held-out prompts of the atlas to choose from.
@@ -63,7 +63,7 @@ class ServeBenchmark:
         modes = {name: model.mode for name, model in config.args.models.items()}
         self._ways = find_ways(modes)
         self._prompts, self._independent = self._read_prompts()
-        self._kept = Measurement(settings, command, torch.device("cpu"))
+        self._kept = Measurement(settings, command)
         self._files: dict[str, RecordFile] = {}
 
     def run(self, url: str | None = None, api_key: str | None = None) -> Report:
@@ -123,7 +123,12 @@ class ServeBenchmark:
     def _args(self, layout: Layout) -> ServeConfig:
         return laid_out(self._config.args, layout, self.settings.max_tokens)
 
-    def _load_bare(self) -> Bare:
+    def _load_bare(self) -> "Bare":
+        import torch
+
+        from pasta.benchmark.load.bare import Bare, Models
+        from pasta.engine.loading import load_model
+
         args = self._config.args
         self._kept.say("loading the bare engine")
         torch.set_num_threads(args.decoder.threads)
@@ -162,7 +167,7 @@ class ServeBenchmark:
 
     def _open(self, name: str, url: str | None) -> RecordFile:
         settings = {key: getattr(self.settings, key) for key in ("max_tokens", *PLAN[name].settings)}
-        machine = describe_machine(torch.device("cpu"))
+        machine = describe_machine()
         identity = {
             "code": code_fingerprint(ROOT / "serve"),
             "settings": settings,
@@ -246,6 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = options.out or Path("runs") / "benchmark" / ("serve-soak.json" if options.soak else "serve.json")
     settings = LoadSettings(**{**fields, "out": out, "parts": parts})
     _check_url(options, settings)
+    import transformers
+
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     command = shlex.join(["python", "-m", "jobs.benchmark", "serve", *given])

@@ -9,8 +9,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from pasta.benchmark.figures import Figure, figures_table
 from pasta.benchmark.machine import describe_machine
 from pasta.config import load_config
@@ -19,7 +17,6 @@ from pasta.errors import UserError
 from pasta.stages.records import write_json
 from pasta.statistics import bootstrap
 from pasta.training.config import SftConfig
-from pasta.training.mask_cost import PLAIN, THREADS, measure_mask_cost, tokens_per_second
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,25 +25,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--config", type=Path, required=True, help="a YAML file such as configs/sft/atlas-pasta.yaml")
     add("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
     add("--rounds", type=int, default=40, help="timed steps of each way to train (40)")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
+    add("--device", default="auto", help="cpu, cuda or auto")
     add("--threads", type=int, default=1, help="CPU threads (1)")
     add("--out", type=Path, default=Path("runs/benchmark/sft.json"), help="the JSON file to write")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         raise UserError(f"--rounds {options.rounds}: expected a positive integer")
     config = load_config(options.config, SftConfig, options.overrides)
+    import torch
+
+    from pasta.engine.loading import resolve_device
+    from pasta.training.mask_cost import PLAIN, THREADS, measure_mask_cost, tokens_per_second
+
     torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
+    device = resolve_device(options.device)
     rounds = measure_mask_cost(config, config.run_dir / "data", device, options.rounds)
     rates = {way: tokens_per_second([entry[way] for entry in rounds]) for way in (THREADS, *PLAIN)}
-    figures = [Figure(f"sft.{way}", f"training, tokens a second, {_name(way)}", rates[way]) for way in rates]
+    names = {way: f"plain causal, {way}" for way in PLAIN} | {THREADS: "under thread masks"}
+    figures = [Figure(f"sft.{way}", f"training, tokens a second, {names[way]}", rates[way]) for way in rates]
     for way in PLAIN:
         ratios = bootstrap([entry[way].seconds / entry[THREADS].seconds for entry in rounds])
         fastest = rates[way] == max(rates[each] for each in PLAIN)
         figures.append(
             Figure.of(
                 f"sft.ratio.{way}",
-                f"thread masks ÷ {_name(way)}, tokens a second",
+                f"thread masks ÷ {names[way]}, tokens a second",
                 ratios,
                 target=0.9 if fastest else None,
                 note=f"{len(rounds)} rounds" + (", the faster of the plain ones" if fastest else ""),
@@ -63,10 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     print(f"\nwritten to {options.out}")
     return 0
-
-
-def _name(way: str) -> str:
-    return "under thread masks" if way == THREADS else f"plain causal, {way}"
 
 
 if __name__ == "__main__":

@@ -22,18 +22,13 @@ from jobs.arguments import job_parser
 from jobs.cluster import code_version, ray_cluster
 from jobs.keys import judge_key, read_key
 from jobs.pool import Work, run_shards
-from pasta.benchmark.machine import describe_machine
 from pasta.config import load_config, to_dict
-from pasta.engine.loading import resolve_device
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.evaluation.config import EvaluateConfig
 from pasta.evaluation.judging import judge_answers
-from pasta.evaluation.methods.decode import decode_prompt
-from pasta.evaluation.methods.make import check_methods, make_methods
 from pasta.evaluation.progress import DecodeProgress, VerdictProgress
 from pasta.evaluation.prompts import EvalPrompt, read_eval_prompts, source_paths
-from pasta.evaluation.report import log_report, write_report
 from pasta.evaluation.results.evaluations import ANSWERS, VERDICTS, read_evaluation
 from pasta.evaluation.results.summary import Summary, summarise
 from pasta.judges.config import JudgeSection
@@ -87,6 +82,8 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
             "--report-only writes its report again)"
         )
         return 0
+    from pasta.evaluation.report import log_report
+
     keys = _keys(config)
     api_key = judge_key(config.judge)
     work_dir = output.start()
@@ -128,6 +125,8 @@ def report_only(config: EvaluateConfig) -> int:
 
 
 def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool) -> StageOutput:
+    from pasta.evaluation.methods.make import check_methods
+
     check_methods(config)
     _check_judge(config.judge, prompts)
     ids = " ".join(entry.id for entry in prompts)
@@ -220,6 +219,11 @@ def _decode(
 
 def _make_decoder(config: EvaluateConfig, keys: dict[str, str | None]) -> Work:
     """On a worker: the models, loaded once; then a prompt's record, and the machine as it was at the start."""
+    from pasta.benchmark.machine import describe_machine
+    from pasta.engine.loading import resolve_device
+    from pasta.evaluation.methods.decode import decode_prompt
+    from pasta.evaluation.methods.make import make_methods
+
     methods = make_methods(config, keys)
     machine = describe_machine(resolve_device(config.engine.device))
     return lambda entry: (decode_prompt(methods, entry, config.repeats), machine)
@@ -270,6 +274,8 @@ def _make_judge(judge: JudgeSection, work_dir: Path, key: str | None, baseline: 
 
 def _report(config: EvaluateConfig, directory: Path) -> tuple[Summary, list[Path]]:
     """Figures and report of the records in ``directory``, written there."""
+    from pasta.evaluation.report import write_report
+
     found = read_evaluation(directory)
     summary = summarise(found.answers, found.verdicts, baseline=config.baseline, methods=config.methods)
     paths = write_report(

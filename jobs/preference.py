@@ -7,16 +7,16 @@ with ``--set objective.alpha=0.01``; ``--restart`` forgets what was done.
 """
 
 from argparse import ArgumentParser
-
-import datasets
+from typing import TYPE_CHECKING
 
 from jobs.arguments import job_parser
 from jobs.training import RESTART, fit, nothing_to_do, parse_arguments
-from pasta.data.pairs import PreparedPairs
 from pasta.entrypoint import run_main
-from pasta.training.preference import effective_beta, inputs, prepare, train
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import TrainingStage
+
+if TYPE_CHECKING:
+    from pasta.data.pairs import PreparedPairs
 
 CONFIG = PreferenceConfig
 
@@ -33,28 +33,34 @@ def main() -> int:
 
 def stage(config: PreferenceConfig, *, restart: bool = False) -> TrainingStage:
     """The run on disk. Raises UserError for an input that is not there."""
+    from pasta.training.preference import inputs
+
     return TrainingStage("preference", config, inputs(config), restart=restart)
 
 
 def run(config: PreferenceConfig, *, restart: bool = False, address: str | None = None) -> int:
     """Prepare the pairs, train on Ray workers, and leave the model in ``config.output_dir``."""
+    import datasets
+
+    from pasta.training.preference import effective_beta, prepare, train
+
     training = stage(config, restart=restart)
     if nothing_to_do(config, training):
         return 0
     datasets.disable_progress_bars()
     prepared = prepare(config, config.run_dir.absolute() / "data")
-    _describe(config, prepared)
+    _describe(config, prepared, effective_beta(config.objective))
     fit(train, config, training, data_dir=prepared.path, address=address)
     return 0
 
 
-def _describe(config: PreferenceConfig, prepared: PreparedPairs) -> None:
+def _describe(config: PreferenceConfig, prepared: "PreparedPairs", beta: float) -> None:
     made = "found" if prepared.reused else "made"
     print(
         f"{config.name}: data {made}: {prepared.num_pairs:,} pairs, {prepared.num_eval_pairs:,} held out, "
         f"{prepared.num_tokens:,} tokens; left out {prepared.num_too_long} too long, {prepared.num_equal} equal"
     )
-    print(f"{config.name}: {config.objective.loss} with beta {effective_beta(config.objective):.5g}")
+    print(f"{config.name}: {config.objective.loss} with beta {beta:.5g}")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Any
 from jobs.arguments import job_parser
 from jobs.cluster import code_version
 from jobs.pool import Work, run_shards
+from pasta.candidates.config import SampleConfig
 from pasta.candidates.sample_report import SampleProgress, sample_figures
-from pasta.candidates.sampling import SampleConfig, check_models, load_sampler
 from pasta.config import load_config, to_dict
 from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
@@ -91,6 +91,8 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
 
 
 def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageOutput:
+    from pasta.candidates.sampling import check_models
+
     check_models(config)
     models = {"model": config.model, "twin": config.twin or config.model}
     # A directory is read; a Hub name stands for itself.
@@ -107,6 +109,8 @@ def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageO
 
 def _make(config: SampleConfig) -> Work:
     """On a worker: the models, loaded once, and what makes a shard's records with them."""
+    from pasta.candidates.sampling import load_sampler
+
     return load_sampler(config).sample
 
 

@@ -7,16 +7,16 @@ with ``--set optimisation.learning_rate=1e-3``; ``--restart`` forgets what was d
 """
 
 from argparse import ArgumentParser
-
-import datasets
+from typing import TYPE_CHECKING
 
 from jobs.arguments import job_parser
 from jobs.training import RESTART, fit, nothing_to_do, parse_arguments
-from pasta.data.dataset import Prepared
 from pasta.entrypoint import run_main
 from pasta.training.config import SftConfig
 from pasta.training.run import TrainingStage
-from pasta.training.sft import inputs, prepare, train
+
+if TYPE_CHECKING:
+    from pasta.data.dataset import Prepared
 
 CONFIG = SftConfig
 
@@ -33,11 +33,17 @@ def main() -> int:
 
 def stage(config: SftConfig, *, restart: bool = False) -> TrainingStage:
     """The run on disk. Raises UserError for an input that is not there."""
+    from pasta.training.sft import inputs
+
     return TrainingStage("sft", config, inputs(config), restart=restart)
 
 
 def run(config: SftConfig, *, restart: bool = False, address: str | None = None) -> int:
     """Prepare the data, train on Ray workers, and leave the model in ``config.output_dir``."""
+    import datasets
+
+    from pasta.training.sft import prepare, train
+
     training = stage(config, restart=restart)
     if nothing_to_do(config, training):
         return 0
@@ -49,7 +55,7 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
     return 0
 
 
-def _describe(config: SftConfig, prepared: Prepared) -> None:
+def _describe(config: SftConfig, prepared: "Prepared") -> None:
     made = "found" if prepared.reused else "made"
     print(
         f"{config.name}: data {made}: {prepared.num_documents:,} documents, {prepared.num_tokens:,} tokens "

@@ -1,7 +1,7 @@
 """The three ways of sampling draw the same tokens; only their time differs."""
 
 from pasta.benchmark.sampling import WAYS, SamplingBench, sampling_report
-from pasta.candidates.sampling import SamplingSection
+from pasta.candidates.config import SamplingSection
 from pasta.data.prompts import Prompt
 from tests.support.models import tiny
 

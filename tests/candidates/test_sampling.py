@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from pasta.candidates.config import SamplingSection
 from pasta.candidates.sample_report import sample_figures
-from pasta.candidates.sampling import Sampler, SamplingSection, check_vocabularies
+from pasta.candidates.sampling import Sampler, check_vocabularies
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig
 from pasta.errors import UserError

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from jobs import sample
-from pasta.candidates.sampling import SampleConfig, load_sampler
+from pasta.candidates.config import SampleConfig
+from pasta.candidates.sampling import load_sampler
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import read_prompts

@@ -35,17 +35,6 @@ from pasta.interpreter import Limits
 from pasta.lang import to_text
 from pasta.stages.records import RecordFile, write_json
 
-#: What one command runs. Speed decodes the same answers as accuracy, so ``all`` grades those.
-COMMANDS: dict[str, tuple[str, ...]] = {
-    "all": ("speed", "random", "step", "generate", "sampling", "replay"),
-    "accuracy": ("accuracy", "random"),
-    "speed": ("speed",),
-    "step": ("step",),
-    "generate": ("generate",),
-    "replay": ("replay",),
-    "sampling": ("sampling",),
-    "calibrate": ("calibrate",),
-}
 _STEP_TARGETS = {"shipped": 1.5, "large": 1.10}
 _GENERATE_TARGETS = {"shipped": 1.3, "large": 1.1}
 #: (prompts, tokens of each) that generate is timed on; the shipped twin ends its answers by itself.

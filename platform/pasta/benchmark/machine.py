@@ -5,16 +5,19 @@ import hashlib
 import os
 import platform
 from pathlib import Path
-from typing import Any
-
-import torch
-import transformers
+from typing import TYPE_CHECKING, Any
 
 import pasta
 
+if TYPE_CHECKING:
+    import torch
 
-def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Processor, cores, memory, accelerator, versions, date (UTC) and load of this machine."""
+
+def describe_machine(device: "torch.device | None" = None) -> dict[str, Any]:
+    """Processor, cores, memory, ``device`` if it is a GPU, versions, date (UTC) and load of this machine."""
+    import torch
+    import transformers
+
     described = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "processor": _processor(),
@@ -27,7 +30,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "transformers": transformers.__version__,
         "pasta": pasta.__version__,
     }
-    if device.type == "cuda":
+    if device is not None and device.type == "cuda":
         described["gpu"] = torch.cuda.get_device_name(device)
         described["cuda"] = torch.version.cuda
     return described

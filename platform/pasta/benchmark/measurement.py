@@ -4,14 +4,15 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from pasta.benchmark.figures import Report
 from pasta.benchmark.machine import describe_machine
 from pasta.stages.progress import stage_progress
 from pasta.stages.records import RecordFile, write_json
+
+if TYPE_CHECKING:
+    import torch
 
 Say = Callable[[str], None]
 
@@ -20,7 +21,9 @@ class Measurement:
     """Keeps what is measured. Every record is on disk before the next is measured; ``settings.out`` is rewritten
     after each stage. ``settings`` is a dataclass with ``out`` and ``fresh``."""
 
-    def __init__(self, settings: Any, command: str, device: torch.device, say: Say | None = None) -> None:
+    def __init__(
+        self, settings: Any, command: str, device: "torch.device | None" = None, say: Say | None = None
+    ) -> None:
         self.say = say or (lambda line: print(line, file=sys.stderr, flush=True))
         #: Record files by stage.
         self.files: dict[str, str] = {}

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from pasta.benchmark.figures import Figure
-from pasta.candidates.sampling import SamplingSection, decode_all
+from pasta.candidates.config import SamplingSection
+from pasta.candidates.sampling import decode_all
 from pasta.data.atlas import heldout_prompts
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request

@@ -3,10 +3,21 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.engine.loading import resolve_device, resolve_dtype
+from pasta.engine.section import check_dtype
 from pasta.errors import UserError
 
 SIZES = ("shipped", "large")
+#: What one command runs. Speed decodes the same answers as accuracy, so ``all`` grades those.
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "all": ("speed", "random", "step", "generate", "sampling", "replay"),
+    "accuracy": ("accuracy", "random"),
+    "speed": ("speed",),
+    "step": ("step",),
+    "generate": ("generate",),
+    "replay": ("replay",),
+    "sampling": ("sampling",),
+    "calibrate": ("calibrate",),
+}
 
 
 @dataclass(frozen=True)
@@ -49,8 +60,7 @@ class Settings:
     fresh: bool = False
 
     def __post_init__(self) -> None:
-        resolve_dtype(self.dtype)
-        resolve_device(self.device)
+        check_dtype(self.dtype)
         for name in ("prompts", "replay_prompts"):
             if getattr(self, name) < 2:
                 option = "--" + name.replace("_", "-")

@@ -11,79 +11,18 @@ every token of a response, tags and end-of-text included; ``critical_path`` is i
 A prompt that leaves no room for an answer has ``"skipped": reason`` in place of twin and candidates.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 
-from pasta.data.prompts import Prompt, PromptsSection
-from pasta.engine import DoneEvent, Engine, Request, Result, SamplingParams, load_model
-from pasta.engine.section import EngineSection
+from pasta.candidates.config import SampleConfig, SamplingSection
+from pasta.data.prompts import Prompt
+from pasta.engine import DoneEvent, Engine, Request, Result, load_model
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, CodecError, to_text
 from pasta.stages.records import Record
-from pasta.stages.workers import WorkersSection
-from pasta.tracking import TrackingSection
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingSection:
-    """How candidates are drawn. The paper samples 10 a prompt. ``promise_bias`` is added to the logit of a promise."""
-
-    candidates: int = 10
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    promise_bias: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.candidates < 2:
-            raise ValueError(f"candidates {self.candidates}: expected at least 2, to choose between")
-        if self.temperature == 0:
-            raise ValueError("temperature 0: every candidate would be the same; expected a number above 0")
-        self.params("", 0)
-
-    def params(self, prompt_id: str, number: int) -> SamplingParams:
-        """Parameters of one candidate; its seed follows from the prompt and its number, not from any order."""
-        digest = hashlib.blake2b(f"{self.seed}|{prompt_id}|{number}".encode(), digest_size=7).digest()
-        return SamplingParams(
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            seed=int.from_bytes(digest, "little"),
-            promise_bias=self.promise_bias,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SampleConfig:
-    """One sample stage: every key of ``configs/sample/*.yaml``.
-
-    ``model`` writes the candidates; ``twin`` the baseline, sequentially and greedily (by default ``model`` itself with
-    promises masked out). Both are directories or Hub names. ``shard_prompts`` prompts are done or not done together.
-    """
-
-    name: str
-    output_dir: Path
-    model: str
-    twin: str | None = None
-    prompts: PromptsSection = field(default_factory=lambda: PromptsSection("atlas", 100))
-    sampling: SamplingSection = SamplingSection()
-    limits: Limits = field(default_factory=Limits)
-    engine: EngineSection = field(default_factory=EngineSection)
-    shard_prompts: int = 32
-    run_dir: Path = Path("runs/sample")
-    workers: WorkersSection = field(default_factory=WorkersSection)
-    tracking: TrackingSection = field(default_factory=TrackingSection)
-
-    def __post_init__(self) -> None:
-        if self.shard_prompts < 1:
-            raise ValueError(f"shard_prompts {self.shard_prompts}: expected a positive integer")
 
 
 class Sampler:

@@ -22,8 +22,10 @@ def find_tokenizer(name: str) -> Any:
     if name == ATLAS:
         shipped = sorted((Path(atlas.__file__).parent / "models").rglob("tokenizer.json"))
         if not shipped:
+            from pasta.data.atlas.tokenizer import train_tokenizer
+
             with tempfile.TemporaryDirectory() as directory:
-                return _ready(atlas.train_tokenizer(directory))
+                return _ready(train_tokenizer(directory))
         return load_tokenizer(shipped[0].parent)
     if not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") != 1):
         raise UserError(

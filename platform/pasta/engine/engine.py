@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from pasta.engine.loading import LoadedModel
-from pasta.engine.request import DoneEvent, EngineConfig, Event, Path, Progress, Request, Result
+from pasta.engine.request import DoneEvent, EngineConfig, Event, Logprobs, Path, Progress, Request, Result
 from pasta.engine.runner import Runner
-from pasta.engine.sampling import ConstraintTable, Logprobs, choose, log_probabilities, uniform
+from pasta.engine.sampling import ConstraintTable, choose, log_probabilities, uniform
 from pasta.engine.slot import Slot
 from pasta.errors import UserError
 from pasta.interpreter import ConstraintError, Feed, Limits

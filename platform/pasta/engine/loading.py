@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 
 from pasta.engine.packing import can_pack, pack_linears
+from pasta.engine.section import check_dtype
 from pasta.errors import UserError
 from pasta.lang import Codec, CodecError
 
@@ -16,7 +17,6 @@ from pasta.lang import Codec, CodecError
 SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
 #: Parameters below which a forward on a CPU is bound by per-op overhead, above it by reading the weights.
 SMALL_MODEL = 60_000_000
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ def check_architecture(config: Any, where: str) -> None:
 
 def resolve_dtype(name: str) -> torch.dtype:
     """A torch dtype by name. Raises ``UserError`` on another name."""
-    if name not in DTYPES:
-        raise UserError(f"dtype: {name!r}, expected one of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    check_dtype(name)
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def resolve_device(name: str) -> torch.device:

@@ -3,53 +3,13 @@
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pasta.errors import UserError
+from pasta.engine.request import Logprobs, SamplingParams
 from pasta.interpreter.limits import MAX_TOPIC_PIECE, Constraint
 from pasta.lang.grammar import TagGrammar
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How tokens are chosen. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off.
-
-    ``stop`` strings end the answer, in reading order, and are not part of it. ``promise_bias`` is added to
-    the logit of opening a promise. Raises ``UserError`` naming the value that is out of range.
-    """
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-    promise_bias: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= 100.0:
-            raise UserError(f"temperature: {self.temperature!r}, expected a number from 0 to 100")
-        if self.top_k < 0:
-            raise UserError(f"top_k: {self.top_k!r}, expected 0 (off) or a positive integer")
-        if not 0.0 < self.top_p <= 1.0:
-            raise UserError(f"top_p: {self.top_p!r}, expected a number above 0 and at most 1")
-        if not math.isfinite(self.promise_bias):
-            raise UserError(f"promise_bias: {self.promise_bias!r}, expected a finite number")
-        if any(not stop for stop in self.stop):
-            raise UserError("stop: an empty string, expected strings of at least one character")
-
-
-@dataclass(frozen=True, slots=True)
-class Logprobs:
-    """What the model itself said of a token: before the grammar's mask, biases, temperature and top-p.
-
-    ``chosen`` is the log-probability of the token that was chosen, ``top`` the likeliest tokens with theirs.
-    """
-
-    chosen: float
-    top: tuple[tuple[int, float], ...] = ()
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:

@@ -2,8 +2,17 @@
 
 from dataclasses import dataclass
 
-from pasta.engine.loading import resolve_dtype
 from pasta.engine.request import EngineConfig
+from pasta.errors import UserError
+
+#: Number formats that a model may be loaded in: torch's names.
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def check_dtype(name: str) -> None:
+    """Raise ``UserError`` for a name that is none of ``DTYPES``."""
+    if name not in DTYPES:
+        raise UserError(f"dtype: {name!r}, expected one of {', '.join(DTYPES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +30,7 @@ class EngineSection:
     prefill_chunk: int = 256
 
     def __post_init__(self) -> None:
-        resolve_dtype(self.dtype)
+        check_dtype(self.dtype)
         for name in ("num_slots", "slot_tokens", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected a positive integer")

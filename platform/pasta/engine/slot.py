@@ -11,6 +11,7 @@ from pasta.engine.request import (
     FinishEvent,
     ForkEvent,
     JoinEvent,
+    Logprobs,
     Path,
     Progress,
     Request,
@@ -18,7 +19,6 @@ from pasta.engine.request import (
     TokenEvent,
     WaitEvent,
 )
-from pasta.engine.sampling import Logprobs
 from pasta.errors import UserError
 from pasta.interpreter import (
     Action,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pasta.config import to_dict
 from pasta.data.endpoint import EndpointSection
-from pasta.engine.loading import resolve_dtype
+from pasta.engine.section import check_dtype
 
 Kind = Literal["grader", "teacher", "reward"]
 
@@ -40,7 +40,7 @@ class RewardSection:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        resolve_dtype(self.dtype)
+        check_dtype(self.dtype)
         if self.batch_size < 1:
             raise ValueError(f"batch_size {self.batch_size}: expected a positive integer")
 

@@ -1,11 +1,10 @@
-"""From a configuration to a judge."""
+"""From a configuration to a judge. The reward model's needs torch, which the others do without."""
 
 from pathlib import Path
 
 from pasta.judges.config import JudgeSection
 from pasta.judges.grader import GraderJudge
 from pasta.judges.judge import Judge
-from pasta.judges.reward import RewardJudge, check_reward_model
 from pasta.judges.teacher import TeacherJudge
 
 JOURNAL = "replies.jsonl"
@@ -14,6 +13,8 @@ JOURNAL = "replies.jsonl"
 def check_judge(section: JudgeSection) -> None:
     """What can be wrong with a judge and is seen without a request and without reading weights. Raises UserError."""
     if section.reward is not None:
+        from pasta.judges.reward import check_reward_model
+
         check_reward_model(section.reward)
 
 
@@ -22,5 +23,7 @@ def make_judge(section: JudgeSection, work_dir: Path, api_key: str | None = None
     if section.teacher is not None:
         return TeacherJudge(section.teacher, work_dir / JOURNAL, api_key)
     if section.reward is not None:
+        from pasta.judges.reward import RewardJudge
+
         return RewardJudge(section.reward)
     return GraderJudge()

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pasta.data.linearise import Mode
 from pasta.tracking import TrackingSection
-from pasta.training.lora import LoraSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +134,28 @@ class WorkersSection:
     def __post_init__(self) -> None:
         if self.num_workers < 1:
             raise ValueError(f"num_workers {self.num_workers}: expected at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSection:
+    """Adapters of ``rank`` on the linear layers named in ``targets``, their product scaled by ``alpha``/``rank``.
+
+    The finished model is whole, adapters merged, so that anything can load it; ``keep_adapter`` puts the adapter
+    beside it, in ``adapter/``.
+    """
+
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    targets: Literal["all-linear"] | list[str] = "all-linear"
+    keep_adapter: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "alpha"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected a positive number")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout {self.dropout}: expected a share from 0 to below 1")
 
 
 def check_url(checkpoints: str | None) -> None:

@@ -13,8 +13,7 @@ from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.tracking import Tracker, TrackingSection, start_tracker
 from pasta.training.callbacks import CheckpointReporter, ProgressReporter
-from pasta.training.config import ModelSection
-from pasta.training.lora import LoraSection
+from pasta.training.config import LoraSection, ModelSection
 from pasta.training.run import RunContext
 from pasta.training.save import save_trained
 

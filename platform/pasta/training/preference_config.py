@@ -6,13 +6,13 @@ from typing import Literal
 
 from pasta.tracking import TrackingSection
 from pasta.training.config import (
+    LoraSection,
     ModelSection,
     OptimisationSection,
     ScheduleSection,
     WorkersSection,
     check_url,
 )
-from pasta.training.lora import LoraSection
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from transformers.integrations import deepspeed as integration
 
 from pasta.errors import UserError
 from pasta.stages.stage import Manifest, write_manifest
-from pasta.training.config import ModelSection
-from pasta.training.lora import ADAPTER_DIR, LoraSection, merge
+from pasta.training.config import LoraSection, ModelSection
+from pasta.training.lora import ADAPTER_DIR, merge
 from pasta.training.model import build_model
 
 CARD = "model_card.json"

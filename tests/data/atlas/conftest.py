@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from pasta.data.atlas import train_tokenizer
+from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.lang import Codec
 
 # Shared machines stall: how long an example takes says nothing.

@@ -15,11 +15,10 @@ from pasta.data.atlas import (
     heldout_prompts,
     iter_corpus,
     sample_task,
-    train_tokenizer,
     with_estimates,
 )
 from pasta.data.atlas.stats import report, shape_of
-from pasta.data.atlas.tokenizer import ROLE_TOKENS
+from pasta.data.atlas.tokenizer import ROLE_TOKENS, train_tokenizer
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS, Chunk, Codec, Document, Text
 

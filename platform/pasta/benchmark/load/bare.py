@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from pasta.benchmark.load.ways import Way
+from pasta.data.linearise import Messages
 from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, Result
 from pasta.interpreter import Limits
-
-Messages = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)

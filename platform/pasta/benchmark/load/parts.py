@@ -11,15 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pasta.benchmark.load.bare import Bare, Messages
 from pasta.benchmark.load.client import Answer, Ask
 from pasta.benchmark.load.service import Service, busy, kill
 from pasta.benchmark.load.settings import LoadSettings
 from pasta.benchmark.load.ways import Name, Way
+from pasta.data.linearise import Messages
 from pasta.errors import UserError
 from pasta.stages.records import Record
+
+if TYPE_CHECKING:
+    from pasta.benchmark.load.bare import Bare
 
 #: Requests under way when a decoder is killed, and when in their time that is.
 KILL_CLIENTS, KILL_AT = 4, 0.4
@@ -51,11 +54,11 @@ class Bench:
     ways: dict[Name, Way]
     prompts: Sequence[Messages]
     independent: Sequence[Messages]
-    load_bare: Callable[[], Bare]
+    load_bare: Callable[[], "Bare"]
     memory: Memory | None = None
 
     @cached_property
-    def bare(self) -> Bare:
+    def bare(self) -> "Bare":
         """The engine by itself."""
         return self.load_bare()
 

@@ -13,7 +13,6 @@ from pasta.data.atlas.tasks import (
     split_of,
     task_for_prompt,
 )
-from pasta.data.atlas.tokenizer import train_tokenizer
 
 __all__ = [
     "FAMILIES",
@@ -29,6 +28,5 @@ __all__ = [
     "sample_task",
     "split_of",
     "task_for_prompt",
-    "train_tokenizer",
     "with_estimates",
 ]

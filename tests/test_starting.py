@@ -1,0 +1,74 @@
+"""Commands start at once: what takes seconds to import waits until the arguments and the configuration are right."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.paths import ROOT
+
+HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "datasets", "wandb", "matplotlib"}
+# Runs commands in one process, one after the other; prints for each its exit code and the HEAVY modules so far.
+RUN = """
+import contextlib, io, json, runpy, sys
+
+heavy, commands = set(json.loads(sys.argv[1])), json.loads(sys.argv[2])
+for module, *arguments in commands:
+    sys.argv = [module, *arguments]
+    code = 0
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+        try:
+            runpy.run_module(module, run_name="__main__")
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([module, code, sorted(heavy & set(sys.modules))]))
+"""
+
+
+def outcomes(commands: list[list[str]]) -> list[list[object]]:
+    run = [sys.executable, "-c", RUN, json.dumps(sorted(HEAVY)), json.dumps(commands)]
+    found = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in found.stdout.splitlines()]
+
+
+def jobs() -> list[str]:
+    """The modules of jobs/ that are commands."""
+    return [
+        f"jobs.{file.stem}"
+        for file in sorted((ROOT / "jobs").glob("*.py"))
+        if "__main__" in file.read_text(encoding="utf-8")
+    ]
+
+
+def test_help_imports_nothing_that_takes_seconds():
+    commands = [*jobs(), "serve.run", "serve.keys", "pasta.cli"]
+    assert len(commands) >= 14
+    for module, code, heavy in outcomes([[command, "--help"] for command in commands]):
+        assert (code, heavy) == (0, []), f"python -m {module} --help"
+
+
+def test_a_wrong_configuration_is_refused_before_anything_heavy_is_imported(tmp_path):
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("nmae: x\n", encoding="utf-8")
+    configured = ["annotate", "sft", "sample", "score", "preference", "evaluate", "pipeline", "benchmark_sft"]
+    commands = [[f"jobs.{job}", "--config", str(wrong)] for job in configured]
+    commands.append(["jobs.submit", "sft", "--config", str(wrong), "--address", "http://127.0.0.1:1"])
+    for module, code, heavy in outcomes(commands):
+        assert (code, heavy) == (2, []), f"python -m {module}"
+
+
+def test_what_an_engine_is_told_is_imported_without_torch():
+    code = (
+        "import sys; from pasta.engine import EngineConfig, LaneCosts, Request, SamplingParams, TokenEvent; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_name_of_the_engine_is_there():
+    import pasta.engine
+
+    assert all(getattr(pasta.engine, name) is not None for name in pasta.engine.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Turbine'"):
+        pasta.engine.Turbine  # noqa: B018
