@@ -144,7 +144,7 @@ class ServeBenchmark:
             max_chunk_tokens=args.limits.max_chunk_tokens,
             max_tokens=self.settings.max_tokens + 1,  # the end of text, as the service counts
         )
-        config = EngineConfig(**args.engine.model_dump())
+        config = EngineConfig.of(args.engine)
         return Bare(Models(loaded, config, limits), [*self._ways.values()])
 
     # -- inputs and files ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pydantic import (
 
 from pasta.errors import UserError
 from pasta.placement import Policy
+from pasta.sizes import EngineSizes
 from serve.keys import read_keys
 from serve.wire import Mode
 
@@ -46,14 +47,6 @@ class ModelConfig(_Strict):
         """What to load: an absolute path if there is such a directory."""
         local = ROOT / self.path
         return str(local) if local.is_dir() else self.path
-
-
-class EngineSettings(_Strict):
-    """Sizes of each model's engine in each Decoder: concurrent requests, and cache tokens for each."""
-
-    num_slots: PositiveInt = 8
-    slot_tokens: PositiveInt = 2048
-    prefill_chunk: PositiveInt = 256
 
 
 class LimitSettings(_Strict):
@@ -171,7 +164,7 @@ class ServeConfig(_Strict):
     """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
-    engine: EngineSettings = EngineSettings()
+    engine: EngineSizes = EngineSizes()
     limits: LimitSettings = LimitSettings()
     front: FrontSettings = FrontSettings()
     decoder: DecoderSettings = DecoderSettings()

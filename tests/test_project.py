@@ -18,29 +18,41 @@ MAX_LINES = 400
 # The list runs one way.
 HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "pydantic", "numpy", "datasets", "wandb"}
 SHARED = {"data", "engine", "interpreter", "lang", "errors", "config", "stages", "files", "tracking"}
-RESULTS = {"statistics", "markdown"}
+SHARED |= {"sizes", "statistics"}
+RESULTS = {"markdown"}
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "lang": ({"lang", "errors"}, set()),
     "interpreter": ({"interpreter", "lang", "errors"}, set()),
     "simulation": (
-        {"simulation", "placement", "interpreter", "lang", "errors", "config", "files"},
+        {
+            "simulation",
+            "placement",
+            "sizes",
+            "statistics",
+            "interpreter",
+            "lang",
+            "errors",
+            "config",
+            "files",
+        },
         {"matplotlib"},
     ),
     "engine": (
-        {"engine", "placement", "interpreter", "lang", "errors"},
+        {"engine", "placement", "sizes", "interpreter", "lang", "errors"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
     "stages": ({"stages", "errors", "config", "files"}, set()),
-    "data": ({"data", "interpreter", "lang", "errors", "config", "stages", "files"}, None),
+    "data": ({"data", "statistics", "interpreter", "lang", "errors", "config", "stages", "files"}, None),
     "training": ({"training", *SHARED}, None),
     "judges": ({"judges", *SHARED}, None),
-    "candidates": ({"candidates", "judges", "statistics", *SHARED}, None),
+    "candidates": ({"candidates", "judges", *SHARED}, None),
     "evaluation": ({"evaluation", "candidates", "judges", *RESULTS, *SHARED}, None),
     "benchmark": ({"benchmark", "evaluation", "candidates", "simulation", *RESULTS, *SHARED}, None),
     "cli": (
         {
             "cli",
             "evaluation",
+            "statistics",
             "markdown",
             "simulation",
             "data",

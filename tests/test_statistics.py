@@ -4,12 +4,19 @@ import math
 
 import pytest
 
-from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean, ratio_of_sums
+from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean, percentile, ratio_of_sums
 
 
 def test_the_geometric_mean_of_a_ratio_and_its_inverse_is_one():
     assert geometric_mean([4.0, 0.25]) == pytest.approx(1.0)
     assert geometric_mean([1.0, 2.0, 4.0]) == pytest.approx(2.0)
+
+
+def test_percentiles_are_linear_between_members_in_whatever_order():
+    assert percentile([4.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0, 2.0, 4.0], 0.75) == 3.0
+    assert percentile([0.0, 1.0], 0.9) == pytest.approx(0.9)
+    assert percentile([7.0], 0.99) == 7.0
 
 
 def test_an_interval_holds_its_value_and_depends_on_the_seed_alone():

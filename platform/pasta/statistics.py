@@ -1,4 +1,4 @@
-"""Means of ratios, and how far to trust them."""
+"""Means, percentiles and bootstrap intervals. numpy is imported where an interval is asked for: it takes a while."""
 
 import math
 import random
@@ -6,9 +6,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _RESAMPLES = 2000
 
@@ -28,6 +30,15 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` (0 to 1) of ``values`` lies, linear between two of them. At least one value."""
+    ordered = sorted(values)
+    at = share * (len(ordered) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
 def bootstrap(values: Sequence[float], seed: int = 0) -> Estimate:
     """The geometric mean of ``values`` with its percentile interval; the same seed gives the same interval."""
     low, high = _interval([math.log(value) for value in values], seed)
@@ -44,14 +55,18 @@ def bootstrap_mean(values: Sequence[float], seed: int = 0) -> Estimate:
 
 
 def _interval(values: Sequence[float], seed: int) -> tuple[float, float]:
+    import numpy as np
+
     means = np.sort(np.asarray(values)[_resamples(len(values), seed)].mean(axis=1))
     low, high = (float(means[int(share * _RESAMPLES)]) for share in (0.025, 0.975))
     return low, high
 
 
 @lru_cache(maxsize=32)
-def _resamples(count: int, seed: int) -> npt.NDArray[np.int32]:
+def _resamples(count: int, seed: int) -> "npt.NDArray[np.int32]":
     """What each resample draws: [resamples, count]. Kept: most figures of an evaluation are of as many prompts."""
+    import numpy as np
+
     rng = random.Random(f"bootstrap:{seed}")
     return np.array([rng.choices(range(count), k=count) for _ in range(_RESAMPLES)], dtype=np.int32)
 

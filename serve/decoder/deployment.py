@@ -62,7 +62,7 @@ class Decoder:
         self._metrics = Metrics(ENGINE)
         for name, model in config.models.items():
             loaded = load_model(model.location, dtype=model.dtype, device=model.device)
-            engine = Engine(loaded, EngineConfig(**config.engine.model_dump()))
+            engine = Engine(loaded, EngineConfig.of(config.engine))
             try:
                 _warm_up(engine)
             except ArithmeticError as error:

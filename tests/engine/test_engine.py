@@ -328,6 +328,24 @@ def test_a_request_whose_logits_are_no_numbers_fails_alone(monkeypatch, temperat
         e.generate(ask(request_id="bad"))
 
 
+def test_many_requests_are_decoded_once_each_and_as_if_alone():
+    requests = [
+        ask(TEXTS[n % len(TEXTS)], limits=Limits(max_tokens=8 + n), request_id=str(n)) for n in range(6)
+    ]
+    e = engine(num_slots=2)
+    most = 0
+
+    def watched():
+        nonlocal most
+        for result in e.decode(requests, at_once=4):
+            most = max(most, e.num_active + e.num_waiting)
+            yield result
+
+    results = {result.request_id: result.response_ids for result in watched()}
+    assert results == {r.request_id: engine(num_slots=1).generate(r).response_ids for r in requests}
+    assert most == 4
+
+
 def test_a_request_that_cannot_be_admitted_fails_alone():
     """What it is told while it waits may be wrong."""
     expected = run(engine(), ask(TEXTS[1]))[0][0].response_ids

@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.simulation.load import Poisson, Replayed, Users
-from pasta.simulation.replica import EngineSizes
+from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.slots import Schedule
 from tests.support.simulations import Flat, cluster, drinks, scripts_of, some_scripts
 
 SCRIPTS = some_scripts()
 chosen = st.lists(st.sampled_from(SCRIPTS), min_size=1, max_size=12)
 sizes = st.builds(
-    EngineSizes,
+    ReplicaSizes,
     num_slots=st.integers(1, 5),
     slot_tokens=st.just(4096),
     prefill_chunk=st.integers(1, 12),
@@ -164,8 +164,8 @@ def test_littles_law_holds(placement):
 def test_one_slot_and_equal_answers_are_an_m_d_1_queue(load):
     """Pollaczek and Khinchine: with service time D and load ρ the mean wait is ρ D / (2 (1 − ρ))."""
     (both,) = scripts_of([drinks()])
-    alone = cluster([both.parallel], sizes=EngineSizes(1, 1024, 64)).run(1).served[0].total_s
-    made = cluster([both.parallel], Poisson(load / alone, 3), sizes=EngineSizes(1, 1024, 64))
+    alone = cluster([both.parallel], sizes=ReplicaSizes(1, 1024, 64)).run(1).served[0].total_s
+    made = cluster([both.parallel], Poisson(load / alone, 3), sizes=ReplicaSizes(1, 1024, 64))
     run = made.run(20_000, 500)
     wait = sum(served.total_s - alone for served in run.served) / len(run.served)
     assert wait == pytest.approx(load * alone / (2 * (1 - load)), rel=0.08)
@@ -185,7 +185,7 @@ def test_users_who_think_are_as_many_as_there_are():
 def test_a_replica_that_is_idle_begins_at_once_and_one_that_steps_at_its_end():
     (both,) = scripts_of([drinks()])
     scripts = [both.sequential] * 2
-    run = cluster(scripts, Replayed([0.0, 2.5]), sizes=EngineSizes(4, 1024, 64), request_s=0.25).run(2)
+    run = cluster(scripts, Replayed([0.0, 2.5]), sizes=ReplicaSizes(4, 1024, 64), request_s=0.25).run(2)
     first, second = run.served
     assert first.first_token_s == 1.25
     # It comes in at 2.75, in the step that ends at 3.25; the next one holds its prefill and the other's lane.
@@ -221,7 +221,7 @@ def test_auto_stays_at_home_where_lanes_are_free():
 def test_a_chunk_that_finds_no_slot_is_decoded_at_home():
     (both,) = scripts_of([drinks(30, 30)])
     scripts = [both.parallel, both.sequential]  # one slot each: the other replica's is taken
-    run = cluster(scripts, sizes=EngineSizes(1, 1024, 64), placement="spread", replicas=2).run(2)
+    run = cluster(scripts, sizes=ReplicaSizes(1, 1024, 64), placement="spread", replicas=2).run(2)
     assert run.served[0].returns == 1
     assert run.served[0].spills == 0
     assert run.served[0].end_s > 0

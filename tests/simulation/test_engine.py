@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request
-from pasta.simulation.replica import KEY_BUCKET, EngineSizes, Part, Replica
+from pasta.simulation.replica import KEY_BUCKET, Part, Replica, ReplicaSizes
 from pasta.simulation.script import UNBOUNDED, Ids
 from pasta.simulation.slots import LiveSlot
 from tests.support.documents import random_document
@@ -13,7 +13,7 @@ from tests.support.models import tiny
 
 LOADED = tiny()
 CODEC = LOADED.codec
-SIZES = EngineSizes(num_slots=3, slot_tokens=1024, prefill_chunk=16)
+SIZES = ReplicaSizes(num_slots=3, slot_tokens=1024, prefill_chunk=16)
 
 
 class Written:

@@ -17,9 +17,9 @@ from pasta.simulation.config import (
     SweepSection,
     TraceSection,
 )
-from pasta.simulation.figures import Spread, percentile
+from pasta.simulation.figures import Spread
 from pasta.simulation.load import LoadSection
-from pasta.simulation.replica import EngineSizes
+from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.study import Series, Study, crossovers
 from pasta.simulation.trace import Trace
 from tests.support.simulations import Flat, drinks, scripts_of, some_scripts
@@ -36,7 +36,7 @@ def study(scripts=None, costs=COSTS, **changes):
         trace=TraceSection("trace.jsonl"),
         costs=CostsSection(file=Path("costs.json")),
         load=LoadSection("poisson", rate=1.0),
-        engine=EngineSizes(8, 1024, 64),
+        engine=ReplicaSizes(8, 1024, 64),
         cluster=ClusterSection(gpus_per_replica=2.0),
         requests=300,
     )
@@ -171,9 +171,7 @@ def test_what_was_not_measured_is_named(tmp_path):
         measured(tmp_path, None, 1.0)
 
 
-def test_percentiles_are_linear_between_members():
-    assert percentile([1.0, 2.0, 4.0], 0.5) == 2.0
-    assert percentile([1.0, 2.0, 4.0], 0.75) == 3.0
+def test_a_spread_is_of_one_value_at_least():
     assert Spread.of([5.0]).p99 == 5.0
     with pytest.raises(ValueError, match="no values"):
         Spread.of([])

@@ -7,7 +7,7 @@ from pasta.data.words import WordTokenizer
 from pasta.lang import Chunk, Codec, Document, Sync, Text
 from pasta.simulation.cluster import Cluster, ClusterSection
 from pasta.simulation.load import Replayed
-from pasta.simulation.replica import EngineSizes
+from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.script import Ids
 from tests.support.documents import random_document
 
@@ -59,7 +59,7 @@ def cluster(scripts, arrivals=None, *, costs=None, sizes=None, placement="local"
     """A cluster that serves ``scripts`` as they come (all at once unless told otherwise)."""
     return Cluster(
         ClusterSection(**{"hop_s": 0.0, **section}),
-        sizes or EngineSizes(num_slots=4, slot_tokens=1024, prefill_chunk=4),
+        sizes or ReplicaSizes(num_slots=4, slot_tokens=1024, prefill_chunk=4),
         costs or Flat(),
         scripts,
         arrivals or Replayed([0.0] * len(scripts)),

@@ -28,7 +28,7 @@ from pasta.benchmark.settings import Settings
 from pasta.benchmark.speed import decode_pair, replay_figures, speed_figures
 from pasta.benchmark.steps import LaneBench, lane_figures, lane_table
 from pasta.data.atlas import AtlasTask, heldout_prompts
-from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, SamplingParams
+from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.loading import load_model, random_model, read_model_config, resolve_device
 from pasta.errors import UserError
 from pasta.interpreter import Limits
@@ -123,10 +123,11 @@ class Benchmark:
                 shape, self._pasta.tokenizer, dtype=self.settings.dtype, device=self.settings.device
             )
             engine = Engine(loaded, EngineConfig(num_slots=8, slot_tokens=1024))
+            requests = []
             for number, temperature in itertools.product(range(len(self._tasks)), (0.0, 1.0)):
                 key = f"{number} {'sampled' if temperature else 'greedy'}"
                 if key not in file:
-                    engine.submit(
+                    requests.append(
                         Request(
                             prompt_ids=loaded.codec.encode_prompt(self._tasks[number].messages),
                             sampling=SamplingParams(
@@ -136,16 +137,11 @@ class Benchmark:
                             request_id=key,
                         )
                     )
-            while engine.has_work:
-                for event in engine.step():
-                    if isinstance(event, DoneEvent):
-                        result = event.outcome()
-                        threads, reason = len(result.trace.threads), result.finish_reason
-                        fault = fault_of(loaded.codec, result)
-                        file.add(
-                            event.request_id, {"fault": fault, "threads": threads, "finish_reason": reason}
-                        )
-                        progress(len(file), "")
+            for result in engine.decode(requests):
+                threads, reason = len(result.trace.threads), result.finish_reason
+                fault = fault_of(loaded.codec, result)
+                file.add(result.request_id, {"fault": fault, "threads": threads, "finish_reason": reason})
+                progress(len(file), "")
         records = [*file.records.values()]
         share = sum(not record["fault"] for record in records) / len(records)
         chunks = sum(record["threads"] - 1 for record in records)

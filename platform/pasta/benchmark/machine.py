@@ -37,13 +37,13 @@ def describe_machine(device: "torch.device | None" = None) -> dict[str, Any]:
 
 
 def code_fingerprint(*more: Path) -> str:
-    """A digest of the sources that decide a measurement: all of evaluation but reports, what it rests on, and those
-    in the directories ``more``."""
+    """A digest of the sources that decide a measurement: the benchmarks but for their reports, what they rest on, and
+    those in the directories ``more``."""
     root = Path(pasta.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(file for directory in more for file in directory.rglob("*.py")):
         digest.update(file.name.encode() + file.read_bytes())
-    for package in ("lang", "interpreter", "engine", "data/atlas", "evaluation"):
+    for package in ("lang", "interpreter", "engine", "data/atlas", "candidates", "benchmark"):
         for file in sorted((root / package).rglob("*.py")):
             if "report" in (file.stem, file.parent.name):
                 continue

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 from pasta.benchmark.figures import Figure
 from pasta.candidates.config import SamplingSection
-from pasta.candidates.sampling import decode_all
 from pasta.data.atlas import heldout_prompts
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request
@@ -42,7 +41,7 @@ class SamplingBench:
         for way, engine in self.engines.items():
             tokens, begun = 0, time.perf_counter()
             for batch in batches[way]:
-                tokens += sum(result.num_tokens for result in decode_all(engine, batch).values())
+                tokens += sum(result.num_tokens for result in engine.decode(batch))
             record[way] = [tokens, time.perf_counter() - begun]
         return record
 

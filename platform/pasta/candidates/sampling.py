@@ -11,14 +11,14 @@ every token of a response, tags and end-of-text included; ``critical_path`` is i
 A prompt that leaves no room for an answer has ``"skipped": reason`` in place of twin and candidates.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 
 from pasta.candidates.config import SampleConfig, SamplingSection
 from pasta.data.prompts import Prompt
-from pasta.engine import DoneEvent, Engine, Request, Result, load_model
+from pasta.engine import Engine, EngineConfig, Request, Result, load_model
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, CodecError, to_text
@@ -51,8 +51,8 @@ class Sampler:
                 request.replace(request_id=f"{prompt.id} {n}", sampling=self.sampling.params(prompt.id, n))
                 for n in range(self.sampling.candidates)
             ]
-        greedy = decode_all(self.twin, baselines)
-        drawn = decode_all(self.pasta, candidates)
+        greedy = {result.request_id: result for result in self.twin.decode(baselines)}
+        drawn = {result.request_id: result for result in self.pasta.decode(candidates)}
         for key, record in records.items():
             if "skipped" not in record:
                 twin = greedy[key]
@@ -67,27 +67,15 @@ class Sampler:
         return list(records.values())
 
 
-def decode_all(engine: Engine, requests: Iterable[Request]) -> dict[str, Result]:
-    """Decode requests to their ends, as many at once as the engine has slots; results by request id."""
-    for request in requests:
-        engine.submit(request)
-    results: dict[str, Result] = {}
-    while engine.has_work:
-        for event in engine.step():
-            if isinstance(event, DoneEvent):
-                results[event.request_id] = event.outcome()
-    return results
-
-
 def load_sampler(config: SampleConfig) -> Sampler:
     """A sampler on the configuration's models. Raises UserError if one cannot be loaded or they do not fit together."""
     section = config.engine
     loaded = load_model(config.model, dtype=section.dtype, device=section.device)
-    pasta = twin = Engine(loaded, section.to_engine())
+    pasta = twin = Engine(loaded, EngineConfig.of(section))
     if config.twin is not None and config.twin != config.model:
         baseline = load_model(config.twin, dtype=section.dtype, device=section.device)
         check_vocabularies(loaded.tokenizer, config.model, baseline.tokenizer, config.twin)
-        twin = Engine(baseline, section.to_engine())
+        twin = Engine(baseline, EngineConfig.of(section))
     return Sampler(pasta, twin, config.sampling, config.limits)
 
 

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from pasta.cli.counting import codec_source
 from pasta.cli.records import RecordError, parse_record, read_lines
@@ -12,6 +13,7 @@ from pasta.data.measures import Measures, measure
 from pasta.errors import UserError
 from pasta.lang import CodecError
 from pasta.lang.document import ESTIMATE_STEP
+from pasta.statistics import geometric_mean, percentile
 
 _EDGES = (0.0, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
 _BAR = 40
@@ -67,9 +69,9 @@ def statistics(valid: Sequence[Measures], num_records: int) -> list[str]:
         ]
     speedups = [counts.speedup for counts in valid]
     lines += ["", _line("theoretical speedup", _spread(speedups, digits=2))]
-    mean = f"{_geometric_mean(speedups):.2f}"
+    mean = f"{geometric_mean(speedups):.2f}"
     if annotated:
-        mean += f", of the annotated {_geometric_mean([counts.speedup for counts in annotated]):.2f}"
+        mean += f", of the annotated {geometric_mean([counts.speedup for counts in annotated]):.2f}"
     lines.append(_line("geometric mean", mean))
     return lines + _histogram(speedups)
 
@@ -87,21 +89,15 @@ def _histogram(speedups: Sequence[float]) -> list[str]:
 
 
 def _spread(values: Sequence[float], digits: int = 0) -> str:
-    ordered = sorted(values)
-    median, ninetieth = (ordered[min(int(len(ordered) * q), len(ordered) - 1)] for q in (0.5, 0.9))
-    mean = sum(ordered) / len(ordered)
+    median, ninetieth = (percentile(values, share) for share in (0.5, 0.9))
     return (
-        f"mean {mean:.{max(digits, 1)}f}, median {median:.{digits}f}, 90% below {ninetieth:.{digits}f}, "
-        f"{ordered[0]:.{digits}f} to {ordered[-1]:.{digits}f}"
+        f"mean {fmean(values):.{max(digits, 1)}f}, median {median:.{digits}f}, 90% below {ninetieth:.{digits}f}, "
+        f"{min(values):.{digits}f} to {max(values):.{digits}f}"
     )
 
 
 def _frequencies(values: Iterable[int]) -> str:
     return ", ".join(f"{value}: {count}" for value, count in sorted(Counter(values).items()))
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _percent(part: int, whole: int) -> str:

@@ -9,7 +9,8 @@ import dataclasses
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -168,11 +169,24 @@ class Engine:
 
     def generate(self, request: Request) -> Result:
         """Decode one request to its end (the engine must have no other work). Raises what goes wrong with it."""
-        request_id = self.submit(request)
-        while True:
+        (result,) = self.decode([request])
+        return result
+
+    def decode(self, requests: Iterable[Request], at_once: int | None = None) -> Iterator[Result]:
+        """Decode requests to their ends (the engine must have no other work); yields each result when it is there.
+
+        All are submitted at once, or, with ``at_once``, so many of them and another one whenever one ends. Raises what
+        goes wrong with one of them.
+        """
+        waiting = iter(requests)
+        for request in islice(waiting, at_once):
+            self.submit(request)
+        while self.has_work:
             for event in self.step():
-                if isinstance(event, DoneEvent) and event.request_id == request_id:
-                    return event.outcome()
+                if isinstance(event, DoneEvent):
+                    for request in islice(waiting, 1):
+                        self.submit(request)
+                    yield event.outcome()
 
     # -- the step --------------------------------------------------------------------------------------
 

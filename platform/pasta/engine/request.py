@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pasta.errors import UserError
 from pasta.interpreter import Limits, Snapshot, Trace
 from pasta.lang import Document
+from pasta.sizes import EngineSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +51,17 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """Sizes of an engine. ``num_slots`` requests decode at once; each holds ``slot_tokens`` tokens of cache
-    (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step.
-
-    ``trace_forward``: record the model's forward once and replay it without Python (CPU, small models are
-    bound by per-op overhead); ``None`` decides by the model's size.
+class EngineConfig(EngineSizes):
+    """An engine's sizes, and ``trace_forward``: record the model's forward once and replay it without Python (on a
+    CPU small models are bound by per-op overhead); ``None`` decides by the model's size.
     """
 
-    num_slots: int = 8
-    slot_tokens: int = 2048
-    prefill_chunk: int = 256
     trace_forward: bool | None = None
+
+    @classmethod
+    def of(cls, sizes: EngineSizes) -> "EngineConfig":
+        """The configuration of an engine with these sizes."""
+        return cls(sizes.num_slots, sizes.slot_tokens, sizes.prefill_chunk)
 
 
 #: A thread's name in its response's tree: () is the main thread.

@@ -376,7 +376,9 @@ class Interpreter:
 
         Raises ``ConstraintError`` if the ids are not one well-formed thread.
         """
-        return drive(self, thread, ids, time)
+        return drive(
+            self.threads, self.grammar.control, lambda t, token: self.emit(t, token, time), thread, ids
+        )
 
     def snapshot(self, thread: int) -> Snapshot:
         """All that decoding chunk ``thread`` elsewhere needs, from right before its ``<async>``."""

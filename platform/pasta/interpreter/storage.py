@@ -1,13 +1,10 @@
 """Storage order: a response as one list of ids in which each chunk stands right after its promise."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from pasta.interpreter.limits import ConstraintError
 from pasta.interpreter.thread import Action, Mode, Thread
-
-if TYPE_CHECKING:
-    from pasta.interpreter.interpreter import Interpreter
+from pasta.lang.grammar import ControlIds
 
 
 def stored_ids(threads: Sequence[Thread], thread: int, async_open: int) -> list[int]:
@@ -23,9 +20,17 @@ def stored_ids(threads: Sequence[Thread], thread: int, async_open: int) -> list[
     return out + t.tokens[start:]
 
 
-def drive(interpreter: "Interpreter", thread: int, ids: Sequence[int], time: float) -> tuple[Action, ...]:
-    """Emit a thread's whole response from its ids in storage order; see ``Interpreter.drive``."""
-    control = interpreter.grammar.control
+def drive(
+    threads: Sequence[Thread],
+    control: ControlIds,
+    emit: Callable[[int, int], tuple[Action, ...]],
+    thread: int,
+    ids: Sequence[int],
+) -> tuple[Action, ...]:
+    """Call ``emit`` with each token of ``thread`` and its descendants, given their ids in storage order.
+
+    Returns all actions that followed. Raises ``ConstraintError`` if the ids are not one well-formed thread.
+    """
     actions: list[Action] = []
     stack = [thread]
     expect_open = False
@@ -33,12 +38,12 @@ def drive(interpreter: "Interpreter", thread: int, ids: Sequence[int], time: flo
         if expect_open != (token == control.async_open) or not stack:
             raise ConstraintError(f"token {token} stands where {'<async>' if expect_open else 'none'} may")
         if expect_open:
-            stack.append(interpreter.threads[stack[-1]].children[-1][1])
+            stack.append(threads[stack[-1]].children[-1][1])
             expect_open = False
             continue
-        actions += interpreter.emit(stack[-1], token, time)
+        actions += emit(stack[-1], token)
         expect_open = token == control.close
-        if interpreter.threads[stack[-1]].mode >= Mode.ENDED:
+        if threads[stack[-1]].mode >= Mode.ENDED:
             stack.pop()
     if stack:
         raise ConstraintError("the ids end before their thread does")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pasta.placement import POLICIES, Home, Policy, choose_home
 from pasta.simulation.costs import StepCosts, lane_costs
 from pasta.simulation.load import Arrivals
-from pasta.simulation.replica import EngineSizes, Part, Replica, Shape
+from pasta.simulation.replica import Part, Replica, ReplicaSizes, Shape
 from pasta.simulation.script import Path, Script
 from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, Slot
 
@@ -142,7 +142,7 @@ class Cluster:
     def __init__(
         self,
         section: ClusterSection,
-        sizes: EngineSizes,
+        sizes: ReplicaSizes,
         costs: StepCosts,
         scripts: Sequence[Script],
         arrivals: Arrivals,

@@ -12,7 +12,7 @@ from pasta.simulation.calibration import Calibration, MeasuredCosts
 from pasta.simulation.cluster import ClusterSection
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.load import LoadSection
-from pasta.simulation.replica import EngineSizes
+from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.roofline import RooflineSection
 
 Mode = Literal["sequential", "parallel"]
@@ -129,7 +129,7 @@ class SimulateConfig:
     trace: TraceSection
     costs: CostsSection
     load: LoadSection
-    engine: EngineSizes = field(default_factory=EngineSizes)
+    engine: ReplicaSizes = field(default_factory=ReplicaSizes)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     modes: tuple[Mode, ...] = ("sequential", "parallel")
     placements: tuple[Policy, ...] = ("local",)

@@ -1,12 +1,13 @@
 """What a run comes to: latencies, throughput, how busy the replicas were, what an answer costs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pasta.simulation.cluster import Run
 from pasta.simulation.load import Kind
 from pasta.simulation.replica import Shape
+from pasta.statistics import percentile
 
 #: Answers that end while as many come, times this, is what replicas that keep up reach.
 _KEEPS_UP = 0.95
@@ -97,11 +98,3 @@ def figures_of(run: Run, gpus_per_replica: float, load: Kind = "poisson") -> Fig
         covered=run.covered,
         largest=run.largest,
     )
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of a sorted sample lies, linear between its members."""
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.script import Path
 from pasta.simulation.slots import Left, LiveSlot, Slot
+from pasta.sizes import EngineSizes
 
 #: The engine's masks cover cached tokens in buckets of so many.
 KEY_BUCKET = 64
@@ -20,21 +21,11 @@ Shape = tuple[int, float, int]
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSizes:
-    """Sizes of a replica's engine, as ``engine/request.py`` has them: ``num_slots`` requests decode at once, each
-    within ``slot_tokens`` of cache; prompts are prefilled ``prefill_chunk`` tokens a step. ``padded`` is how its
-    forwards are: neighbouring slots, each padded to the most lanes that one has. Without it, what an engine would
-    cost that fed only what there is."""
+class ReplicaSizes(EngineSizes):
+    """The sizes of a replica's engine, and how its forwards are: ``padded``, neighbouring slots, each padded to the
+    most lanes that one has; without it, what an engine would cost that fed only what there is."""
 
-    num_slots: int = 8
-    slot_tokens: int = 2048
-    prefill_chunk: int = 256
     padded: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("num_slots", "slot_tokens", "prefill_chunk"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: expected a positive integer")
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +60,7 @@ class Replica:
     """
 
     def __init__(
-        self, sizes: EngineSizes, costs: StepCosts, *, overhead_s: float = 0.0, factor: float = 1.0
+        self, sizes: ReplicaSizes, costs: StepCosts, *, overhead_s: float = 0.0, factor: float = 1.0
     ) -> None:
         self.sizes, self.work, self.load = sizes, Work(), 0
         self._costs, self._overhead_s, self._factor = costs, overhead_s, factor

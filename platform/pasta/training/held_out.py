@@ -1,6 +1,5 @@
 """What a model writes on held-out prompts while it trains: how much of it is well-formed, and how parallel it is."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -10,10 +9,11 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from pasta.data.linearise import without_tags
-from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, Result
+from pasta.engine import Engine, EngineConfig, LoadedModel, Request, Result
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE, ConstraintError, Limits, linearise
 from pasta.lang import Codec, parse, to_text
+from pasta.statistics import geometric_mean
 
 #: Columns of the table of examples, in order.
 COLUMNS = (
@@ -85,22 +85,15 @@ def generate_answers(
     try:
         loaded = LoadedModel(model, tokenizer, codec, "in training", num_parameters=0)
         engine = Engine(loaded, config)
-        ids = [
-            engine.submit(Request(prompt_ids=document.prompt_ids, limits=limits, parallel=parallel))
-            for document in documents
+        requests = [
+            Request(prompt_ids=document.prompt_ids, limits=limits, parallel=parallel, request_id=str(number))
+            for number, document in enumerate(documents)
         ]
-        results: dict[str, Result] = {}
         with torch.no_grad():
-            while len(results) < len(ids):
-                for event in engine.step():
-                    if isinstance(event, DoneEvent):
-                        results[event.request_id] = event.outcome()
+            results = {result.request_id: result for result in engine.decode(requests)}
     finally:
         model.train(was_training)
-    return [
-        _answer(codec, document, results[request_id])
-        for document, request_id in zip(documents, ids, strict=True)
-    ]
+    return [_answer(codec, document, results[str(number)]) for number, document in enumerate(documents)]
 
 
 def figures_of(answers: Sequence[Answer]) -> dict[str, float]:
@@ -109,7 +102,7 @@ def figures_of(answers: Sequence[Answer]) -> dict[str, float]:
         return {}
     return {
         "well_formed": sum(answer.well_formed for answer in answers) / len(answers),
-        "speedup": math.exp(sum(math.log(answer.speedup) for answer in answers) / len(answers)),
+        "speedup": geometric_mean([answer.speedup for answer in answers]),
         "threads": sum(answer.threads for answer in answers) / len(answers),
     }
 

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from pasta.benchmark.load import parts
-from pasta.benchmark.load.bare import Bare, Models, decode_many
+from pasta.benchmark.load.bare import Bare, Models
 from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.parts import Bench
 from pasta.benchmark.load.plan import PLAN
 from pasta.benchmark.load.service import Service
 from pasta.benchmark.load.settings import PARTS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import find_ways
-from pasta.engine import Engine, EngineConfig, Request
+from pasta.engine import EngineConfig
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.support.load_server import MODELS, load_server
@@ -134,18 +134,6 @@ def test_a_service_that_refuses_nothing_is_a_clear_mistake(server, tmp_path):
 def test_a_lost_answer_ends_a_part_that_needs_whole_ones(server, tmp_path):
     with pytest.raises(UserError, match="a replica was lost"):
         measure(server, parts.latency, "0 1 parallel", tmp_path, [[{"role": "user", "content": "error"}]] * 3)
-
-
-def test_the_bare_engine_decodes_each_request_once_and_as_if_alone():
-    loaded = tiny()
-    requests = [
-        Request(loaded.codec.encode_prompt(prompt), limits=Limits(max_tokens=8 + n))
-        for n, prompt in enumerate(PROMPTS)
-    ]
-    results, seconds = decode_many(Engine(loaded, EngineConfig(num_slots=2)), requests, at_once=4)
-    alone = [Engine(loaded, EngineConfig(num_slots=1)).generate(request) for request in requests]
-    assert [result.response_ids for result in results] == [result.response_ids for result in alone]
-    assert seconds > 0
 
 
 def test_the_ways_are_the_first_model_of_each_mode():

@@ -19,12 +19,6 @@ def by_key(figures):
     return {figure.key: figure for figure in figures}
 
 
-def test_percentiles_lie_between_the_nearest_values():
-    assert report.percentile([3.0, 1.0, 2.0], 50) == 2.0
-    assert report.percentile([0.0, 1.0], 90) == pytest.approx(0.9)
-    assert report.percentile([7.0], 99) == 7.0
-
-
 def test_latency_is_over_all_rounds_and_compares_prompt_by_prompt():
     records = [
         block("0 8 sequential", 2.0, 4.0),

@@ -6,7 +6,7 @@ from time import perf_counter
 
 from pasta.benchmark.load.ways import Way
 from pasta.data.linearise import Messages
-from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, Result
+from pasta.engine import Engine, EngineConfig, LoadedModel, Request
 from pasta.interpreter import Limits
 
 
@@ -30,8 +30,10 @@ class Bare:
     def throughput(self, way: Way, prompts: Sequence[Messages], at_once: int) -> tuple[int, float]:
         """Tokens (tags counted) and seconds of all prompts, so many of them under way at once."""
         engine = self._engines[way.name]
-        results, seconds = decode_many(engine, [self._request(way, prompt) for prompt in prompts], at_once)
-        return sum(result.num_tokens for result in results), seconds
+        requests = [self._request(way, prompt) for prompt in prompts]
+        begun = perf_counter()
+        tokens = sum(result.num_tokens for result in engine.decode(requests, at_once))
+        return tokens, perf_counter() - begun
 
     def seconds(self, way: Way, prompt: Messages) -> float:
         """Seconds of a prompt, alone."""
@@ -40,23 +42,3 @@ class Bare:
     def _request(self, way: Way, prompt: Messages) -> Request:
         ids = self._engines[way.name].codec.encode_prompt(prompt)
         return Request(prompt_ids=ids, limits=self._limits, parallel=way.name == "parallel")
-
-
-def decode_many(engine: Engine, requests: Sequence[Request], at_once: int) -> tuple[list[Result], float]:
-    """Decode all requests, the next one submitted when one of ``at_once`` ends; results in order, and seconds."""
-    waiting = iter(enumerate(requests))
-    results: dict[str, Result] = {}
-
-    def submit(count: int) -> None:
-        for _, (number, request) in zip(range(count), waiting, strict=False):
-            engine.submit(request.replace(request_id=str(number)))
-
-    begun = perf_counter()
-    submit(at_once)
-    while engine.has_work:
-        ended = [event for event in engine.step() if isinstance(event, DoneEvent)]
-        for event in ended:
-            results[event.request_id] = event.outcome()
-        submit(len(ended))
-    seconds = perf_counter() - begun
-    return [results[str(number)] for number in range(len(requests))], seconds

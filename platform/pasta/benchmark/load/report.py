@@ -4,24 +4,17 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from pasta.benchmark.figures import Figure
 from pasta.benchmark.load.soak import memory_table, violations
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record
-from pasta.statistics import bootstrap, bootstrap_mean
+from pasta.statistics import bootstrap, bootstrap_mean, percentile
 
 Report = tuple[list[Figure], dict[str, str]]
 #: Targets: of the bare engine's throughput and speedup, of refusing, and of stopping what a client has left.
 THROUGHPUT, SPEEDUP, REFUSED_S, STOPPED_S = 0.85, 0.95, 0.05, 0.1
 _SHARES = (50, 90, 99)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Between the two nearest values in proportion, as numpy does by default."""
-    return float(np.percentile(np.asarray(values), share))
 
 
 def by_block(records: Iterable[Record]) -> dict[tuple[int, str], list[Record]]:
@@ -45,15 +38,15 @@ def latency_report(records: Sequence[Record]) -> Report:
         )
         seconds = sum(each["seconds"] for each in rounds)
         rate = sum(answer["tokens"] for answer in answers) / seconds
-        spans = [f"{percentile(first, share) * 1e3:.0f}" for share in _SHARES]
-        spans += [f"{percentile(total, share) * 1e3:.0f}" for share in _SHARES]
+        spans = [f"{percentile(first, share / 100) * 1e3:.0f}" for share in _SHARES]
+        spans += [f"{percentile(total, share / 100) * 1e3:.0f}" for share in _SHARES]
         rows.append([clients, way, *spans, f"{rate:.0f}", f"{len(answers) / seconds:.2f}", len(answers)])
         for key, label, values in (("ttft", "time to first token", first), ("e2e", "end to end", total)):
             figures.append(
                 Figure(
                     f"serve.{key}.{way}.{clients}",
                     f"{label}, ms, median, {way}, {_clients(clients)}",
-                    percentile(values, 50) * 1e3,
+                    percentile(values, 0.5) * 1e3,
                     count=len(values),
                 )
             )
@@ -161,12 +154,12 @@ def disconnect_report(records: Sequence[Record]) -> Report:
     note = f"{len(idle)} clients; seen over HTTP, so at most this; last seen busy after at most {_most_busy(left)}"
     return [
         Figure(
-            "serve.disconnect.p50", "ms until all threads have stopped, median", percentile(idle, 50) * 1e3
+            "serve.disconnect.p50", "ms until all threads have stopped, median", percentile(idle, 0.5) * 1e3
         ),
         Figure(
             "serve.disconnect.p95",
             "ms until all threads have stopped, 95th percentile",
-            percentile(idle, 95) * 1e3,
+            percentile(idle, 0.95) * 1e3,
             STOPPED_S * 1e3,
             "at most",
             count=len(idle),
@@ -186,11 +179,11 @@ def refuse_report(records: Sequence[Record]) -> Report:
     lost = sum(answer["ending"] != "whole" for record in records for answer in record["admitted"])
     label = "ms until a request is refused"
     return [
-        Figure("serve.refuse.p50", f"{label}, median", percentile(times, 50) * 1e3, count=len(times)),
+        Figure("serve.refuse.p50", f"{label}, median", percentile(times, 0.5) * 1e3, count=len(times)),
         Figure(
             "serve.refuse.p99",
             f"{label}, 99th percentile",
-            percentile(times, 99) * 1e3,
+            percentile(times, 0.99) * 1e3,
             REFUSED_S * 1e3,
             "at most",
             count=len(times),
@@ -230,7 +223,7 @@ def soak_report(records: Sequence[Record]) -> Report:
             Figure(
                 f"soak.e2e.p{share}",
                 f"soak: end to end, ms, p{share}",
-                percentile(record["total_s"], share) * 1e3,
+                percentile(record["total_s"], share / 100) * 1e3,
             )
             for share in (50, 99)
         ]

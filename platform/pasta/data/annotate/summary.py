@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pasta.data.annotate.annotator import Usage
 from pasta.data.annotate.shards import ShardResult
 from pasta.errors import UserError
+from pasta.statistics import geometric_mean, percentile
 
 SUMMARY = "summary.json"
 _EDGES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
@@ -124,18 +126,17 @@ def _figures(directory: Path) -> Iterator[dict[str, Any]]:
 def _spread(values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}
-    ordered = sorted(values)
-    median, ninetieth = (ordered[min(int(len(ordered) * q), len(ordered) - 1)] for q in (0.5, 0.9))
-    mean = round(sum(ordered) / len(ordered), 2)
-    return {"mean": mean, "median": median, "p90": ninetieth, "max": ordered[-1]}
+    median, ninetieth = (round(percentile(values, share), 2) for share in (0.5, 0.9))
+    return {"mean": round(fmean(values), 2), "median": median, "p90": ninetieth, "max": max(values)}
 
 
 def _spread_text(spread: dict[str, float]) -> str:
-    return f"mean {spread['mean']:.1f}, median {spread['median']}, 90% below {spread['p90']}, at most {spread['max']}"
+    median, ninetieth = spread["median"], spread["p90"]
+    return f"mean {spread['mean']:.1f}, median {median:g}, 90% below {ninetieth:g}, at most {spread['max']}"
 
 
 def _geometric_mean(values: Sequence[float]) -> float | None:
-    return round(math.exp(sum(map(math.log, values)) / len(values)), 4) if values else None
+    return round(geometric_mean(values), 4) if values else None
 
 
 def _histogram(values: Iterable[float]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from statistics import median
 from pasta.data.atlas.tasks import AtlasTask, iter_corpus
 from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.lang import Chunk, Codec, Document, Item, Sync, Text, plain_ids
+from pasta.statistics import geometric_mean, percentile
 
 
 @dataclass(frozen=True)
@@ -58,24 +59,17 @@ def shape_of(task: AtlasTask, codec: Codec) -> Shape:
     )
 
 
-def geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else float("nan")
-
-
-def _percentile(values: Sequence[int], share: float) -> int:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
 def _line(label: str, shapes: Sequence[Shape], total: int) -> str:
     lengths = [shape.sequential for shape in shapes]
     chunk_lengths = [length for shape in shapes for length in shape.chunk_lengths]
     inside = sum(chunk_lengths) / sum(lengths)
+    speedup = geometric_mean([s.speedup for s in shapes]) if shapes else math.nan
     return (
         f"{label:14s} {len(shapes) / total:6.1%} {median(s.prompt for s in shapes):6.0f} {min(lengths):5d} "
-        f"{median(lengths):6.0f} {_percentile(lengths, 0.9):5d} {max(lengths):5d} "
+        f"{median(lengths):6.0f} {percentile(lengths, 0.9):5.0f} {max(lengths):5d} "
         f"{median(s.chunks for s in shapes):6.1f} {max(s.chunks for s in shapes):4d} "
         f"{median(chunk_lengths) if chunk_lengths else 0:6.0f} {inside:6.1%} "
-        f"{max(s.depth for s in shapes):5d} {geomean([s.speedup for s in shapes]):8.2f}"
+        f"{max(s.depth for s in shapes):5d} {speedup:8.2f}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pasta.candidates.sampling import check_model, check_vocabularies
 from pasta.data.prompts import Prompt
-from pasta.engine import Engine, LoadedModel, Request, SamplingParams, load_model
+from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams, load_model
 from pasta.errors import UserError
 from pasta.evaluation.config import EvaluateConfig, MethodSection
 from pasta.evaluation.methods.answers import Answer, Method
@@ -112,7 +112,7 @@ class _Engines:
         if source not in self._models:
             self._models[source] = load_model(source, dtype=self._section.dtype, device=self._section.device)
         if (source, one_request) not in self._engines:
-            config = self._section.to_engine()
+            config = EngineConfig.of(self._section)
             self._engines[source, one_request] = Engine(
                 self._models[source], replace(config, num_slots=1) if one_request else config
             )

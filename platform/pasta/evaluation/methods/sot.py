@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pasta.candidates.sampling import decode_all
 from pasta.data.endpoint import EndpointSection, Reply, all_of
 from pasta.data.prompts import Prompt
 from pasta.data.skeletons import MIN_POINTS, SkeletonPrompts
@@ -98,7 +97,7 @@ class SotMethod:
 
     def _decode(self, requests: Sequence[Request]) -> list[Result]:
         named = [request.replace(request_id=f"sot-{number}") for number, request in enumerate(requests)]
-        results = decode_all(self._engine, named)
+        results = {result.request_id: result for result in self._engine.decode(named)}
         return [results[request.request_id] for request in named]
 
 

@@ -1,0 +1,21 @@
+"""The sizes of a decoding engine: for the engine, for configurations that name one, and for the simulator."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSizes:
+    """How much an engine holds: ``num_slots`` requests decode at once, each within ``slot_tokens`` tokens of cache
+    (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step.
+
+    Raises ValueError if one of them is not positive.
+    """
+
+    num_slots: int = 16
+    slot_tokens: int = 2048
+    prefill_chunk: int = 256
+
+    def __post_init__(self) -> None:
+        for name in ("num_slots", "slot_tokens", "prefill_chunk"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected a positive integer")
