@@ -2,7 +2,8 @@
 
 A YAML file names the stages; this module reads it and says, without running anything, which instances follow from it.
 In the ``set`` of a stage a value ``@NAME`` stands for the output directory of the stage NAME: of the same round if it
-has one, else of the stages before the rounds. ``@model`` is the model that was trained last.
+has one, else of the stages before the rounds. ``@model`` is the model that was trained last. A ``matrix`` repeats the
+stages that name its columns (``pasta.stages.matrix``).
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pasta.config import ConfigError
+from pasta.stages.matrix import Cell, check_columns, expand, rows
 
 Job = Literal["annotate", "sft", "sample", "score", "preference", "evaluate"]
 #: Jobs whose output is a model, for ``@model``.
@@ -34,6 +36,10 @@ class StageSection:
 class PipelineConfig:
     """A recipe. ``stages`` run once, then those of ``round`` as many times as ``rounds`` says.
 
+    ``matrix`` is a table by column: ``{weight: [1, 2], label: [one, two]}`` has two rows. Stages whose names contain
+    ``{weight}`` run for every row, with the row's values in names and ``set``; in other stages a ``set`` key that
+    contains it is repeated.
+
     Outputs lie in ``output_dir`` as ``NAME-IDENTITY`` and ``round-N-NAME-IDENTITY``. W&B groups the stages' runs by
     ``name``; ``tracking`` is passed to every stage. With ``storage``, every path that begins with runs/, here
     and in the stages' configurations, begins with ``storage``/runs/ instead: on a cluster, whose nodes share it.
@@ -46,14 +52,20 @@ class PipelineConfig:
     rounds: int = 0
     tracking: Literal["offline", "online", "disabled"] = "offline"
     storage: Path | None = None
+    matrix: dict[str, list[Cell]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in (*self.stages, *self.round):
+        table = rows(self.matrix)
+        check_columns(self.matrix, self.stages, self.round)
+        stages, round_ = (
+            {name for name, _, _ in expand(section, table)} for section in (self.stages, self.round)
+        )
+        for name in sorted(stages | round_):
             if not _NAME.fullmatch(name) or f"@{name}" == MODEL:
                 raise ValueError(f"stage {name!r}: expected a name of a-z, 0-9, - and _ that is not 'model'")
         if not self.stages:
             raise ValueError("stages: expected at least one stage")
-        if repeated := self.stages.keys() & self.round.keys():
+        if repeated := stages & round_:
             raise ValueError(f"stage {min(repeated)!r}: is both in stages and in round; expected one of them")
         if self.rounds < 0 or bool(self.rounds) != bool(self.round):
             raise ValueError(
@@ -82,7 +94,7 @@ def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
     """All stages in the order they run. Raises ConfigError for a reference to a stage that does not come before."""
     known: dict[str, str] = {}
 
-    def instance(name: str, key: str, section: StageSection) -> Instance:
+    def instance(prefix: str, name: str, key: str, section: StageSection) -> Instance:
         reads = {}
         for option, value in section.set.items():
             if isinstance(value, str) and value.startswith("@"):
@@ -92,15 +104,16 @@ def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
                         f"{source}: {key}.set.{option}: {value!r} is no stage before this one; expected {expected}"
                     )
                 reads[option] = known[value[1:]]
-        known[key.rpartition(".")[2]] = name
+        known[name] = f"{prefix}{name}"
         if section.job in TRAINERS:
-            known[MODEL[1:]] = name
-        return Instance(name, section, reads)
+            known[MODEL[1:]] = f"{prefix}{name}"
+        return Instance(f"{prefix}{name}", section, reads)
 
-    for name, section in config.stages.items():
-        yield instance(name, f"stages.{name}", section)
+    table = rows(config.matrix)
+    for name, key, section in expand(config.stages, table):
+        yield instance("", name, f"stages.{key}", section)
     for number in range(1, config.rounds + 1):
-        for name in config.round:
+        for name, _, _ in expand(config.round, table):
             known.pop(name, None)
-        for name, section in config.round.items():
-            yield instance(f"round-{number}-{name}", f"round.{name}", section)
+        for name, key, section in expand(config.round, table):
+            yield instance(f"round-{number}-", name, f"round.{key}", section)
