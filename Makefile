@@ -19,11 +19,15 @@ export TOKENIZERS_PARALLELISM ?= false
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_TRAIN_ENABLE_PRINT_PATCH ?= 0
 
+# While one worker waits for a service to start, the others compute (tests/conftest.py says what stays together).
+TEST_WORKERS ?= 3
+PYTEST := HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs serve train benchmark lock clean distclean
+.PHONY: help demo test test-unit lint format docs serve train benchmark lock clean distclean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 $(STAMP): requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) on PATH; install Python 3.11 or say make PYTHON=…" >&2; exit 2; }
@@ -38,7 +42,10 @@ demo: $(STAMP) ## start the app, ask three prompts in sequential and parallel mo
 	$(BIN)/python -m jobs.demo
 
 test: $(STAMP) ## run all tests
-	HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest
+	$(PYTEST)
+
+test-unit: $(STAMP) ## run the tests that start no Ray, no service and no browser (two minutes)
+	$(PYTEST) -m "not e2e and not slow"
 
 lint: $(STAMP) ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

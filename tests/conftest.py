@@ -1,8 +1,16 @@
-"""The environment of all tests, set before anything heavy is imported: `pytest` by itself is `make test`."""
+"""All tests: their environment, set before anything heavy is imported; which run at once; which start Ray.
+
+`pytest` by itself runs the same tests as `make test`, in one process.
+"""
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
 
 BIN = Path(sys.prefix) / "bin"
 
@@ -23,3 +31,52 @@ for name, value in {
 # DeepSpeed calls ninja by name, and tests call the environment's commands.
 if str(BIN) not in os.environ.get("PATH", "").split(os.pathsep):
     os.environ["PATH"] = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
+
+
+# -- which tests start Ray ---------------------------------------------------------------------------------
+
+E2E = Path(__file__).parent / "e2e"
+#: Ray would make its sockets there, and cannot.
+NO_RAY = "/dev/null/only-tests-marked-e2e-start-Ray"
+
+
+def is_e2e(item: pytest.Item) -> bool:
+    return item.get_closest_marker("e2e") is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Ray fails to start in a test without the mark e2e, and in every process that such a test starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_e2e(item):
+            patch.setenv("RAY_TMPDIR", NO_RAY)
+        return (yield)
+
+
+# -- what runs at once -------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what tests/e2e holds; several workers begin with what waits most, and unit tests fill the gaps."""
+    for item in items:
+        if E2E in item.path.parents:
+            item.add_marker("e2e")
+            item.add_marker("slow")
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: (not is_e2e(item), item.get_closest_marker("slow") is None))
+
+
+class Together(LoadFileScheduling):
+    """A file's tests run in one worker, one after another; so do those of a folder of tests/e2e, which share a
+    service."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder, _, file = super()._split_scope(nodeid).rpartition("/")
+        return folder if folder.startswith("tests/e2e/") else f"{folder}/{file}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """The scheduler of ``pytest -n``."""
+    return Together(config, log)

@@ -50,6 +50,7 @@ def runs(block):
 
 
 @pytest.mark.slow
+@pytest.mark.e2e
 @by_guide(runs)
 def test_the_commands_of_a_guide_run_in_their_order(guide, tmp_path):
     folder = workplace(tmp_path)
@@ -112,7 +113,7 @@ def test_a_command_has_arguments_that_can_be_read(words, monkeypatch):
     monkeypatch.chdir(ROOT)
     program, *rest = [word for word in words if not re.match(r"[A-Z_]+=", word)] or ["export"]
     if program == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert {*rest} <= {*targets}
     elif program == "pasta":
         read_pasta(rest)

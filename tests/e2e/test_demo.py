@@ -8,8 +8,6 @@ import pytest
 
 from tests.support.service import START_S, Command, command, save_tiny_model, service_config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-
 
 @pytest.fixture
 def config(tmp_path):

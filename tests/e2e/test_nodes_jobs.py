@@ -18,7 +18,7 @@ from tests.support.nodes import Node, Nodes
 from tests.training.runs import sft_dict
 from tests.training.runs import write_config as sft_config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

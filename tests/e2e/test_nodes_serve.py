@@ -16,7 +16,7 @@ from jobs.cluster import free_port
 from tests.support.nodes import Node, Nodes
 from tests.support.service import eventually, shipped_config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 PLANETS = "Describe Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus and Neptune."
 #: One Decoder fits a node.

@@ -13,7 +13,6 @@ from tests.support.service import command, save_tiny_model, service_config
 
 expect = playwright.expect
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 TIMEOUT_MS = 120_000
 ENDLESS = "endless"
 

@@ -6,14 +6,11 @@ import time
 from pathlib import Path
 
 import httpx
-import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
 from jobs.cluster import free_port
 from tests.support.service import START_S, command, save_tiny_model, service_config
-
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def test_serve_run_serves_the_configuration(tmp_path):

@@ -13,7 +13,7 @@ from jobs.cluster import free_port
 from tests.support.cluster import BIN, ray_head
 from tests.support.service import save_tiny_model, service_config
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 MODEL = "pasta-atlas"
 PROMPTS = ["Tell me about France", "Count to ten", "x", "Name each planet in turn"]
 SCALING = {

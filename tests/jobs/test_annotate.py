@@ -92,6 +92,7 @@ def ray() -> Iterator[None]:
         yield
 
 
+@pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("ray")
@@ -122,6 +123,7 @@ def test_a_run_leaves_data_that_check_and_training_read(
         run(path, "--set", "data.shard_records=5")
 
 
+@pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("ray")
@@ -166,6 +168,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_ends_the_run(
@@ -193,6 +196,7 @@ def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_ends_the_run(
     assert [(small_disk / "out" / file.name).stat().st_mtime_ns for file in kept] == times
 
 
+@pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_interrupted_run_goes_on_shard_by_shard(tmp_path: Path) -> None:

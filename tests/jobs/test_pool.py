@@ -9,7 +9,7 @@ from jobs.pool import run_shards
 from pasta.stages.workers import WorkersSection
 from tests.support.interrupts import press_and_swallow
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def test_a_worker_that_finds_no_place_holds_nothing_up():

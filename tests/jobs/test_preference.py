@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 from tests.training.pair_runs import preference_dict, write_config
 from tests.training.test_tracking import history
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_a_killed_worker_is_replaced_and_the_model_can_be_served(tmp_path: Path) -> None:

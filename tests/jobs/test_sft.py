@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 from tests.training.runs import sft_dict, write_config
 from tests.training.test_tracking import history
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_two_deepspeed_workers_train_a_model_that_loads_and_a_killed_worker_is_replaced(

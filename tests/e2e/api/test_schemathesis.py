@@ -11,7 +11,6 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

@@ -13,7 +13,6 @@ MODEL, TWIN = "pasta-atlas", "pasta-atlas-sequential"
 HELLO = [{"role": "user", "content": "Tell me about France"}]
 FORKS = {"promise_bias": 7.0, "document": True}
 CODEC = tiny().codec
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def complete(client, prompt="France is", pasta=None, **options):

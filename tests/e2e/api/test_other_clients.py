@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SOURCES = Path(__file__).parent.parent / "node"
+SOURCES = Path(__file__).parent / "node"
 
 
 def missing(what):
@@ -21,7 +20,7 @@ def missing(what):
 
 @pytest.fixture(scope="module")
 def javascript(url, tmp_path_factory):
-    """What tests/serve/node/client.mjs saw."""
+    """What tests/e2e/api/node/client.mjs saw."""
     if shutil.which("npm") is None:
         missing("no npm on PATH (Debian: apt install nodejs npm)")
     folder = tmp_path_factory.mktemp("node")

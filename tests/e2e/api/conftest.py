@@ -1,4 +1,4 @@
-"""One service for all tests of this folder."""
+"""One service of random weights for all tests of this folder."""
 
 from collections.abc import Iterator
 

@@ -18,7 +18,6 @@ MODEL, TWIN = "pasta-atlas", "pasta-atlas-sequential"
 HELLO = [{"role": "user", "content": "Tell me about France"}]
 # Random weights seldom open a promise by themselves.
 FORKS = {"promise_bias": 7.0, "document": True}
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 def complete(client, messages=HELLO, model=MODEL, pasta=None, **options):
