@@ -13,7 +13,6 @@ from pasta.engine import (
     SamplingParams,
     TokenEvent,
 )
-from pasta.engine.sampling import uniform
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import parse, to_text
@@ -112,15 +111,6 @@ def test_another_seed_gives_another_answer():
         for seed in range(3)
     }
     assert len(answers) == 3
-
-
-def test_a_random_stream_is_named_by_seed_thread_and_step():
-    draws = {
-        uniform(seed, path, step) for seed in (0, 1) for path in ((), (0,), (0, 1)) for step in range(50)
-    }
-    assert len(draws) == 300
-    assert all(0.0 <= draw < 1.0 for draw in draws)
-    assert abs(sum(draws) / 300 - 0.5) < 0.06
 
 
 def test_fork_and_join_move_no_cache_entry():

@@ -18,7 +18,7 @@ from torch import Tensor
 from pasta.engine.loading import LoadedModel
 from pasta.engine.request import DoneEvent, EngineConfig, Event, Logprobs, Path, Progress, Request, Result
 from pasta.engine.runner import Runner
-from pasta.engine.sampling import ConstraintTable, choose, log_probabilities, uniform
+from pasta.engine.sampling import ConstraintTable, choose, log_probabilities, stream_key
 from pasta.engine.slot import Slot
 from pasta.errors import UserError
 from pasta.interpreter import ConstraintError, Feed, Limits
@@ -293,7 +293,7 @@ class Engine:
 
     def _choose(self, rows: Sequence[tuple[int, int]], logits: Tensor) -> list[int | None]:
         """The next token of each (slot, thread) row from its logits [N, vocab], ``None`` if there is none."""
-        constraints, params, draws = [], [], []
+        constraints, params, keys = [], [], []
         for number, thread in rows:
             slot = self._slots[number]
             assert slot is not None
@@ -301,8 +301,8 @@ class Engine:
             t = slot.interpreter.threads[thread]
             constraints.append(slot.allowed(thread))
             params.append(sampling)
-            draws.append(uniform(sampling.seed, t.path, len(t.tokens)) if sampling.temperature > 0 else 0.0)
-        tokens = choose(logits, self._table.rows(constraints), params, draws, self.codec.control.promise)
+            keys.append(stream_key(sampling.seed, t.path, len(t.tokens)) if sampling.temperature > 0 else 0)
+        tokens = choose(logits, self._table.rows(constraints), params, keys, self.codec.control.promise)
         for row, (number, thread) in enumerate(rows):
             slot = self._slots[number]
             if slot is not None and slot.forced is not None:

@@ -1,4 +1,4 @@
-"""Choosing tokens: constraints as rows of a boolean table, and one random stream a thread."""
+"""Choosing tokens: constraints as rows of a boolean table, and keyed Gumbel noise, one stream a thread."""
 
 import hashlib
 import math
@@ -24,14 +24,40 @@ def log_probabilities(logits: Tensor, tokens: Sequence[int], counts: Sequence[in
     ]
 
 
-def uniform(seed: int, path: tuple[int, ...], step: int) -> float:
-    """The ``step``-th number in [0, 1) of a thread's random stream.
+def stream_key(seed: int, path: tuple[int, ...], step: int) -> int:
+    """The 64-bit key of the ``step``-th choice in a thread's random stream.
 
-    Counter-based: it depends on the request's seed, the thread's name and the step alone, so a sample does
-    not depend on batching or on where a chunk is decoded.
+    It depends on the request's seed, the thread's name and the step alone, so a sample does not depend on
+    batching or on where a chunk is decoded.
     """
     digest = hashlib.blake2b(f"{seed}|{path}|{step}".encode(), digest_size=8).digest()
-    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def gumbel(keys: Sequence[int], vocab_size: int, device: torch.device | None = None) -> Tensor:
+    """Standard Gumbel noise [N, vocab_size] (float64), a function of a row's key and the token id alone.
+
+    Counter-based: the uniform number behind token ``i`` is the i-th output of SplitMix64 (Steele, Lea and Flood,
+    OOPSLA 2014) seeded with the key.
+    """
+    ids = torch.arange(1, vocab_size + 1, device=device)
+    z = torch.tensor(keys, device=device)[:, None] + ids * _GOLDEN
+    z = (z ^ _shifted(z, 30)) * _MIX_1
+    z = (z ^ _shifted(z, 27)) * _MIX_2
+    z = z ^ _shifted(z, 31)
+    uniform = (_shifted(z, 11).double() + 0.5) * 2.0**-53  # inside (0, 1): both logarithms are finite
+    return -torch.log(-torch.log(uniform))
+
+
+# SplitMix64's constants as signed 64-bit integers: torch multiplies modulo 2^64, as the generator does.
+_GOLDEN, _MIX_1, _MIX_2 = (
+    value - (1 << 64) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift: torch's own repeats the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 class ConstraintTable:
@@ -65,12 +91,12 @@ class ConstraintTable:
 
 
 def choose(
-    logits: Tensor, allowed: Tensor, params: Sequence[SamplingParams], draws: Sequence[float], promise_id: int
+    logits: Tensor, allowed: Tensor, params: Sequence[SamplingParams], keys: Sequence[int], promise_id: int
 ) -> list[int | None]:
     """One token for each row of ``logits`` [N, V], among ``allowed`` [N, V] (bool); ``None`` where there is none to
     choose, because a logit is not a number or none of the allowed ones is finite.
 
-    ``draws`` are the rows' numbers in [0, 1), used where the temperature is above 0.
+    ``keys`` are the rows' stream keys, used where the temperature is above 0.
     """
     biases = [p.promise_bias for p in params]
     if any(biases):
@@ -78,27 +104,48 @@ def choose(
         logits[:, promise_id] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
     logits = logits.masked_fill(~allowed, float("-inf"))
     # The largest is NaN if any is.
-    largest, likeliest = logits.max(dim=-1)
-    tokens: list[int | None] = likeliest.tolist()
-    for row, (param, value) in enumerate(zip(params, largest.tolist(), strict=True)):
-        if not math.isfinite(value):
-            tokens[row] = None
-        elif param.temperature > 0:
-            tokens[row] = _sample(logits[row].float(), param, draws[row])
-    return tokens
+    largest, tokens = logits.max(dim=-1)
+    sampled = [row for row, p in enumerate(params) if p.temperature > 0]
+    if sampled:
+        tokens[sampled] = _sample(
+            logits[sampled].float(), [params[row] for row in sampled], [keys[row] for row in sampled]
+        )
+    found: list[int] = tokens.masked_fill(~largest.isfinite(), -1).tolist()
+    return [None if token < 0 else token for token in found]
 
 
-def _sample(logits: Tensor, params: SamplingParams, draw: float) -> int:
-    """Inverse-CDF sampling over tokens in order of falling probability; ties go to the lower id."""
-    ordered, ids = torch.sort(logits, descending=True, stable=True)
-    if params.top_k:
-        ordered = ordered[: params.top_k]
-    # Distances from the likeliest, in double: over the least temperature there is they are 0 or infinite.
-    probabilities = torch.softmax((ordered.double() - ordered[0].double()) / params.temperature, dim=-1)
-    cumulative = probabilities.cumsum(-1)
-    if params.top_p < 1.0:
-        # The smallest set that reaches top_p: a token stays if those before it do not reach it.
-        keep = int((cumulative - probabilities < params.top_p).sum())
-        cumulative = cumulative[: max(keep, 1)]
-    place = torch.searchsorted(cumulative, draw * cumulative[-1], right=True)
-    return int(ids[min(int(place), len(cumulative) - 1)])
+def _sample(logits: Tensor, params: Sequence[SamplingParams], keys: Sequence[int]) -> Tensor:
+    """A token for each row of ``logits`` [N, V] (float32) by the Gumbel-max trick.
+
+    A token's noise follows its id, not its rank: logits that differ in their last bits, as those of another batch do,
+    choose another token only where two sums are that close.
+    """
+    temperatures = torch.tensor([p.temperature for p in params], dtype=torch.float64, device=logits.device)
+    scaled = _scaled(logits, logits.amax(dim=-1), temperatures)
+    if any(p.top_k or p.top_p < 1.0 for p in params):
+        scaled = scaled.masked_fill(~_kept(logits, temperatures, params), float("-inf"))
+    return (scaled + gumbel(keys, scaled.shape[-1], scaled.device)).argmax(dim=-1)
+
+
+def _scaled(logits: Tensor, largest: Tensor, temperatures: Tensor) -> Tensor:
+    """Distances of logits [N, V] from the largest [N], over the temperatures [N] (float64).
+
+    In double: over the least temperature there is they are 0 or infinite.
+    """
+    return (logits.double() - largest[:, None].double()) / temperatures[:, None]
+
+
+def _kept(logits: Tensor, temperatures: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+    """Which tokens of each row [N, V] ``top_k`` and then ``top_p`` leave: bool [N, V]; ties go to the lower id."""
+    ordered, ids = logits.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(logits.shape[-1], device=logits.device)
+    top_k = torch.tensor([p.top_k or logits.shape[-1] for p in params], device=logits.device)
+    in_k = rank < top_k[:, None]
+    scaled = _scaled(ordered, ordered[:, 0], temperatures)
+    probabilities = scaled.masked_fill(~in_k, float("-inf")).softmax(dim=-1)
+    # The smallest set that reaches top_p: a token stays if those before it do not reach it. Off is off: rounding
+    # may have the sum of all but the last reach 1.
+    top_p = scaled.new_tensor([p.top_p if p.top_p < 1.0 else 2.0 for p in params])
+    before = probabilities.cumsum(dim=-1) - probabilities
+    keep = in_k & ((before < top_p[:, None]) | (rank == 0))
+    return torch.zeros_like(keep).scatter_(1, ids, keep)
