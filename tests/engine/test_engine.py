@@ -336,6 +336,26 @@ def test_many_requests_are_decoded_once_each_and_as_if_alone():
     assert most == 4
 
 
+def test_a_failed_request_leaves_nothing_that_reaches_later_ones(monkeypatch):
+    """A mask does not stop a key that is not a number: its weight is 0 and the product is not a number still."""
+    expected = run(engine(), ask(TEXTS[1]))[0][0].response_ids
+    e = engine(num_slots=1)
+    forward = e.runner.forward
+
+    def overflowing(slots, feeds, sees):
+        logits = forward(slots, feeds, sees)
+        for block in (*e.runner.cache.keys, *e.runner.cache.values):
+            block[:, : e.runner.num_tokens[0]] = float("nan")
+        return logits
+
+    monkeypatch.setattr(e.runner, "forward", overflowing)
+    with pytest.raises(ArithmeticError, match="not finite"):
+        e.generate(ask())
+    monkeypatch.setattr(e.runner, "forward", forward)
+    for _ in range(3):
+        assert e.generate(ask(TEXTS[1])).response_ids == expected
+
+
 def test_a_request_that_cannot_be_admitted_fails_alone():
     """What it is told while it waits may be wrong."""
     expected = run(engine(), ask(TEXTS[1]))[0][0].response_ids

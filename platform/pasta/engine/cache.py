@@ -47,6 +47,15 @@ class LaneCache(Cache):
             self.values[layer_idx], value_states
         )
 
+    def clear(self, slot: int, count: int) -> None:
+        """Zero the first ``count`` tokens of a slot.
+
+        A mask hides a token from attention's weights only: not-a-number times zero is still not a number.
+        """
+        start = slot * (self.slot_tokens + 1)
+        for block in (*self.keys, *self.values):
+            block[:, start : start + count].zero_()
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Always 0: positions and masks are given explicitly."""
         return 0

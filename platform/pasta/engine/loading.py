@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 
+from pasta.engine.attention import GROUPED
 from pasta.engine.packing import can_pack, pack_linears
 from pasta.engine.section import check_dtype
 from pasta.errors import UserError
@@ -92,9 +93,7 @@ def load_model(
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
         codec = Codec(tokenizer)
-        model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=torch_dtype, attn_implementation=attention_implementation(config)
-        )
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch_dtype, attn_implementation=GROUPED)
     except CodecError as error:
         raise UserError(f"model {where!r}: {error}") from None
     except (OSError, ValueError) as error:
@@ -119,9 +118,7 @@ def random_model(
     torch.set_default_dtype(torch_dtype)
     try:
         with torch_device:
-            model = AutoModelForCausalLM.from_config(
-                config, attn_implementation=attention_implementation(config), dtype=torch_dtype
-            )
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=GROUPED, dtype=torch_dtype)
     finally:
         torch.set_default_dtype(previous)
     name = f"random {config.model_type}"
@@ -138,11 +135,6 @@ def read_model_config(path: str | Path) -> PretrainedConfig:
         raise UserError(f"model configuration {str(path)!r}: no such file") from None
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"model configuration {str(path)!r}: {_first_line(error)}") from None
-
-
-def attention_implementation(config: Any) -> str:
-    """``sdpa`` where the family has it; Gemma 2 (soft-capped logits) has only eager attention."""
-    return "eager" if config.model_type == "gemma2" else "sdpa"
 
 
 def _ready(

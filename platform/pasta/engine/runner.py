@@ -56,7 +56,8 @@ class Runner:
         return isinstance(self._forward, torch.jit.ScriptModule)
 
     def release(self, slot: int) -> None:
-        """Forget a slot's tokens."""
+        """Forget a slot's tokens: what they leave behind cannot reach a later request."""
+        self.cache.clear(slot, self.num_tokens[slot])
         self.num_tokens[slot] = self._num_segments[slot] = 0
         self._key_segments[slot].fill_(-1)
 

@@ -1,7 +1,6 @@
 """Choosing tokens: constraints as rows of a boolean table, and keyed Gumbel noise, one stream a thread."""
 
 import hashlib
-import math
 from collections.abc import Sequence
 
 import torch
