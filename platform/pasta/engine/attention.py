@@ -21,7 +21,7 @@ def grouped_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     softcap: float | None = None,
-    **_: Any,
+    **unused: Any,
 ) -> tuple[Tensor, None]:
     """Attention as transformers' attention layers call it; returns the output [B, Q, H, D] and no weights.
 
