@@ -76,7 +76,7 @@ lock: ## make requirements.lock anew from pyproject.toml, in an environment of i
 	build/lock/bin/pip install --quiet $(TORCH)
 	build/lock/bin/pip install --quiet '.[train,serve,dev]'
 	{ sed '/^[^#]/,$$d' requirements.lock; \
-	  build/lock/bin/pip freeze | grep -v '^pasta-platform' | sed -E 's/^(torch==[^+]*).*/\1/'; } > build/requirements.lock
+	  build/lock/bin/pip freeze --all | grep -vE '^(pasta-platform|pip)[ =]' | sed -E 's/^(torch==[^+]*).*/\1/'; } > build/requirements.lock
 	mv build/requirements.lock requirements.lock && rm -rf build/lock
 
 clean: ## delete caches and build output

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -193,6 +194,26 @@ def test_the_lock_is_exact_and_belongs_to_no_machine():
     for line in lines:
         # No addresses, no paths, no local versions such as +cpu: a name and a version.
         assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line), line
+
+
+def test_make_lock_writes_every_pin_of_the_project(tmp_path):
+    for name in ("Makefile", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    # Stands in for a new environment: nothing is installed, and pip lists this one.
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\nmkdir -p build/lock/bin && cat > build/lock/bin/pip <<'END'\n"
+        f'#!/bin/sh\n[ "$1" = install ] || exec {sys.executable} -m pip "$@"\nEND\n'
+        "chmod +x build/lock/bin/pip\n"
+    )
+    python.chmod(0o755)
+    subprocess.run(["make", "lock", "PYTHON=./python"], cwd=tmp_path, check=True, capture_output=True)
+    written = (tmp_path / "requirements.lock").read_text(encoding="utf-8")
+    assert written.startswith("# Every package")
+    made = requirements(written)
+    committed = requirements((ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    assert {name: made.get(name) for name in committed} == committed
+    assert not {"pip", "pasta-platform"} & set(made)
 
 
 def test_all_configuration_is_yaml_that_can_be_read():

@@ -1,4 +1,4 @@
-"""Every command in README.md and docs/ is run here, or says on its first line what it needs; what is not run is read.
+"""Every command in README.md, CONTRIBUTING.md and docs/ is run here, or names what it needs; what is not run is read.
 
 A block without a mark runs as it stands. ``# takes …`` runs too, and takes longer. ``# needs the service`` runs against
 one service. Any other ``# needs …`` is not run, but its arguments and configurations are read.
@@ -22,7 +22,7 @@ SERVICE = "needs the service"
 #: What others have made. Whoever runs it knows it.
 FOREIGN = {
     *("base64", "cat", "chmod", "curl", "export", "grep", "jq", "mkdir", "openssl", "sed"),
-    *("docker", "kubectl", "ray", "serve", "wandb"),
+    *("docker", "kubectl", "pre-commit", "pytest", "ray", "serve", "wandb"),
 }
 COMMANDS = [
     pytest.param(words, id=f"{block.place} {' '.join(words)[:60]}")

@@ -17,7 +17,12 @@ from serve.observe.metrics import METRICS
 from tests.support.guides import GUIDES, ROOT, prose
 
 #: What is measured names files too; its commands are those that were run.
-DOCUMENTS = [*GUIDES, ROOT / "BENCHMARKS.md", *sorted((ROOT / "docs/notes").glob("*.md"))]
+DOCUMENTS = [
+    *GUIDES,
+    ROOT / "BENCHMARKS.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs/notes").glob("*.md")),
+]
 WIDTH = 120
 
 JOBS = ("annotate", "sft", "sample", "score", "preference", "evaluate")
@@ -72,6 +77,10 @@ def test_files_of_the_library_are_there(guide):
 def test_modules_are_there(guide):
     for module in re.findall(r"python -m ((?:jobs|serve)\.[\w.]*\w)", guide.read_text()):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists() or module == "jobs.NAME", module
+
+
+def test_the_readme_is_read_in_one_go():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_every_guide_is_on_the_map():
