@@ -1,4 +1,4 @@
-"""Measure the platform: every figure of BENCHMARKS.md, or some of them.
+"""Measure the platform: every metric of BENCHMARKS.md, or some of them.
 
     python -m jobs.benchmark all
     python -m jobs.benchmark replay --model-config configs/models/replay-llama-7b.json --device cuda

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.annotate import TOKENIZER, AnnotateConfig, Finished, WorkersSection, annotate_shards
-from pasta.benchmark.figures import Figure, figures_table
 from pasta.benchmark.machine import describe_machine
+from pasta.benchmark.metrics import Metric, metrics_table
 from pasta.data.annotate.config import AnnotationSections
 from pasta.data.sources import ATLAS, SourceSection, plan_shards
 from pasta.data.tokenizers import find_tokenizer
@@ -39,28 +39,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counts = [WorkersSection(number) for number in workers]
     except ValueError as error:
         raise UserError(str(error)) from None
-    figures: list[Figure] = []
+    metrics: list[Metric] = []
     for section in counts:
-        figures.append(_measure(AnnotateConfig("benchmark", options.out, sections, workers=section)))
-        print(figures_table(figures[-1:]), flush=True)
-    if len(figures) > 1:
-        growth = figures[-1].value / figures[0].value
+        metrics.append(_measure(AnnotateConfig("benchmark", options.out, sections, workers=section)))
+        print(metrics_table(metrics[-1:]), flush=True)
+    if len(metrics) > 1:
+        growth = metrics[-1].value / metrics[0].value
         label = f"annotation, {workers[-1]} workers over {workers[0]}"
-        figures.append(Figure("annotate.growth", label, growth, note="ratio of records a second"))
+        metrics.append(Metric("annotate.growth", label, growth, note="ratio of records a second"))
     write_json(
         options.out,
         {
             "machine": describe_machine(),
             "source": options.source,
             "records": options.records,
-            "figures": [figure.to_dict() for figure in figures],
+            "figures": [metric.to_dict() for metric in metrics],
         },
     )
-    print(f"{figures_table(figures)}\n\nwritten to {options.out}")
+    print(f"{metrics_table(metrics)}\n\nwritten to {options.out}")
     return 0
 
 
-def _measure(config: AnnotateConfig) -> Figure:
+def _measure(config: AnnotateConfig) -> Metric:
     """Records a second while all workers are busy: Ray's start is not the annotator's."""
     shards = plan_shards(config.data.source, config.data.shard_records)
     with tempfile.TemporaryDirectory() as name:
@@ -69,7 +69,7 @@ def _measure(config: AnnotateConfig) -> Figure:
         rate, counted = steady_rate([*annotate_shards(config, shards, directory)], config.workers.num_workers)
     number = config.workers.num_workers
     label = f"annotation by pattern, records a second, {number} worker{'s' if number > 1 else ''}"
-    return Figure(f"annotate.records.{number}", label, rate, count=counted)
+    return Metric(f"annotate.records.{number}", label, rate, count=counted)
 
 
 def steady_rate(finished: Sequence[Finished], num_workers: int) -> tuple[float, int]:

@@ -5,8 +5,8 @@
     python -m jobs.benchmark serve --soak 2000
     python -m jobs.benchmark serve --url http://127.0.0.1:8000 --only latency
 
-The service is started from --config, on a free port of 127.0.0.1, as often as the parts need another one, and stopped
-again. An interrupted run goes on where it stopped when it is started again with the same options.
+The service is started from --config, on a free port of 127.0.0.1, once for each configuration that the scenarios need,
+and stopped again. The same command resumes an interrupted run.
 """
 
 import argparse
@@ -24,16 +24,16 @@ import httpx
 import psutil
 
 from jobs.arguments import numbers
-from pasta.benchmark.figures import Report
 from pasta.benchmark.load.client import connect
-from pasta.benchmark.load.parts import Bench, Memory
 from pasta.benchmark.load.plan import PLAN, Layout
+from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import Service
-from pasta.benchmark.load.settings import PARTS, SOAK, LoadSettings
+from pasta.benchmark.load.settings import SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.soak import violations
 from pasta.benchmark.load.ways import Way, find_ways
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.metrics import Report
 from pasta.data.atlas import heldout_prompts
 from pasta.data.linearise import Messages
 from pasta.data.prompts import PromptsSection
@@ -56,7 +56,7 @@ _FAILED = 1
 
 
 class ServeBenchmark:
-    """Measures parts of a service: one that is started here from ``config``, or the one at ``url``."""
+    """Measures scenarios of a service: one that is started here from ``config``, or the one at ``url``."""
 
     def __init__(self, settings: LoadSettings, config: ServiceConfig, source: str, command: str) -> None:
         self.settings, self._config, self._source = settings, config, source
@@ -67,19 +67,19 @@ class ServeBenchmark:
         self._files: dict[str, RecordFile] = {}
 
     def run(self, url: str | None = None, api_key: str | None = None) -> Report:
-        """Measure every part of the settings; returns what came out."""
+        """Measure every scenario of the settings; returns what came out."""
         report = Report()
-        parts = [name for name in PLAN if name in self.settings.parts]
-        self._files = {name: self._open(name, url) for name in parts}
-        for layout in dict.fromkeys(PLAN[name].layout for name in parts):
-            mine = [name for name in parts if PLAN[name].layout == layout]
+        scenarios = [name for name in PLAN if name in self.settings.scenarios]
+        self._files = {name: self._open(name, url) for name in scenarios}
+        for layout in dict.fromkeys(PLAN[name].layout for name in scenarios):
+            mine = [name for name in scenarios if PLAN[name].layout == layout]
             if any(self._missing(name) for name in mine):
                 with self._service(layout, url) as found:
                     asyncio.run(self._measure(found, api_key, mine, layout, None if url else memory))
             for name in mine:
                 keys = PLAN[name].keys(self.settings)
                 report.add(*PLAN[name].report([self._files[name].records[key] for key in keys]))
-                self._kept.write(report, complete=name == parts[-1])
+                self._kept.write(report, complete=name == scenarios[-1])
         return report
 
     def violations(self) -> list[str]:
@@ -90,7 +90,7 @@ class ServeBenchmark:
     # -- measuring -------------------------------------------------------------------------------------
 
     async def _measure(
-        self, url: str, api_key: str | None, parts: Sequence[str], layout: Layout, memory: Memory | None
+        self, url: str, api_key: str | None, scenarios: Sequence[str], layout: Layout, memory: Memory | None
     ) -> None:
         async with connect(url, api_key) as http:
             await _check_models(http, url, self._ways.values())
@@ -104,7 +104,7 @@ class ServeBenchmark:
                 memory,
             )
             await bench.warm_up(1 if layout == "small budget" else max(self.settings.clients))
-            for name in parts:
+            for name in scenarios:
                 missing, total = self._missing(name), len(PLAN[name].keys(self.settings))
                 progress = self._kept.progress(f"serve, {name}", total, total - len(missing))
                 for key in missing:
@@ -191,7 +191,7 @@ def laid_out(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConfig:
     if layout == "one decoder":
         changes["decoder"] = args.decoder.model_copy(update={"num_replicas": 1})
     if layout == "small budget":
-        # Twice an answer's length: one answer with its prompt fits into either kind's part, two do not.
+        # Twice an answer's length: one answer with its prompt fits into either kind's part of the budget, two do not.
         changes["admission"] = args.admission.model_copy(update={"budget_tokens": 2 * max_tokens})
     return args.model_copy(update=changes)
 
@@ -240,16 +240,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
     if options.soak is not None:
-        parts: tuple[str, ...] = (SOAK,)
+        scenarios: tuple[str, ...] = (SOAK,)
     else:
-        parts = PARTS if options.only is None else (options.only,)
+        scenarios = SCENARIOS if options.only is None else (options.only,)
     fields = {
         name: value
         for name, value in vars(options).items()
         if name in {field.name for field in dataclasses.fields(LoadSettings)} and value is not None
     }
     out = options.out or Path("runs") / "benchmark" / ("serve-soak.json" if options.soak else "serve.json")
-    settings = LoadSettings(**{**fields, "out": out, "parts": parts})
+    settings = LoadSettings(**{**fields, "out": out, "scenarios": scenarios})
     _check_url(options, settings)
     import transformers
 
@@ -274,12 +274,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:
     if options.url is None:
         return
-    own = [name for name in settings.parts if PLAN[name].own_service]
+    own = [name for name in settings.scenarios if PLAN[name].own_service]
     if own and options.only is None and options.soak is None:
-        raise UserError(f"--url: {', '.join(own)} need a service of their own; name another part with --only")
+        raise UserError(
+            f"--url: {', '.join(own)} need a service of their own; name another scenario with --only"
+        )
     if own:
         raise UserError(f"--url: {own[0]} needs a service of its own; leave --url out")
-    if settings.parts == (SOAK,) and settings.kill_every_s:
+    if settings.scenarios == (SOAK,) and settings.kill_every_s:
         raise UserError(
             "--url: decoders are killed in a service that is started here only; add --kill-every 0"
         )
@@ -297,7 +299,7 @@ def parser() -> argparse.ArgumentParser:
     add("--config", type=Path, default=CONFIG, help="the service (configs/serve/local.yaml)")
     add("--url", help="measure the service that runs there; its models are those of --config")
     add("--api-key-env", default="OPENAI_API_KEY", help="variable with the key for --url (OPENAI_API_KEY)")
-    add("--only", choices=PARTS, help="one part: see BENCHMARKS.md")
+    add("--only", choices=SCENARIOS, help="one scenario: see BENCHMARKS.md")
     add("--source", default=ATLAS, help='prompts: atlas, or a JSONL file of {"messages"} (atlas)')
     add("--clients", type=numbers("1,8,32"), help=f"clients at once ({','.join(map(str, defaults.clients))})")
     for name, what in (

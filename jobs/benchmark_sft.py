@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pasta.benchmark.figures import Figure, figures_table
 from pasta.benchmark.machine import describe_machine
+from pasta.benchmark.metrics import Metric, metrics_table
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -42,12 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rounds = measure_mask_cost(config, config.run_dir / "data", device, options.rounds)
     rates = {way: tokens_per_second([entry[way] for entry in rounds]) for way in (THREADS, *PLAIN)}
     names = {way: f"plain causal, {way}" for way in PLAIN} | {THREADS: "under thread masks"}
-    figures = [Figure(f"sft.{way}", f"training, tokens a second, {names[way]}", rates[way]) for way in rates]
+    metrics = [Metric(f"sft.{way}", f"training, tokens a second, {names[way]}", rates[way]) for way in rates]
     for way in PLAIN:
         ratios = bootstrap([entry[way].seconds / entry[THREADS].seconds for entry in rounds])
         fastest = rates[way] == max(rates[each] for each in PLAIN)
-        figures.append(
-            Figure.of(
+        metrics.append(
+            Metric.of(
                 f"sft.ratio.{way}",
                 f"thread masks ÷ {names[way]}, tokens a second",
                 ratios,
@@ -55,13 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 note=f"{len(rounds)} rounds" + (", the faster of the plain ones" if fastest else ""),
             )
         )
-    print(figures_table(figures))
+    print(metrics_table(metrics))
     write_json(
         options.out,
         {
             "machine": describe_machine(device),
             "config": str(options.config),
-            "figures": [figure.to_dict() for figure in figures],
+            "figures": [metric.to_dict() for metric in metrics],
         },
     )
     print(f"\nwritten to {options.out}")

@@ -64,7 +64,7 @@ def _interval(values: Sequence[float], seed: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=32)
 def _resamples(count: int, seed: int) -> "npt.NDArray[np.int32]":
-    """What each resample draws: [resamples, count]. Kept: most figures of an evaluation are of as many prompts."""
+    """What each resample draws: [resamples, count]. Kept: most metrics of an evaluation are of as many prompts."""
     import numpy as np
 
     rng = random.Random(f"bootstrap:{seed}")

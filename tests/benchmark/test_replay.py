@@ -63,17 +63,17 @@ def test_what_was_replayed_is_not_replayed_again(tmp_path):
 def test_what_is_too_long_is_left_out_and_counted(tmp_path):
     records = [*replayed(BOTH, tmp_path, longest=30).values()]
     assert "tokens, expected fewer than 30" in records[0]["skipped"]
-    figures, _ = document_report(records, "tiny", "a tiny model", "words")
-    values = {figure.key: figure for figure in figures}
+    metrics, _ = document_report(records, "tiny", "a tiny model", "words")
+    values = {metric.key: metric for metric in metrics}
     assert values["replay.skipped.tiny"].value == 1
     assert values["replay.theoretical.tiny"].count == 1
     assert "replay.realised.tiny.annotated" not in values
 
 
-def test_documents_with_chunks_have_figures_of_their_own(tmp_path):
+def test_documents_with_chunks_have_metrics_of_their_own(tmp_path):
     records = [*replayed(BOTH, tmp_path).values()]
-    figures, tables = document_report(records, "tiny", "a tiny model", "words")
-    values = {figure.key: figure for figure in figures}
+    metrics, tables = document_report(records, "tiny", "a tiny model", "words")
+    values = {metric.key: metric for metric in metrics}
     assert (values["replay.realised.tiny"].count, values["replay.realised.tiny.annotated"].count) == (2, 1)
     threads, sources = tables.values()
     assert [line.split()[1] for line in threads.splitlines()[2:]] == ["1", "2"]

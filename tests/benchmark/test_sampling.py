@@ -11,7 +11,7 @@ def test_every_way_of_sampling_draws_the_same_candidates():
     record = bench.measure([Prompt([{"role": "user", "content": text}]) for text in ("Hi", "Why?")])
     assert record.keys() == WAYS.keys()
     assert len({tokens for tokens, _ in record.values()}) == 1
-    figures, tables = sampling_report([record, record], "tiny")
-    assert [figure.key for figure in figures] == ["sampling.rate", "sampling.prompt", "sampling.answer"]
-    assert figures[0].value == record["shard"][0] / record["shard"][1]
+    metrics, tables = sampling_report([record, record], "tiny")
+    assert [metric.key for metric in metrics] == ["sampling.rate", "sampling.prompt", "sampling.answer"]
+    assert metrics[0].value == record["shard"][0] / record["shard"][1]
     assert "| one answer at a time" in tables["Sampling, tiny"]

@@ -54,19 +54,19 @@ def simulate(path, *options):
     return run(["simulate", "--config", str(path), *options])
 
 
-def test_it_writes_a_report_figures_and_pictures(config, capsys):
+def test_it_writes_a_report_metrics_and_pictures(config, capsys):
     path, values = config
     assert simulate(path) == 0
     out = Path(values["output_dir"])
-    report, figures = (out / "report.md").read_text(), json.loads((out / "figures.json").read_text())
+    report, metrics = (out / "report.md").read_text(), json.loads((out / "figures.json").read_text())
     assert {file.name for file in out.iterdir()} == {"report.md", "figures.json", "loads.png", "sizes.png"}
     assert "**A derived estimate, not a measurement.**" in report
     assert "## How many" in report
     assert "## Where parallel decoding stops paying" in report
-    assert len(figures["points"]) == 4
-    assert figures["estimate"]
-    assert figures["sizes"][0]["series"] == "sequential"
-    assert figures["trace"]["answers"] == 6
+    assert len(metrics["points"]) == 4
+    assert metrics["estimate"]
+    assert metrics["sizes"][0]["series"] == "sequential"
+    assert metrics["trace"]["answers"] == 6
     shown = capsys.readouterr()
     assert report.strip() in shown.out
     assert "4/4: parallel, local, 5 requests a second" in shown.err
@@ -109,13 +109,13 @@ def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_the
     measured = tmp_path / "serve.latency.jsonl"
     measured.write_text("".join(json.dumps(line) + "\n" for line in lines))
     code = simulate(path, "--measured", str(measured), "--set", "cluster.cores=1")
-    report, figures = (
+    report, metrics = (
         capsys.readouterr().out,
         json.loads((Path(values["output_dir"]) / "figures.json").read_text()),
     )
-    assert code == int(any(not each["within"] for each in figures["compared"]))
-    assert len(figures["compared"]) == 18
-    assert set(figures["fitted"]) == {"step_factor", "request_s", "request_spread", "item_s", "crowding"}
+    assert code == int(any(not each["within"] for each in metrics["compared"]))
+    assert len(metrics["compared"]) == 18
+    assert set(metrics["fitted"]) == {"step_factor", "request_s", "request_spread", "item_s", "crowding"}
     assert "| 2 parallel: total_s.p50" in report
     assert "the others are predicted: cluster.step_factor = " in report
 

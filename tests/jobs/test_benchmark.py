@@ -60,7 +60,7 @@ def run(place, out, what, *options):
 
 
 def keys(written):
-    return {figure["key"] for figure in written["figures"]}
+    return {metric["key"] for metric in written["figures"]}
 
 
 def test_accuracy_grades_answers_and_checks_random_weights(place, tmp_path, capsys):
@@ -69,8 +69,8 @@ def test_accuracy_grades_answers_and_checks_random_weights(place, tmp_path, caps
     assert {"statements.twin", "structure.annotated", "well_formed.shipped", "well_formed.random"} <= keys(
         written
     )
-    figures = {figure["key"]: figure for figure in written["figures"]}
-    assert figures["well_formed.shipped"]["value"] == figures["well_formed.random"]["value"] == 1.0
+    metrics = {metric["key"]: metric for metric in written["figures"]}
+    assert metrics["well_formed.shipped"]["value"] == metrics["well_formed.random"]["value"] == 1.0
     assert written["complete"]
     assert written["settings"]["threads"] == 1
     assert written["command"].startswith("python -m jobs.benchmark accuracy --models")
@@ -144,11 +144,11 @@ def test_replay_goes_on_with_more_of_an_annotate_stage_s_documents(place, tmp_pa
     code, written = run(place, tmp_path, "replay", *given, "--replay-prompts", "40")
     assert code == 0
     assert "6 of 40 found from an earlier run" in capsys.readouterr().err
-    figures = {figure["key"]: figure for figure in written["figures"]}
-    left_out = figures["replay.skipped.large"]["value"]
+    metrics = {metric["key"]: metric for metric in written["figures"]}
+    left_out = metrics["replay.skipped.large"]["value"]
     assert 0 < left_out < 20
-    assert figures["replay.realised.large"]["count"] == 40 - left_out
-    assert figures["replay.realised.large.annotated"]["count"] == 20
+    assert metrics["replay.realised.large"]["count"] == 40 - left_out
+    assert metrics["replay.realised.large.annotated"]["count"] == 20
     by_source = next(
         table for title, table in written["tables"].items() if title.startswith("Replay by source")
     )

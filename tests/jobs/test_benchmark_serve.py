@@ -52,7 +52,7 @@ def test_latency_is_measured_for_each_number_of_clients_both_ways(server, config
     assert code == 0
     assert written["complete"]
     assert written["command"].startswith("python -m jobs.benchmark serve --config")
-    keys = {figure["key"] for figure in written["figures"]}
+    keys = {metric["key"] for metric in written["figures"]}
     assert keys == {
         *(
             f"serve.{what}.{way}.{n}"
@@ -71,17 +71,17 @@ def test_latency_is_measured_for_each_number_of_clients_both_ways(server, config
 
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(server, config, tmp_path, capsys, monkeypatch):
-    part, done = benchmark_serve.PLAN["latency"], []
+    scenario, done = benchmark_serve.PLAN["latency"], []
 
     async def interrupted(bench, key):
         if len(done) == 1:
             raise KeyboardInterrupt
         done.append(key)
-        return await part.measure(bench, key)
+        return await scenario.measure(bench, key)
 
     options = ["--url", server.url, "--only", "latency", "--clients", "1"]
     with monkeypatch.context() as patched:
-        changed = dataclasses.replace(part, measure=interrupted)
+        changed = dataclasses.replace(scenario, measure=interrupted)
         patched.setitem(benchmark_serve.PLAN, "latency", changed)
         given = [
             "serve",
@@ -112,7 +112,7 @@ def test_a_soak_that_loses_requests_says_so_and_fails(server, config, tmp_path, 
     code, written = run(config, tmp_path / "soak.json", *options, "--fresh")
     assert code == 1
     assert "error: soak: " in capsys.readouterr().err
-    lost = next(figure for figure in written["figures"] if figure["key"] == "soak.lost")
+    lost = next(metric for metric in written["figures"] if metric["key"] == "soak.lost")
     assert lost["value"] > 0
     assert lost["passed"] is False
 
@@ -207,7 +207,7 @@ def test_every_part_measures_a_service_of_its_own(tmp_path, model):
     code, written = run(config, tmp_path / "serve.json", *small)
     assert code == 0
     assert written["complete"]
-    keys = {figure["key"] for figure in written["figures"]}
+    keys = {metric["key"] for metric in written["figures"]}
     assert keys >= {
         "serve.throughput.parallel.2",
         "serve.speedup.ratio",
@@ -216,5 +216,5 @@ def test_every_part_measures_a_service_of_its_own(tmp_path, model):
         "serve.disconnect.p95",
         "serve.refuse.p99",
     }
-    values = {figure["key"]: figure["value"] for figure in written["figures"]}
+    values = {metric["key"]: metric["value"] for metric in written["figures"]}
     assert values["serve.kill.lost"] == values["serve.refuse.silent"] == values["serve.refuse.lost"] == 0

@@ -32,12 +32,12 @@ def _run(tmp_path: Path, *options: str) -> Path:
 
 
 def test_every_way_to_train_is_measured_on_the_same_rows(tmp_path: Path) -> None:
-    figures = {f["key"]: f for f in json.loads(_run(tmp_path, "--rounds", "2").read_text())["figures"]}
-    assert figures.keys() == {f"sft.{way}" for way in (THREADS, *PLAIN)} | {
+    metrics = {f["key"]: f for f in json.loads(_run(tmp_path, "--rounds", "2").read_text())["figures"]}
+    assert metrics.keys() == {f"sft.{way}" for way in (THREADS, *PLAIN)} | {
         f"sft.ratio.{way}" for way in PLAIN
     }
-    assert all(figure["value"] > 0 for figure in figures.values())
-    assert [figures[f"sft.ratio.{way}"]["target"] for way in PLAIN].count(0.9) == 1
+    assert all(metric["value"] > 0 for metric in metrics.values())
+    assert [metrics[f"sft.ratio.{way}"]["target"] for way in PLAIN].count(0.9) == 1
 
 
 @pytest.mark.parametrize(

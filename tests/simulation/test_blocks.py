@@ -77,7 +77,7 @@ def test_what_the_service_takes_is_found_and_every_other_block_predicted(file):
     assert fitted.pop("crowding") <= 1.0  # less does not show here: a request waits for the step in any case
     assert fitted == pytest.approx(constants, rel=1e-3, abs=1e-6)
     assert len(found) == len(BLOCKS) * 6
-    assert {each.figure.partition(":")[0] for each in found if each.fitted} == {
+    assert {each.metric.partition(":")[0] for each in found if each.fitted} == {
         "1 sequential",
         "4 sequential",
     }
@@ -87,7 +87,7 @@ def test_what_the_service_takes_is_found_and_every_other_block_predicted(file):
 def test_requests_that_take_unequal_times_and_longer_in_a_crowd_are_predicted(tmp_path):
     section = replace(SERVICE, request_spread=0.3, crowding=2.0)
     fit = Fit(study(cores=2), read_blocks(written(tmp_path, records(section))).blocks)
-    assert [each.figure for each in fit.run() if not each.within] == []
+    assert [each.metric for each in fit.run() if not each.within] == []
     assert fit.fitted()["request_spread"] > 0.2
     assert fit.fitted()["crowding"] > 1.0
 
@@ -97,7 +97,7 @@ def test_without_shared_cores_one_block_is_fitted_and_what_they_cost_shows(file)
     deviations = fit.run()
     constants = {"step_factor": 1.5, "request_s": 0.02, "request_spread": 0.0}
     assert fit.fitted() == pytest.approx(constants, rel=1e-3, abs=1e-6)
-    off = {each.figure.partition(":")[0] for each in deviations if not each.within}
+    off = {each.metric.partition(":")[0] for each in deviations if not each.within}
     assert off
     assert "1 sequential" not in off
 

@@ -1,4 +1,4 @@
-"""Costs between the points that were measured, from a file, and from published figures."""
+"""Costs between the points that were measured, from a file, and from published metrics."""
 
 import json
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request
-from pasta.simulation.replica import KEY_BUCKET, Part, Replica, ReplicaSizes
+from pasta.simulation.replica import KEY_BUCKET, Piece, Replica, ReplicaSizes
 from pasta.simulation.script import UNBOUNDED, Ids
 from pasta.simulation.slots import LiveSlot
 from tests.support.documents import random_document
@@ -76,22 +76,22 @@ def real_forwards(answers, arrivals, parallel):
 def simulated_forwards(answers, arrivals, parallel):
     """The same of the simulated replica."""
     costs = Written()
-    replica, seen, steps, parts = Replica(SIZES, costs), [], {}, {}
+    replica, seen, steps, pieces = Replica(SIZES, costs), [], {}, {}
     waiting = sorted(zip(arrivals, range(len(answers)), strict=True))
     while waiting or replica.has_work:
         while waiting and waiting[0][0] <= replica.work.steps:
             number = waiting.pop(0)[1]
             both = answers[number][0].scripts(CODEC.grammar)
             script = both.parallel if parallel else both.sequential
-            part = Part(lambda script=script: LiveSlot(script))
-            parts[part] = number
-            replica.submit(part, 0.0)
+            piece = Piece(lambda script=script: LiveSlot(script))
+            pieces[piece] = number
+            replica.submit(piece, 0.0)
         costs.forwards, before = [], replica.work.shapes.copy()
         replica.begin(0.0)
         lanes = [*(replica.work.shapes - before)]
         seen.append([*costs.forwards, *lanes])
         done, _ = replica.finish(0.0)
-        steps |= {parts[part]: part.last_step - part.first_step + 1 for part, _ in done}
+        steps |= {pieces[piece]: piece.last_step - piece.first_step + 1 for piece, _ in done}
     return seen, steps
 
 

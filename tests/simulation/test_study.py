@@ -17,8 +17,8 @@ from pasta.simulation.config import (
     SweepSection,
     TraceSection,
 )
-from pasta.simulation.figures import Spread
 from pasta.simulation.load import LoadSection
+from pasta.simulation.metrics import Spread
 from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.study import Series, Study, crossovers
 from pasta.simulation.trace import Trace
@@ -69,8 +69,8 @@ def test_the_crossover_is_interpolated_between_loads():
     points = study(sweep=SweepSection((1.0, 2.0, 3.0))).run().points
 
     def with_median(point, seconds):
-        spread = replace(point.figures.total_s, p50=seconds)
-        return replace(point, figures=replace(point.figures, total_s=spread, keeps_up=True))
+        spread = replace(point.metrics.total_s, p50=seconds)
+        return replace(point, metrics=replace(point.metrics, total_s=spread, keeps_up=True))
 
     medians = {SEQUENTIAL: [2.0, 3.0, 4.0], LOCAL: [1.0, 2.0, 8.0]}
     changed = [with_median(p, medians[p.series][int(p.load) - 1]) for p in points]
@@ -81,14 +81,14 @@ def test_the_crossover_is_interpolated_between_loads():
 
 def test_loads_that_are_not_kept_up_with_are_not_compared():
     outcome = study(sweep=SweepSection((0.1, 1000.0)), requests=400).run()
-    assert [point.figures.keeps_up for point in outcome.points] == [True, True, False, False]
+    assert [point.metrics.keeps_up for point in outcome.points] == [True, True, False, False]
     assert [*outcome.crossovers[0].speedups] == [0.1]
 
 
 def test_more_load_is_never_faster():
     outcome = study(sweep=SweepSection((0.1, 10.0, 30.0))).run()
     for series in (SEQUENTIAL, LOCAL):
-        totals = [p.figures.total_s.mean for p in outcome.points if p.series == series]
+        totals = [p.metrics.total_s.mean for p in outcome.points if p.series == series]
         assert totals == sorted(totals)
 
 
@@ -97,11 +97,11 @@ def test_sizing_finds_the_fewest_replicas_that_reach_the_goals():
     made = study(load=LoadSection("users", users=60, think_s=5.0), sizing=SizingSection(goals, 16))
     size = made.size(SEQUENTIAL)
     assert size.replicas is not None
-    assert size.point.figures.total_s.p95 <= 0.25
+    assert size.point.metrics.total_s.p95 <= 0.25
     fewer = next(point for point in size.tried if point.replicas == size.replicas - 1)
-    assert fewer.figures.total_s.p95 > 0.25
-    assert size.point.figures.gpu_hours_1000 == pytest.approx(
-        2 * size.replicas / size.point.figures.requests_s / 3.6
+    assert fewer.metrics.total_s.p95 > 0.25
+    assert size.point.metrics.gpu_hours_1000 == pytest.approx(
+        2 * size.replicas / size.point.metrics.requests_s / 3.6
     )
 
 
@@ -117,8 +117,8 @@ def test_a_traces_own_times_are_kept():
     trace = replace(TraceSection("trace.jsonl"), shuffle=False)
     made = study(scripts, trace=trace, load=LoadSection("trace", speed=2.0), modes=("sequential",))
     (point,) = made.run().points
-    assert point.figures.requests == len(scripts)
-    assert point.figures.requests_s == pytest.approx(2 / 7, rel=0.1)
+    assert point.metrics.requests == len(scripts)
+    assert point.metrics.requests_s == pytest.approx(2 / 7, rel=0.1)
 
 
 def test_times_that_a_trace_does_not_have_are_missed():
@@ -129,7 +129,7 @@ def test_times_that_a_trace_does_not_have_are_missed():
 
 def test_the_theoretical_speedup_is_tokens_by_critical_path():
     (both,) = scripts_of([drinks(8, 8)])
-    about = study([both]).trace_figures()
+    about = study([both]).trace_metrics()
     # 3 + 8 + 8 + 4 words and the end; 8 + 5 steps to the second chunk, its 9, the sync's 4 words and the end.
     assert about["plain_tokens"] == 24
     assert about["theoretical_speedup"] == pytest.approx(24 / about["critical_path"])
@@ -143,22 +143,22 @@ def measured(tmp_path, ttft_s, total_s, **more):
 
 
 def test_a_simulation_is_compared_with_what_was_measured(tmp_path):
-    figures = study(modes=("sequential",)).run().points[0].figures
-    ttft, total = figures.ttft_s.p50, figures.total_s.p50
-    found = {d.figure: d for d in compare(measured(tmp_path, ttft, 1.1 * total), figures)}
+    metrics = study(modes=("sequential",)).run().points[0].metrics
+    ttft, total = metrics.ttft_s.p50, metrics.total_s.p50
+    found = {d.metric: d for d in compare(measured(tmp_path, ttft, 1.1 * total), metrics)}
     assert found["ttft_s.p50"].ratio == pytest.approx(1.0)
     assert found["ttft_s.p50"].within
     assert found["total_s.p50"].ratio == pytest.approx(1 / 1.1)
     assert found["total_s.p50"].within
-    assert not compare(measured(tmp_path, 2 * ttft, total), figures)[0].within
+    assert not compare(measured(tmp_path, 2 * ttft, total), metrics)[0].within
 
 
 def test_answers_a_second_are_compared_where_arrivals_are_known(tmp_path):
     assert measured(tmp_path, 0.5, 1.0).requests_s == pytest.approx(9 / 9)
     unknown = measured(tmp_path, 0.5, 1.0, arrival_s=None)
     assert unknown.requests_s is None
-    figures = study(modes=("sequential",)).run().points[0].figures
-    assert "requests_s" not in [deviation.figure for deviation in compare(unknown, figures)]
+    metrics = study(modes=("sequential",)).run().points[0].metrics
+    assert "requests_s" not in [deviation.metric for deviation in compare(unknown, metrics)]
 
 
 def test_a_measured_load_is_a_trace_if_it_holds_the_answers(tmp_path):

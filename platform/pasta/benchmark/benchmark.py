@@ -1,4 +1,4 @@
-"""The benchmark: stages that measure and leave records, and the figures that follow from the records."""
+"""The benchmark: stages that measure and leave records, and the metrics that follow from the records."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ import torch
 
 from pasta.benchmark.calibrate import Axes, calibration_of, calibration_table, measure_rounds
 from pasta.benchmark.documents import Recorded, answered, read_documents, sample_documents
-from pasta.benchmark.figures import Figure, Report
-from pasta.benchmark.generate import GenerateBench, generate_figures, generate_table
+from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.benchmark.measurement import Measurement
-from pasta.benchmark.quality import family_table, fault_of, grades, quality_figures
+from pasta.benchmark.metrics import Metric, Report
+from pasta.benchmark.quality import family_table, fault_of, grades, quality_metrics
 from pasta.benchmark.replay import (
     WORDS,
     DocumentReplay,
@@ -25,8 +25,8 @@ from pasta.benchmark.replay import (
 )
 from pasta.benchmark.sampling import GROUPS, measure_groups, sampling_report
 from pasta.benchmark.settings import Settings
-from pasta.benchmark.speed import decode_pair, replay_figures, speed_figures
-from pasta.benchmark.steps import LaneBench, lane_figures, lane_table
+from pasta.benchmark.speed import decode_pair, replay_metrics, speed_metrics
+from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.loading import load_model, random_model, read_model_config, resolve_device
@@ -66,12 +66,12 @@ class Benchmark:
 
     def _accuracy(self, report: Report) -> None:
         records = [*self._answers("accuracy", repeats=0).records.values()]
-        report.add(quality_figures(records), {"By task family": family_table(records)})
+        report.add(quality_metrics(records), {"By task family": family_table(records)})
 
     def _speed(self, report: Report) -> None:
         records = [*self._answers("speed", self.settings.repeats).records.values()]
-        report.add(quality_figures(records), {"By task family": family_table(records)})
-        report.add(speed_figures(records))
+        report.add(quality_metrics(records), {"By task family": family_table(records)})
+        report.add(speed_metrics(records))
 
     @property
     def _asked(self) -> dict[str, int]:
@@ -147,7 +147,7 @@ class Benchmark:
         chunks = sum(record["threads"] - 1 for record in records)
         note = f"half greedy, half sampled with promises favoured; {chunks} chunks"
         label = "well-formed outputs, random weights"
-        report.add([Figure("well_formed.random", label, share, 1.0, count=total, note=note)])
+        report.add([Metric("well_formed.random", label, share, 1.0, count=total, note=note)])
 
     def _step(self, report: Report) -> None:
         settings = self.settings
@@ -166,7 +166,7 @@ class Benchmark:
             records, label = [*file.records.values()], self._label(size)
             title = f"A step, {label}, cache of about {settings.cache_tokens} tokens"
             report.add(
-                lane_figures(records, settings.lanes, size, label, _STEP_TARGETS[size]),
+                lane_metrics(records, settings.lanes, size, label, _STEP_TARGETS[size]),
                 {title: lane_table(records, settings.lanes)},
             )
 
@@ -206,7 +206,7 @@ class Benchmark:
                     progress(len(file), "")
             records, label = [*file.records.values()][:total], self._label(size)
             report.add(
-                generate_figures(records, size, label, _GENERATE_TARGETS[size]),
+                generate_metrics(records, size, label, _GENERATE_TARGETS[size]),
                 {f"Sequential decoding, {label}": generate_table(records)},
             )
 
@@ -238,7 +238,7 @@ class Benchmark:
             loaded = self._loaded("large")
             entries = [encode(loaded.codec, document, str(n)) for n, document in enumerate(documents)]
             measure(file, entries, loaded, settings.repeats, progress)
-        report.add(replay_figures([*file.records.values()], settings.large_name, label))
+        report.add(replay_metrics([*file.records.values()], settings.large_name, label))
 
     def _replay_documents(self, path: Path, report: Report) -> None:
         """Real answers, annotated. More of them, or others, are added to what was measured."""

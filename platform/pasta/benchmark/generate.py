@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from pasta.benchmark.figures import Figure
+from pasta.benchmark.metrics import Metric
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
@@ -72,15 +72,15 @@ class GenerateBench:
         return [len(new), seconds]
 
 
-def generate_figures(records: Sequence[Record], name: str, label: str, target: float) -> list[Figure]:
+def generate_metrics(records: Sequence[Record], name: str, label: str, target: float) -> list[Metric]:
     """The engine's rate over that of each variant: the geometric mean over prompts and rounds."""
-    figures = []
+    metrics = []
     for variant in VARIANTS:
         if variant not in records[0]:
             continue
         ratios = [_rate(record["engine"]) / _rate(record[variant]) for record in records]
-        figures.append(
-            Figure.of(
+        metrics.append(
+            Metric.of(
                 f"generate.{name}.{variant}",
                 f"engine ÷ generate ({variant} cache), tokens a second, {label}",
                 bootstrap(ratios),
@@ -88,7 +88,7 @@ def generate_figures(records: Sequence[Record], name: str, label: str, target: f
                 note=f"{len(records)} pairs",
             )
         )
-    return figures
+    return metrics
 
 
 def generate_table(records: Sequence[Record]) -> str:

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pasta.benchmark.figures import Report
 from pasta.benchmark.machine import describe_machine
+from pasta.benchmark.metrics import Report
 from pasta.stages.progress import stage_progress
 from pasta.stages.records import RecordFile, write_json
 
@@ -42,7 +42,7 @@ class Measurement:
         return stage_progress(self.say, stage, total, found)
 
     def write(self, report: Report, *, complete: bool) -> None:
-        """The JSON file: command, machine, settings, figures, tables, and where the records are."""
+        """The JSON file: command, machine, settings, metrics, tables, and where the records are."""
         settings = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in asdict(self._settings).items()
@@ -55,7 +55,7 @@ class Measurement:
                 "machine": self._begun,
                 "load_average_at_end": describe_machine(self._device)["load_average"],
                 "settings": settings,
-                "figures": [figure.to_dict() for figure in report.figures],
+                "figures": [metric.to_dict() for metric in report.metrics],
                 "tables": report.tables,
                 "records": self.files,
             },

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pasta.benchmark.figures import Figure
+from pasta.benchmark.metrics import Metric
 from pasta.data.atlas import AtlasTask, grade, grade_structure
 from pasta.engine import Result
 from pasta.errors import UserError
@@ -53,15 +53,15 @@ def grades(task: AtlasTask, twin_text: str, text: str, document: Document) -> di
     }
 
 
-def quality_figures(records: Sequence[Record]) -> list[Figure]:
-    """The figures on annotation and on statements, over all records."""
+def quality_metrics(records: Sequence[Record]) -> list[Metric]:
+    """The metrics on annotation and on statements, over all records."""
     graded = [record["grades"] for record in records]
     twin, pasta = _right(graded, "twin"), _right(graded, "pasta")
     ratio = pasta / twin if twin else 0.0
     count = len(graded)
     length = sum(record["pasta"]["finish_reason"] != "stop" for record in records)
     return [
-        Figure(
+        Metric(
             "well_formed.shipped",
             "well-formed outputs, shipped model",
             _share(not record["pasta"]["fault"] for record in records),
@@ -69,8 +69,8 @@ def quality_figures(records: Sequence[Record]) -> list[Figure]:
             count=count,
             note=f"{length} cut at the length limit" if length else "all ended by themselves",
         ),
-        Figure("structure.annotated", "independent parts annotated", _annotated(graded), 0.97, count=count),
-        Figure(
+        Metric("structure.annotated", "independent parts annotated", _annotated(graded), 0.97, count=count),
+        Metric(
             "structure.left_alone",
             "dependent parts left alone",
             _share(grade["dependent_left_alone"] for grade in graded),
@@ -78,23 +78,23 @@ def quality_figures(records: Sequence[Record]) -> list[Figure]:
             count=count,
             note="share of answers with no dependent step and no conclusion in a chunk",
         ),
-        Figure(
+        Metric(
             "structure.superfluous",
             "answers without a superfluous chunk",
             _share(not grade["superfluous_parts"] for grade in graded),
             count=count,
             note="a chunk on something not asked for, or asked for once and told twice, is one",
         ),
-        Figure(
+        Metric(
             "structure.sync",
             "syncs right",
             _share(grade["sync_right"] for grade in graded),
             count=count,
             note="share of answers",
         ),
-        Figure("statements.twin", "statements right, sequential twin", twin, 0.98, count=count),
-        Figure("statements.pasta", "statements right, PASTA", pasta, count=count),
-        Figure("statements.ratio", "statements right, PASTA ÷ twin", ratio, 0.98, count=count),
+        Metric("statements.twin", "statements right, sequential twin", twin, 0.98, count=count),
+        Metric("statements.pasta", "statements right, PASTA", pasta, count=count),
+        Metric("statements.ratio", "statements right, PASTA ÷ twin", ratio, 0.98, count=count),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Replaying documents as a stage of the benchmark: what is fed, measured document by document, and the figures.
+"""Replaying documents as a stage of the benchmark: what is fed, measured document by document, and the metrics.
 
 Tokens of real answers are counted by ``--tokenizer``. With ``words`` each word and punctuation mark, with the space
 before it, is one token, whatever the model's vocabulary is: forced tokens need ids that the model has, not ids that it
@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import Any
 
 from pasta.benchmark.documents import Recorded, document_files
-from pasta.benchmark.figures import Figure
 from pasta.benchmark.machine import model_fingerprint
-from pasta.benchmark.speed import replay_figures, replay_pair
+from pasta.benchmark.metrics import Metric
+from pasta.benchmark.speed import replay_metrics, replay_pair
 from pasta.data.atlas.plan import with_estimates
 from pasta.data.tokenizers import ATLAS, find_tokenizer
 from pasta.data.words import WordTokenizer
@@ -147,15 +147,15 @@ def document_identity(path: Path, tokenizer: str) -> Record:
 
 def document_report(
     records: Sequence[Record], name: str, label: str, tokenizer: str
-) -> tuple[list[Figure], dict[str, str]]:
-    """Figures over all documents and over those with chunks; tables by source and by number of threads."""
+) -> tuple[list[Metric], dict[str, str]]:
+    """Metrics over all documents and over those with chunks; tables by source and by number of threads."""
     measured = [record for record in records if "skipped" not in record]
     annotated = [record for record in measured if record["lanes"]["threads"] > 1]
-    figures = replay_figures(measured, name, f"{label}, all documents")
+    metrics = replay_metrics(measured, name, f"{label}, all documents")
     if annotated:
-        figures += replay_figures(annotated, f"{name}.annotated", f"{label}, documents with chunks")
-    figures.append(
-        Figure(
+        metrics += replay_metrics(annotated, f"{name}.annotated", f"{label}, documents with chunks")
+    metrics.append(
+        Metric(
             f"replay.skipped.{name}",
             f"documents left out, replay on {label}",
             len(records) - len(measured),
@@ -175,7 +175,7 @@ def document_report(
     tables = {f"Replay by number of threads, {label} ({counted})": _table("threads", threads)}
     if len(sources) > 1:
         tables[f"Replay by source, {label} ({counted})"] = _table("source", sources)
-    return figures, tables
+    return metrics, tables
 
 
 def _counted_anew(codec: Codec, document: Document) -> Document:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from pasta.benchmark.figures import Figure
+from pasta.benchmark.metrics import Metric
 from pasta.candidates.config import SamplingSection
 from pasta.data.atlas import heldout_prompts
 from pasta.data.prompts import Prompt
@@ -69,26 +69,26 @@ def measure_groups(
         progress(len(file), "")
 
 
-def sampling_report(records: Sequence[Record], label: str) -> tuple[list[Figure], dict[str, str]]:
-    """The figures, and the table by its title."""
-    return sampling_figures(records, label), {f"Sampling, {label}": sampling_table(records)}
+def sampling_report(records: Sequence[Record], label: str) -> tuple[list[Metric], dict[str, str]]:
+    """The metrics, and the table by its title."""
+    return sampling_metrics(records, label), {f"Sampling, {label}": sampling_table(records)}
 
 
-def sampling_figures(records: Sequence[Record], label: str) -> list[Figure]:
+def sampling_metrics(records: Sequence[Record], label: str) -> list[Metric]:
     """Tokens a second of many prompts at once, and over those of the other two ways."""
     tokens, seconds = (sum(record["shard"][i] for record in records) for i in (0, 1))
-    figures = [
-        Figure("sampling.rate", f"sampling, tokens a second, {label}", tokens / seconds, note=WAYS["shard"])
+    metrics = [
+        Metric("sampling.rate", f"sampling, tokens a second, {label}", tokens / seconds, note=WAYS["shard"])
     ]
     for way in ("prompt", "answer"):
         ratios = bootstrap([_rate(record["shard"]) / _rate(record[way]) for record in records])
         name = f"sampling ÷ {WAYS[way]}, tokens a second, {label}"
-        figures.append(
-            Figure.of(
+        metrics.append(
+            Metric.of(
                 f"sampling.{way}", name, ratios, note=f"{len(records)} groups of {GROUP_PROMPTS} prompts"
             )
         )
-    return figures
+    return metrics
 
 
 def sampling_table(records: Sequence[Record]) -> str:

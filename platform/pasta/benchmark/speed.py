@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from pasta.benchmark.figures import Figure
+from pasta.benchmark.metrics import Metric
 from pasta.engine import Engine, Request, Result
 from pasta.engine.replay import replay
 from pasta.interpreter import Limits
@@ -66,9 +66,9 @@ def replay_pair(
     return record
 
 
-def speed_figures(records: Sequence[Record]) -> list[Figure]:
+def speed_metrics(records: Sequence[Record]) -> list[Metric]:
     """Realised and theoretical speedup over prompts with independent parts, and over all."""
-    figures = []
+    metrics = []
     groups = {"independent": [record for record in records if record["independent"]], "all": list(records)}
     for group, members in groups.items():
         if not members:
@@ -79,25 +79,25 @@ def speed_figures(records: Sequence[Record]) -> list[Figure]:
         ratio = bootstrap([record["realised"] / record["theoretical"] for record in members])
         target = {"independent": 2.2, "all": 1.7}[group]
         note = f"{len(members)} prompts"
-        figures += [
-            Figure.of(
+        metrics += [
+            Metric.of(
                 f"speedup.realised.{group}", f"realised speedup, {who}", realised, target=target, note=note
             ),
-            Figure.of(f"speedup.theoretical.{group}", f"theoretical speedup, {who}", theoretical, note=note),
-            Figure.of(
+            Metric.of(f"speedup.theoretical.{group}", f"theoretical speedup, {who}", theoretical, note=note),
+            Metric.of(
                 f"speedup.ratio.{group}", f"realised ÷ theoretical, {who}", ratio, target=0.9, note=note
             ),
         ]
     note = "wall clock ÷ steps, prefill included"
     twin, pasta = (_step_ms([record[who] for record in records]) for who in ("twin", "pasta"))
     return [
-        *figures,
-        Figure("step_ms.twin", "milliseconds a step, sequential twin", twin, note=note),
-        Figure("step_ms.pasta", "milliseconds a step, PASTA", pasta, note=note),
+        *metrics,
+        Metric("step_ms.twin", "milliseconds a step, sequential twin", twin, note=note),
+        Metric("step_ms.pasta", "milliseconds a step, PASTA", pasta, note=note),
     ]
 
 
-def replay_figures(records: Sequence[Record], name: str, label: str) -> list[Figure]:
+def replay_metrics(records: Sequence[Record], name: str, label: str) -> list[Metric]:
     """Realised and theoretical speedup of replayed documents."""
     note = f"{len(records)} documents"
     realised = bootstrap([record["realised"] for record in records])
@@ -105,9 +105,9 @@ def replay_figures(records: Sequence[Record], name: str, label: str) -> list[Fig
     ratio = bootstrap([record["realised"] / record["theoretical"] for record in records])
     where = f"replay on {label}"
     return [
-        Figure.of(f"replay.realised.{name}", f"realised speedup, {where}", realised, note=note),
-        Figure.of(f"replay.theoretical.{name}", f"theoretical speedup, {where}", theoretical, note=note),
-        Figure.of(f"replay.ratio.{name}", f"realised ÷ theoretical, {where}", ratio, target=0.95, note=note),
+        Metric.of(f"replay.realised.{name}", f"realised speedup, {where}", realised, note=note),
+        Metric.of(f"replay.theoretical.{name}", f"theoretical speedup, {where}", theoretical, note=note),
+        Metric.of(f"replay.ratio.{name}", f"realised ÷ theoretical, {where}", ratio, target=0.95, note=note),
     ]
 
 

@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from pasta.benchmark.figures import Figure
+from pasta.benchmark.metrics import Metric
 from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, TokenEvent
 from pasta.errors import UserError
 from pasta.interpreter import Limits
@@ -60,17 +60,17 @@ def lane_ratio(rounds: Sequence[Record], lanes: int) -> float:
     )
 
 
-def lane_figures(
+def lane_metrics(
     rounds: Sequence[Record], lanes: Sequence[int], name: str, label: str, target: float
-) -> list[Figure]:
+) -> list[Metric]:
     """The ratio for 8 lanes against its target, and for every other number of lanes without one."""
-    figures = []
+    metrics = []
     for count in lanes:
         if count == 1:
             continue
         least = min(min(entry[str(count)]) for entry in rounds) / min(min(entry["1"]) for entry in rounds)
-        figures.append(
-            Figure(
+        metrics.append(
+            Metric(
                 f"step.{name}.{count}",
                 f"step with {count} lanes ÷ with 1, {label}",
                 lane_ratio(rounds, count),
@@ -80,7 +80,7 @@ def lane_figures(
                 note=f"median of {len(rounds)} rounds; fastest steps {least:.3f}",
             )
         )
-    return figures
+    return metrics
 
 
 def lane_table(rounds: Sequence[Record], lanes: Sequence[int]) -> str:

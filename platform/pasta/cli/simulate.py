@@ -53,7 +53,7 @@ def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None)
             "--measured: several runs to compare with, expected one mode, one placement, no sweep"
         )
     outcome = study.run(_progress(study, say))
-    deviations = [] if real is None else compare(real, outcome.points[0].figures)
+    deviations = [] if real is None else compare(real, outcome.points[0].metrics)
     return _tell(study, outcome, calibration, deviations)
 
 
@@ -76,7 +76,7 @@ def write_report(
     deviations: Sequence[Deviation],
     fitted: Mapping[str, float],
 ) -> str:
-    """Write pictures, figures and text into the study's directory, each whole or not at all; returns the text.
+    """Write pictures, metrics and text into the study's directory, each whole or not at all; returns the text.
 
     ``fitted`` are keys of ``cluster`` whose values come from the measured load."""
     config, unit = study.config, UNITS[study.config.load.kind]
@@ -90,7 +90,7 @@ def write_report(
         pictures.append(SIZES)
     for stale in {LOADS, SIZES} - {*pictures}:
         (out / stale).unlink(missing_ok=True)
-    about = study.trace_figures()
+    about = study.trace_metrics()
     values: dict[str, Any] = {
         "name": config.name,
         "estimate": config.costs.roofline is not None,
@@ -151,10 +151,10 @@ def _progress(study: Study, say: Callable[[str, bool], None]) -> Callable[[Point
     def tell(point: Point) -> None:
         nonlocal runs
         runs += 1
-        figures = point.figures
+        metrics = point.metrics
         where = f"{point.series.name}, {point.load:g} {unit}, {point.replicas} replicas"
-        what = f"median {figures.total_s.p50:.3g} s, 95th {figures.total_s.p95:.3g} s"
+        what = f"median {metrics.total_s.p50:.3g} s, 95th {metrics.total_s.p95:.3g} s"
         counted = f"{runs}/{total}" if runs <= total else "sizing"
-        say(f"{counted}: {where}: {what}{'' if figures.keeps_up else ', does not keep up'}", True)
+        say(f"{counted}: {where}: {what}{'' if metrics.keeps_up else ', does not keep up'}", True)
 
     return tell

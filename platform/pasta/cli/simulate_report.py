@@ -70,7 +70,7 @@ def _estimate(config: SimulateConfig) -> str:
     assert roof is not None
     read_ms = 1e3 * roof.parameters * roof.bytes_per_value / roof.memory_bytes_s
     return (
-        "**A derived estimate, not a measurement.** Costs of a step follow from published figures: "
+        "**A derived estimate, not a measurement.** Costs of a step follow from published data sheets: "
         f"{roof.parameters / 1e9:g}G parameters of {roof.bytes_per_value} bytes at {roof.memory_bytes_s / 1e12:g} TB/s "
         f"are read in {read_ms:.2f} ms; {roof.flops_s / 1e12:g} TFLOP/s. Assumed: "
         f"{roof.bandwidth_efficiency:.0%} of the bandwidth, {roof.compute_efficiency:.0%} of the arithmetic, "
@@ -108,9 +108,9 @@ def _size_table(config: SimulateConfig, sizes: Sequence[Size]) -> str:
         [
             size.series.name,
             point.replicas,
-            *(_s(goal_value(point.figures, name)) for name in names),
-            f"{point.figures.requests_s:.3g}",
-            f"{point.figures.busy:.0%}",
+            *(_s(goal_value(point.metrics, name)) for name in names),
+            f"{point.metrics.requests_s:.3g}",
+            f"{point.metrics.busy:.0%}",
             *_gpu_hours(config, point),
             "" if point is not size.point else "no" if size.replicas is None else "**yes**",
         ]
@@ -153,23 +153,23 @@ def _speedup_table(crossovers: Sequence[Crossover], unit: str) -> str:
 def _load_table(config: SimulateConfig, points: Sequence[Point], unit: str) -> str:
     rows: list[list[Any]] = []
     for point in points:
-        figures = point.figures
+        metrics = point.metrics
         rows.append(
             [
                 point.series.name,
                 f"{point.load:g}",
-                _s(figures.ttft_s.p50),
-                _s(figures.ttft_s.p95),
-                _s(figures.total_s.p50),
-                _s(figures.total_s.p95),
-                f"{1e3 * figures.token_s.p50:.3g}",
-                f"{figures.requests_s:.3g}",
-                f"{figures.plain_tokens_s:.4g}",
-                f"{figures.lanes:.1f}",
-                f"{figures.fill:.0%}",
-                f"{figures.busy:.0%}",
+                _s(metrics.ttft_s.p50),
+                _s(metrics.ttft_s.p95),
+                _s(metrics.total_s.p50),
+                _s(metrics.total_s.p95),
+                f"{1e3 * metrics.token_s.p50:.3g}",
+                f"{metrics.requests_s:.3g}",
+                f"{metrics.plain_tokens_s:.4g}",
+                f"{metrics.lanes:.1f}",
+                f"{metrics.fill:.0%}",
+                f"{metrics.busy:.0%}",
                 *_gpu_hours(config, point),
-                "yes" if figures.keeps_up else "**no**",
+                "yes" if metrics.keeps_up else "**no**",
             ]
         )
     header = ["", unit, "first token, s", "95th", "end, s", "95th", "ms a token", "answers a second"]
@@ -180,7 +180,7 @@ def _load_table(config: SimulateConfig, points: Sequence[Point], unit: str) -> s
 def _deviation_table(deviations: Sequence[Deviation]) -> str:
     rows = [
         [
-            found.figure,
+            found.metric,
             f"{found.measured:.4g}",
             f"{found.simulated:.4g}",
             f"{found.ratio:.2f}",
@@ -196,19 +196,19 @@ def _deviation_table(deviations: Sequence[Deviation]) -> str:
 def _notes(outcome: Outcome, about: Mapping[str, float]) -> list[str]:
     notes = []
     points = [*outcome.points, *(point for size in outcome.sizes for point in size.tried)]
-    behind = sum(not point.figures.keeps_up for point in points)
+    behind = sum(not point.metrics.keeps_up for point in points)
     if behind:
         notes.append(
             f"{behind} of {len(points)} runs do not keep up: requests come faster than they are answered, and their "
             "latencies only say how long they were watched."
         )
-    beyond = [point for point in points if point.figures.covered < 1]
+    beyond = [point for point in points if point.metrics.covered < 1]
     if beyond:
-        worst = min(beyond, key=lambda point: point.figures.covered)
-        requests, lanes, keys = worst.figures.largest
+        worst = min(beyond, key=lambda point: point.metrics.covered)
+        requests, lanes, keys = worst.metrics.largest
         notes.append(
             f"In {len(beyond)} of {len(points)} runs some steps lie beyond what was calibrated (in one of them "
-            f"{1 - worst.figures.covered:.1%}, up to {requests} requests of {lanes:.3g} lanes and {keys} cached "
+            f"{1 - worst.metrics.covered:.1%}, up to {requests} requests of {lanes:.3g} lanes and {keys} cached "
             "tokens): their costs are extrapolated."
         )
     if about["left_out"]:
@@ -224,7 +224,7 @@ def _gpu_header(config: SimulateConfig) -> list[str]:
 
 
 def _gpu_hours(config: SimulateConfig, point: Point) -> list[str]:
-    return [f"{point.figures.gpu_hours_1000:.3g}"] if config.cluster.gpus_per_replica else []
+    return [f"{point.metrics.gpu_hours_1000:.3g}"] if config.cluster.gpus_per_replica else []
 
 
 def _s(seconds: float) -> str:

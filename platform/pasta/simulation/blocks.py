@@ -15,8 +15,8 @@ from pasta.errors import UserError
 from pasta.simulation.cluster import Cluster, ClusterSection
 from pasta.simulation.compare import Deviation, Measured, compare
 from pasta.simulation.config import Mode
-from pasta.simulation.figures import Figures, Spread, figures_of
 from pasta.simulation.load import Users
+from pasta.simulation.metrics import Metrics, Spread, metrics_of
 from pasta.simulation.study import Study
 from pasta.simulation.trace import Traced
 
@@ -114,10 +114,10 @@ class Fit:
         found: list[Deviation] = []
         for block in self._blocks:
             tell(f"block {block.name}")
-            figures = self._figures(block, self.section)
+            metrics = self._metrics(block, self.section)
             found += compare(
                 block.measured,
-                figures,
+                metrics,
                 of=f"{block.name}: ",
                 fitted=any(block is each for each in self._fitted),
             )
@@ -143,8 +143,8 @@ class Fit:
         decoding_s = alone.measured.total_s.mean - alone.measured.ttft_s.mean
 
         def decodes(factor: float) -> float:
-            figures = self._figures(alone, replace(section, step_factor=factor))
-            return figures.total_s.mean - figures.ttft_s.mean
+            metrics = self._metrics(alone, replace(section, step_factor=factor))
+            return metrics.total_s.mean - metrics.ttft_s.mean
 
         section = replace(section, step_factor=_solve(decodes, decoding_s, 1 / _MOST_FACTOR, _MOST_FACTOR))
         for _ in range(_TURNS):
@@ -158,11 +158,11 @@ class Fit:
     def _fit_request(self, section: ClusterSection, block: Block) -> ClusterSection:
         """``request_s`` by the median of the first tokens, then ``request_spread`` by their 95th percentile."""
         measured = block.measured.ttft_s
-        short_s = measured.p50 - self._figures(block, section).ttft_s.p50
+        short_s = measured.p50 - self._metrics(block, section).ttft_s.p50
         found = replace(section, request_s=max(0.0, section.request_s + short_s))
 
         def late(spread: float) -> float:
-            return self._figures(block, replace(found, request_spread=spread)).ttft_s.p95
+            return self._metrics(block, replace(found, request_spread=spread)).ttft_s.p95
 
         return replace(found, request_spread=_solve(late, measured.p95, 0.0, _MOST_SPREAD))
 
@@ -170,16 +170,16 @@ class Fit:
         """``item_s`` by when answers end, then ``crowding`` by when they begin; each moves the other a little."""
 
         def ends(item_s: float) -> float:
-            return self._figures(block, replace(section, item_s=item_s)).total_s.mean
+            return self._metrics(block, replace(section, item_s=item_s)).total_s.mean
 
         found = replace(section, item_s=_solve(ends, block.measured.total_s.mean, 0.0, _MOST_ITEM_S))
 
         def begins(crowding: float) -> float:
-            return self._figures(block, replace(found, crowding=crowding)).ttft_s.mean
+            return self._metrics(block, replace(found, crowding=crowding)).ttft_s.mean
 
         return replace(found, crowding=_solve(begins, block.measured.ttft_s.mean, 0.0, _MOST_FACTOR))
 
-    def _figures(self, block: Block, section: ClusterSection) -> Figures:
+    def _metrics(self, block: Block, section: ClusterSection) -> Metrics:
         study, scripts = self._study, self._study.trace.scripts
         run = Cluster(
             section,
@@ -191,7 +191,7 @@ class Fit:
             overhead_s=study.overhead_s,
             schedules=study.schedules,
         ).run(len(scripts))
-        return figures_of(run, section.gpus_per_replica, "trace")  # it ends, as a trace does
+        return metrics_of(run, section.gpus_per_replica, "trace")  # it ends, as a trace does
 
 
 def _solve(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pasta.placement import POLICIES, Home, Policy, choose_home
 from pasta.simulation.costs import StepCosts, lane_costs
 from pasta.simulation.load import Arrivals
-from pasta.simulation.replica import Part, Replica, ReplicaSizes, Shape
+from pasta.simulation.replica import Piece, Replica, ReplicaSizes, Shape
 from pasta.simulation.script import Path, Script
 from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, Slot
 
@@ -62,7 +62,7 @@ class ClusterSection:
 
 
 @dataclass(slots=True, eq=False)
-class Served:
+class ServedRequest:
     """One request's life, in seconds of the simulation's clock. ``spills`` chunks were decoded on another replica
     than their parent, ``returns`` found no slot there."""
 
@@ -107,14 +107,14 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Run:
+class Outcome:
     """A simulation's outcome: the measured requests in the order of their arrival, and what was done between the
     arrivals of the first and the last of them (``begun``, ``ended``), and until all had ended (``last``).
     ``covered`` is the share of all steps that lies within what was calibrated, ``largest`` the largest shape of a
     step in each of its numbers, ``fill`` the share of the rows of all forwards of lanes that decode a token."""
 
     replicas: int
-    served: list[Served] = field(default_factory=list)
+    served: list[ServedRequest] = field(default_factory=list)
     begun: Totals = field(default_factory=Totals)
     ended: Totals = field(default_factory=Totals)
     last: Totals = field(default_factory=Totals)
@@ -125,13 +125,13 @@ class Run:
 
 @dataclass(eq=False)
 class _Body:
-    """A part with what the cluster knows of it: its request, its replica, its name, and the part it came from."""
+    """A piece with what the cluster knows of it: its request, its replica, its name, and the piece it came from."""
 
-    request: Served
+    request: ServedRequest
     replica: int
     path: Path = ()
     owner: "_Body | None" = None
-    part: Part = field(init=False)
+    piece: Piece = field(init=False)
 
 
 class Cluster:
@@ -160,17 +160,17 @@ class Cluster:
             for _ in range(section.replicas)
         ]
         self._schedules = {} if schedules is None else schedules
-        self._bodies: dict[Part, _Body] = {}
+        self._bodies: dict[Piece, _Body] = {}
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self._stepping = [False] * section.replicas
         self._inbox: list[list[Callable[[float], None]]] = [[] for _ in self.replicas]
         self._totals, self._present = Totals(), 0
         self._number, self._left, self._measured = itertools.count(), 0, range(0)
-        self._outcome = Run(section.replicas)
+        self._outcome = Outcome(section.replicas)
         self._random = random.Random("requests")
 
-    def run(self, requests: int, warmup: int = 0) -> Run:
+    def run(self, requests: int, warmup: int = 0) -> Outcome:
         """Serve, once, until ``requests`` after the first ``warmup`` are done; others go on coming meanwhile."""
         self._left, self._measured = requests, range(warmup, warmup + requests)
         for moment in self._arrivals.first():
@@ -195,11 +195,11 @@ class Cluster:
         if number == self._measured.stop - 1:
             self._outcome.ended = self._sum(now)
         self._count(now, 1)
-        request = Served(number, self._scripts[number % len(self._scripts)], now)
+        request = ServedRequest(number, self._scripts[number % len(self._scripts)], now)
         home = int(choose_home(self._loads(), None, 0))  # no two answers of a trace begin alike
         body = _Body(request, home)
         self._assign(body, lambda: self._slot(body))
-        self._tell(now + self._request_s(), home, lambda t: self.replicas[home].submit(body.part, t))
+        self._tell(now + self._request_s(), home, lambda t: self.replicas[home].submit(body.piece, t))
 
     def _request_s(self) -> float:
         """What a request takes besides its engine, among the replicas that step on the same cores."""
@@ -221,10 +221,10 @@ class Cluster:
         return LiveSlot(script, lambda estimate: self._stays(body, estimate, script.prompt_tokens))
 
     def _end(self, body: _Body, now: float) -> None:
-        request, part = body.request, body.part
-        request.first_token_s, request.end_s = part.first_token_s, now
-        request.queue_s = part.admitted_s - request.arrival_s
-        request.steps = part.last_step - part.first_step + 1
+        request, piece = body.request, body.piece
+        request.first_token_s, request.end_s = piece.first_token_s, now
+        request.queue_s = piece.admitted_s - request.arrival_s
+        request.steps = piece.last_step - piece.first_step + 1
         self._count(now, -1)
         self._totals.ended += 1
         self._totals.plain_tokens += request.script.plain_tokens
@@ -264,29 +264,29 @@ class Cluster:
         replica = self.replicas[body.replica]
         if not replica.is_full:
             body.request.spills += 1
-            replica.submit(body.part, now)
+            replica.submit(body.piece, now)
             return
         replica.load -= 1
         body.request.returns += 1
-        del self._bodies[body.part]
+        del self._bodies[body.piece]
         owner, path = body.owner, body.path
         assert owner is not None
         self._at(now + self.section.hop_s, lambda t: self._give_back(owner, path, t))
 
     def _give_back(self, owner: _Body, path: Path, now: float) -> None:
         replica = self.replicas[owner.replica]
-        self._tell(now + self.section.hop_s, owner.replica, lambda t: replica.adopt(owner.part, path))
+        self._tell(now + self.section.hop_s, owner.replica, lambda t: replica.adopt(owner.piece, path))
 
     def _bring_back(self, body: _Body, response_ids: Sequence[int], now: float) -> None:
         owner, path = body.owner, body.path
         assert owner is not None
         replica = self.replicas[owner.replica]
         moment = now + 2 * self.section.hop_s
-        self._tell(moment, owner.replica, lambda t: replica.absorb(owner.part, path, response_ids))
+        self._tell(moment, owner.replica, lambda t: replica.absorb(owner.piece, path, response_ids))
 
     def _assign(self, body: _Body, make_slot: Callable[[], Slot]) -> None:
-        body.part = Part(make_slot)
-        self._bodies[body.part] = body
+        body.piece = Piece(make_slot)
+        self._bodies[body.piece] = body
         self.replicas[body.replica].load += 1
 
     # -- steps -----------------------------------------------------------------------------------------
@@ -326,10 +326,10 @@ class Cluster:
 
     def _finish(self, number: int, now: float) -> None:
         done, left = self.replicas[number].finish(now)
-        for part, chunk in left:
-            self._leave(self._bodies[part], chunk, now)
-        for part, slot in done:
-            body = self._bodies.pop(part)
+        for piece, chunk in left:
+            self._leave(self._bodies[piece], chunk, now)
+        for piece, slot in done:
+            body = self._bodies.pop(piece)
             if body.owner is None:
                 self._end(body, now)
             else:

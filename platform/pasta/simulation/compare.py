@@ -1,14 +1,14 @@
-"""A measured load against its simulation: how far apart, figure by figure."""
+"""A measured load against its simulation: how far apart, metric by metric."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.simulation.figures import Figures, Spread
+from pasta.simulation.metrics import Metrics, Spread
 from pasta.simulation.trace import number_of, read_objects
 
-#: Figures that are compared, and how near a simulation should come.
+#: Metrics that are compared, and how near a simulation should come.
 COMPARED = ("ttft_s.p50", "ttft_s.p95", "total_s.mean", "total_s.p50", "total_s.p95", "requests_s")
 TOLERANCE = 0.15
 
@@ -26,9 +26,9 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One figure: ``ratio`` is the simulated over the measured value. ``fitted`` figures are near by construction."""
+    """One metric: ``ratio`` is the simulated over the measured value. ``fitted`` metrics are near by construction."""
 
-    figure: str
+    metric: str
     measured: float
     simulated: float
     tolerance: float
@@ -47,7 +47,7 @@ class Deviation:
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able values."""
         return {
-            "figure": self.figure,
+            "figure": self.metric,
             "measured": self.measured,
             "simulated": self.simulated,
             "ratio": self.ratio,
@@ -82,19 +82,19 @@ def read_measured(path: Path, field: str = "annotated") -> Measured:
 
 
 def compare(
-    measured: Measured, figures: Figures, tolerance: float = TOLERANCE, *, of: str = "", fitted: bool = False
+    measured: Measured, metrics: Metrics, tolerance: float = TOLERANCE, *, of: str = "", fitted: bool = False
 ) -> list[Deviation]:
-    """Every figure that both have; ``of`` leads their names."""
+    """Every metric that both have; ``of`` leads their names."""
     found = []
     for name in COMPARED:
         real = _value(measured, name)
         if real is not None:
-            found.append(Deviation(of + name, real, _value(figures, name) or 0.0, tolerance, fitted))
+            found.append(Deviation(of + name, real, _value(metrics, name) or 0.0, tolerance, fitted))
     return found
 
 
-def _value(figures: Measured | Figures, name: str) -> float | None:
-    value: Any = figures
+def _value(metrics: Measured | Metrics, name: str) -> float | None:
+    value: Any = metrics
     for part in name.split("."):
         value = getattr(value, part)
     return None if value is None else float(value)

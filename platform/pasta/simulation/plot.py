@@ -36,11 +36,11 @@ def draw_loads(outcome: Outcome, unit: str, title: str, path: Path) -> bool:
     with matplotlib.rc_context(_RC):
         figure, panels = _canvas(2, 2, title)
         end, first, speed, rate = panels
-        _lines(end, outcome.points, lambda p: p.figures.total_s.p50, "-")
-        _lines(end, outcome.points, lambda p: p.figures.total_s.p95, ":", labelled=False)
+        _lines(end, outcome.points, lambda p: p.metrics.total_s.p50, "-")
+        _lines(end, outcome.points, lambda p: p.metrics.total_s.p95, ":", labelled=False)
         end.set_title("Seconds to the end")
-        _lines(first, outcome.points, lambda p: p.figures.ttft_s.p50, "-", labelled=False)
-        _lines(first, outcome.points, lambda p: p.figures.ttft_s.p95, ":", labelled=False)
+        _lines(first, outcome.points, lambda p: p.metrics.ttft_s.p50, "-", labelled=False)
+        _lines(first, outcome.points, lambda p: p.metrics.ttft_s.p95, ":", labelled=False)
         first.set_title("Seconds to the first token")
         for found in outcome.crossovers:
             look = _look(found.series)
@@ -51,7 +51,7 @@ def draw_loads(outcome: Outcome, unit: str, title: str, path: Path) -> bool:
         speed.set(
             title="Sequential ÷ parallel, median", ylabel="speedup", ylim=(0, None), xlim=end.get_xlim()
         )
-        _lines(rate, outcome.points, lambda p: p.figures.requests_s, "-", labelled=False)
+        _lines(rate, outcome.points, lambda p: p.metrics.requests_s, "-", labelled=False)
         rate.set(title="Answers a second", ylabel="1/s", ylim=(0, None))
         for panel in panels:
             panel.set_xlabel(unit)
@@ -74,7 +74,7 @@ def draw_sizes(outcome: Outcome, goals: dict[str, float], title: str, path: Path
             for size in outcome.sizes:
                 look = _look(size.series)
                 xs = [point.replicas for point in size.tried]
-                ys = [goal_value(point.figures, name) for point in size.tried]
+                ys = [goal_value(point.metrics, name) for point in size.tried]
                 panel.plot(xs, ys, label=size.series.name, **look)
                 if size.replicas is not None:
                     panel.axvline(size.replicas, color=look["color"], lw=0.8, ls="--")

@@ -29,7 +29,7 @@ class ReplicaSizes(EngineSizes):
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class Piece:
     """What one replica decodes: a response, or a chunk of one. Times in seconds of the simulation's clock, ``-1.0``
     until they are known; ``first_step`` and ``last_step`` count the replica's steps."""
 
@@ -64,11 +64,11 @@ class Replica:
     ) -> None:
         self.sizes, self.work, self.load = sizes, Work(), 0
         self._costs, self._overhead_s, self._factor = costs, overhead_s, factor
-        self._parts: dict[int, Part] = {}
+        self._pieces: dict[int, Piece] = {}
         self._slots: dict[int, Slot] = {}
         self._numbers: list[int] = []  # of the slots in use, in order
         self._free = list(range(sizes.num_slots))
-        self._waiting: deque[Part] = deque()
+        self._waiting: deque[Piece] = deque()
         self._bulk: set[int] = set()
         self._next_bulk = 0
         self._fed: list[int] = []
@@ -77,10 +77,10 @@ class Replica:
 
     # -- requests --------------------------------------------------------------------------------------
 
-    def submit(self, part: Part, now: float) -> None:
+    def submit(self, piece: Piece, now: float) -> None:
         """Queue it. (Whoever assigns it here has counted it as load.)"""
-        part.submitted_s = now
-        self._waiting.append(part)
+        piece.submitted_s = now
+        self._waiting.append(piece)
 
     @property
     def is_full(self) -> bool:
@@ -112,16 +112,16 @@ class Replica:
         """Whether a step would do anything."""
         return bool(self._waiting and self._free) or any(slot.pending for slot in self._slots.values())
 
-    def absorb(self, part: Part, path: Path, response_ids: Sequence[int]) -> None:
-        """A part that decodes here takes in a chunk of it that was decoded elsewhere."""
-        self._change(part, lambda slot: slot.absorb(path, response_ids))
+    def absorb(self, piece: Piece, path: Path, response_ids: Sequence[int]) -> None:
+        """A piece that decodes here takes in a chunk of it that was decoded elsewhere."""
+        self._change(piece, lambda slot: slot.absorb(path, response_ids))
 
-    def adopt(self, part: Part, path: Path) -> None:
-        """A part that decodes here decodes a chunk itself that was to be decoded elsewhere."""
-        self._change(part, lambda slot: slot.adopt(path))
+    def adopt(self, piece: Piece, path: Path) -> None:
+        """A piece that decodes here decodes a chunk itself that was to be decoded elsewhere."""
+        self._change(piece, lambda slot: slot.adopt(path))
 
-    def _change(self, part: Part, change: Callable[[LiveSlot], None]) -> None:
-        number = next(number for number, other in self._parts.items() if other is part)
+    def _change(self, piece: Piece, change: Callable[[LiveSlot], None]) -> None:
+        number = next(number for number, other in self._pieces.items() if other is piece)
         slot = self._slots[number]
         assert isinstance(slot, LiveSlot)
         lanes = slot.lanes
@@ -149,39 +149,39 @@ class Replica:
         self.work.busy_s += seconds
         return now + seconds
 
-    def finish(self, now: float) -> tuple[list[tuple[Part, Slot]], list[tuple[Part, Left]]]:
-        """End the step: returns the parts that are done, and the chunks that leave, with the part each is of.
+    def finish(self, now: float) -> tuple[list[tuple[Piece, Slot]], list[tuple[Piece, Left]]]:
+        """End the step: returns the pieces that are done, and the chunks that leave, with the piece each is of.
 
         What a step has decoded is known when all of it has ended, as it is outside of the engine.
         """
-        done: list[tuple[Part, Slot]] = []
-        left: list[tuple[Part, Left]] = []
+        done: list[tuple[Piece, Slot]] = []
+        left: list[tuple[Piece, Left]] = []
         numbers = self._fed if self._prefilled is None else [self._prefilled, *self._fed]
         for number in numbers:
-            part, slot = self._parts[number], self._slots[number]
+            piece, slot = self._pieces[number], self._slots[number]
             lanes, emitted = slot.lanes, slot.emitted
-            left += [(part, chunk) for chunk in slot.emit()]
+            left += [(piece, chunk) for chunk in slot.emit()]
             self.load += slot.lanes - lanes
             if slot.emitted != emitted:
                 self.work.emitted += slot.emitted - emitted
-                if part.first_token_s < 0:
-                    part.first_token_s, part.first_step = now, self.work.steps
+                if piece.first_token_s < 0:
+                    piece.first_token_s, piece.first_step = now, self.work.steps
             if slot.done:
-                part.end_s, part.last_step = now, self.work.steps
+                piece.end_s, piece.last_step = now, self.work.steps
                 self._release(number)
-                done.append((part, slot))
+                done.append((piece, slot))
         return done, left
 
     def _admit(self, now: float) -> None:
         while self._waiting and self._free:
             number = heapq.heappop(self._free)
-            part = self._parts[number] = self._waiting.popleft()
-            self._slots[number], part.admitted_s = part.make_slot(), now
+            piece = self._pieces[number] = self._waiting.popleft()
+            self._slots[number], piece.admitted_s = piece.make_slot(), now
             insort(self._numbers, number)
             self._bulk.add(number)
 
     def _release(self, number: int) -> None:
-        del self._parts[number], self._slots[number]
+        del self._pieces[number], self._slots[number]
         self._numbers.remove(number)
         self._bulk.discard(number)
         heapq.heappush(self._free, number)

@@ -11,8 +11,8 @@ from pasta.placement import Policy
 from pasta.simulation.cluster import Cluster
 from pasta.simulation.config import GoalsSection, SimulateConfig
 from pasta.simulation.costs import StepCosts
-from pasta.simulation.figures import Figures, figures_of
 from pasta.simulation.load import LoadSection, make_arrivals
+from pasta.simulation.metrics import Metrics, metrics_of
 from pasta.simulation.script import Script
 from pasta.simulation.slots import Schedule
 from pasta.simulation.trace import Trace
@@ -40,12 +40,12 @@ class Point:
     series: Series
     load: float
     replicas: int
-    figures: Figures
+    metrics: Metrics
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able values."""
-        figures = self.figures.to_dict()
-        return {"series": self.series.name, "load": self.load, "replicas": self.replicas, "figures": figures}
+        metrics = self.metrics.to_dict()
+        return {"series": self.series.name, "load": self.load, "replicas": self.replicas, "figures": metrics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Study:
         self.costs, self.overhead_s = costs, overhead_s
         self.schedules: dict[Script, Schedule] = {}
 
-    def trace_figures(self) -> dict[str, float]:
+    def trace_metrics(self) -> dict[str, float]:
         """What the trace's answers are like: means over them, of the speedup the geometric one."""
         both = self.trace.scripts
         steps = [len(self._schedule(each.parallel).lanes) for each in both]
@@ -178,8 +178,8 @@ class Study:
             schedules=self.schedules,
         )
         run = cluster.run(requests, warmup)
-        figures = figures_of(run, config.cluster.gpus_per_replica, load.kind)
-        return Point(series, _value(load), replicas, figures)
+        metrics = metrics_of(run, config.cluster.gpus_per_replica, load.kind)
+        return Point(series, _value(load), replicas, metrics)
 
     def size(self, series: Series, tell: Tell = lambda point: None) -> Size:
         """The fewest replicas that reach the goals at the configuration's own load: doubled until they do, then
@@ -191,7 +191,7 @@ class Study:
         def reaches(replicas: int) -> bool:
             tried[replicas] = self.point(series, self.config.load, replicas)
             tell(tried[replicas])
-            return meets(tried[replicas].figures, sizing.goals)
+            return meets(tried[replicas].metrics, sizing.goals)
 
         low, high = 0, 1
         while not (found := reaches(high)) and high < sizing.most_replicas:
@@ -210,15 +210,15 @@ def at_load(load: LoadSection, value: float) -> LoadSection:
     return replace(load, rate=value) if load.kind == "poisson" else replace(load, speed=value)
 
 
-def meets(figures: Figures, goals: GoalsSection) -> bool:
+def meets(metrics: Metrics, goals: GoalsSection) -> bool:
     """Whether a run keeps up and reaches every goal."""
-    return figures.keeps_up and all(goal_value(figures, name) <= goal for name, goal in goals.given.items())
+    return metrics.keeps_up and all(goal_value(metrics, name) <= goal for name, goal in goals.given.items())
 
 
-def goal_value(figures: Figures, name: str) -> float:
-    """The figure that a goal such as ``total_p95_s`` bounds."""
+def goal_value(metrics: Metrics, name: str) -> float:
+    """The metric that a goal such as ``total_p95_s`` bounds."""
     what, which, _ = name.split("_")
-    return float(getattr(getattr(figures, f"{what}_s"), which))
+    return float(getattr(getattr(metrics, f"{what}_s"), which))
 
 
 def crossovers(points: Sequence[Point]) -> list[Crossover]:
@@ -232,9 +232,9 @@ def crossovers(points: Sequence[Point]) -> list[Crossover]:
 
 def _crossover(series: Series, base: Sequence[Point], own: Sequence[Point]) -> Crossover:
     speedups = {
-        point.load: slow.figures.total_s.p50 / point.figures.total_s.p50
+        point.load: slow.metrics.total_s.p50 / point.metrics.total_s.p50
         for slow, point in zip(base, own, strict=True)
-        if slow.figures.keeps_up and point.figures.keeps_up
+        if slow.metrics.keeps_up and point.metrics.keeps_up
     }
     until = None
     rising = list(speedups.items())
@@ -243,8 +243,8 @@ def _crossover(series: Series, base: Sequence[Point], own: Sequence[Point]) -> C
     for (low, before), (high, after) in pairwise(rising):
         if until is None and after <= 1:
             until = low + (high - low) * (before - 1) / (before - after)
-    most = max(point.figures.requests_s for point in own)
-    return Crossover(series, speedups, until, most / max(point.figures.requests_s for point in base))
+    most = max(point.metrics.requests_s for point in own)
+    return Crossover(series, speedups, until, most / max(point.metrics.requests_s for point in base))
 
 
 def _value(load: LoadSection) -> float:

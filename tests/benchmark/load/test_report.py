@@ -1,4 +1,4 @@
-"""Figures under load follow from records alone."""
+"""Metrics under load follow from records alone."""
 
 import pytest
 
@@ -15,8 +15,8 @@ def block(key, *totals, seconds=1.0):
     return {"key": key, "seconds": seconds, "answers": [answer(total) for total in totals]}
 
 
-def by_key(figures):
-    return {figure.key: figure for figure in figures}
+def by_key(metrics):
+    return {metric.key: metric for metric in metrics}
 
 
 def test_latency_is_over_all_rounds_and_compares_prompt_by_prompt():
@@ -26,8 +26,8 @@ def test_latency_is_over_all_rounds_and_compares_prompt_by_prompt():
         block("1 8 sequential", 2.2, 4.2, seconds=3.0),
         block("1 8 parallel", 1.0, 1.2),
     ]
-    figures, tables = report.latency_report(records)
-    found = by_key(figures)
+    metrics, tables = report.latency_report(records)
+    found = by_key(metrics)
     assert found["serve.e2e.sequential.8"].value == pytest.approx(3100.0)
     assert found["serve.e2e.sequential.8"].count == 4
     assert found["serve.ttft.parallel.8"].value == pytest.approx(100.0)
@@ -43,9 +43,9 @@ def test_throughput_is_a_ratio_of_rates_round_by_round():
         {"key": "0 8 parallel", "service": [900, 1.0], "bare": [1000, 1.0]},
         {"key": "1 8 parallel", "service": [800, 1.0], "bare": [2000, 2.0]},
     ]
-    figures, _ = report.throughput_report(records)
-    assert figures[0].value == pytest.approx((0.9 * 0.8) ** 0.5)
-    assert (figures[0].target, figures[0].passed) == (0.85, False)
+    metrics, _ = report.throughput_report(records)
+    assert metrics[0].value == pytest.approx((0.9 * 0.8) ** 0.5)
+    assert (metrics[0].target, metrics[0].passed) == (0.85, False)
 
 
 def test_speedup_over_http_is_compared_with_the_bare_engine_s():
@@ -101,7 +101,7 @@ def test_stopping_and_refusing_have_targets_in_milliseconds():
     assert found["serve.refuse.lost"].passed
 
 
-def test_a_soak_s_figures_say_what_must_not_happen():
+def test_a_soak_s_metrics_say_what_must_not_happen():
     record = {
         "requests": 10,
         "seconds": 5.0,
@@ -115,8 +115,8 @@ def test_a_soak_s_figures_say_what_must_not_happen():
         "total_s": [1.0, 2.0],
         "memory_mib": {"gateway 1": [float(n * 50) for n in range(40)]},
     }
-    figures, tables = report.soak_report([record])
-    found = by_key(figures)
+    metrics, tables = report.soak_report([record])
+    found = by_key(metrics)
     assert (found["soak.lost"].passed, found["soak.stuck"].passed, found["soak.memory"].passed) == (
         False,
         True,

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from pasta.benchmark.load.client import Answer, Ask
-from pasta.benchmark.load.parts import Bench
+from pasta.benchmark.load.client import Ask, Reply
+from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.settings import LoadSettings
 from pasta.benchmark.load.soak import differing, growth, schedule, soak, violations
 from pasta.benchmark.load.ways import find_ways
-from tests.benchmark.load.test_parts import PROMPTS, measure
+from tests.benchmark.load.test_scenarios import PROMPTS, measure
 from tests.support.load_server import MODELS, load_server
 
 CLEAN = {"wrong": [], "idle_s": 0.1, "memory_mib": {}}
@@ -86,5 +86,5 @@ def test_greedy_answers_to_the_same_request_should_not_differ():
 
     asks = [ask("A", "local"), ask("A", "spread"), ask("A", "auto"), ask("A", "local", 64), ask("B", "local")]
     texts = ["one", "one", "two", "other", "other"]
-    assert differing(asks, [Answer("whole", text=text) for text in texts]) == 1
-    assert differing(asks[:2], [Answer("whole", text="one"), Answer("left", text="o")]) == 0
+    assert differing(asks, [Reply("whole", text=text) for text in texts]) == 1
+    assert differing(asks[:2], [Reply("whole", text="one"), Reply("left", text="o")]) == 0

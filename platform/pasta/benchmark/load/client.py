@@ -41,8 +41,8 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Answer:
-    """What came of a request. Times in seconds since it was sent: the first text, and the end.
+class Reply:
+    """How a request ended. Times in seconds since it was sent: the first text, and the end.
 
     ``pasta`` is the service's own account of the answer; ``error`` says what went wrong. ``left_at`` is when the client
     began to go away, by ``perf_counter``.
@@ -64,7 +64,7 @@ class Answer:
         return int(self.pasta.get("tokens", 0))
 
     def record(self) -> Record:
-        """What is kept: a digest of the text instead of it, and of the account what figures are made of."""
+        """What is kept: a digest of the text instead of it, and of the account what metrics are made of."""
         kept: Record = {
             "ending": self.ending,
             "total_s": round(self.total_s, 6),
@@ -89,9 +89,9 @@ def connect(url: str, api_key: str | None = None) -> httpx.AsyncClient:
     )
 
 
-async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> Answer:
+async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> Reply:
     """Send a request and follow its answer to the end; nothing that the service does wrong raises."""
-    answer, begun = Answer("lost"), perf_counter()
+    answer, begun = Reply("lost"), perf_counter()
     try:
         async with (
             asyncio.timeout(timeout_s),
@@ -112,7 +112,7 @@ async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> A
     return answer
 
 
-async def _follow(answer: Answer, ask: Ask, response: httpx.Response, begun: float) -> None:
+async def _follow(answer: Reply, ask: Ask, response: httpx.Response, begun: float) -> None:
     reader, pieces, finished = EventReader(), 0, False
     async for piece in response.aiter_bytes():
         now = perf_counter()
@@ -143,13 +143,13 @@ async def _follow(answer: Answer, ask: Ask, response: httpx.Response, begun: flo
         answer.error = "the stream broke off"
 
 
-def _read_whole(answer: Answer, body: bytes) -> None:
+def _read_whole(answer: Reply, body: bytes) -> None:
     data = json.loads(body)
     answer.text, answer.pasta = data["choices"][0]["message"]["content"], data.get("pasta", {})
     answer.ending = "whole"
 
 
-def _read_error(answer: Answer, headers: httpx.Headers, body: bytes) -> None:
+def _read_error(answer: Reply, headers: httpx.Headers, body: bytes) -> None:
     answer.ending = "refused" if answer.status == 429 else "lost"
     if "retry-after" in headers:
         answer.retry_after_s = float(headers["retry-after"])
@@ -157,14 +157,14 @@ def _read_error(answer: Answer, headers: httpx.Headers, body: bytes) -> None:
 
 
 async def closed_loop(
-    asks: Sequence[Ask], clients: int, each: Callable[[Ask], Awaitable[Answer]]
-) -> tuple[list[Answer], float]:
+    asks: Sequence[Ask], clients: int, each: Callable[[Ask], Awaitable[Reply]]
+) -> tuple[list[Reply], float]:
     """``clients`` of them, each with its next request as soon as its last one is answered.
 
     Returns the answers in the order of the requests, and the seconds from the first one sent to the last one ended.
     """
     waiting = iter(enumerate(asks))
-    answers: dict[int, Answer] = {}
+    answers: dict[int, Reply] = {}
 
     async def client() -> None:
         for number, ask in waiting:

@@ -1,24 +1,24 @@
-"""The parts of a measurement under load: the service that each needs, its records, and what follows from them."""
+"""All scenarios of a measurement under load: the service that each needs, how it is measured and reported."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pasta.benchmark.load import parts, report, soak
-from pasta.benchmark.load.parts import Bench
+from pasta.benchmark.load import report, scenarios, soak
+from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.settings import SOAK, LoadSettings
 from pasta.stages.records import Record
 
-#: As it is configured; with one decoder, as the bare engine is one; with a budget that one answer fills.
+#: The service as it is configured; with one decoder, like the bare engine; with a budget that one answer fills.
 Layout = Literal["as configured", "one decoder", "small budget"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One part. ``keys`` name its records, each of which is measured by itself: more of them are added to those that
-    there are. ``settings`` are those that a record depends on.
+class Scenario:
+    """A scenario: ``measure`` makes the record of each of its ``keys``, ``report`` turns the records into metrics.
 
-    ``own_service``: it changes the service's configuration or kills its processes.
+    A key that has a record already is not measured again. ``settings`` are those that a record depends on.
+    ``own_service``: the scenario changes the service's configuration or kills its processes.
     """
 
     layout: Layout
@@ -43,23 +43,25 @@ def _once(_: LoadSettings) -> list[str]:
 
 _SOAK_SETTINGS = ("soak", "soak_clients", "soak_seed", "kill_every_s", "timeout_s")
 
-#: In the order in which they are measured. All depend on the longest answer.
-PLAN: dict[str, Part] = {
-    "latency": Part("as configured", parts.latency_keys, parts.latency, report.latency_report, ("prompts",)),
-    "spread": Part("as configured", _pairs, parts.spread, report.spread_report),
-    "disconnect": Part("as configured", _pairs, parts.disconnect, report.disconnect_report),
-    "kill": Part("as configured", _rounds, parts.killed, report.kill_report, own_service=True),
-    SOAK: Part("as configured", _once, soak.soak, report.soak_report, _SOAK_SETTINGS),
-    "throughput": Part(
+#: In the order in which they are measured. All depend on ``max_tokens``.
+PLAN: dict[str, Scenario] = {
+    "latency": Scenario(
+        "as configured", scenarios.latency_keys, scenarios.latency, report.latency_report, ("prompts",)
+    ),
+    "spread": Scenario("as configured", _pairs, scenarios.spread, report.spread_report),
+    "disconnect": Scenario("as configured", _pairs, scenarios.disconnect, report.disconnect_report),
+    "kill": Scenario("as configured", _rounds, scenarios.killed, report.kill_report, own_service=True),
+    SOAK: Scenario("as configured", _once, soak.soak, report.soak_report, _SOAK_SETTINGS),
+    "throughput": Scenario(
         "one decoder",
-        parts.throughput_keys,
-        parts.throughput,
+        scenarios.throughput_keys,
+        scenarios.throughput,
         report.throughput_report,
         ("prompts",),
         own_service=True,
     ),
-    "speedup": Part("one decoder", _pairs, parts.speedup, report.speedup_report),
-    "refuse": Part(
-        "small budget", _once, parts.refuse, report.refuse_report, ("refusals",), own_service=True
+    "speedup": Scenario("one decoder", _pairs, scenarios.speedup, report.speedup_report),
+    "refuse": Scenario(
+        "small budget", _once, scenarios.refuse, report.refuse_report, ("refusals",), own_service=True
     ),
 }

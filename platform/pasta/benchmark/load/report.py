@@ -1,17 +1,17 @@
-"""Figures and tables of a service under load, from records alone."""
+"""Metrics and tables of a service under load, from records alone."""
 
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pasta.benchmark.figures import Figure
 from pasta.benchmark.load.soak import memory_table, violations
+from pasta.benchmark.metrics import Metric
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record
 from pasta.statistics import bootstrap, bootstrap_mean, percentile
 
-Report = tuple[list[Figure], dict[str, str]]
+Report = tuple[list[Metric], dict[str, str]]
 #: Targets: of the bare engine's throughput and speedup, of refusing, and of stopping what a client has left.
 THROUGHPUT, SPEEDUP, REFUSED_S, STOPPED_S = 0.85, 0.95, 0.05, 0.1
 _SHARES = (50, 90, 99)
@@ -29,7 +29,7 @@ def by_block(records: Iterable[Record]) -> dict[tuple[int, str], list[Record]]:
 def latency_report(records: Sequence[Record]) -> Report:
     """Percentiles over all answers of a block's rounds, and how much sooner parallel answers end."""
     blocks, rows = by_block(records), []
-    figures: list[Figure] = []
+    metrics: list[Metric] = []
     for (clients, way), rounds in blocks.items():
         answers = [answer for each in rounds for answer in each["answers"]]
         first, total = (
@@ -42,8 +42,8 @@ def latency_report(records: Sequence[Record]) -> Report:
         spans += [f"{percentile(total, share / 100) * 1e3:.0f}" for share in _SHARES]
         rows.append([clients, way, *spans, f"{rate:.0f}", f"{len(answers) / seconds:.2f}", len(answers)])
         for key, label, values in (("ttft", "time to first token", first), ("e2e", "end to end", total)):
-            figures.append(
-                Figure(
+            metrics.append(
+                Metric(
                     f"serve.{key}.{way}.{clients}",
                     f"{label}, ms, median, {way}, {_clients(clients)}",
                     percentile(values, 0.5) * 1e3,
@@ -57,12 +57,12 @@ def latency_report(records: Sequence[Record]) -> Report:
         if sequential and parallel:
             ratios = bootstrap([slow / fast for slow, fast in zip(sequential, parallel, strict=True)])
             label = f"end to end, sequential ÷ parallel, {_clients(clients)}"
-            figures.append(
-                Figure.of(f"serve.e2e.ratio.{clients}", label, ratios, note=f"{ratios.count} prompts")
+            metrics.append(
+                Metric.of(f"serve.e2e.ratio.{clients}", label, ratios, note=f"{ratios.count} prompts")
             )
     spans = [f"{name}, p{share}, ms" for name in ("first token", "end to end") for share in _SHARES]
     header = ["clients", "way", *spans, "tokens a second", "requests a second", "answers"]
-    return figures, {"Latency by clients": markdown(header, rows)}
+    return metrics, {"Latency by clients": markdown(header, rows)}
 
 
 def _by_prompt(rounds: Sequence[Record]) -> list[float]:
@@ -73,19 +73,19 @@ def _by_prompt(rounds: Sequence[Record]) -> list[float]:
 
 def throughput_report(records: Sequence[Record]) -> Report:
     """Tokens a second of the service over the bare engine's, round by round."""
-    figures, rows = [], []
+    metrics, rows = [], []
     for (clients, way), rounds in by_block(records).items():
         ratios = bootstrap([_rate(each["service"]) / _rate(each["bare"]) for each in rounds])
         label = f"service of one decoder ÷ bare engine, tokens a second, {way}, {_clients(clients)}"
-        figures.append(
-            Figure.of(
+        metrics.append(
+            Metric.of(
                 f"serve.throughput.{way}.{clients}", label, ratios, target=THROUGHPUT, note=_rounds(rounds)
             )
         )
         totals = [[sum(each[side][i] for each in rounds) for i in (0, 1)] for side in ("service", "bare")]
         rows.append([clients, way, *(f"{_rate(total):.0f}" for total in totals)])
     table = markdown(["at once", "way", "service, tokens a second", "bare engine"], rows)
-    return figures, {"Throughput": table}
+    return metrics, {"Throughput": table}
 
 
 def speedup_report(records: Sequence[Record]) -> Report:
@@ -94,28 +94,28 @@ def speedup_report(records: Sequence[Record]) -> Report:
     ratio = bootstrap([service / engine for service, engine in zip(over_http, bare, strict=True)])
     note = f"{len(records)} prompts with independent parts, one at a time"
     return [
-        Figure.of("serve.speedup.http", "realised speedup over HTTP", bootstrap(over_http), note=note),
-        Figure.of("serve.speedup.bare", "realised speedup, bare engine", bootstrap(bare), note=note),
-        Figure.of("serve.speedup.ratio", "speedup over HTTP ÷ bare engine", ratio, target=SPEEDUP, note=note),
+        Metric.of("serve.speedup.http", "realised speedup over HTTP", bootstrap(over_http), note=note),
+        Metric.of("serve.speedup.bare", "realised speedup, bare engine", bootstrap(bare), note=note),
+        Metric.of("serve.speedup.ratio", "speedup over HTTP ÷ bare engine", ratio, target=SPEEDUP, note=note),
     ], {}
 
 
 def spread_report(records: Sequence[Record]) -> Report:
     """What chunks elsewhere are worth to an answer that has the service for itself."""
-    figures = []
+    metrics = []
     for placement in ("spread", "auto"):
         gains = bootstrap([record["local"]["total_s"] / record[placement]["total_s"] for record in records])
         spills = sum(record[placement].get("spills", 0) for record in records)
         same = sum(record["local"]["text"] == record[placement]["text"] for record in records)
-        figures.append(
-            Figure.of(
+        metrics.append(
+            Metric.of(
                 f"serve.{placement}",
                 f"end to end, local ÷ {placement}, one request at a time",
                 gains,
                 note=f"{len(records)} prompts, {spills} chunks away from home, {same} texts the same",
             )
         )
-    return figures, {}
+    return metrics, {}
 
 
 def kill_report(records: Sequence[Record]) -> Report:
@@ -123,8 +123,8 @@ def kill_report(records: Sequence[Record]) -> Report:
     pairs = [pair for each in records for pair in zip(each["undisturbed"], each["disturbed"], strict=True)]
     survived = [(before, after) for before, after in pairs if after["ending"] == "whole"]
     lost, note = len(pairs) - len(survived), f"{len(pairs)} requests in flight, {len(records)} kills"
-    figures = [
-        Figure("serve.kill.lost", "requests lost when a decoder is killed", lost, 0, "at most", note=note)
+    metrics = [
+        Metric("serve.kill.lost", "requests lost when a decoder is killed", lost, 0, "at most", note=note)
     ]
     if survived:
         added = bootstrap_mean([after["total_s"] - before["total_s"] for before, after in survived])
@@ -132,17 +132,17 @@ def kill_report(records: Sequence[Record]) -> Report:
         same = sum(before["text"] == after["text"] for before, after in survived)
         again = sum(after.get("redispatches", 0) for _, after in survived)
         texts = f"{same} of {len(survived)} texts the same; {again} threads went on elsewhere"
-        figures += [
-            Figure.of(
+        metrics += [
+            Metric.of(
                 "serve.kill.added_s", "seconds that a kill adds to a request in flight", added, note=texts
             ),
-            Figure.of("serve.kill.ratio", "end to end, decoder killed ÷ undisturbed", ratio, note=note),
+            Metric.of("serve.kill.ratio", "end to end, decoder killed ÷ undisturbed", ratio, note=note),
         ]
     back = statistics.median(each["back_s"] for each in records)
-    figures.append(
-        Figure("serve.kill.back_s", "seconds until another decoder is ready, median", back, note=note)
+    metrics.append(
+        Metric("serve.kill.back_s", "seconds until another decoder is ready, median", back, note=note)
     )
-    return figures, {}
+    return metrics, {}
 
 
 def disconnect_report(records: Sequence[Record]) -> Report:
@@ -153,10 +153,10 @@ def disconnect_report(records: Sequence[Record]) -> Report:
     idle = [record["idle_s"] for record in left]
     note = f"{len(idle)} clients; seen over HTTP, so at most this; last seen busy after at most {_most_busy(left)}"
     return [
-        Figure(
+        Metric(
             "serve.disconnect.p50", "ms until all threads have stopped, median", percentile(idle, 0.5) * 1e3
         ),
-        Figure(
+        Metric(
             "serve.disconnect.p95",
             "ms until all threads have stopped, 95th percentile",
             percentile(idle, 0.95) * 1e3,
@@ -179,8 +179,8 @@ def refuse_report(records: Sequence[Record]) -> Report:
     lost = sum(answer["ending"] != "whole" for record in records for answer in record["admitted"])
     label = "ms until a request is refused"
     return [
-        Figure("serve.refuse.p50", f"{label}, median", percentile(times, 0.5) * 1e3, count=len(times)),
-        Figure(
+        Metric("serve.refuse.p50", f"{label}, median", percentile(times, 0.5) * 1e3, count=len(times)),
+        Metric(
             "serve.refuse.p99",
             f"{label}, 99th percentile",
             percentile(times, 0.99) * 1e3,
@@ -188,8 +188,8 @@ def refuse_report(records: Sequence[Record]) -> Report:
             "at most",
             count=len(times),
         ),
-        Figure("serve.refuse.silent", "refusals without Retry-After", silent, 0, "at most", count=len(times)),
-        Figure("serve.refuse.lost", "admitted requests that were lost", lost, 0, "at most"),
+        Metric("serve.refuse.silent", "refusals without Retry-After", silent, 0, "at most", count=len(times)),
+        Metric("serve.refuse.lost", "admitted requests that were lost", lost, 0, "at most"),
     ], {}
 
 
@@ -205,10 +205,10 @@ def soak_report(records: Sequence[Record]) -> Report:
         f"{ended.get('left', 0)} clients left, {record['redispatches']} threads went on elsewhere"
     )
     growing = [line for line in violations(record) if line.startswith("memory")]
-    figures = [
-        Figure("soak.lost", "soak: requests lost", lost, 0, "at most", note=note),
-        Figure("soak.stuck", "soak: requests stuck, decoders that stay busy", stuck, 0, "at most"),
-        Figure(
+    metrics = [
+        Metric("soak.lost", "soak: requests lost", lost, 0, "at most", note=note),
+        Metric("soak.stuck", "soak: requests stuck, decoders that stay busy", stuck, 0, "at most"),
+        Metric(
             "soak.memory",
             "soak: processes whose memory grows",
             len(growing),
@@ -216,18 +216,18 @@ def soak_report(records: Sequence[Record]) -> Report:
             "at most",
             note="; ".join(growing),
         ),
-        Figure("soak.differing", "soak: greedy answers that differ from an earlier one", record["differing"]),
+        Metric("soak.differing", "soak: greedy answers that differ from an earlier one", record["differing"]),
     ]
     if record["total_s"]:
-        figures += [
-            Figure(
+        metrics += [
+            Metric(
                 f"soak.e2e.p{share}",
                 f"soak: end to end, ms, p{share}",
                 percentile(record["total_s"], share / 100) * 1e3,
             )
             for share in (50, 99)
         ]
-    return figures, {"Soak: memory": memory_table(record["memory_mib"])}
+    return metrics, {"Soak: memory": memory_table(record["memory_mib"])}
 
 
 def _clients(number: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from pasta.benchmark.load.client import Answer, Ask, closed_loop, send
+from pasta.benchmark.load.client import Ask, Reply, closed_loop, send
 
 Decoders = list[dict[str, Any]]
 
@@ -20,11 +20,11 @@ class Service:
     def __init__(self, http: httpx.AsyncClient, timeout_s: float = 600.0) -> None:
         self.http, self._timeout_s = http, timeout_s
 
-    async def send(self, ask: Ask) -> Answer:
+    async def send(self, ask: Ask) -> Reply:
         """One request."""
         return await send(self.http, ask, self._timeout_s)
 
-    async def run(self, asks: Sequence[Ask], clients: int) -> tuple[list[Answer], float]:
+    async def run(self, asks: Sequence[Ask], clients: int) -> tuple[list[Reply], float]:
         """All of them by so many clients: answers in order, and seconds."""
         return await closed_loop(asks, clients, self.send)
 

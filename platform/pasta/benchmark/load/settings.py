@@ -6,7 +6,7 @@ from pathlib import Path
 from pasta.errors import UserError
 
 #: Parts in the order in which they are measured; the soak only runs when it is asked for.
-PARTS = ("latency", "throughput", "speedup", "spread", "kill", "disconnect", "refuse")
+SCENARIOS = ("latency", "throughput", "speedup", "spread", "kill", "disconnect", "refuse")
 SOAK = "soak"
 
 
@@ -21,7 +21,7 @@ class LoadSettings:
     """
 
     out: Path
-    parts: tuple[str, ...] = PARTS
+    scenarios: tuple[str, ...] = SCENARIOS
     clients: tuple[int, ...] = (1, 8, 32)
     prompts: int = 48
     max_tokens: int = 1024

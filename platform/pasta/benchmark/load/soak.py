@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
-from pasta.benchmark.load.client import Answer, Ask, closed_loop
-from pasta.benchmark.load.parts import Bench, Memory
+from pasta.benchmark.load.client import Ask, Reply, closed_loop
+from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import idle, kill
 from pasta.markdown import markdown
 from pasta.stages.records import Record
@@ -57,7 +57,7 @@ async def soak(bench: Bench, key: str) -> Record:
     counts: Counter[str] = Counter()
     begun = perf_counter()
 
-    async def patient(ask: Ask) -> Answer:
+    async def patient(ask: Ask) -> Reply:
         """A refused client asks again when it was told to."""
         give_up = perf_counter() + settings.timeout_s
         answer = await bench.service.send(ask)
@@ -120,7 +120,7 @@ async def soak(bench: Bench, key: str) -> Record:
     }
 
 
-def differing(asks: Sequence[Ask], answers: Sequence[Answer]) -> int:
+def differing(asks: Sequence[Ask], answers: Sequence[Reply]) -> int:
     """Greedy answers that are not what the same prompt, model, mode and length had before, wherever decoded."""
     first: dict[str, str] = {}
     count = 0

@@ -1,7 +1,7 @@
-"""What is measured of a service, one record at a time.
+"""Measures one record of each scenario: latency, throughput, speedup, spread, kill, disconnect, refuse.
 
-A record is of runs in turn, so that a machine that gets slower does so for both sides of a ratio. Before it is timed,
-a single request is sent once to warm up, and of many a part.
+Both sides of a ratio are measured in turn, so that a machine that slows down slows both. Before anything is timed, a
+request that is measured alone is sent once to warm up, and of a block of many a quarter.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pasta.benchmark.load.client import Answer, Ask
+from pasta.benchmark.load.client import Ask, Reply
 from pasta.benchmark.load.service import Service, busy, kill
 from pasta.benchmark.load.settings import LoadSettings
 from pasta.benchmark.load.ways import Name, Way
@@ -34,7 +34,7 @@ REPEATS = 3
 #: A client asks again after so long on average: sooner than Retry-After says, but the service is to be found busy, not
 #: to be flooded (two cores write about a hundred refusals a second).
 _PAUSE_S = 0.25
-#: A decoder is back, or a request's threads have stopped, within this, or the part says that it did not happen.
+#: Seconds after which a decoder that is not back, or a request whose threads have not stopped, is an error.
 _BACK_S, _STOPPED_S = 300.0, 20.0
 T = TypeVar("T")
 #: MiB of each of the service's processes, by what it is.
@@ -43,10 +43,10 @@ Memory = Callable[[], Mapping[str, float]]
 
 @dataclass
 class Bench:
-    """What every part has: the service, the ways, the prompts, and the bare engine, loaded when it is first used.
+    """What every scenario works with: the service, the ways, the prompts, and the bare engine (loaded on first use).
 
-    ``prompts`` is as many as any part asks for; ``independent`` are those of them whose answers have parallel parts.
-    ``memory`` samples the service's processes; without it nothing is said about memory.
+    ``prompts`` are as many as the scenario with the most needs; ``independent`` are those whose answers have parallel
+    parts. ``memory`` samples the memory of the service's processes; without it memory is not reported.
     """
 
     settings: LoadSettings
@@ -68,7 +68,7 @@ class Bench:
         body = {**found.pasta, **pasta}
         return [Ask(prompt, found.model, body, self.settings.max_tokens) for prompt in prompts]
 
-    async def whole(self, asks: Sequence[Ask], clients: int) -> tuple[list[Answer], float]:
+    async def whole(self, asks: Sequence[Ask], clients: int) -> tuple[list[Reply], float]:
         """Answers, all of them whole, and seconds. Raises ``UserError`` if the service lost one."""
         answers, seconds = await self.service.run(asks, clients)
         for answer in answers:
@@ -135,7 +135,7 @@ async def speedup(bench: Bench, key: str) -> Record:
     In turn, since the machine's speed drifts; medians, since others on it can double a single time.
     """
     prompt = bench.independent[int(key)]
-    over_http: dict[Name, list[Answer]] = {way: [] for way in bench.ways}
+    over_http: dict[Name, list[Reply]] = {way: [] for way in bench.ways}
     bare: dict[Name, list[float]] = {way: [] for way in bench.ways}
     for _ in range(1 + REPEATS):  # the first of each warms it up
         for way in bench.ways:
@@ -228,8 +228,8 @@ async def disconnect(bench: Bench, key: str) -> Record:
 
 async def refuse(bench: Bench, key: str) -> Record:
     """More clients than the budget has room for: seconds until each refusal was there, and what the others got."""
-    refused: list[Answer] = []
-    admitted: list[Answer] = []
+    refused: list[Reply] = []
+    admitted: list[Reply] = []
     prompts = bench.independent
     give_up = perf_counter() + bench.settings.timeout_s
 
@@ -266,7 +266,7 @@ def _block(key: str) -> tuple[int, Name]:
     return int(clients), "parallel" if way == "parallel" else "sequential"
 
 
-async def _second(bench: Bench, ask: Ask) -> Answer:
+async def _second(bench: Bench, ask: Ask) -> Reply:
     """The second of two answers to a request."""
     await bench.whole([ask], 1)
     answers, _ = await bench.whole([ask], 1)

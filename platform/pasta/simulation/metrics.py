@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pasta.simulation.cluster import Run
+from pasta.simulation.cluster import Outcome
 from pasta.simulation.load import Kind
 from pasta.simulation.replica import Shape
 from pasta.statistics import percentile
@@ -34,8 +34,8 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """A run in figures. Seconds: ``queue_s`` until a slot is free, ``ttft_s`` until the first token, ``total_s`` to
+class Metrics:
+    """A run in metrics. Seconds: ``queue_s`` until a slot is free, ``ttft_s`` until the first token, ``total_s`` to
     the end, all from the request's arrival; ``token_s`` a token of the plain answer after the first.
 
     ``requests_s`` answers and ``plain_tokens_s`` tokens of plain answers end a second; ``busy`` is the share of time
@@ -69,8 +69,8 @@ class Figures:
         return asdict(self)
 
 
-def figures_of(run: Run, gpus_per_replica: float, load: Kind = "poisson") -> Figures:
-    """The figures of a run. A trace ends: its rates are taken to the end of the last answer, and not between the first
+def metrics_of(run: Outcome, gpus_per_replica: float, load: Kind = "poisson") -> Metrics:
+    """The metrics of a run. A trace ends: its rates are taken to the end of the last answer, and not between the first
     and the last arrival."""
     served, begun, ended = run.served, run.begun, run.ended
     if load == "trace":
@@ -79,7 +79,7 @@ def figures_of(run: Run, gpus_per_replica: float, load: Kind = "poisson") -> Fig
     answers = ended.ended - begun.ended
     requests_s = answers / seconds
     steps = max(ended.steps - begun.steps, 1)
-    return Figures(
+    return Metrics(
         requests=len(served),
         queue_s=Spread.of(request.queue_s for request in served),
         ttft_s=Spread.of(request.ttft_s for request in served),

@@ -1,12 +1,12 @@
-"""Figures from hand-made records, and the tables that show them."""
+"""Metrics from hand-made records, and the tables that show them."""
 
 import pytest
 
-from pasta.benchmark.figures import Figure, figures_table
-from pasta.benchmark.generate import generate_figures
-from pasta.benchmark.quality import family_table, quality_figures
-from pasta.benchmark.speed import replay_figures, speed_figures
-from pasta.benchmark.steps import lane_figures, lane_ratio
+from pasta.benchmark.generate import generate_metrics
+from pasta.benchmark.metrics import Metric, metrics_table
+from pasta.benchmark.quality import family_table, quality_metrics
+from pasta.benchmark.speed import replay_metrics, speed_metrics
+from pasta.benchmark.steps import lane_metrics, lane_ratio
 from pasta.markdown import markdown
 from pasta.statistics import Estimate
 
@@ -40,46 +40,46 @@ RECORDS = [
 ]
 
 
-def by_key(figures):
-    return {figure.key: figure for figure in figures}
+def by_key(metrics):
+    return {metric.key: metric for metric in metrics}
 
 
 def test_speedups_are_geometric_means_over_independent_and_over_all_prompts():
-    figures = by_key(speed_figures(RECORDS))
-    assert figures["speedup.realised.independent"].value == pytest.approx(2.0)
-    assert figures["speedup.realised.all"].value == pytest.approx(4 ** (1 / 3))
-    assert figures["speedup.theoretical.independent"].value == pytest.approx(4.0)
-    assert figures["speedup.ratio.independent"].value == pytest.approx(0.5)
-    assert figures["speedup.realised.independent"].passed is False
-    assert figures["step_ms.twin"].value == pytest.approx(1e3 * 7 / 250)
+    metrics = by_key(speed_metrics(RECORDS))
+    assert metrics["speedup.realised.independent"].value == pytest.approx(2.0)
+    assert metrics["speedup.realised.all"].value == pytest.approx(4 ** (1 / 3))
+    assert metrics["speedup.theoretical.independent"].value == pytest.approx(4.0)
+    assert metrics["speedup.ratio.independent"].value == pytest.approx(0.5)
+    assert metrics["speedup.realised.independent"].passed is False
+    assert metrics["step_ms.twin"].value == pytest.approx(1e3 * 7 / 250)
 
 
-def test_speed_figures_do_without_independent_prompts():
-    assert "speedup.realised.independent" not in by_key(speed_figures(RECORDS[2:]))
+def test_speed_metrics_do_without_independent_prompts():
+    assert "speedup.realised.independent" not in by_key(speed_metrics(RECORDS[2:]))
 
 
 def test_several_timed_runs_count_by_their_median():
     record = answer(True, 4.0, 1.0, 100, 25)
     record["twin"]["seconds"] = [9.0, 2.0, 3.0]
-    assert by_key(speed_figures([record]))["step_ms.twin"].value == pytest.approx(30.0)
+    assert by_key(speed_metrics([record]))["step_ms.twin"].value == pytest.approx(30.0)
 
 
 def test_statements_are_counted_over_all_prompts():
-    figures = by_key(quality_figures(RECORDS))
-    assert figures["statements.twin"].value == 1.0
-    assert figures["statements.pasta"].value == pytest.approx(10 / 12)
-    assert figures["statements.ratio"].value == pytest.approx(10 / 12)
-    assert figures["structure.annotated"].value == 1.0
-    assert figures["well_formed.shipped"].passed
+    metrics = by_key(quality_metrics(RECORDS))
+    assert metrics["statements.twin"].value == 1.0
+    assert metrics["statements.pasta"].value == pytest.approx(10 / 12)
+    assert metrics["statements.ratio"].value == pytest.approx(10 / 12)
+    assert metrics["structure.annotated"].value == 1.0
+    assert metrics["well_formed.shipped"].passed
 
 
 def test_a_malformed_output_and_a_cut_one_show():
     broken = answer(True, 1.0, 1.0, 10, 10)
     broken["pasta"] |= {"fault": "token 3: promise without '/>'", "finish_reason": "length"}
-    figure = by_key(quality_figures([*RECORDS, broken]))["well_formed.shipped"]
-    assert figure.value == 0.75
-    assert not figure.passed
-    assert figure.note == "1 cut at the length limit"
+    metric = by_key(quality_metrics([*RECORDS, broken]))["well_formed.shipped"]
+    assert metric.value == 0.75
+    assert not metric.passed
+    assert metric.note == "1 cut at the length limit"
 
 
 def test_the_family_table_puts_independent_families_first_and_shows_no_parts_where_there_are_none():
@@ -95,19 +95,19 @@ def test_a_family_table_without_times_has_no_realised_column():
     assert "realised" not in family_table(untimed)
 
 
-def test_replay_figures_are_over_documents():
+def test_replay_metrics_are_over_documents():
     records = [{"realised": 1.9, "theoretical": 2.0}, {"realised": 2.0, "theoretical": 2.0}]
-    figures = by_key(replay_figures(records, "llama-400m", "llama-400m, bfloat16"))
-    assert figures["replay.ratio.llama-400m"].value == pytest.approx(0.95**0.5)
-    assert figures["replay.ratio.llama-400m"].passed
+    metrics = by_key(replay_metrics(records, "llama-400m", "llama-400m, bfloat16"))
+    assert metrics["replay.ratio.llama-400m"].value == pytest.approx(0.95**0.5)
+    assert metrics["replay.ratio.llama-400m"].passed
 
 
 def test_a_lane_ratio_is_the_median_over_rounds_of_each_rounds_medians():
     rounds = [{"1": [1.0, 1.0, 9.0], "8": [1.2, 1.2]}, {"1": [2.0], "8": [2.2]}, {"1": [1.0], "8": [9.0]}]
     assert lane_ratio(rounds, 8) == pytest.approx(1.2)
-    (figure,) = lane_figures(rounds, (1, 8), "shipped", "shipped model", 1.5)
-    assert figure.sense == "at most"
-    assert figure.passed
+    (metric,) = lane_metrics(rounds, (1, 8), "shipped", "shipped model", 1.5)
+    assert metric.sense == "at most"
+    assert metric.passed
 
 
 def test_the_rate_against_generate_is_a_mean_of_ratios():
@@ -115,21 +115,21 @@ def test_the_rate_against_generate_is_a_mean_of_ratios():
         {"engine": [10, 1.0], "dynamic": [10, 2.0], "static": [10, 1.0]},
         {"engine": [10, 1.0], "dynamic": [10, 8.0], "static": [10, 1.0]},
     ]
-    figures = by_key(generate_figures(records, "shipped", "shipped model", 1.3))
-    assert figures["generate.shipped.dynamic"].value == pytest.approx(4.0)
-    assert figures["generate.shipped.static"].value == pytest.approx(1.0)
-    assert not figures["generate.shipped.static"].passed
+    metrics = by_key(generate_metrics(records, "shipped", "shipped model", 1.3))
+    assert metrics["generate.shipped.dynamic"].value == pytest.approx(4.0)
+    assert metrics["generate.shipped.static"].value == pytest.approx(1.0)
+    assert not metrics["generate.shipped.static"].passed
 
 
 def test_a_target_is_met_in_its_own_direction():
-    assert Figure("a", "a", 1.5, 1.5).passed
-    assert Figure("a", "a", 1.6, 1.5, "at most").passed is False
-    assert Figure("a", "a", 1.6).passed is None
+    assert Metric("a", "a", 1.5, 1.5).passed
+    assert Metric("a", "a", 1.6, 1.5, "at most").passed is False
+    assert Metric("a", "a", 1.6).passed is None
 
 
 def test_the_table_shows_interval_target_and_verdict():
-    figure = Figure.of("a", "speedup", Estimate(2.0, 1.9, 2.1, 5), target=2.2, note="5 prompts")
-    (_, _, row) = figures_table([figure]).splitlines()
+    metric = Metric.of("a", "speedup", Estimate(2.0, 1.9, 2.1, 5), target=2.2, note="5 prompts")
+    (_, _, row) = metrics_table([metric]).splitlines()
     assert row.split(" | ")[0].startswith("| speedup")
     assert [cell.strip() for cell in row.split("|")[2:6]] == [
         "2.000",

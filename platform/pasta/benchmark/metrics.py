@@ -1,4 +1,4 @@
-"""Figures, their targets, and the tables that show them."""
+"""Metrics, their targets, and the tables that show them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,7 +11,7 @@ Sense = Literal["at least", "at most"]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Metric:
     """One measured number. ``low`` and ``high`` bound its 95% interval where there is one.
 
     ``target`` is what it should reach, in the direction of ``sense``; without one it is only reported.
@@ -28,8 +28,8 @@ class Figure:
     note: str = ""
 
     @classmethod
-    def of(cls, key: str, label: str, estimate: Estimate, **rest: Any) -> "Figure":
-        """A figure of an estimate with its interval."""
+    def of(cls, key: str, label: str, estimate: Estimate, **rest: Any) -> "Metric":
+        """A metric of an estimate with its interval."""
         return cls(
             key, label, estimate.value, low=estimate.low, high=estimate.high, count=estimate.count, **rest
         )
@@ -48,29 +48,29 @@ class Figure:
 
 @dataclass
 class Report:
-    """Figures, and tables by title."""
+    """Metrics, and tables by title."""
 
-    figures: list[Figure] = field(default_factory=list)
+    metrics: list[Metric] = field(default_factory=list)
     tables: dict[str, str] = field(default_factory=dict)
 
-    def add(self, figures: Iterable[Figure], tables: Mapping[str, str] | None = None) -> None:
+    def add(self, metrics: Iterable[Metric], tables: Mapping[str, str] | None = None) -> None:
         """Put more in."""
-        self.figures += figures
+        self.metrics += metrics
         self.tables.update(tables or {})
 
     def markdown(self) -> str:
-        """The figures as one table, then every other table under its title."""
+        """The metrics as one table, then every other table under its title."""
         return "\n\n".join(
-            [figures_table(self.figures), *(f"**{t}**\n\n{table}" for t, table in self.tables.items())]
+            [metrics_table(self.metrics), *(f"**{t}**\n\n{table}" for t, table in self.tables.items())]
         )
 
 
-def figures_table(figures: Iterable[Figure]) -> str:
-    """The figures as a Markdown table, in the order given."""
+def metrics_table(metrics: Iterable[Metric]) -> str:
+    """The metrics as a Markdown table, in the order given."""
     rows = []
-    for figure in figures:
-        interval = "" if figure.low is None else f"{figure.low:.3f} to {figure.high:.3f}"
-        target = "" if figure.target is None else f"{figure.sense} {figure.target:g}"
-        verdict = {None: "", True: "yes", False: "**no**"}[figure.passed]
-        rows.append([figure.label, f"{figure.value:.3f}", interval, target, verdict, figure.note])
+    for metric in metrics:
+        interval = "" if metric.low is None else f"{metric.low:.3f} to {metric.high:.3f}"
+        target = "" if metric.target is None else f"{metric.sense} {metric.target:g}"
+        verdict = {None: "", True: "yes", False: "**no**"}[metric.passed]
+        rows.append([metric.label, f"{metric.value:.3f}", interval, target, verdict, metric.note])
     return markdown(["figure", "value", "95% interval", "target", "reached", "note"], rows)

@@ -1,17 +1,17 @@
-"""Each part's record, against a real server in the service's place; and the engine by itself."""
+"""Each scenario's record, against a real server in the service's place; and the engine by itself."""
 
 import asyncio
 import time
 
 import pytest
 
-from pasta.benchmark.load import parts
+from pasta.benchmark.load import scenarios
 from pasta.benchmark.load.bare import Bare, Models
 from pasta.benchmark.load.client import connect
-from pasta.benchmark.load.parts import Bench
 from pasta.benchmark.load.plan import PLAN
+from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.service import Service
-from pasta.benchmark.load.settings import PARTS, SOAK, LoadSettings
+from pasta.benchmark.load.settings import SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import find_ways
 from pasta.engine import EngineConfig
 from pasta.errors import UserError
@@ -45,12 +45,12 @@ def server():
 
 
 def test_every_part_has_a_place_in_the_plan():
-    assert set(PLAN) == {*PARTS, SOAK}
+    assert set(PLAN) == {*SCENARIOS, SOAK}
 
 
 def test_a_block_of_latency_asks_every_prompt_after_some_for_each_client_to_warm_up(server, tmp_path):
     server.together = 2
-    record = measure(server, parts.latency, "1 2 sequential", tmp_path)
+    record = measure(server, scenarios.latency, "1 2 sequential", tmp_path)
     assert len(server.requests) == 2 + 3
     assert {(body["model"], body["pasta"]["mode"]) for body in server.requests} == {("slow", "sequential")}
     assert server.most_active == 2
@@ -59,21 +59,21 @@ def test_a_block_of_latency_asks_every_prompt_after_some_for_each_client_to_warm
 
 
 def test_throughput_decodes_the_same_prompts_over_http_and_by_the_bare_engine(server, tmp_path):
-    record = measure(server, parts.throughput, "0 2 parallel", tmp_path)
+    record = measure(server, scenarios.throughput, "0 2 parallel", tmp_path)
     assert record["service"][0] == 3 * 10
     assert record["bare"][0] == 3 * 12  # random weights go on to the end
     assert record["service"][1] > 0 < record["bare"][1]
 
 
 def test_speedup_times_a_prompt_both_ways_on_both_sides_in_turn(server, tmp_path):
-    record = measure(server, parts.speedup, "4", tmp_path)
+    record = measure(server, scenarios.speedup, "4", tmp_path)
     assert {*record["http"]} == {*record["bare"]} == {"sequential", "parallel"}
-    assert [body["model"] for body in server.requests] == ["slow", "fast"] * (1 + parts.REPEATS)
+    assert [body["model"] for body in server.requests] == ["slow", "fast"] * (1 + scenarios.REPEATS)
     assert {body["messages"][0]["content"] for body in server.requests} == {"Tell me about E"}
 
 
 def test_spread_asks_for_each_placement(server, tmp_path):
-    record = measure(server, parts.spread, "0", tmp_path)
+    record = measure(server, scenarios.spread, "0", tmp_path)
     assert [body["pasta"]["placement"] for body in server.requests] == [
         "local",
         "local",
@@ -86,11 +86,11 @@ def test_spread_asks_for_each_placement(server, tmp_path):
 def test_a_decoder_is_killed_while_requests_are_under_way_and_another_takes_its_place(server, tmp_path):
     server.between_s = 0.2
     before = {decoder.pid for decoder in server.decoders}
-    record = measure(server, parts.killed, "0", tmp_path)
+    record = measure(server, scenarios.killed, "0", tmp_path)
     assert len(before & {decoder.pid for decoder in server.decoders}) == 1
-    assert record["lanes"] == 3 * parts.KILL_CLIENTS
-    assert [answer["ending"] for answer in record["disturbed"]] == ["whole"] * parts.KILL_CLIENTS
-    assert len(record["undisturbed"]) == parts.KILL_CLIENTS
+    assert record["lanes"] == 3 * scenarios.KILL_CLIENTS
+    assert [answer["ending"] for answer in record["disturbed"]] == ["whole"] * scenarios.KILL_CLIENTS
+    assert len(record["undisturbed"]) == scenarios.KILL_CLIENTS
     assert record["back_s"] > 0
 
 
@@ -99,14 +99,14 @@ def test_a_kill_needs_a_second_decoder(tmp_path):
         load_server(num_decoders=1) as server,
         pytest.raises(UserError, match=r"expected decoder\.num_replicas"),
     ):
-        measure(server, parts.killed, "0", tmp_path)
+        measure(server, scenarios.killed, "0", tmp_path)
 
 
 def test_what_a_client_left_is_watched_until_nothing_is_busy(server, tmp_path):
-    server.pieces = ["word "] * (parts.LEAVE_AFTER + 100)
+    server.pieces = ["word "] * (scenarios.LEAVE_AFTER + 100)
     server.between_s, server.stopping_s = 0.005, 0.3
     begun = time.perf_counter()
-    record = measure(server, parts.disconnect, "0", tmp_path)
+    record = measure(server, scenarios.disconnect, "0", tmp_path)
     # What the server still does after its client has gone is counted, however fast it is asked.
     assert 0.3 <= record["idle_s"] <= time.perf_counter() - begun
     assert 0 <= record["busy_s"] <= record["idle_s"]
@@ -114,12 +114,12 @@ def test_what_a_client_left_is_watched_until_nothing_is_busy(server, tmp_path):
 
 
 def test_an_answer_that_is_too_short_to_be_left_says_nothing(server, tmp_path):
-    assert measure(server, parts.disconnect, "0", tmp_path) == {"ended": True}
+    assert measure(server, scenarios.disconnect, "0", tmp_path) == {"ended": True}
 
 
 def test_refusals_are_timed_while_others_are_answered(server, tmp_path):
     server.room, server.first_s = 2, 0.05
-    record = measure(server, parts.refuse, "0", tmp_path, refusals=20)
+    record = measure(server, scenarios.refuse, "0", tmp_path, refusals=20)
     assert len(record["refused_s"]) >= 20
     assert record["without_retry_after"] == 0
     assert {answer["ending"] for answer in record["admitted"]} == {"whole"}
@@ -128,12 +128,14 @@ def test_refusals_are_timed_while_others_are_answered(server, tmp_path):
 
 def test_a_service_that_refuses_nothing_is_a_clear_mistake(server, tmp_path):
     with pytest.raises(UserError, match="expected an admission budget that holds one answer"):
-        measure(server, parts.refuse, "0", tmp_path, timeout_s=0.5)
+        measure(server, scenarios.refuse, "0", tmp_path, timeout_s=0.5)
 
 
 def test_a_lost_answer_ends_a_part_that_needs_whole_ones(server, tmp_path):
     with pytest.raises(UserError, match="a replica was lost"):
-        measure(server, parts.latency, "0 1 parallel", tmp_path, [[{"role": "user", "content": "error"}]] * 3)
+        measure(
+            server, scenarios.latency, "0 1 parallel", tmp_path, [[{"role": "user", "content": "error"}]] * 3
+        )
 
 
 def test_the_ways_are_the_first_model_of_each_mode():
