@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from tests.support.memory import Recordings
+
 BIN = Path(sys.prefix) / "bin"
 
 for name, value in {
@@ -40,6 +42,9 @@ E2E = Path(__file__).parent / "e2e"
 NO_RAY = "/dev/null/only-tests-marked-e2e-start-Ray"
 
 
+RECORDINGS = Recordings()
+
+
 def is_e2e(item: pytest.Item) -> bool:
     return item.get_closest_marker("e2e") is not None
 
@@ -50,7 +55,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not is_e2e(item):
             patch.setenv("RAY_TMPDIR", NO_RAY)
-        return (yield)
+        outcome = yield
+    RECORDINGS.free()
+    return outcome
 
 
 # -- what runs at once -------------------------------------------------------------------------------------
