@@ -8,7 +8,6 @@ set with ``--set prompts.count=50``; ``--restart`` measures anew; ``--report-onl
 """
 
 import hashlib
-import json
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from pasta.evaluation.results.evaluations import ANSWERS, VERDICTS, read_evaluat
 from pasta.evaluation.results.summary import Summary, summarise
 from pasta.judges.config import JudgeSection
 from pasta.judges.make import check_judge, make_judge
+from pasta.rows import read_json
 from pasta.stages.records import Record, RecordFile, write_json
 from pasta.stages.shards import cut
 from pasta.stages.stage import StageOutput, read_manifest
@@ -291,10 +291,8 @@ def _report(config: EvaluateConfig, directory: Path) -> tuple[Summary, list[Path
 
 
 def _machines(directory: Path) -> list[dict[str, Any]]:
-    try:
-        machines: list[dict[str, Any]] = json.loads((directory / MACHINES).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return []
+    path = directory / MACHINES
+    machines: list[dict[str, Any]] = read_json(path) if path.exists() else []
     return machines
 
 

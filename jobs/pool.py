@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from jobs.cluster import ray_cluster
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 
 
 class PoolOptions(Protocol):
@@ -102,9 +102,8 @@ def run_shards(
                 failures += 1
                 place = "before its first shard" if number is None else f"at shard {number}"
                 if failures > options.max_failures:
-                    reason = str(error).strip().splitlines()[0]
                     raise UserError(
-                        f"workers.max_failures: {failures} workers died, the last one {place} ({reason}); "
+                        f"workers.max_failures: {failures} workers died, the last one {place} ({first_line(error)}); "
                         "finished shards are kept"
                     ) from None
                 again = "" if number is None else f"; shard {number} is done again"

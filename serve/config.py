@@ -14,7 +14,7 @@ from pydantic import (
     PositiveInt,
 )
 
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.placement import Policy
 from pasta.sizes import EngineSizes
 from serve.keys import read_keys
@@ -243,5 +243,4 @@ def _check_loadable(model: ModelConfig, key: str) -> None:
     except UserError as error:
         raise UserError(f"{key}: {error}") from None
     except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{key}.path: {model.path!r} cannot be loaded ({reason})") from None
+        raise UserError(f"{key}.path: {model.path!r} cannot be loaded ({first_line(error)})") from None

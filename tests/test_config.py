@@ -1,3 +1,4 @@
+import itertools
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from pasta.config import ConfigError, fingerprint, load_config, parse_config, read_yaml, to_dict
+from pasta.core_yaml import parse_yaml
 from pasta.errors import UserError
 
 
@@ -140,6 +142,30 @@ def test_overrides_are_applied_on_top(load):
         ("? [a]\n: 1", "unhashable key"),
         ("name: *x", "undefined alias 'x'"),
         ("name: \x00", "a.yaml: not YAML"),
+        ("1: 2", "a.yaml:1:1: key 1: expected text; put it in quotes"),
+        ("~: 2", "a.yaml:1:1: key None: expected text"),
+        ("name: a\n2.5: b", "a.yaml:2:1: key 2.5: expected text"),
+        ("name: a\nshuffle: !!bool 'abc'", "a.yaml:2:10: 'abc' is no bool"),
+        ("name: a\nsteps: !!int 'abc'", "a.yaml:2:8: 'abc' is no int"),
+        ("name: a\nsteps: !!float 'abc'", "a.yaml:2:8: 'abc' is no float"),
+        ("name: !!timestamp 'abc'", "a.yaml:1:7: could not determine a constructor"),
+        ("name: !!binary 'abc'", "could not determine a constructor"),
+        ("name: !!str [a]", "a.yaml:1:7: expected a scalar node"),
+        ("name: !!int {a: 1}", "expected a scalar node"),
+        ("name: a\nsources: &a [*a]", "a.yaml:2:14: an alias of the value that it stands in"),
+        ("&a {name: *a}", "an alias of the value that it stands in"),
+        ("name: " + "[" * 3000, "a.yaml:1:107: nested too deeply, expected at most 100 levels"),
+        ("name: " + "{a: " * 3000, "nested too deeply"),
+        ("name: " + "[" * 100_000, "nested too deeply"),
+        ("name: " + "- " * 3000 + "a", "a.yaml:1:7: "),
+        ("a: &a [1, 1]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in itertools.pairwise("abcdefghijklmnopqr")),
+         "expected at most 100000 values, aliases included"),
+        ("name: a\nsteps: " + "9" * 5000, "a.yaml:2:8: "),
+        ("name: a\nsteps: 1" + "0" * 30, "expected an integer of at most 64 bits"),
+        ("name: a\nsources: [{path: 'a', weight: -1" + "0" * 30 + "}]", "expected an integer of at most 64 bits"),
+        ('name: "a\\0b"', "a.yaml:1:7: 'a\\x00b': expected text without NUL characters"),
+        ('name: "\\ud800"', "a.yaml:1:7: '\\ud800': expected text without NUL characters and halves of"),
+        ('"\\ud800": 1', "a.yaml:1:1: '\\ud800': expected text without"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_it(message, text, expected):
@@ -162,6 +188,13 @@ def test_a_mistake_is_one_line_that_names_it(message, text, expected):
         ("a..b=1", "expected key=value"),
         ("sources.0.weight=1", "which has no '0'"),
         ("steps=[1", "override 'steps=[1':1:3: expected"),
+        ("steps=" + "[" * 3000, ":1:102: nested too deeply"),
+        (".".join("a" * 3000) + "=1", "expected key=value"),
+        ("sources.²=1", "which has no '²'"),
+        ("sources." + "9" * 5000 + "=1", "which has no '999"),
+        ("second=" + "{a: " * 99 + "1" + "}" * 99, "second: unknown key 'a'"),
+        ("second" + ".a" * 99 + "=" + "[" * 99 + "]" * 99, "second: unknown key 'a'"),
+        ("steps=!!bool 3", "override 'steps=!!bool 3':1:1: '3' is no bool"),
     ],
 )
 def test_a_mistake_in_an_override_names_the_override(message, override, expected):
@@ -174,7 +207,7 @@ def test_a_missing_or_unreadable_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path, Config)
     (tmp_path / "b.yaml").write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match=r"cannot be read \(not UTF-8 text\)"):
+    with pytest.raises(ConfigError, match=r"cannot be read \(byte 1 is not UTF-8 text\)"):
         load_config(tmp_path / "b.yaml", Config)
 
 
@@ -198,10 +231,8 @@ def test_a_fingerprint_depends_on_values_alone(load):
 
 @given(st.floats(allow_nan=False))
 def test_every_float_survives_yaml(value):
-    from pasta.config import _parse_yaml
-
     text = repr(value).replace("inf", ".inf")
-    assert float(_parse_yaml(text, "here")) == value
+    assert float(parse_yaml(text, "here")) == value
 
 
 MAIN = """

@@ -18,7 +18,7 @@ MAX_LINES = 400
 # What a package may import: of this project, and of others (None: anything; numpy comes with transformers).
 # The list runs one way.
 HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "pydantic", "numpy", "datasets", "wandb"}
-SHARED = {"data", "engine", "interpreter", "lang", "errors", "config", "stages", "files", "tracking"}
+SHARED = {"data", "engine", "interpreter", "lang", "errors", "config", "stages", "files", "rows", "tracking"}
 SHARED |= {"sizes", "statistics"}
 RESULTS = {"markdown"}
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
@@ -35,15 +35,19 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
             "errors",
             "config",
             "files",
+            "rows",
         },
         {"matplotlib"},
     ),
     "engine": (
-        {"engine", "placement", "sizes", "interpreter", "lang", "errors"},
+        {"engine", "placement", "sizes", "interpreter", "lang", "errors", "files", "rows"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
-    "stages": ({"stages", "errors", "config", "files"}, set()),
-    "data": ({"data", "statistics", "interpreter", "lang", "errors", "config", "stages", "files"}, None),
+    "stages": ({"stages", "errors", "config", "files", "rows"}, set()),
+    "data": (
+        {"data", "statistics", "interpreter", "lang", "errors", "config", "stages", "files", "rows"},
+        None,
+    ),
     "training": ({"training", *SHARED}, None),
     "judges": ({"judges", *SHARED}, None),
     "candidates": ({"candidates", "judges", *SHARED}, None),
@@ -63,6 +67,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
             "errors",
             "config",
             "files",
+            "rows",
             "entrypoint",
         },
         None,

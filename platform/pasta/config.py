@@ -1,8 +1,7 @@
 """Typed, strict configuration: YAML files into dataclasses, and errors a user can act on.
 
 A configuration is a (nested) dataclass or pydantic model. Nothing is guessed: unknown and repeated keys, missing
-keys and values of another type are refused, each with one line. YAML is read by version 1.2's rules, so that
-``2e-3`` is a number, ``no`` is a string and ``010`` is ten.
+keys and values of another type are refused, each with one line. ``pasta.core_yaml`` reads the YAML.
 """
 
 import dataclasses
@@ -10,19 +9,20 @@ import difflib
 import hashlib
 import json
 import os
-import re
 import types
 import typing
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
+from pasta.core_yaml import parse_yaml
 from pasta.entrypoint import run_main
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
+from pasta.files import read_text, shown
+from pasta.rows import MAX_DEPTH, cut
 
 __all__ = ["ConfigError", "fingerprint", "load_config", "parse_config", "read_yaml", "run_main", "to_dict"]
 
@@ -36,55 +36,6 @@ MISSING_KEY = ("missing", "missing_argument")
 
 class ConfigError(UserError):
     """A configuration that cannot be used; the message names file, key, value and what was expected."""
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with YAML 1.2's core schema instead of 1.1's, and without repeated keys."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Hashable] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable):  # if it is not, the call below says so
-                if key in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"key {key!r} is given twice", key_node.start_mark
-                    )
-                seen.add(key)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = loader.construct_scalar(node)
-    return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
-
-
-def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    return float(loader.construct_scalar(node).replace(".inf", "inf").replace(".nan", "nan").lower())
-
-
-def _configure(loader: type[_Loader]) -> None:
-    loader.yaml_implicit_resolvers = {}
-    # https://yaml.org/spec/1.2.2/#1032-tag-resolution, and `<<`, which everybody's YAML has.
-    for tag, pattern, first in (
-        ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-        ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-        ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
-        (
-            "float",
-            r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-            list("-+0123456789."),
-        ),
-        ("merge", r"<<", ["<"]),
-    ):
-        loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"^(?:{pattern})$"), first)
-    loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
-    loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
-
-
-_configure(_Loader)
 
 
 def load_config(path: str | os.PathLike[str], cls: type[T], overrides: Sequence[str] = ()) -> T:
@@ -108,25 +59,25 @@ def parse_config(data: Mapping[str, Any], cls: type[T], source: str, overrides: 
         return adapter.validate_json(json.dumps(data), strict=True, extra="forbid")
     except ValidationError as error:
         raise ConfigError(_explain(error, data, cls, source, overrides)) from None
-    except TypeError as error:  # json.dumps: something that no YAML file of plain values contains
-        raise ConfigError(f"{source}: {error}; expected plain values") from None
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:  # json.dumps: what no YAML file of plain values contains
+        raise ConfigError(f"{source}: {first_line(error)}; expected plain values") from None
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The mapping in a YAML file. Raises ConfigError if there is none, or it is not a mapping, or not YAML."""
     name = os.fspath(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{name}: no such file; expected a YAML configuration") from None
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"{name}: cannot be read ({reason}); expected a YAML configuration") from None
-    data = _parse_yaml(text, name)
+        data = parse_yaml(read_text(Path(path), expected="a YAML configuration"), shown(path))
+    except UserError as error:
+        raise ConfigError(str(error)) from None
     if data is None:
         raise ConfigError(f"{name}: is empty; expected a mapping of keys to values")
     if not isinstance(data, dict):
-        raise ConfigError(f"{name}: expected a mapping of keys to values, got {_show(data)}")
+        raise ConfigError(f"{name}: expected a mapping of keys to values, got {cut(data)}")
     return data
 
 
@@ -143,35 +94,26 @@ def fingerprint(config: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _parse_yaml(text: str, source: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-        raise ConfigError(f"{where}: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
-
-
 def _apply(data: dict[str, Any], override: str, source: str) -> None:
     """Set one ``a.b=value`` in ``data``."""
     dotted, separator, text = override.partition("=")
     keys = dotted.strip().split(".")
-    if not separator or not all(keys):
-        raise ConfigError(f"override {override!r}: expected key=value, such as training.learning_rate=2e-3")
-    value = _parse_yaml(text, f"override {override!r}")
+    named = f"override {cut(override)}"
+    if not separator or not all(keys) or len(keys) > MAX_DEPTH:
+        raise ConfigError(f"{named}: expected key=value, such as training.learning_rate=2e-3")
+    try:
+        value = parse_yaml(text, named)
+    except UserError as error:
+        raise ConfigError(str(error)) from None
     target: Any = data
     for depth, key in enumerate(keys):
-        if isinstance(target, list) and key.isdigit() and int(key) < len(target):
+        if isinstance(target, list) and key in map(str, range(len(target))):
             index: Key = int(key)
         elif isinstance(target, dict):
             index = key
         else:
             parent = ".".join(keys[:depth])
-            raise ConfigError(
-                f"override {override!r}: {parent!r} in {source} is {_show(target)}, which has no {key!r}"
-            )
+            raise ConfigError(f"{named}: {parent!r} in {source} is {cut(target)}, which has no {key!r}")
         if depth == len(keys) - 1:
             target[index] = value
             return
@@ -189,7 +131,7 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
     for override in overrides:
         given = override.partition("=")[0].strip()
         if dotted == given or dotted.startswith(given + "."):
-            source = f"override {override!r}"
+            source = f"override {cut(override)}"
     if first["type"] in UNKNOWN_KEY:
         *parents, unknown = keys
         known = _fields_at(cls, parents)
@@ -206,7 +148,7 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
         expected = (
             first["msg"].removeprefix("Input should be ").replace("an object", "a mapping of keys to values")
         )
-        message = f"{source}: {dotted}: expected {expected}, got {_show(first['input'])}"
+        message = f"{source}: {dotted}: expected {expected}, got {cut(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
     return " ".join((message + more).split())
 
@@ -268,8 +210,3 @@ def _fields(kind: Any) -> dict[str, Any]:
         elif isinstance(option, type) and issubclass(option, BaseModel):
             fields |= {name: info.annotation for name, info in option.model_fields.items()}
     return fields
-
-
-def _show(value: Any, width: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= width else text[: width - 1] + "…"

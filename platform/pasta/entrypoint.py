@@ -1,5 +1,6 @@
 """How a command ends: exit codes, and one line instead of a stack trace for a user's mistake."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -10,13 +11,26 @@ from pasta.errors import UserError
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
+# What no code can mend: the file that was named, the disk, or the rights to them.
+_REFUSALS = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run a command's main function and exit the process with its code.
 
-    A UserError becomes one line ``error: …`` on stderr and exit code 2, Ctrl-C one line and 130; a reader that went
-    away (``pasta show | head``) ends the command quietly. Anything else is a bug and keeps its stack trace.
+    A UserError, and what the operating system refuses of a file, becomes one line ``error: …`` on stderr and exit code
+    2, Ctrl-C one line and 130; a reader that went away (``pasta show | head``) ends the command quietly. Anything else
+    is a bug and keeps its stack trace.
     """
     try:
         code = main() or 0
@@ -31,4 +45,10 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         # Python flushes stdout once more at exit, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _REFUSALS or (error.filename is None and error.errno != errno.ENOSPC):
+            raise
+        named = f"{error.filename!r}: " if error.filename is not None else ""
+        print(f"error: {named}{error.strerror}", file=sys.stderr)
+        code = EXIT_USER_ERROR
     sys.exit(code)

@@ -1,11 +1,63 @@
-"""Files that are there whole or not at all."""
+"""Files that users name: read with one clear line for what is wrong, written whole or not at all."""
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pasta.errors import UserError
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str], *, key: str = "", expected: str = "") -> Iterator[None]:
+    """Raise UserError, naming ``path``, for what the operating system refuses to read, and for text that is not UTF-8.
+
+    ``key`` is the configuration's key or the option that names the path; ``expected`` says what should be there.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # of the output, whose reader went away
+        raise
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        prefix = f"{key}: " if key else ""
+        hint = f"; expected {expected}" if expected else ""
+        raise UserError(f"{prefix}{shown(path)}: {_reason(error)}{hint}") from None
+
+
+def read_bytes(path: Path, *, key: str = "", expected: str = "") -> bytes:
+    """A whole file. Raises UserError as ``reading`` does."""
+    with reading(path, key=key, expected=expected):
+        return path.read_bytes()
+
+
+def read_text(path: Path, *, key: str = "", expected: str = "") -> str:
+    """A whole file of UTF-8, without a byte order mark; line ends stay as they are. Raises UserError."""
+    with reading(path, key=key, expected=expected):
+        return path.read_bytes().decode("utf-8-sig")
+
+
+def read_lines(path: Path, *, key: str = "", expected: str = "") -> Iterator[bytes]:
+    """The lines of a file with their line ends, one by one. Raises UserError."""
+    with reading(path, key=key, expected=expected), path.open("rb") as file:
+        yield from file
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """``path`` for a message: as it is, or quoted where it holds characters that cannot be printed."""
+    name = os.fspath(path)
+    return name if name.isprintable() else repr(name)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "no such file"
+    if isinstance(error, OSError):
+        return f"cannot be read ({error.strerror or error})"
+    if isinstance(error, UnicodeDecodeError):
+        return f"cannot be read (byte {error.start + 1} is not UTF-8 text)"
+    return f"cannot be read ({error})"  # the name itself: a NUL character, half of a surrogate pair
 
 
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
@@ -25,7 +77,9 @@ def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> N
                 os.fsync(file.fileno())
             staging.replace(path)
         finally:
-            staging.unlink(missing_ok=True)
+            # A failure to clear up must not hide the reason: a name may be too long for unlink, too.
+            with suppress(OSError):
+                staging.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def test_prompts_may_be_text_or_messages(tmp_path):
     [
         ("{", "2: not JSON"),
         ("[]", '2: expected an object with "prompt"'),
-        (json.dumps({"prompt": 3, "annotated": "x"}), '2: expected an object with "prompt"'),
+        (json.dumps({"prompt": 3, "annotated": "x"}), "2: prompt: expected a text or messages, got a number"),
         (json.dumps({"prompt": "x", "annotated": "</async>"}), "2: annotated: "),
     ],
 )

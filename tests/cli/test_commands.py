@@ -8,8 +8,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from pasta.cli.main import run
+from pasta.cli.main import main, run
 from pasta.errors import UserError
+from tests.support.paths import ROOT
 
 TEA = (
     'Two drinks.<promise topic="tea" tokens="20"/><async> Tea comes from leaves, dried and steeped in water that '
@@ -102,9 +103,49 @@ def test_check_survives_bytes_and_nesting_that_no_record_has(tmp_path, capsys):
     path.write_bytes(b"\xef\xbb\xbf" + record + b'\n{"prompt": "\xff"}\n' + b"[" * 100_000 + b"\n")
     assert check(path) == 1
     out = capsys.readouterr().out
-    assert f"{path}:1: annotated: chunks are nested too deeply" in out
+    assert f"{path}:1: annotated: line 1, column 3901: expected chunks nested at most 100 levels deep" in out
     assert f"{path}:2: byte 13 is not UTF-8" in out
-    assert f"{path}:3: " in out
+    assert f"{path}:3: not JSON that can be read: nested too deeply" in out
+
+
+def test_check_names_a_number_of_thousands_of_digits_and_goes_on(write, capsys):
+    good = {"prompt": "x", "annotated": "a"}
+    endless = '{"annotated": ' + "9" * 5000 + "}"
+    path = write(good, endless, good)
+    assert check(path) == 1
+    out = capsys.readouterr().out
+    assert f"{path}:2: not JSON: a number of thousands of digits" in out
+    assert "3, 2 valid, 1 invalid" in out
+    with pytest.raises(UserError, match=r"a.jsonl:2: not JSON: a number of thousands of digits"):
+        show(path, "--record", "2")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check", "LONG"],
+        ["show", "LONG"],
+        ["check", "FILE", "--tokenizer", "LONG"],
+        ["compare", "LONG", "LONG"],
+        ["alpaca", "annotations", "LONG"],
+        ["alpaca", "export", "LONG", "pasta", "--out", "x"],
+        ["simulate", "--config", "LONG"],
+        ["simulate", "--config", "CONFIG", "--set", "costs={file: LONG}"],
+        ["simulate", "--config", "CONFIG", "--set", "trace.source=LONG"],
+    ],
+)
+def test_a_name_too_long_for_the_system_is_one_line(write, monkeypatch, capsys, arguments):
+    file = write({"prompt": "x", "annotated": "a"})
+    names = {"LONG": "a" * 300, "FILE": str(file), "CONFIG": str(ROOT / "configs/simulate/atlas.yaml")}
+    for name, value in names.items():
+        arguments = [argument.replace(name, value) for argument in arguments]
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert "a" * 300 in lines[0]
 
 
 def test_check_reads_another_field(write):
@@ -114,7 +155,7 @@ def test_check_reads_another_field(write):
 @pytest.mark.parametrize(
     ("arguments", "content", "expected"),
     [
-        (["check", "FILE"], None, "cannot be read (No such file or directory)"),
+        (["check", "FILE"], None, "FILE: no such file; expected a file of annotated answers"),
         (["check", "FILE"], "\n", "holds no records"),
         (["check", "FILE", "--tokenizer", "no/such"], "{}", "no such directory; expected atlas, words, or a"),
         (["check", "FILE", "--tokenizer", "."], "{}", "no tokenizer could be read there"),

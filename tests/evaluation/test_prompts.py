@@ -105,8 +105,11 @@ def test_a_broken_alpaca_eval_file_is_named_with_its_entry(tmp_path, text, expec
     [
         (["{"], "p.jsonl:1: not JSON"),
         ([json.dumps(user("a")), "[]"], "p.jsonl:2: expected {"),
-        (['{"messages": []}'], "p.jsonl:1: expected {"),
-        (['{"messages": [{"role": "user"}]}'], "p.jsonl:1: expected {"),
+        (['{"messages": []}'], "p.jsonl:1: messages: expected a list of objects with 'role' and 'content'"),
+        (
+            ['{"messages": [{"role": "user"}]}'],
+            "p.jsonl:1: messages: message 1: expected 'role' and 'content'",
+        ),
         (
             ['{"messages": [{"role": "assistant", "content": "x"}]}'],
             "the last message is of role 'assistant'",

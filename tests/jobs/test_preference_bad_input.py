@@ -59,7 +59,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     ("line", "expected"),
     [
         ("not json", "pairs.jsonl:5: not JSON"),
-        (json.dumps({**pair_line(9), "chosen": 3}), "pairs.jsonl:5: missing key or wrong type"),
+        (json.dumps({**pair_line(9), "chosen": 3}), "pairs.jsonl:5: chosen: expected a string, got a number"),
         (json.dumps({**pair_line(9), "rejected": "<async>x</async>"}), "pairs.jsonl:5: rejected: "),
     ],
 )

@@ -1,6 +1,7 @@
 """A user's mistake is one line and exit code 2, before any worker starts and with nothing written."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,56 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "adapters from scratch": ({"lora.rank": 4}, "a model from scratch has nothing to adapt"),
     "no workers": ({"workers.num_workers": 0}, "num_workers 0"),
+    "fewer documents than none": ({"data.documents": -1}, "data: documents -1: expected a number from 0"),
+    "no documents": ({"data.documents": 0}, "data: documents: expected the number of documents"),
+    "endless documents": ({"data.documents": 10**30}, "expected an integer of at most 64 bits"),
+    "many documents": (
+        {"data.source": "atlas", "data.documents": 2**62},
+        "documents 4611686018427387904: expected",
+    ),
+    "families of a file": ({"data.mixture": {"count": -1.0}}, "mixture, echo: only the atlas has families"),
+    "less than no family": (
+        {"data.source": "atlas", "data.documents": 10, "data.mixture": {"count": -1.0}},
+        "data: mixture.count -1.0: expected a finite number of 0 or more",
+    ),
+    "endless names": (
+        {"data.source": "a" * 300},
+        "data.source: " + "a" * 300 + ": cannot be read (File name too long)",
+    ),
+    "a NUL in a path": ({"data.source": "a\0b"}, "'a\\x00b': expected text without NUL characters"),
+    "a NUL in DeepSpeed's path": ({"optimisation.deepspeed": "a\0b"}, "expected text without NUL characters"),
+}
+# What a file may hold instead of rows or of JSON, and what is said of it as data and as a DeepSpeed configuration.
+FILES: dict[str, tuple[bytes, str, str]] = {
+    "bytes": (b"\x89PNG\x00\xff", "wrong:1: byte 1 is not UTF-8", "wrong: byte 1 is not UTF-8"),
+    "digits": (b'{"a": ' + b"9" * 5000 + b"}", "wrong:1: not JSON: a number of thou", "not JSON: a number of thou"),
+    "brackets": (b"[" * 100_000, "wrong:1: not JSON that can be read", "wrong: not JSON that can be read"),
+    "braces": (b'{"a":' * 150 + b"1" + b"}" * 150, "wrong:1: not JSON that can be read", "nested too deeply"),
+    "a list": (b"[]", "wrong:1: expected {", "wrong: expected a JSON object"),
+    "nothing": (b"", "no annotated answers in it", "wrong: not JSON: Expecting value at column 1"),
+    "another stage": (b'{"zero_optimization": 3}', "wrong:1: messages: expected", "expected a mapping with stage 0"),
+}  # fmt: skip
+ROWS: dict[str, tuple[dict[str, Any], str]] = {
+    "a number for a text": (
+        {"messages": [{"role": "user", "content": 3}]},
+        "messages: message 1: content: expected a string",
+    ),
+    "an unknown role": (
+        {"messages": [{"role": "wizard", "content": "a"}]},
+        "messages: message 1: role 'wizard': expected system, developer, user, assistant",
+    ),
+    "half a character": (
+        {"messages": [{"role": "user", "content": "a\ud800"}]},
+        "messages[0].content: character 2 is half of a surrogate pair",
+    ),
+    "half a character in a topic": (
+        {"annotated": '<promise topic="\udfff" tokens="10"/><async></async>'},
+        "annotated: character 17 is half of a surrogate pair",
+    ),
+    "nesting": (
+        {"annotated": '<promise topic="a" tokens="10"/><async>' * 3000 + "</async>" * 3000},
+        "annotated: line 1, column 3901: expected chunks nested at most 100 levels deep",
+    ),
 }
 
 
@@ -58,6 +109,32 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         config.setdefault(section, {})[key] = value
     assert expected in _fail(monkeypatch, capsys, "--config", str(write_config(tmp_path, config)))
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_a_file_that_is_something_else_is_one_line(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, as_data, as_deepspeed = FILES[case]
+    (tmp_path / "wrong").write_bytes(content)
+    for key, expected in (("data.source", as_data), ("optimisation.deepspeed", as_deepspeed)):
+        config = copy.deepcopy(sft_dict(tmp_path))
+        section, name = key.split(".")
+        config[section][name] = str(tmp_path / "wrong")
+        assert expected in _fail(monkeypatch, capsys, "--config", str(write_config(tmp_path, config)))
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_a_row_that_cannot_be_learned_from_is_named(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes, expected = ROWS[case]
+    config = sft_dict(tmp_path)
+    row = {"messages": [{"role": "user", "content": "a"}], "annotated": "b", **changes}
+    with Path(config["data"]["source"]).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    line = _fail(monkeypatch, capsys, "--config", str(write_config(tmp_path, config)))
+    assert f"data.jsonl:61: {expected}" in line
 
 
 def test_a_missing_configuration_is_named(

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import ByT5Tokenizer
+from transformers import AutoTokenizer, ByT5Tokenizer
 
 from pasta.lang import (
     CONTROL_TOKENS,
@@ -14,10 +14,11 @@ from pasta.lang import (
     Text,
     TextStream,
     add_control_tokens,
+    parse,
 )
 from pasta.lang.codec import MAX_ESTIMATE
 from tests.support.documents import documents, texts
-from tests.support.tokenizers import KINDS, byte_level, codec
+from tests.support.tokenizers import KINDS, byte_level, codec, ordinary_close, prepended_space
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 fast = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -120,6 +121,65 @@ def test_a_tokenizer_without_control_tokens_is_refused_with_what_to_do():
     bare = ByT5Tokenizer()
     with pytest.raises(CodecError, match="add_control_tokens"):
         Codec(bare)
+
+
+def test_a_control_token_that_is_an_ordinary_one_is_refused_until_it_is_made_special():
+    plain = ordinary_close()
+    plain.add_tokens([token for token in CONTROL_TOKENS if token != "/>"], special_tokens=True)
+    with pytest.raises(CodecError, match="control tokens /> are ordinary tokens of the vocabulary"):
+        Codec(plain)
+    known = plain.get_vocab()["/>"]
+    assert add_control_tokens(plain) == 0
+    assert Codec(plain).control.close == known
+    assert add_control_tokens(ordinary_close()) == len(CONTROL_TOKENS) - 1
+
+
+def test_text_behind_a_literal_tag_costs_no_more_than_elsewhere():
+    tokenizer = ordinary_close()
+    add_control_tokens(tokenizer)
+    c = Codec(tokenizer)
+    text = "The capital of France is Paris. " * 50
+    for literal in ("<sync/>", "<br/>", "</async>", "x />"):
+        ids = c.encode_text(f"{literal} {text}")
+        assert c.special_ids.isdisjoint(ids)
+        assert c.decode_text(ids) == f"{literal} {text}"
+        assert len(ids) <= len(c.encode_text(text)) + len(literal) + 2
+
+
+def test_texts_that_are_encoded_one_by_one_come_back_joined():
+    """Llama 2's layout as a fast tokenizer: without an anchor, each text survives alone, but two joined do not."""
+    tokenizer = prepended_space()
+    add_control_tokens(tokenizer)
+    c = Codec(tokenizer)
+    document = parse('- Capital:<promise topic="city" tokens="10"/><async> Paris</async>, population<sync/>.')
+    assert c.decode(c.encode(document)) == document
+    assert c.decode_text([*c.encode_text("Paris"), *c.encode_text(", pop"), *c.encode_text("ulation.")]) == (
+        "Paris, population."
+    )
+
+
+@kinds
+def test_half_of_a_surrogate_pair_is_refused_and_named(kind):
+    c = codec(kind)
+    half = Chunk("a \ud800", 10, (Text("b"),))
+    for document in (Document((Text("ab\udfff"),)), Document((half,))):
+        with pytest.raises(CodecError, match="character 3 is half of a surrogate pair"):
+            c.encode(document)
+
+
+def test_a_directory_without_a_tokenizer_is_said_to_have_none(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "vocab_size": 100}')
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    add_control_tokens(tokenizer)
+    with pytest.raises(CodecError, match=r"no tokens for text \(.* in all\); expected a tokenizer's files"):
+        Codec(tokenizer)
+
+
+def test_ids_that_nest_without_end_are_refused():
+    c = codec()
+    ids = [*c.encode_promise("a", 10), c.control.async_open] * 3000
+    with pytest.raises(CodecError, match="nested too deeply"):
+        c.decode(ids + [c.control.async_close] * 3000)
 
 
 def test_adding_control_tokens_twice_adds_nothing():

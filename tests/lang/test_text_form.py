@@ -32,6 +32,20 @@ def test_a_document_is_read_in_storage_order():
     )
 
 
+@pytest.mark.parametrize("depth", [101, 3000])
+def test_chunks_nest_a_hundred_deep_and_no_deeper(depth):
+    def nested(levels):
+        return '<promise topic="x" tokens="10"/><async>' * levels + "</async>" * levels
+
+    document = parse(nested(100))
+    assert document.depth() == 100
+    assert to_text(document) == nested(100)
+    with pytest.raises(ParseError, match="expected chunks nested at most 100 levels deep"):
+        parse(nested(depth))
+    with pytest.raises(ValueError, match="nested too deeply, expected at most 100 levels"):
+        Chunk("x", 10, document.items)
+
+
 def test_chunks_nest():
     document = parse(f'<promise topic="outer" tokens="20"/><async>{PLAIN}</async>')
     assert document.depth() == 2

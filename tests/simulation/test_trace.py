@@ -46,7 +46,7 @@ def test_an_annotate_stage_and_an_evaluation_can_be_read(tmp_path):
     [
         ("{", r"trace.jsonl:2: not JSON"),
         ("[]", r"trace.jsonl:2: expected an object"),
-        ({"prompt": "x"}, r"trace.jsonl:2: annotated: expected an answer in text form, got NoneType"),
+        ({"prompt": "x"}, r"trace.jsonl:2: annotated: expected a string, got no such key"),
         ({**LINE, "annotated": "<sync/"}, None),
         ({**LINE, "annotated": "</async>"}, r"trace.jsonl:2: annotated: "),
         ({"annotated": "x"}, r"trace.jsonl:2: expected prompt \(text\), messages, or prompt_tokens"),

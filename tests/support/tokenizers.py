@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import sentencepiece
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import ByT5Tokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
 from pasta.lang import Codec, add_control_tokens
@@ -68,6 +68,43 @@ def slow_bytes() -> ByT5Tokenizer:
     tokenizer = ByT5Tokenizer(extra_ids=0)
     tokenizer.add_special_tokens({"additional_special_tokens": MARKERS, "eos_token": "<|end|>"})
     return _finished(tokenizer)
+
+
+def ordinary_close() -> PreTrainedTokenizerFast:
+    """A byte-level BPE that has learned ``/>`` from HTML; without control tokens."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=440,
+        special_tokens=MARKERS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(TEXT * 5 + ["<br/> <hr/> />"] * 200, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|end|>", additional_special_tokens=MARKERS[1:]
+    )
+    assert "/>" in tokenizer.get_vocab()
+    return tokenizer
+
+
+def prepended_space() -> PreTrainedTokenizerFast:
+    """Llama 2's layout as a fast tokenizer: BPE with byte fallback, a space put before each text, one taken away."""
+    pieces = ["<unk>", *MARKERS, *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581"]
+    pieces += sorted({character for text in TEXT for character in text if character.isascii()} - {" ", "\n"})
+    backend = Tokenizer(
+        models.BPE({piece: n for n, piece in enumerate(pieces)}, [], unk_token="<unk>", byte_fallback=True)
+    )
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|end|>", additional_special_tokens=MARKERS[1:]
+    )
 
 
 KINDS = {"byte-level": byte_level, "sentencepiece": sentencepiece_bpe, "slow": slow_bytes}

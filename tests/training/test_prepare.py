@@ -60,7 +60,7 @@ def test_held_out_tasks_are_never_trained_on() -> None:
     ("line", "expected"),
     [
         ("not json", r"data.jsonl:61: not JSON"),
-        ('{"messages": []}', r"data.jsonl:61: missing key or wrong type; expected"),
+        ('{"messages": []}', r"data.jsonl:61: messages: expected a list of objects"),
         (
             '{"messages": [{"role": "user", "content": "a"}], "annotated": "<async>x</async>"}',
             r"data.jsonl:61: annotated: ",

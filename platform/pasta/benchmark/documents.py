@@ -1,14 +1,15 @@
 """Documents to replay: from a user's file, an annotate stage, or the answers that a model gave."""
 
-import json
+import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from pasta.errors import UserError
-from pasta.lang import Document, ParseError, parse
+from pasta.lang import Document, parse
+from pasta.rows import placed, prompt_of, read_rows, text_of
 from pasta.stages.records import Record
 
 
@@ -27,7 +28,7 @@ class Recorded:
 
 def document_files(path: Path) -> list[Path]:
     """``path`` itself, or the files of the annotate stage in that directory. Raises ``UserError`` if it has none."""
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return [path]
     files = sorted(path.glob("annotated-*.jsonl"))
     if not files:
@@ -54,13 +55,10 @@ def sample_documents(documents: Sequence[Recorded], count: int, seed: int) -> li
 
 
 def _read_file(path: Path) -> list[Recorded]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
-    except FileNotFoundError:
-        raise UserError(f"--documents {str(path)!r}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--documents {str(path)!r}: cannot be read as UTF-8 text ({error})") from None
-    out = [_read(line, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
+    rows = read_rows(
+        path, key="--documents", row='an object with "prompt" (text or messages) and "annotated" (text)'
+    )
+    out = [_recorded(path, place, row) for place, row in rows]
     if not out:
         raise UserError(
             f'--documents {str(path)!r}: it is empty, expected lines of {{"prompt", "annotated"}}'
@@ -71,39 +69,17 @@ def _read_file(path: Path) -> list[Recorded]:
 def answered(records: Iterable[Record], count: int) -> list[Recorded]:
     """Up to ``count`` answers with chunks, from records of a model's answers in order."""
     chosen = [record for record in records if record["independent"] and record["pasta"]["threads"] > 1]
-    return [Recorded(_messages(record["prompt"]), parse(record["annotated"])) for record in chosen[:count]]
+    return [Recorded(prompt_of(record) or [], parse(record["annotated"])) for record in chosen[:count]]
 
 
-def _read(line: str, path: Path, number: int) -> Recorded:
-    where = f"{path}:{number}"
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error})") from None
-    fields = value if isinstance(value, dict) else {}
-    prompt = fields.get("prompt", fields.get("messages"))
-    if not isinstance(fields.get("annotated"), str) or not _is_prompt(prompt):
-        raise UserError(
-            f'{where}: expected an object with "prompt" (text or messages) and "annotated" (text)'
-        )
-    try:
-        document = parse(fields["annotated"])
-    except ParseError as error:
-        raise UserError(f"{where}: annotated: {error}") from None
-    source = fields.get("source")
+def _recorded(path: Path, place: str, row: dict[str, Any]) -> Recorded:
+    with placed(place):
+        text, messages = text_of(row, "annotated"), prompt_of(row)
+        if messages is None:
+            raise UserError('expected an object with "prompt" (text or messages) and "annotated" (text)')
+    with placed(f"{place}: annotated"):
+        document = parse(text)
+    source = row.get("source")
     # An annotate stage writes FILE:PLACE.
     source = Path(source.rpartition(":")[0]).name if isinstance(source, str) else ""
-    return Recorded(_messages(prompt), document, key=f"{path.name}:{number}", source=source)
-
-
-def _is_prompt(value: Any) -> TypeGuard[str | list[dict[str, str]]]:
-    if isinstance(value, str):
-        return True
-    return isinstance(value, list) and all(
-        isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
-        for turn in value
-    )
-
-
-def _messages(prompt: str | list[dict[str, str]]) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return Recorded(messages, document, key=f"{path.name}:{place.rpartition(':')[2]}", source=source)

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoTokenizer
 from pasta.candidates.config import SampleConfig, SamplingSection
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, Request, Result, load_model
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.interpreter import Limits
 from pasta.lang import Codec, CodecError, to_text
 from pasta.stages.records import Record
@@ -111,8 +111,7 @@ def check_model(key: str, source: str) -> Any:
         model = AutoConfig.from_pretrained(source)
         tokenizer = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{key}: {source}: no model can be read there ({reason})") from None
+        raise UserError(f"{key}: {source}: no model can be read there ({first_line(error)})") from None
     try:
         codec = Codec(tokenizer)
     except CodecError as error:

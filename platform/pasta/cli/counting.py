@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.data.words import WordTokenizer
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.lang import Codec, add_control_tokens
 
 
@@ -44,7 +44,8 @@ def _load_directory(name: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"--tokenizer {name}: no tokenizer could be read there ({reason})") from None
+        raise UserError(
+            f"--tokenizer {name}: no tokenizer could be read there ({first_line(error)})"
+        ) from None
     add_control_tokens(tokenizer)
     return tokenizer

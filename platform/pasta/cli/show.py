@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 from pasta.cli.counting import codec_source
-from pasta.cli.records import Record, RecordError, numbered, parse_record, read_bytes
+from pasta.cli.records import Record, RecordError, parse_record, read_bytes
 from pasta.cli.timeline import LEGEND, render_timeline, to_ascii
 from pasta.data.measures import Measures, measure
 from pasta.errors import UserError
 from pasta.lang import ParseError, parse
+from pasta.rows import numbered
 
 
 def show(file: Path, number: int, tokenizer: str, field: str, width: int | None) -> int:
@@ -53,7 +54,7 @@ def _read(file: Path, number: int, field: str) -> Record:
         if number != 1:
             raise UserError(f"--record {number}: {name} is one answer in text form, not a JSONL file")
         return _plain(data, name)
-    lines = list(numbered(data.splitlines()))
+    lines = list(numbered(data.split(b"\n")))
     if number > len(lines):
         raise UserError(f"--record {number}: {name} has {len(lines)} records")
     line_number, line = lines[number - 1]

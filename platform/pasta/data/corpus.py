@@ -35,6 +35,8 @@ def atlas_answers(
         raise UserError(f"mixture: unknown family {unknown!r}; expected some of {', '.join(FAMILIES)}")
     names = list(FAMILIES)
     weights = [family.weight * mixture.get(name, 1.0) for name, family in FAMILIES.items()]
+    if not sum(weights) > 0:
+        raise UserError("mixture: every family has weight 0; expected one at least above it")
     rng = random.Random(f"mixture:{seed}:{split}")
     for _ in range(count):
         if echo and rng.random() < echo:

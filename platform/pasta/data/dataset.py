@@ -20,21 +20,22 @@ from typing import Any, Protocol
 from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
+from pasta.data.asked import MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.atlas.tasks import Split
 from pasta.data.corpus import Annotated, atlas_answers
 from pasta.data.linearise import FORMS, Example, Mode, make_example
 from pasta.data.packing import to_dataset
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
-from pasta.lang import Codec, CodecError, ParseError, parse
+from pasta.lang import Codec, CodecError, parse
+from pasta.rows import messages_of, placed, read_json, read_rows, text_of
 
 ATLAS = "atlas"
 TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 1
-SHARD_DOCUMENTS = 5000
+_ROW = '{"messages": [{"role", "content"}], "annotated": text}'
 SHARDS = "annotated-*.jsonl"
-MAX_SHARDS = 10_000
 
 
 class DataOptions(Protocol):
@@ -96,7 +97,7 @@ def prepare_once(
     """
     manifest = target / "manifest.json"
     if manifest.is_file():
-        return target, json.loads(manifest.read_text(encoding="utf-8")), True
+        return target, read_json(manifest), True
     staging = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
@@ -144,7 +145,7 @@ def data_files(source: Path) -> list[Path]:
 
     Raises UserError if there are none.
     """
-    if not source.is_dir():
+    if not os.path.isdir(source):
         return [source]
     files = sorted(source.glob(SHARDS))
     if not files:
@@ -160,31 +161,12 @@ def read_jsonl(path: Path) -> Iterator[Annotated]:
 
     Raises UserError, naming the line, for a line that is not such an object.
     """
-    try:
-        file = path.open(encoding="utf-8")
-    except OSError:
-        raise UserError(f"data.source: {path}: no such file; expected 'atlas' or a JSONL file") from None
-    with file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-                messages = [
-                    {"role": str(m["role"]), "content": str(m["content"])} for m in record["messages"]
-                ]
-                annotated = record["annotated"]
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
-                problem = (
-                    "not JSON" if isinstance(error, json.JSONDecodeError) else "missing key or wrong type"
-                )
-                raise UserError(
-                    f'{path}:{number}: {problem}; expected {{"messages": [{{"role", "content"}}], "annotated": text}}'
-                ) from None
-            try:
-                yield messages, parse(annotated)
-            except ParseError as error:
-                raise UserError(f"{path}:{number}: annotated: {error}") from None
+    for place, row in read_rows(path, key="data.source", expected="'atlas' or a JSONL file", row=_ROW):
+        with placed(place):
+            messages, text = messages_of(row), text_of(row, "annotated")
+        with placed(f"{place}: annotated"):
+            document = parse(text)
+        yield messages, document
 
 
 class _Counter:
@@ -275,7 +257,7 @@ def _write_atlas(options: DataOptions, tokenizer: Any, directory: Path, num_proc
         _Shard(plain, tokenizer, options.seed * MAX_SHARDS + index, size, directory.parent / f"shard-{index}")
         for index, size in enumerate(sizes)
     ]
-    assert len(jobs) < MAX_SHARDS
+    assert len(jobs) <= MAX_SHARDS
     workers = min(num_processes, len(jobs))
     if workers > 1:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

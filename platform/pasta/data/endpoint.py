@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 
 if TYPE_CHECKING:
     import openai
@@ -189,8 +189,7 @@ class Endpoint:
         """The first line of what went wrong, short, and without the key should the endpoint repeat it."""
         body = getattr(error, "body", None)
         message = body.get("message") if isinstance(body, dict) else body
-        text = message if isinstance(message, str) and message.strip() else str(error)
-        line = (text.strip().splitlines() or [type(error).__name__])[0]
+        line = first_line(Exception(message) if isinstance(message, str) and message.strip() else error)
         return (line.replace(self._api_key, "***") if self._api_key else line)[:_SHOWN]
 
     async def _back_off(self, attempt: int, asked: float | None) -> None:

@@ -6,6 +6,7 @@ named after a fingerprint of everything that went in, and appears only when it i
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,8 +21,10 @@ from pasta.data.dataset import prepare_once
 from pasta.data.linearise import Example, Messages, make_example
 from pasta.data.packing import FEATURES, packed_row
 from pasta.errors import UserError
+from pasta.files import read_bytes
 from pasta.interpreter import IGNORE
-from pasta.lang import Codec, CodecError, Document, ParseError, parse
+from pasta.lang import Codec, CodecError, Document, parse
+from pasta.rows import messages_of, placed, read_rows, text_of
 
 PAIRS_FILE = "pairs.jsonl"
 SIDES = ("chosen", "rejected")
@@ -29,7 +32,7 @@ REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
 PAIR_FEATURES = Features({**{side: dict(FEATURES) for side in SIDES}, "length": Value("int32")})
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 1
-_EXPECTED = '{"messages": [{"role", "content"}], "chosen": text form, "rejected": text form}'
+_ROW = '{"messages": [{"role", "content"}], "chosen": text form, "rejected": text form}'
 
 
 class PairOptions(Protocol):
@@ -71,8 +74,8 @@ class PreparedPairs:
 
 def pairs_file(source: Path) -> Path:
     """The JSONL file that ``source`` is, or that lies in the stage directory ``source``. Raises UserError."""
-    path = source / PAIRS_FILE if source.is_dir() else source
-    if not path.is_file():
+    path = source / PAIRS_FILE if os.path.isdir(source) else source
+    if not os.path.isfile(path):
         raise UserError(
             f"data.source: {path}: no such file; expected a JSONL file of pairs, or a stage directory with "
             f"{PAIRS_FILE} in it"
@@ -82,10 +85,14 @@ def pairs_file(source: Path) -> Path:
 
 def read_pairs(path: Path) -> Iterator[Pair]:
     """Pairs of a JSONL file; other keys of a line are ignored. Raises UserError, naming the line, for a broken one."""
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _read_pair(line, f"{path}:{number}")
+    for place, row in read_rows(path, key="data.source", row=_ROW):
+        with placed(place):
+            messages, texts = messages_of(row), [text_of(row, side) for side in SIDES]
+        documents = []
+        for side, text in zip(SIDES, texts, strict=True):
+            with placed(f"{place}: {side}"):
+                documents.append(parse(text))
+        yield Pair(messages, *documents)
 
 
 def prepare_pairs(options: PairOptions, tokenizer: Any, cache_dir: Path) -> PreparedPairs:
@@ -182,33 +189,13 @@ def _examples(
         yield chosen, rejected
 
 
-def _read_pair(line: str, where: str) -> Pair:
-    try:
-        record = json.loads(line)
-        messages = [{"role": str(m["role"]), "content": str(m["content"])} for m in record["messages"]]
-        texts = [record[side] for side in SIDES]
-        if not messages or not all(isinstance(text, str) for text in texts):
-            raise TypeError
-    except json.JSONDecodeError as error:
-        raise UserError(f"{where}: not JSON ({error}); expected {_EXPECTED}") from None
-    except (KeyError, TypeError):
-        raise UserError(f"{where}: missing key or wrong type; expected {_EXPECTED}") from None
-    documents = []
-    for side, text in zip(SIDES, texts, strict=True):
-        try:
-            documents.append(parse(text))
-        except ParseError as error:
-            raise UserError(f"{where}: {side}: {error}") from None
-    return Pair(messages, *documents)
-
-
 def _fingerprint(source: Path, options: PairOptions, tokenizer: Any) -> str:
     values = {
         "kind": "pairs",
         "format": FORMAT,
         "max_length": options.max_length,
         "eval_pairs": options.eval_pairs,
-        "content": hashlib.sha256(source.read_bytes()).hexdigest(),
+        "content": hashlib.sha256(read_bytes(source, key="data.source")).hexdigest(),
         "vocabulary": sorted(tokenizer.get_vocab().items()),
         "chat_template": tokenizer.chat_template,
     }

@@ -10,19 +10,22 @@ import glob
 import itertools
 import json
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pasta.data.asked import MAX_SHARDS, check_asked
 from pasta.data.corpus import atlas_answers
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
+from pasta.files import read_lines, reading
 from pasta.lang import render
+from pasta.rows import parse_json, read_json
 
 ATLAS = "atlas"
 _SUFFIXES: dict[str, "Kind"] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
-_MAX_SHARDS = 10_000
 _PEEKED = 50
 _KEPT_CHARS = 4000
 Kind = Literal["jsonl", "json", "parquet", "dataset", "atlas"]
@@ -56,10 +59,7 @@ class SourceSection:
             raise ValueError("records: expected the number of atlas tasks to make")
         if self.path != ATLAS and self.seed is not None:
             raise ValueError("seed: only the atlas is made from a seed")
-        if self.path != ATLAS and (self.mixture or self.echo):
-            raise ValueError("mixture, echo: only the atlas has families and exercises")
-        if not 0.0 <= self.echo <= 1.0:
-            raise ValueError(f"echo {self.echo}: expected a share from 0 to 1")
+        check_asked(self.path, {"records": self.records}, self.mixture, self.echo)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ def source_files(source: SourceSection) -> list[Path]:
     if source.path == ATLAS:
         return []
     path = Path(source.path)
-    if path.is_file():
+    if os.path.isfile(path):
         _kind_of(path)
         return [path]
-    if path.is_dir():
+    if os.path.isdir(path):
         if _is_saved_dataset(path):
             return [path]
         found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
@@ -125,7 +125,7 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
     ranges = list(_bounded(_ranges(source, shard_records), source.records))
     if not ranges:
         raise UserError(f"source.path: {source.path}: holds no records")
-    if len(ranges) > _MAX_SHARDS:
+    if len(ranges) > MAX_SHARDS:
         raise UserError(f"shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
     shards = [
         Shard(index, kind, path, start, count, offset)
@@ -143,7 +143,7 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
 def read_shard(shard: Shard, source: SourceSection) -> Iterator[Instruction | Broken]:
     """The records of a shard; ids are the data's own, or file and line."""
     if shard.kind == "atlas":
-        seed = (source.seed or 0) * _MAX_SHARDS + shard.index
+        seed = (source.seed or 0) * MAX_SHARDS + shard.index
         split: Any = source.split
         tasks = atlas_answers(seed, split, shard.count, mixture=source.mixture, echo=source.echo)
         for number, (messages, document) in enumerate(tasks):
@@ -195,19 +195,15 @@ def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
 
 def _cut_lines(file: Path, size: int) -> Iterator[Range]:
     """Lines ``start`` to ``start + size`` of a file, and the byte at which they begin."""
-    try:
-        with file.open("rb") as stream:
-            offset = start = count = length = 0
-            for line in stream:
-                count += 1
-                length += len(line)
-                if count == size:
-                    yield "jsonl", str(file), start, count, offset
-                    start, offset, count, length = start + count, offset + length, 0, 0
-            if count:
-                yield "jsonl", str(file), start, count, offset
-    except OSError as error:
-        raise UserError(f"source.path: {file}: cannot be read ({error.strerror})") from None
+    offset = start = count = length = 0
+    for line in read_lines(file, key="source.path"):
+        count += 1
+        length += len(line)
+        if count == size:
+            yield "jsonl", str(file), start, count, offset
+            start, offset, count, length = start + count, offset + length, 0, 0
+    if count:
+        yield "jsonl", str(file), start, count, offset
 
 
 def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
@@ -223,7 +219,7 @@ def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
 
 
 def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
-    with Path(shard.path).open("rb") as stream:
+    with reading(shard.path, key="source.path"), Path(shard.path).open("rb") as stream:
         stream.seek(shard.offset)
         for number, line in enumerate(itertools.islice(stream, shard.count), start=shard.start + 1):
             place = f"{shard.path}:{number}"
@@ -234,15 +230,11 @@ def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
 
 
 def _parse_line(line: bytes, place: str) -> Any:
-    raw = line[:_KEPT_CHARS].decode("utf-8", "backslashreplace").rstrip("\r\n")
     try:
-        return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return Broken(place, f"byte {error.start + 1} is not UTF-8", raw)
-    except json.JSONDecodeError as error:
-        return Broken(place, f"not JSON: {error.msg} at column {error.colno}", raw)
-    except RecursionError:
-        return Broken(place, "JSON nested too deeply", raw)
+        return parse_json(line)
+    except UserError as error:
+        raw = line[:_KEPT_CHARS].decode("utf-8", "backslashreplace").rstrip("\r\n")
+        return Broken(place, str(error), raw)
 
 
 def _read_json(shard: Shard, source: SourceSection) -> Placed:
@@ -252,13 +244,8 @@ def _read_json(shard: Shard, source: SourceSection) -> Placed:
 
 
 def _load_array(file: Path) -> list[Any]:
-    try:
-        values = json.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"source.path: {file}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        hint = "expected an array of records, or one record a line in a .jsonl file"
-        raise UserError(f"source.path: {file}: not JSON ({error}); {hint}") from None
+    hint = "an array of records, or one record a line in a .jsonl file"
+    values = read_json(file, key="source.path", expected=hint)
     if not isinstance(values, list):
         raise UserError(f"source.path: {file}: expected an array of records")
     return values
@@ -286,7 +273,7 @@ def _parquet(file: Path) -> Iterator[Any]:
     try:
         table = pyarrow.parquet.ParquetFile(file)
     except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"source.path: {file}: not a parquet file ({_line(error)})") from None
+        raise UserError(f"source.path: {file}: not a parquet file ({first_line(error)})") from None
     with table:
         yield table
 
@@ -304,7 +291,7 @@ def _load_dataset(source: SourceSection) -> Any:
     datasets.disable_progress_bars()
     logging.getLogger("datasets").setLevel(logging.ERROR)
     try:
-        if Path(source.path).is_dir():
+        if os.path.isdir(source.path):
             loaded = datasets.load_from_disk(source.path)
             if isinstance(loaded, datasets.DatasetDict):
                 loaded = loaded[source.split]
@@ -318,7 +305,7 @@ def _load_dataset(source: SourceSection) -> Any:
         ) from None
     except Exception as error:  # the Hub, its client, the disk and the data set's own files fail in many ways
         raise UserError(
-            f"source.path: {source.path}: no such data set could be loaded ({_line(error)})"
+            f"source.path: {source.path}: no such data set could be loaded ({first_line(error)})"
         ) from None
     return loaded
 
@@ -332,7 +319,3 @@ def _kind_of(file: Path) -> Kind:
 
 def _is_saved_dataset(path: Path) -> bool:
     return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
-
-
-def _line(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:200]

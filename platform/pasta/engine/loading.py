@@ -1,6 +1,5 @@
 """Models for the engine: from a directory, or with random weights for measurements."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from pasta.engine.attention import GROUPED
 from pasta.engine.packing import can_pack, pack_linears
 from pasta.engine.section import check_dtype
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.lang import Codec, CodecError
+from pasta.rows import read_json
 
 #: ``model_type`` of the families whose masks, positions and cache are tested against their own forward.
 SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
@@ -88,7 +88,7 @@ def load_model(
             if looks_local or Path(path).is_dir()
             else "no such directory or hub model"
         )
-        raise UserError(f"model {where!r}: {hint} ({_first_line(error)})") from None
+        raise UserError(f"model {where!r}: {hint} ({first_line(error)})") from None
     check_architecture(config, f"model {where!r}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
@@ -97,7 +97,7 @@ def load_model(
     except CodecError as error:
         raise UserError(f"model {where!r}: {error}") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"model {where!r}: cannot be loaded ({_first_line(error)})") from None
+        raise UserError(f"model {where!r}: cannot be loaded ({first_line(error)})") from None
     return _ready(model, tokenizer, codec, torch_device, where, packed)
 
 
@@ -128,13 +128,11 @@ def random_model(
 def read_model_config(path: str | Path) -> PretrainedConfig:
     """A transformers configuration from a JSON file or a model directory. Raises ``UserError``."""
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    values = read_json(file, key="model configuration")
     try:
-        values = json.loads(file.read_text())
         return AutoConfig.for_model(**values)
-    except FileNotFoundError:
-        raise UserError(f"model configuration {str(path)!r}: no such file") from None
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"model configuration {str(path)!r}: {_first_line(error)}") from None
+        raise UserError(f"model configuration {str(path)!r}: {first_line(error)}") from None
 
 
 def _ready(
@@ -151,7 +149,3 @@ def _ready(
     if packed or (packed is None and can_pack(device, model.dtype)):
         pack_linears(model)
     return LoadedModel(model, tokenizer, codec, name, num_parameters)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

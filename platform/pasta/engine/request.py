@@ -1,9 +1,10 @@
 """What goes into the engine and what comes out."""
 
 import dataclasses
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 
 from pasta.errors import UserError
 from pasta.interpreter import Limits, Snapshot, Trace
@@ -27,16 +28,28 @@ class SamplingParams:
     promise_bias: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= 100.0:
+        if not (_is_number(self.temperature) and 0.0 <= self.temperature <= 100.0):
             raise UserError(f"temperature: {self.temperature!r}, expected a number from 0 to 100")
-        if self.top_k < 0:
+        if not (_is_integer(self.top_k) and self.top_k >= 0):
             raise UserError(f"top_k: {self.top_k!r}, expected 0 (off) or a positive integer")
-        if not 0.0 < self.top_p <= 1.0:
+        if not (_is_number(self.top_p) and 0.0 < self.top_p <= 1.0):
             raise UserError(f"top_p: {self.top_p!r}, expected a number above 0 and at most 1")
-        if not math.isfinite(self.promise_bias):
+        if not _is_integer(self.seed):
+            raise UserError(f"seed: {self.seed!r}, expected an integer")
+        if not (_is_number(self.promise_bias) and abs(self.promise_bias) <= sys.float_info.max):
             raise UserError(f"promise_bias: {self.promise_bias!r}, expected a finite number")
-        if any(not stop for stop in self.stop):
+        if isinstance(self.stop, str) or not all(isinstance(stop, str) for stop in self.stop):
+            raise UserError(f"stop: {self.stop!r}, expected a tuple of strings")
+        if not all(self.stop):
             raise UserError("stop: an empty string, expected strings of at least one character")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The prompts of a stage: tasks of the atlas, a file of one's own, AlpacaEval's, or what another stage left behind."""
 
 import itertools
-import json
+import os
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,13 +11,15 @@ from typing import Any
 from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
 from pasta.data.prompts import Prompt, PromptsSection
 from pasta.errors import UserError
+from pasta.files import read_lines
+from pasta.rows import messages_of, numbered, placed, read_json, read_rows
 from pasta.stages.stage import read_manifest
 
 ATLAS = "atlas"
 #: Tasks drawn for each that is wanted, before it is said that there are not so many distinct ones.
 _DRAWS = 50
-_EXPECTED = 'expected {"messages": [{"role", "content"}, …]}, a user\'s message last'
-_EXPECTED_ARRAY = 'expected a JSON array of objects with "instruction", as AlpacaEval\'s'
+_ROW = '{"messages": [{"role", "content"}, …]}, a user\'s message last'
+_ARRAY = 'a JSON array of objects with "instruction", as AlpacaEval\'s'
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,56 +94,33 @@ def _distinct(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
 
 def _read_files(source: Path) -> Iterator[Prompt]:
     files = [source]
-    if source.is_dir():
+    if os.path.isdir(source):
         if read_manifest(source) is None:
             raise UserError(f"prompts.source: {source}: holds no finished stage (no manifest.json)")
         # An annotate stage keeps its rejects beside the records that are valid.
         files = sorted(source.glob("annotated-*.jsonl")) or sorted(source.glob("*.jsonl"))
     for file in files:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UserError(
-                f"prompts.source: {source}: no such file; expected atlas, a JSONL file or a stage's directory"
-            ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"prompts.source: {file}: cannot be read as UTF-8 text ({error})") from None
-        if text.lstrip().startswith("["):
-            yield from _alpaca_prompts(text, str(file))
+        lines = read_lines(file, key="prompts.source", expected="atlas, a JSONL file or a stage's directory")
+        first = next((line for _, line in numbered(lines)), b"")
+        if first.lstrip().startswith(b"["):
+            yield from _alpaca_prompts(file)
             continue
-        for number, line in enumerate(text.split("\n"), start=1):  # JSON may hold other line separators
-            if line.strip():
-                yield _prompt(line, f"{file}:{number}")
+        for place, row in read_rows(file, key="prompts.source", row=_ROW):
+            with placed(place):
+                prompt = _prompt(row)
+            yield prompt
 
 
-def _alpaca_prompts(text: str, where: str) -> Iterator[Prompt]:
-    try:
-        entries = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error}); {_EXPECTED_ARRAY}") from None
-    for number, entry in enumerate(entries, start=1):
+def _alpaca_prompts(file: Path) -> Iterator[Prompt]:
+    for number, entry in enumerate(read_json(file, expected=_ARRAY), start=1):
         instruction = entry.get("instruction") if isinstance(entry, dict) else None
         if not isinstance(instruction, str) or not instruction.strip():
-            raise UserError(f"{where}: entry {number}: {_EXPECTED_ARRAY}")
+            raise UserError(f"{file}: entry {number}: expected {_ARRAY}")
         yield Prompt([{"role": "user", "content": instruction}])
 
 
-def _prompt(line: str, where: str) -> Prompt:
-    try:
-        value: Any = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error}); {_EXPECTED}") from None
-    messages = value.get("messages") if isinstance(value, dict) else None
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise UserError(f"{where}: {_EXPECTED}")
+def _prompt(row: dict[str, Any]) -> Prompt:
+    messages = messages_of(row)
     if messages[-1]["role"] != "user":
-        raise UserError(f"{where}: the last message is of role {messages[-1]['role']!r}; {_EXPECTED}")
-    return Prompt([{"role": m["role"], "content": m["content"]} for m in messages])
-
-
-def _is_message(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("role"), str)
-        and isinstance(value.get("content"), str)
-    )
+        raise UserError(f"the last message is of role {messages[-1]['role']!r}; expected {_ROW}")
+    return Prompt(messages)

@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from pasta.data.prompts import Messages
 from pasta.engine.loading import resolve_device, resolve_dtype
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.judges.config import RewardSection
 from pasta.judges.judge import Case, Verdict
 
@@ -33,7 +33,7 @@ class RewardJudge:
                 name, dtype=resolve_dtype(section.dtype), output_loading_info=True
             )
         except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(f"{_KEY}: {name}: cannot be loaded ({_line(error)})") from None
+            raise UserError(f"{_KEY}: {name}: cannot be loaded ({first_line(error)})") from None
         if info["missing_keys"]:
             # transformers would go on with a head of random numbers.
             raise UserError(
@@ -84,7 +84,7 @@ class RewardJudge:
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False)
         except Exception as error:  # a template is a program of the model's own
-            raise UserError(f"{_KEY}: {self._section.model}: chat template: {_line(error)}") from None
+            raise UserError(f"{_KEY}: {self._section.model}: chat template: {first_line(error)}") from None
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
@@ -120,7 +120,7 @@ def check_reward_model(section: RewardSection) -> Any:
         config = AutoConfig.from_pretrained(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{_KEY}: {name}: no model can be read there ({_line(error)})") from None
+        raise UserError(f"{_KEY}: {name}: no model can be read there ({first_line(error)})") from None
     architecture = (getattr(config, "architectures", None) or ["none"])[0]
     if not architecture.endswith("ForSequenceClassification") or config.num_labels != 1:
         raise UserError(
@@ -132,7 +132,3 @@ def check_reward_model(section: RewardSection) -> Any:
             f"{_KEY}: {name}: its tokenizer has no chat template; expected one, to show it a conversation"
         )
     return tokenizer
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]

@@ -1,6 +1,6 @@
 """PASTA-LANG: documents, their text form, and the codec between documents and token ids."""
 
-from pasta.lang.codec import Codec, CodecError, add_control_tokens
+from pasta.lang.codec import Codec
 from pasta.lang.document import CONTROL_TOKENS, Chunk, Document, Item, Sync, Text, render
 from pasta.lang.grammar import ControlIds, TagGrammar
 from pasta.lang.parser import ParseError, parse, strip
@@ -8,6 +8,7 @@ from pasta.lang.plain import plain_ids
 from pasta.lang.printer import to_text
 from pasta.lang.prompts import check_start, encode_messages, encode_start
 from pasta.lang.stream import TextStream
+from pasta.lang.tokenizer import CodecError, add_control_tokens
 
 __all__ = [
     "CONTROL_TOKENS",

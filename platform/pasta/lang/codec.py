@@ -9,11 +9,21 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
 
-from pasta.errors import UserError
-from pasta.lang.document import CONTROL_TOKENS, ESTIMATE_STEP, Chunk, Document, Item, Sync, Text, is_topic
-from pasta.lang.grammar import ControlIds, TagGrammar, TailNode, build_tail
+from pasta.errors import first_line
+from pasta.lang.document import (
+    ESTIMATE_STEP,
+    MAX_DEPTH,
+    TOO_DEEP,
+    Chunk,
+    Document,
+    Item,
+    Sync,
+    Text,
+    is_topic,
+)
+from pasta.lang.grammar import TagGrammar, TailNode, build_tail
+from pasta.lang.tokenizer import CodecError, Tokenizer, control_ids, special_ids
 
 MAX_ESTIMATE = 2000
 _TOPIC_OPEN = ' topic="'
@@ -23,33 +33,8 @@ _ANCHORS = ("", "\n", ":", "=", "a")
 _PROBES = ("a", " a", "  a", "a ", "\n- a", " ", "1.", "é", "«", "\n\nA b")
 # How a vocabulary may spell the characters no topic may hold; only such entries are decoded one by one.
 _SUSPECT = re.compile('["<>\r\nĊč]')
+_HALF_OF_PAIR = re.compile("[\ud800-\udfff]")
 _BANNED_IN_TOPIC = re.compile('["<>\r\n]')
-
-
-class CodecError(UserError):
-    """A tokenizer that cannot carry PASTA-LANG, or token ids that are not a document."""
-
-
-class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that the codec uses."""
-
-    eos_token_id: int | None
-
-    def __call__(self, text: str, **options: Any) -> Any: ...
-    def __len__(self) -> int: ...
-    def decode(self, token_ids: Any, **options: Any) -> str: ...
-    def get_vocab(self) -> dict[str, int]: ...
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
-
-
-def add_control_tokens(tokenizer: Any) -> int:
-    """Add the missing control tokens to a Hugging Face tokenizer; returns how many were added.
-
-    The model's embedding must then be resized to at least ``len(tokenizer)`` rows.
-    """
-    vocabulary = tokenizer.get_vocab()
-    missing = [token for token in CONTROL_TOKENS if token not in vocabulary]
-    return int(tokenizer.add_tokens(missing, special_tokens=True)) if missing else 0
 
 
 class Codec:
@@ -62,24 +47,24 @@ class Codec:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
-        missing = [token for token in CONTROL_TOKENS if token not in vocabulary]
-        if missing:
-            raise CodecError(
-                f"tokenizer: control tokens {' '.join(missing)} are not in the vocabulary; add them with "
-                "pasta.lang.add_control_tokens and resize the model's embedding"
-            )
-        self.control = ControlIds(*(vocabulary[token] for token in CONTROL_TOKENS))
+        self.control = control_ids(tokenizer)
         if tokenizer.eos_token_id is None:
             raise CodecError(
                 "tokenizer: eos_token is not set; an end-of-text token is needed to end an answer"
             )
-        self.special_ids = _special_ids(tokenizer) | {*self.control.as_tuple(), int(tokenizer.eos_token_id)}
+        self.special_ids = special_ids(tokenizer) | {int(tokenizer.eos_token_id)}
         specials = sorted(
             (t for t, i in vocabulary.items() if i in self.special_ids and t), key=len, reverse=True
         )
-        self._special_pattern = re.compile("|".join(map(re.escape, specials)))
+        # Looks ahead, so that "/>" is found inside "<sync/>" too.
+        self._special_pattern = re.compile(f"(?={'|'.join(map(re.escape, specials))})")
         self._anchor = next((anchor for anchor in _ANCHORS if self._is_exact(anchor)), None)
         if self._anchor is None:
+            if not self._raw_encode("a"):
+                raise CodecError(
+                    f"tokenizer: it has no tokens for text ({len(vocabulary)} in all); expected a tokenizer's files, "
+                    "such as tokenizer.json, beside the model"
+                )
             raise CodecError(
                 "tokenizer: decode(encode(text)) changes plain text; a lossless tokenizer is needed"
             )
@@ -94,10 +79,20 @@ class Codec:
     # -- text ------------------------------------------------------------------------------------------
 
     def encode_text(self, text: str) -> list[int]:
-        """Token ids of plain text, none of them special. ``decode_text`` gives the text back."""
+        """Token ids of plain text, none of them special. ``decode_text`` gives the text back.
+
+        Raises :class:`CodecError` for half of a surrogate pair.
+        """
         if not text:
             return []
-        ids = self._encode_behind_anchor(text)
+        try:
+            ids = self._encode_behind_anchor(text)
+        except (TypeError, UnicodeEncodeError):
+            if (half := _HALF_OF_PAIR.search(text)) is None:
+                raise
+            raise CodecError(
+                f"text {text[:40]!r}: character {half.start() + 1} is half of a surrogate pair"
+            ) from None
         return ids if self.special_ids.isdisjoint(ids) else self._encode_in_pieces(text)
 
     def encode_lossy(self, text: str) -> list[int]:
@@ -146,7 +141,7 @@ class Codec:
         Raises :class:`CodecError`, naming the place, if they are not well-formed.
         """
         ids = list(ids[:-1]) if ids and ids[-1] == self.eos_id else list(ids)
-        items, at = self._decode_items(ids, 0, inside=False)
+        items, at = self._decode_items(ids, 0, depth=0)
         assert at == len(ids)
         return Document(items)
 
@@ -242,13 +237,22 @@ class Codec:
         return text
 
     def _is_exact(self, anchor: str) -> bool:
+        """Whether texts come back behind ``anchor``: each alone, and each behind every other one's ids.
+
+        A document joins the ids of texts that are encoded one by one; a tokenizer that begins each with a space
+        which only the first loses in decoding gives back other text.
+        """
         anchor_ids = self._raw_encode(anchor) if anchor else []
         anchor_text = self._raw_decode(anchor_ids) if anchor else ""
+        pieces = []
         for probe in _PROBES:
             ids = self._raw_encode(anchor + probe)
             if ids[: len(anchor_ids)] != anchor_ids or self._raw_decode(ids) != anchor_text + probe:
                 return False
-        return True
+            pieces.append((probe, ids[len(anchor_ids) :]))
+        pairs = [piece for pair in itertools.product(pieces, repeat=2) for piece in pair]
+        joined = self._raw_decode([*anchor_ids, *(token for _, ids in pairs for token in ids)])
+        return joined == anchor_text + "".join(probe for probe, _ in pairs)
 
     def _encode_behind_anchor(self, text: str) -> list[int]:
         ids = self._raw_encode(f"{self._anchor}{text}")
@@ -261,13 +265,18 @@ class Codec:
         cuts = [0, *(match.start() + 1 for match in self._special_pattern.finditer(text)), len(text)]
         ids: list[int] = []
         for start, end in itertools.pairwise(cuts):
-            piece = self._encode_behind_anchor(text[start:end])
-            if not self.special_ids.isdisjoint(piece):
-                piece = [i for character in text[start:end] for i in self._encode_behind_anchor(character)]
-            ids += piece
-        if not self.special_ids.isdisjoint(ids):
-            raise CodecError(f"tokenizer: text {text[:40]!r} holds a character that is a special token")
+            ids += self._encode_halved(text[start:end])
         return ids
+
+    def _encode_halved(self, text: str) -> list[int]:
+        """Encode text, halved until no special id is left: a normaliser may make special strings of others."""
+        ids = self._encode_behind_anchor(text)
+        if self.special_ids.isdisjoint(ids):
+            return ids
+        if len(text) == 1:
+            raise CodecError(f"tokenizer: text {text!r} is a character that is a special token")
+        half = len(text) // 2
+        return [*self._encode_halved(text[:half]), *self._encode_halved(text[half:])]
 
     def _encode_exact(self, text: str) -> list[int]:
         ids = self.encode_text(text)
@@ -289,7 +298,7 @@ class Codec:
                 self._encode_items(item.items, out)
                 out.append(self.control.async_close)
 
-    def _decode_items(self, ids: list[int], at: int, *, inside: bool) -> tuple[tuple[Item, ...], int]:
+    def _decode_items(self, ids: list[int], at: int, *, depth: int) -> tuple[tuple[Item, ...], int]:
         items: list[Item] = []
         control = self.control
         run: list[int] = []
@@ -312,13 +321,15 @@ class Codec:
                     raise CodecError(f"token {at}: {topic!r} is no topic")
                 if end + 1 >= len(ids) or ids[end + 1] != control.async_open:
                     raise CodecError(f"token {end + 1}: expected <async> after a promise")
-                inner, at = self._decode_items(ids, end + 2, inside=True)
+                if depth == MAX_DEPTH:
+                    raise CodecError(f"token {at}: {TOO_DEEP}")
+                inner, at = self._decode_items(ids, end + 2, depth=depth + 1)
                 items.append(Chunk(topic, estimate, inner))
             elif token == control.sync:
                 flush()
                 items.append(Sync())
                 at += 1
-            elif token == control.async_close and inside:
+            elif token == control.async_close and depth:
                 flush()
                 return tuple(items), at + 1
             elif token in self.special_ids:
@@ -326,7 +337,7 @@ class Codec:
             else:
                 run.append(token)
                 at += 1
-        if inside:
+        if depth:
             raise CodecError(f"token {at}: expected </async>, found the end")
         flush()
         return tuple(items), at
@@ -351,19 +362,12 @@ class Codec:
         except (
             Exception
         ) as error:  # Jinja errors and missing templates alike are the model's, not a bug of ours
-            raise CodecError(f"chat template: {str(error).splitlines()[0]}") from error
+            raise CodecError(f"chat template: {first_line(error)}") from error
         return text
 
 
 def _tail(tokens: int) -> str:
     return f'" tokens="{tokens}"'
-
-
-def _special_ids(tokenizer: Any) -> set[int]:
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {int(i) for i, token in added.items() if getattr(token, "special", False)} | {
-        int(i) for i in getattr(tokenizer, "all_special_ids", [])
-    }
 
 
 def _marks(contents: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ without the other.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 PROMISE, CLOSE, ASYNC_OPEN, ASYNC_CLOSE, SYNC = CONTROL_TOKENS = (
     "<promise",
@@ -22,6 +22,9 @@ PROMISE, CLOSE, ASYNC_OPEN, ASYNC_CLOSE, SYNC = CONTROL_TOKENS = (
 
 MAX_TOPIC_CHARS = 64
 ESTIMATE_STEP = 10
+#: Chunks nest no deeper: what walks a document may recurse.
+MAX_DEPTH = 100
+TOO_DEEP = f"chunks are nested too deeply, expected at most {MAX_DEPTH} levels"
 _TOPIC = re.compile(rf'[^"<>\r\n]{{1,{MAX_TOPIC_CHARS}}}')
 
 
@@ -46,13 +49,14 @@ class Sync:
 class Chunk:
     """A promise together with the chunk that keeps it.
 
-    ``topic`` is a short phrase and ``tokens`` the length estimate N, a positive multiple of 10.
-    Raises ``ValueError`` when either is out of range.
+    ``topic`` is a short phrase and ``tokens`` the length estimate N, a positive multiple of 10. ``depth`` is 1 without
+    chunks inside. Raises ``ValueError`` when one is out of range.
     """
 
     topic: str
     tokens: int
     items: tuple["Item", ...]
+    depth: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not is_topic(self.topic):
@@ -63,6 +67,9 @@ class Chunk:
         if self.tokens <= 0 or self.tokens % ESTIMATE_STEP:
             raise ValueError(f"tokens {self.tokens}: expected a positive multiple of {ESTIMATE_STEP}")
         object.__setattr__(self, "items", _canonical(self.items))
+        object.__setattr__(self, "depth", 1 + _depth(self.items))
+        if self.depth > MAX_DEPTH:
+            raise ValueError(TOO_DEEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,4 +130,4 @@ def _chunks(items: tuple[Item, ...]) -> Iterator[Chunk]:
 
 
 def _depth(items: tuple[Item, ...]) -> int:
-    return max((1 + _depth(item.items) for item in items if isinstance(item, Chunk)), default=0)
+    return max((item.depth for item in items if isinstance(item, Chunk)), default=0)

@@ -8,6 +8,7 @@ from pasta.lang.document import (
     ASYNC_OPEN,
     CLOSE,
     ESTIMATE_STEP,
+    MAX_DEPTH,
     MAX_TOPIC_CHARS,
     PROMISE,
     SYNC,
@@ -55,6 +56,8 @@ def parse(text: str) -> Document:
             items.append(Text(tag))
             at = match.end()
         elif tag == PROMISE:
+            if len(stack) == MAX_DEPTH:
+                raise ParseError(text, start, f"chunks nested at most {MAX_DEPTH} levels deep")
             topic, estimate, at = _parse_promise(text, match.end())
             stack.append((topic, estimate, items, start))
             items = []

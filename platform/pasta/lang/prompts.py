@@ -3,7 +3,8 @@ or any other special one that the user put there."""
 
 from collections.abc import Mapping, Sequence
 
-from pasta.lang.codec import Codec, CodecError
+from pasta.lang.codec import Codec
+from pasta.lang.tokenizer import CodecError
 
 
 def encode_messages(codec: Codec, messages: Sequence[Mapping[str, str]]) -> list[int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
+from pasta.rows import read_rows
 from pasta.simulation.cluster import Cluster, ClusterSection
 from pasta.simulation.compare import Deviation, Measured, compare
 from pasta.simulation.config import Mode
@@ -216,10 +217,9 @@ def _measured(rounds: Sequence[Mapping[str, Any]]) -> Measured:
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a file; none if it is no such file (who reads it next says what is wrong with it)."""
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
-    except (OSError, ValueError):
+        return [row for _, row in read_rows(path)]
+    except UserError:
         return []
-    return lines if all(isinstance(line, dict) for line in lines) else []
 
 
 def _key(messages: Messages) -> str:

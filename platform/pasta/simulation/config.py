@@ -1,13 +1,12 @@
 """What is simulated: every key of ``configs/simulate/*.yaml``."""
 
-import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
 from pasta.config import ConfigError, parse_config
-from pasta.errors import UserError
 from pasta.placement import Policy
+from pasta.rows import read_json
 from pasta.simulation.calibration import Calibration, MeasuredCosts
 from pasta.simulation.cluster import ClusterSection
 from pasta.simulation.costs import StepCosts
@@ -163,14 +162,7 @@ class SimulateConfig:
 
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a JSON file. Raises ``UserError`` in one line for anything else."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: no such file; expected a calibration (python -m jobs.benchmark calibrate writes one)"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
+    data = read_json(path, expected="a calibration (python -m jobs.benchmark calibrate writes one)")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a calibration, an object with steps and prefill")
     return parse_config(data, Calibration, str(path))

@@ -1,7 +1,8 @@
 """Traces: the answers that are asked for, from a file, and how their tokens are counted."""
 
-import json
+import os
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 from pasta.errors import UserError
 from pasta.interpreter import ConstraintError
-from pasta.lang import Codec, CodecError, Document, ParseError, parse
+from pasta.lang import Codec, CodecError, Document, parse
+from pasta.rows import cut, placed, prompt_of, read_rows, text_of
 from pasta.simulation.config import TraceSection
 from pasta.simulation.script import Ids, Scripts
 
@@ -52,7 +54,7 @@ def read_trace(path: Path, field: str = "annotated", method: str | None = None) 
     A first line that holds a measurement's configuration is passed over. Raises ``UserError`` with file and line of
     the first one that is wrong.
     """
-    files = sorted(path.glob("annotated-*.jsonl")) if path.is_dir() else [path]
+    files = sorted(path.glob("annotated-*.jsonl")) if os.path.isdir(path) else [path]
     if not files:
         raise UserError(f"trace.source: {str(path)!r} has no annotated-*.jsonl, expected an annotate stage's")
     return [_read(value, where, field, method) for file in files for where, value in read_objects(file)]
@@ -109,18 +111,11 @@ def read_objects(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
     Raises ``UserError`` if there are none, or a line is something else.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file, expected JSON lines") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    objects = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            value = _load(line, f"{path}:{number}")
-            if not (number == 1 and "config" in value and "key" not in value):
-                objects.append((f"{path}:{number}", value))
+    objects = [
+        (place, row)
+        for number, (place, row) in enumerate(read_rows(path, expected="JSON lines"))
+        if not (number == 0 and "config" in row and "key" not in row)
+    ]
     if not objects:
         raise UserError(f"{path}: it is empty, expected JSON lines")
     return objects
@@ -131,19 +126,13 @@ def number_of(value: Mapping[str, Any], name: str, where: str) -> float | None:
     number = value.get(name)
     if number is None:
         return None
-    if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
-        raise UserError(f"{where}: {name}: {number!r}, expected a number of 0 or more")
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not 0 <= number <= sys.float_info.max
+    ):
+        raise UserError(f"{where}: {name}: {cut(number)}, expected a number of 0 or more")
     return float(number)
-
-
-def _load(line: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{where}: not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{where}: expected an object")
-    return value
 
 
 def _read(value: dict[str, Any], where: str, field: str, method: str | None) -> Traced:
@@ -154,13 +143,10 @@ def _read(value: dict[str, Any], where: str, field: str, method: str | None) -> 
         if not isinstance(found, dict):
             raise UserError(f"{where}: no answer of method {method!r}, expected an evaluation's answers")
         answer = found
-    annotated = answer.get(field)
-    if not isinstance(annotated, str):
-        raise UserError(f"{where}: {field}: expected an answer in text form, got {type(annotated).__name__}")
-    try:
+    with placed(where):
+        annotated = text_of(answer, field)
+    with placed(f"{where}: {field}"):
         document = parse(annotated)
-    except ParseError as error:
-        raise UserError(f"{where}: {field}: {error}") from None
     prompt_tokens = number_of(value, "prompt_tokens", where)
     if prompt_tokens is not None and (prompt_tokens < 1 or prompt_tokens != int(prompt_tokens)):
         raise UserError(f"{where}: prompt_tokens: {prompt_tokens:g}, expected a positive integer")
@@ -174,14 +160,8 @@ def _read(value: dict[str, Any], where: str, field: str, method: str | None) -> 
 
 
 def _messages(value: dict[str, Any], where: str, *, needed: bool) -> Messages:
-    prompt = value.get("prompt", value.get("messages"))
-    if isinstance(prompt, str):
-        return [{"role": "user", "content": prompt}]
-    if isinstance(prompt, list) and all(
-        isinstance(turn, dict) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
-        for turn in prompt
-    ):
-        return prompt
-    if prompt is None and not needed:
-        return []
-    raise UserError(f"{where}: expected prompt (text), messages, or prompt_tokens (a number)")
+    with placed(where):
+        messages = prompt_of(value)
+        if messages is None and needed:
+            raise UserError("expected prompt (text), messages, or prompt_tokens (a number)")
+    return messages or []

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pasta.errors import UserError
 from pasta.files import write_whole, writing
+from pasta.rows import read_whole_rows
 
 Record = dict[str, Any]
 
@@ -23,9 +23,9 @@ class RecordFile:
         self.path = path
         self.config = json.loads(json.dumps(config))
         self.records: dict[str, Record] = {}
-        lines = _read_lines(path)
+        lines = read_whole_rows(path) if os.path.exists(path) else []
         if lines and not fresh and lines[0].get("config") == self.config:
-            self.records = {record["key"]: record for record in lines[1:]}
+            self.records = {record["key"]: record for record in lines[1:] if "key" in record}
         elif lines:
             os.replace(path, path.with_suffix(path.suffix + ".old"))
         write_whole(
@@ -54,22 +54,3 @@ def write_json(path: Path, value: Any) -> None:
 
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
-
-
-def _read_lines(path: Path) -> list[Record]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        return []
-    except (OSError, UnicodeDecodeError):
-        raise UserError(f"{str(path)!r}: cannot be read; delete it or write elsewhere") from None
-    out: list[Record] = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(record, dict):
-            break
-        out.append(record)
-    return out

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pasta.errors import UserError
 from pasta.files import write_whole
+from pasta.rows import read_rows
 from pasta.stages.stage import Manifest, read_manifest
 
 Record = dict[str, Any]
@@ -29,13 +30,9 @@ def write_shard(directory: Path, prefix: str, number: int, records: Iterable[Rec
 def read_shard(path: Path) -> list[Record]:
     """The records of a shard. Raises UserError if it is not there or not what ``write_shard`` writes."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
-        records = [json.loads(line) for line in lines if line]
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); make its stage anew") from None
-    if not all(isinstance(record, dict) for record in records):
-        raise UserError(f"{path}: expected one JSON object a line; make its stage anew")
-    return records
+        return [record for _, record in read_rows(path)]
+    except UserError as error:
+        raise UserError(f"{error}; make its stage anew") from None
 
 
 def done_shards(directory: Path, prefix: str) -> set[int]:

@@ -7,6 +7,7 @@ again finds it and goes on, another one never takes it for its own.
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from typing import Any
 from pasta.config import fingerprint, to_dict
 from pasta.errors import UserError
 from pasta.files import write_whole
+from pasta.rows import read_json
 
 MANIFEST = "manifest.json"
 # What a result is called, where it goes and who watches it do not change it.
@@ -154,8 +156,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def read_manifest(directory: Path) -> Manifest | None:
     """The manifest of a finished stage, or None where there is none."""
     try:
-        return Manifest(**json.loads((directory / MANIFEST).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return Manifest(**read_json(directory / MANIFEST))
+    except (UserError, TypeError):
         return None
 
 
@@ -165,9 +167,9 @@ def input_fingerprint(name: str, path: str | Path) -> str:
     Raises UserError, naming the input, for a local path that is not there.
     """
     source = Path(path)
-    if source.is_file():
+    if os.path.isfile(source):
         return _file_digest(source)
-    if source.is_dir():
+    if os.path.isdir(source):
         manifest = read_manifest(source)
         if manifest is not None:
             return manifest.identity

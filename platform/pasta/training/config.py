@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pasta.data.asked import check_asked
 from pasta.data.linearise import Mode
 from pasta.tracking import TrackingSection
 
@@ -75,10 +76,12 @@ class DataSection:
             )
         if not 1 <= self.row_length <= self.max_length:
             raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
-        if not 0.0 <= self.echo <= 1.0:
-            raise ValueError(f"echo {self.echo}: expected a share from 0 to 1")
-        if self.source == "atlas" and not self.documents:
-            raise ValueError("documents: expected the number of atlas documents to make")
+        counts = {"documents": self.documents, "eval_documents": self.eval_documents}
+        check_asked(self.source, counts, self.mixture, self.echo)
+        if self.documents == 0 or (self.source == "atlas" and self.documents is None):
+            raise ValueError(
+                "documents: expected the number of documents, which for the atlas has no default"
+            )
 
 
 @dataclass(frozen=True, slots=True)

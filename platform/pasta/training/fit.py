@@ -1,6 +1,5 @@
 """One run of a trainer, from its data to the finished model: the same for supervised and preference training."""
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
 
 from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
+from pasta.rows import read_json
 from pasta.tracking import Tracker, TrackingSection, start_tracker
 from pasta.training.callbacks import CheckpointReporter, ProgressReporter
 from pasta.training.config import LoraSection, ModelSection
@@ -76,7 +76,7 @@ def run_trainer(
             "figures": figures,
             "config": to_dict(config),
             "code_version": context.code_version,
-            "data": json.loads((context.data_dir / "manifest.json").read_text(encoding="utf-8")),
+            "data": read_json(context.data_dir / "manifest.json"),
         }
         manifest = context.manifest(figures)
         save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card, manifest)

@@ -1,6 +1,5 @@
 """The model that is trained: from scratch or from a directory, with room for the control tokens."""
 
-import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -21,8 +20,9 @@ from transformers import (
 from pasta.config import load_config
 from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.engine.loading import SUPPORTED_ARCHITECTURES
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.lang import Codec, add_control_tokens
+from pasta.rows import read_json
 from pasta.training.config import Architecture, ModelSection
 
 ATLAS = "atlas"
@@ -41,7 +41,7 @@ def load_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
             tokenizer = AutoTokenizer.from_pretrained(source)
         except (OSError, ValueError) as error:
             raise UserError(
-                f"model.tokenizer: {source}: no tokenizer could be read there ({_line(error)})"
+                f"model.tokenizer: {source}: no tokenizer could be read there ({first_line(error)})"
             ) from None
     add_control_tokens(tokenizer)
     if tokenizer.pad_token_id is None:
@@ -61,7 +61,7 @@ def check_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> No
         config = AutoConfig.from_pretrained(section.init_from)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"model.init_from: {section.init_from}: not a model directory ({_line(error)})"
+            f"model.init_from: {section.init_from}: not a model directory ({first_line(error)})"
         ) from None
     _require_supported(config.model_type, section.init_from)
     if section.tokenizer is not None:
@@ -174,7 +174,7 @@ def _require_same_vocabulary(init_from: str, tokenizer: PreTrainedTokenizerBase)
     path = Path(init_from) / "tokenizer.json"
     if not path.is_file():
         return
-    trained = json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]
+    trained = read_json(path, key="model.init_from")["model"]["vocab"]
     ours = tokenizer.get_vocab()
     pairs = (
         trained.items() if isinstance(trained, dict) else ((piece, i) for i, (piece, _) in enumerate(trained))
@@ -185,7 +185,3 @@ def _require_same_vocabulary(init_from: str, tokenizer: PreTrainedTokenizerBase)
             f"model.tokenizer: {init_from} was trained with another vocabulary (token {wrong!r} differs); "
             "leave model.tokenizer out"
         )
-
-
-def _line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

@@ -1,6 +1,5 @@
 """What supervised and preference runs share: where a worker runs, and the arguments of its trainer."""
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pasta.errors import UserError
+from pasta.rows import read_json
 from pasta.stages.stage import Manifest, Stage, read_manifest
 from pasta.training.config import OptimisationSection, ScheduleSection, WorkersSection
 from pasta.training.storage import open_url, remove
@@ -131,12 +131,7 @@ def deepspeed_config(path: Path | None) -> dict[str, Any] | None:
     """The DeepSpeed JSON as a dictionary. Raises UserError if it is missing or not JSON."""
     if path is None:
         return None
-    try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise UserError(f"optimisation.deepspeed: {path}: no such file; see configs/deepspeed") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"optimisation.deepspeed: {path}:{error.lineno}: not JSON: {error.msg}") from None
+    loaded = read_json(path, key="optimisation.deepspeed", expected="a JSON object as in configs/deepspeed")
     if not isinstance(loaded, dict):
         raise UserError(f"optimisation.deepspeed: {path}: expected a JSON object")
     return loaded
@@ -145,4 +140,10 @@ def deepspeed_config(path: Path | None) -> dict[str, Any] | None:
 def zero_stage(path: Path | None) -> int:
     """The ZeRO stage of a DeepSpeed file, 0 without one. Raises UserError as ``deepspeed_config`` does."""
     loaded = deepspeed_config(path) or {}
-    return int(loaded.get("zero_optimization", {}).get("stage", 0))
+    section = loaded.get("zero_optimization", {})
+    stage = section.get("stage", 0) if isinstance(section, dict) else None
+    if not isinstance(stage, int) or stage not in range(4):
+        raise UserError(
+            f"optimisation.deepspeed: {path}: zero_optimization: expected a mapping with stage 0 to 3"
+        )
+    return int(stage)

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 from transformers.integrations import deepspeed as integration
 
 from pasta.errors import UserError
+from pasta.rows import read_json
 from pasta.stages.stage import Manifest, write_manifest
 from pasta.training.config import LoraSection, ModelSection
 from pasta.training.lora import ADAPTER_DIR, merge
@@ -104,8 +105,8 @@ def _outside_deepspeed() -> Iterator[None]:
 
 def check_output_dir(output_dir: Path) -> None:
     """Raise UserError if ``output_dir`` is in use for something else: a finished model takes the directory's place."""
-    if output_dir.is_file() or (
-        output_dir.is_dir() and any(output_dir.iterdir()) and read_card(output_dir) is None
+    if os.path.isfile(output_dir) or (
+        os.path.isdir(output_dir) and any(output_dir.iterdir()) and read_card(output_dir) is None
     ):
         raise UserError(
             f"output_dir: {output_dir}: exists and is no model of this project; name another or move it away"
@@ -115,7 +116,7 @@ def check_output_dir(output_dir: Path) -> None:
 def replace_directory(source: Path, target: Path) -> None:
     """Rename ``source`` to ``target``, taking the place of a directory that is there."""
     old = target.with_name(f".{target.name}.old.{os.getpid()}")
-    if target.exists():
+    if os.path.exists(target):
         target.rename(old)
     source.rename(target)
     shutil.rmtree(old, ignore_errors=True)
@@ -124,7 +125,7 @@ def replace_directory(source: Path, target: Path) -> None:
 def read_card(model_dir: Path) -> dict[str, Any] | None:
     """The model card in ``model_dir``, or None if no finished model of this project lies there."""
     try:
-        card = json.loads((model_dir / CARD).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+        card = read_json(model_dir / CARD)
+    except UserError:
         return None
     return card if isinstance(card, dict) else None

@@ -4,7 +4,7 @@ from typing import Any
 
 from fsspec.core import url_to_fs
 
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 
 
 def open_url(url: str) -> tuple[Any, str]:
@@ -12,8 +12,7 @@ def open_url(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = url_to_fs(url)
     except (ImportError, ValueError, OSError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"checkpoints: {url!r} cannot be opened ({reason})") from None
+        raise UserError(f"checkpoints: {url!r} cannot be opened ({first_line(error)})") from None
     return filesystem, str(path)
 
 

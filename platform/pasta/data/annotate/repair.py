@@ -54,8 +54,6 @@ def read_annotation(annotated: str, answer: str, strip: Strip) -> Read:
             return Read(document, repaired=False)
     except ParseError as error:
         problem = str(error)
-    except RecursionError:
-        raise Unrepairable("malformed", "chunks are nested too deeply") from None
     fence = _FENCE.match(annotated)
     candidates = [annotated, fence[1]] if fence else [annotated]
     for candidate in candidates:
@@ -67,8 +65,6 @@ def read_annotation(annotated: str, answer: str, strip: Strip) -> Read:
                     return Read(build(answer, list(_project(pieces, answer))), repaired=True)
                 except ValueError as error:
                     raise Unrepairable("malformed", str(error)) from None
-                except RecursionError:
-                    raise Unrepairable("malformed", "chunks are nested too deeply") from None
     text = "".join(piece for piece in _pieces(annotated, True) if isinstance(piece, str))
     if problem and _same(_squeezed(TAG.sub("", text)), _squeezed(TAG.sub("", answer)), "exact"):
         raise Unrepairable("malformed", problem)

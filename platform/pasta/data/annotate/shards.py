@@ -19,7 +19,9 @@ from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Validator
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, Shard, SourceSection, read_shard
+from pasta.errors import UserError
 from pasta.files import write_whole, writing
+from pasta.rows import read_json, read_whole_rows
 
 BROKEN = "broken record"
 _NAMED_PLACES = 20
@@ -56,10 +58,8 @@ class ShardResult:
 def finished_shard(directory: Path, index: int) -> ShardResult | None:
     """The result of a shard that is finished, or None."""
     try:
-        return ShardResult.of(
-            json.loads(_path(directory, "shard", index, ".json").read_text(encoding="utf-8"))
-        )
-    except (OSError, ValueError, TypeError, KeyError):
+        return ShardResult.of(read_json(_path(directory, "shard", index, ".json")))
+    except (UserError, TypeError, KeyError):
         return None
 
 
@@ -153,13 +153,12 @@ class Journal:
         self.proposals: dict[int, Proposal] = {}
         kept = []
         if path.is_file():
-            for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            for row in read_whole_rows(path):
                 try:
-                    value = json.loads(line)
-                    self.proposals[value["record"]] = Proposal.of(value["proposal"])
+                    self.proposals[row["record"]] = Proposal.of(row["proposal"])
                 except (ValueError, TypeError, KeyError):
                     break
-                kept.append(line + "\n")
+                kept.append(_line(row))
             write_whole(path, "".join(kept))
         self._file = path.open("a", encoding="utf-8")
 

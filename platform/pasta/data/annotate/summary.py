@@ -1,7 +1,6 @@
 """What came out of an annotation run: counts, threads, theoretical speedups, reasons of refusal, cost."""
 
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from pasta.data.annotate.annotator import Usage
 from pasta.data.annotate.shards import ShardResult
 from pasta.errors import UserError
+from pasta.rows import read_rows
 from pasta.statistics import geometric_mean, percentile
 
 SUMMARY = "summary.json"
@@ -118,9 +118,7 @@ def logged(summary: dict[str, Any]) -> dict[str, float]:
 
 def _figures(directory: Path) -> Iterator[dict[str, Any]]:
     for file in sorted(directory.glob("annotated-*.jsonl")):
-        with file.open(encoding="utf-8") as lines:
-            for line in lines:
-                yield json.loads(line)["figures"]
+        yield from (row["figures"] for _, row in read_rows(file))
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -17,17 +17,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.evaluation.results.alpaca_rows import NUM_ROWS, row_of
 from pasta.evaluation.results.evaluations import Evaluation
 from pasta.evaluation.results.win_rate import Preference, WinRates, win_rates
+from pasta.rows import cut, placed, read_json, text_of
 
 #: What the package reads beyond the annotations, and where it is.
 DATA_SET, DATA_FILE = "tatsu-lab/alpaca_eval", "df_gamed.csv"
 _TEXTS = ("instruction", "output_1", "generator_1", "output_2", "generator_2")
 _DRAW = 1.5
 _NAMED_ROWS = 5
-_SHOWN = 60
 
 
 class OfficialUnavailable(UserError):
@@ -130,7 +130,7 @@ def official_win_rate(annotations: Sequence[Annotation]) -> OfficialWinRate:
             raise OfficialUnavailable(
                 "the package alpaca_eval is not installed; pip install alpaca_eval"
             ) from None
-        raise OfficialUnavailable(f"alpaca_eval cannot be imported ({_first_line(error)})") from None
+        raise OfficialUnavailable(f"alpaca_eval cannot be imported ({first_line(error)})") from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # scikit-learn's, about arguments the package gives it
@@ -142,7 +142,7 @@ def official_win_rate(annotations: Sequence[Annotation]) -> OfficialWinRate:
         ) from None
     except Exception as error:  # whatever its dependencies raise when their versions do not fit
         raise OfficialUnavailable(
-            f"alpaca_eval failed with {type(error).__name__} ({_first_line(error)})"
+            f"alpaca_eval failed with {type(error).__name__} ({first_line(error)})"
         ) from None
     value, standard_error = metrics["length_controlled_winrate"], metrics["lc_standard_error"]
     return OfficialWinRate(float(value), float(standard_error), str(getattr(package, "__version__", "")))
@@ -186,26 +186,15 @@ def outputs_json(outputs: Sequence[Output]) -> str:
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; expected one of AlpacaEval's") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({_first_line(error)}); expected an array of rows") from None
+    value = read_json(path, expected="one of AlpacaEval's, a JSON array of objects")
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         raise UserError(f"{path}: expected a JSON array of objects, one a row")
     return value
 
 
 def _text(row: dict[str, Any], key: str, path: Path, number: int) -> str:
-    value = row.get(key)
-    if not isinstance(value, str):
-        raise UserError(
-            f"{path}: row {number}: {key}: expected a text, got {_shown(value) if key in row else 'no such key'}"
-        )
-    return value
+    with placed(f"{path}: row {number}"):
+        return text_of(row, key)
 
 
 def _preference(row: dict[str, Any], path: Path, number: int) -> float | None:
@@ -220,7 +209,7 @@ def _preference(row: dict[str, Any], path: Path, number: int) -> float | None:
         if 1 <= value <= 2:
             return float(value)
     raise UserError(
-        f"{path}: row {number}: preference: expected a number from 1 to 2 (0: a draw), got {_shown(value)}"
+        f"{path}: row {number}: preference: expected a number from 1 to 2 (0: a draw), got {cut(value)}"
     )
 
 
@@ -238,13 +227,13 @@ def _order(path: Path, instructions: Sequence[str]) -> list[int]:
         more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
         raise UserError(
             f"{path}: row {foreign[0] + 1} is none of AlpacaEval's {NUM_ROWS} instructions: "
-            f"{_shown(instructions[foreign[0]])}{more}"
+            f"{cut(instructions[foreign[0]])}{more}"
         )
     for number, text in enumerate(instructions):
         row = row_of(text)
         assert row is not None, "a foreign row is refused above"
         if row in place:
-            raise UserError(f"{path}: row {number + 1} repeats row {place[row] + 1}: {_shown(text)}")
+            raise UserError(f"{path}: row {number + 1} repeats row {place[row] + 1}: {cut(text)}")
         place[row] = number
     if len(place) < NUM_ROWS:
         missing = [row for row in range(NUM_ROWS) if row not in place]
@@ -254,12 +243,3 @@ def _order(path: Path, instructions: Sequence[str]) -> list[int]:
             f"missing are its rows {named}{', …' if len(missing) > _NAMED_ROWS else ''}"
         )
     return [place[row] for row in range(NUM_ROWS)]
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -3,13 +3,15 @@
 Needs neither torch nor pydantic: what reads results should run wherever they were copied to.
 """
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
+from pasta.files import read_lines, shown
+from pasta.rows import NotJson, numbered, parse_object, read_json
 from pasta.stages.records import Record
 
 ANSWERS, VERDICTS, MANIFEST = "answers.jsonl", "verdicts.jsonl", "manifest.json"
@@ -56,11 +58,11 @@ class Evaluation:
 
 def read_evaluation(directory: Path) -> Evaluation:
     """The evaluation in ``directory``. Raises UserError, naming file and line, for what is none."""
-    if not directory.is_dir():
-        raise UserError(f"{directory}: no such directory; expected an evaluation's (with {ANSWERS})")
+    if not os.path.isdir(directory):
+        raise UserError(f"{shown(directory)}: no such directory; expected an evaluation's (with {ANSWERS})")
     config, answers = _read(directory / ANSWERS, "answers", _check_answers)
     verdicts: list[Record] = []
-    if (directory / VERDICTS).exists():
+    if os.path.exists(directory / VERDICTS):
         _, verdicts = _read(directory / VERDICTS, "verdicts", _check_verdicts)
     if not answers:
         raise UserError(f"{directory / ANSWERS}: it holds no answers yet")
@@ -83,29 +85,22 @@ def last_user_message(messages: Sequence[Mapping[str, str]]) -> str:
 
 def _read(path: Path, key: str, check: Any) -> tuple[dict[str, Any], list[Record]]:
     """The configuration in a RecordFile's first line and its records; a last line that was cut off is left out."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; expected the directory of an evaluation") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    row = f'a record of an evaluation, {{"key", "{key}", …}}'
     config: dict[str, Any] = {}
     records: dict[str, Record] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
+    for number, line in numbered(read_lines(path, expected="the directory of an evaluation")):
         try:
-            value = json.loads(line)
-        except ValueError as error:
-            if number == len(lines):  # no line end: a process was killed while it wrote
+            value = parse_object(line, row)
+            if "config" in value and "key" not in value:
+                config = value["config"] if isinstance(value["config"], dict) else {}
+            elif isinstance(value.get("key"), str) and check(value):
+                records[value["key"]] = value
+            else:
+                raise UserError(f"expected {row}")
+        except UserError as error:
+            if isinstance(error, NotJson) and not line.endswith(b"\n"):  # a process was killed while it wrote
                 break
-            raise UserError(f"{path}:{number}: not JSON ({error})") from None
-        if isinstance(value, dict) and "config" in value and "key" not in value:
-            config = value["config"] if isinstance(value["config"], dict) else {}
-        elif isinstance(value, dict) and isinstance(value.get("key"), str) and check(value):
-            records[value["key"]] = value
-        else:
-            raise UserError(f'{path}:{number}: expected a record of an evaluation, {{"key", "{key}", …}}')
+            raise UserError(f"{shown(path)}:{number}: {error}") from None
     return config, [*records.values()]
 
 
@@ -129,10 +124,5 @@ def _check_verdicts(record: Record) -> bool:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+    value = read_json(path) if os.path.exists(path) else {}
     return value if isinstance(value, dict) else {}

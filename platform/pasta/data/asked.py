@@ -1,0 +1,28 @@
+"""What a configuration may ask of the atlas, checked before anything is made. Imports nothing heavy."""
+
+import math
+from collections.abc import Mapping
+
+#: The atlas is made in shards of so many documents, each with a seed of its own.
+SHARD_DOCUMENTS = 5000
+MAX_SHARDS = 10_000
+
+
+def check_asked(
+    source: str, counts: Mapping[str, int | None], mixture: Mapping[str, float], echo: float
+) -> None:
+    """Raise ValueError for ``counts`` (by their keys) of documents, a ``mixture`` or an ``echo`` out of range.
+
+    Of other sources than ``atlas`` there are no families to mix and no exercises.
+    """
+    most = SHARD_DOCUMENTS * MAX_SHARDS
+    for key, count in counts.items():
+        if count is not None and not 0 <= count <= most:
+            raise ValueError(f"{key} {count}: expected a number from 0 to {most:,}")
+    if source != "atlas" and (mixture or echo):
+        raise ValueError("mixture, echo: only the atlas has families and exercises")
+    for family, weight in mixture.items():
+        if not 0.0 <= weight < math.inf:
+            raise ValueError(f"mixture.{family} {weight}: expected a finite number of 0 or more")
+    if not 0.0 <= echo <= 1.0:
+        raise ValueError(f"echo {echo}: expected a share from 0 to 1")

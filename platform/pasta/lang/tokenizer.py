@@ -1,0 +1,61 @@
+"""What the codec asks of a tokenizer: its interface, and five control tokens that are special."""
+
+from typing import Any, Protocol
+
+from pasta.errors import UserError
+from pasta.lang.document import CONTROL_TOKENS
+from pasta.lang.grammar import ControlIds
+
+
+class CodecError(UserError):
+    """A tokenizer that cannot carry PASTA-LANG, or token ids that are not a document."""
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that the codec uses."""
+
+    eos_token_id: int | None
+
+    def __call__(self, text: str, **options: Any) -> Any: ...
+    def __len__(self) -> int: ...
+    def decode(self, token_ids: Any, **options: Any) -> str: ...
+    def get_vocab(self) -> dict[str, int]: ...
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+
+
+def add_control_tokens(tokenizer: Any) -> int:
+    """Add the missing control tokens to a Hugging Face tokenizer; returns how many ids are new.
+
+    One that is an ordinary token of the vocabulary (``/>`` may be) keeps its id and becomes special. The model's
+    embedding must then be resized to at least ``len(tokenizer)`` rows.
+    """
+    before, vocabulary, special = len(tokenizer), tokenizer.get_vocab(), special_ids(tokenizer)
+    if plain := [token for token in CONTROL_TOKENS if vocabulary.get(token) not in special]:
+        tokenizer.add_tokens(plain, special_tokens=True)
+    return len(tokenizer) - before
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """Ids of all special tokens."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {int(i) for i, token in added.items() if getattr(token, "special", False)} | {
+        int(i) for i in getattr(tokenizer, "all_special_ids", [])
+    }
+
+
+def control_ids(tokenizer: Tokenizer) -> ControlIds:
+    """Ids of the control tokens. Raises :class:`CodecError` if one is missing or not special."""
+    vocabulary = tokenizer.get_vocab()
+    missing = [token for token in CONTROL_TOKENS if token not in vocabulary]
+    if missing:
+        raise CodecError(
+            f"tokenizer: control tokens {' '.join(missing)} are not in the vocabulary; add them with "
+            "pasta.lang.add_control_tokens and resize the model's embedding"
+        )
+    special = special_ids(tokenizer)
+    if plain := [token for token in CONTROL_TOKENS if vocabulary[token] not in special]:
+        raise CodecError(
+            f"tokenizer: control tokens {' '.join(plain)} are ordinary tokens of the vocabulary; make them special "
+            "with pasta.lang.add_control_tokens"
+        )
+    return ControlIds(*(vocabulary[token] for token in CONTROL_TOKENS))
