@@ -18,8 +18,8 @@ import pasta
 from jobs.arguments import numbers
 from pasta.benchmark.settings import COMMANDS, SIZES, Settings
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
+from serve.ray_start import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
 _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "

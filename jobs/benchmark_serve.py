@@ -43,8 +43,9 @@ from pasta.errors import UserError
 from pasta.evaluation.prompts import ATLAS, read_prompts
 from pasta.interpreter import Limits
 from pasta.stages.records import RecordFile
-from serve.config import ROOT, KeySettings, ServeConfig
+from serve.config import KeySettings, ServeConfig
 from serve.launch import ServiceConfig, read_service_config, running
+from serve.ray_start import ROOT
 
 if TYPE_CHECKING:
     from pasta.benchmark.load.bare import Bare

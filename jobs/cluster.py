@@ -1,18 +1,16 @@
 """What every Ray job shares: a cluster to run on, the environment of its workers, and the version of the code."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from pasta.errors import UserError
-from pasta.signals import deferred_interrupt, kept_interrupt
+from pasta.signals import kept_interrupt
+from serve.ray_start import ROOT, free_port, python_path, start_ray
 
-ROOT = Path(__file__).resolve().parent.parent
 #: The variable that says what code runs, where there is no working tree to ask: in an image, or sent to a cluster.
 CODE_VERSION = "PASTA_CODE_VERSION"
 
@@ -64,33 +62,6 @@ def ray_cluster(
             ray.shutdown()
 
 
-def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
-    """``ray.init(**options)``, once more after ``on_retry`` if Ray was too slow; Ctrl-C is raised once it has ended.
-    Returns Ray's context.
-
-    Whoever starts Ray shuts it down, also when this raises.
-    """
-    with deferred_interrupt():
-        import ray
-
-    for last_try in (False, True):
-        try:
-            with deferred_interrupt():
-                return ray.init(**options)
-        except Exception as error:
-            # Ray gives its processes 30 seconds, which a machine busy with something else may need twice.
-            if last_try or "timed out during startup" not in str(error):
-                raise
-            ray.shutdown()
-            on_retry()
-    raise AssertionError("the last try returns or raises")
-
-
-def python_path() -> str:
-    """Where workers find the project's code: its two roots first, then what this process was told."""
-    return os.pathsep.join([str(ROOT / "platform"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
 def worker_env(threads: int) -> dict[str, str]:
     """What workers need around them: tools beside this Python, one place for compiled extensions, quiet threads."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
@@ -120,11 +91,3 @@ def code_version() -> str:
     except (OSError, subprocess.TimeoutExpired):
         return pasta.__version__
     return described.stdout.strip() if described.returncode == 0 else pasta.__version__
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -1,6 +1,6 @@
-"""The application: ``serve run configs/serve/local.yaml`` imports ``serve.app:build``.
+"""Builds the application; ``serve run configs/serve/local.yaml`` imports ``serve.app:build``.
 
-``python -m serve.run configs/serve/local.yaml`` (make serve) does the same, but says what is wrong with a
+``python -m serve.run configs/serve/local.yaml`` (make serve) serves the same application, and reports a mistake in the
 configuration in one line before anything starts.
 """
 
@@ -11,49 +11,46 @@ from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from serve.config import DecoderSettings, ServeConfig, check_service
+from serve.calls.ray_serve import REPLICA_ENV
+from serve.config import DecoderSettings, FrontSettings, ServeConfig, check_service
 from serve.decoder.deployment import Decoder
 from serve.gateway.deployment import Gateway
-from serve.interpreter.deployment import Interpreter
+from serve.interpreter.deployment import InterpreterDeployment
 
 
 def build(args: ServeConfig) -> Application:
-    """Gateway → Interpreter → Decoder replicas. Raises ``UserError`` if a model cannot be served."""
+    """Build the deployments Gateway → Interpreter → Decoder. Raises ``UserError`` if a model cannot be served."""
     check_service(args)
     ongoing = args.max_ongoing_requests
     decoder = args.decoder
-    # A replica that is to stop ends what it has begun; it looks often, since nobody else waits for it.
+    # A replica that is stopping finishes its requests, and checks often whether it has.
     drain: dict[str, Any] = {
         "graceful_shutdown_timeout_s": args.drain_timeout_s,
         "graceful_shutdown_wait_loop_s": 0.2,
     }
-    router = RequestRouterConfig(request_router_class="serve.calls.routing.PinnedRouter")
-    # Each request's line is the Gateway's; the others say what became of its parts (serve/observe/logs.py).
+    router = RequestRouterConfig(request_router_class="serve.calls.ray_serve.PinnedRouter")
+    # The access log is the Gateway's; the other deployments log only events (serve/observe/logs.py).
     quiet = LoggingConfig(encoding="JSON", enable_access_log=False)
     decoders = serve.deployment(
         Decoder,
         name="Decoder",
         **_replicas(decoder),
         max_surge_percent=decoder.max_surge_percent,
-        # An answer is several calls here, and none may wait for another.
+        # One answer makes several calls to a Decoder, and none may wait for another.
         max_ongoing_requests=ongoing * 64,
         request_router_config=router,
         **drain,
-        ray_actor_options={
-            "num_cpus": decoder.num_cpus,
-            "num_gpus": decoder.num_gpus,
-            "resources": decoder.resources,
-        },
+        ray_actor_options=_actor(decoder) | {"num_gpus": decoder.num_gpus},
         logging_config=quiet,
     )
     interpreter = serve.deployment(
-        Interpreter,
+        InterpreterDeployment,
         name="Interpreter",
         max_surge_percent=100,
         max_ongoing_requests=ongoing,
         request_router_config=router,
         **drain,
-        ray_actor_options={"num_cpus": args.front.num_cpus, "resources": args.front.resources},
+        ray_actor_options=_actor(args.front),
         logging_config=quiet,
     )
     gateway = serve.deployment(
@@ -62,10 +59,19 @@ def build(args: ServeConfig) -> Application:
         max_surge_percent=100,
         max_ongoing_requests=ongoing,
         **drain,
-        ray_actor_options={"num_cpus": args.front.num_cpus, "resources": args.front.resources},
+        ray_actor_options=_actor(args.front),
         logging_config=LoggingConfig(encoding="JSON"),
     )
     return gateway.bind(args, interpreter.bind(args, decoders.bind(args)))
+
+
+def _actor(settings: DecoderSettings | FrontSettings) -> dict[str, Any]:
+    environment = {"env_vars": REPLICA_ENV}
+    return {
+        "num_cpus": settings.num_cpus,
+        "resources": settings.resources,
+        "runtime_env": environment,
+    }
 
 
 def _replicas(decoder: DecoderSettings) -> dict[str, Any]:

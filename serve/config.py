@@ -1,6 +1,7 @@
-"""The service's configuration: ``args`` of configs/serve/*.yaml, and what must be true before workers start."""
+"""The service's configuration (``args`` of configs/serve/*.yaml), and the checks before any worker starts."""
 
 import hashlib
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,10 +19,8 @@ from pasta.errors import UserError, first_line
 from pasta.placement import Policy
 from pasta.sizes import EngineSizes
 from serve.keys import read_keys
-from serve.wire import Mode
-
-#: Relative model paths start here: the repository's root, wherever a worker runs.
-ROOT = Path(__file__).resolve().parent.parent
+from serve.ray_start import ROOT
+from serve.wire import DecodingMode
 
 
 class _Strict(BaseModel):
@@ -32,19 +31,19 @@ class ModelConfig(_Strict):
     """One served model.
 
     ``path`` is a directory (relative to the repository's root) or the name of a model in the Hugging Face
-    cache. ``mode`` sequential serves it without promises, whatever a request asks for. ``temperature`` is
-    used where a request gives none.
+    cache. ``mode: sequential`` serves it without promises, whatever a request asks for. ``temperature`` is the default
+    for requests that give none.
     """
 
     path: str
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device: str = "auto"
-    mode: Mode = "parallel"
+    mode: DecodingMode = "parallel"
     temperature: float = Field(default=0.0, ge=0, le=2)
 
     @property
     def location(self) -> str:
-        """What to load: an absolute path if there is such a directory."""
+        """What to load: the absolute path of the directory if there is one, else ``path`` as a model's name."""
         local = ROOT / self.path
         return str(local) if local.is_dir() else self.path
 
@@ -52,7 +51,7 @@ class ModelConfig(_Strict):
 class LimitSettings(_Strict):
     """Bounds on one answer; a request may ask for fewer threads.
 
-    ``max_prompt_tokens`` is less than the context where prompts are to be shorter than that.
+    ``max_prompt_tokens`` limits prompts to less than the model's context.
     """
 
     max_threads: PositiveInt = 64
@@ -62,11 +61,11 @@ class LimitSettings(_Strict):
 
 
 class AdmissionSettings(_Strict):
-    """How much is taken on at once, in tokens: prompts and the longest answers asked for.
+    """The budget of tokens (prompts and the longest answers requested) that running requests may hold.
 
-    ``budget_tokens`` is by default twice what all caches hold. Requests of at most ``short_tokens`` are short,
-    and neither kind may hold more than ``most_of_one_kind`` of the budget. Beyond it the answer is 429; its
-    Retry-After says when there will be room at the pace of late, ``retry_after_s`` at least.
+    ``budget_tokens`` is by default twice the size of all caches. Requests of at most ``short_tokens`` are short, and
+    neither kind may hold more than the fraction ``most_of_one_kind`` of the budget. A request beyond the budget gets
+    429 with Retry-After: when there will be room at the recent rate, ``retry_after_s`` at least.
     """
 
     budget_tokens: PositiveInt | None = None
@@ -76,9 +75,9 @@ class AdmissionSettings(_Strict):
 
 
 class KeySettings(_Strict):
-    """Who may ask. Without a ``file`` (see serve/keys.py) everybody on this machine, and nobody else.
+    """API keys. Without a ``file`` (serve/keys.py) the service answers everybody on this machine, and nobody else.
 
-    The limits are those of keys that name none of their own; ``None`` is no limit.
+    The limits apply to keys that have none of their own; ``None``: no limit.
     """
 
     file: str | None = None
@@ -87,27 +86,25 @@ class KeySettings(_Strict):
 
     @property
     def path(self) -> Path | None:
-        """Where the file is."""
+        """The absolute path of the file."""
         return None if self.file is None else ROOT / self.file
 
 
 def _custom(resources: dict[str, float]) -> dict[str, float]:
     for name in resources:
         if name in ("CPU", "GPU", "memory", "object_store_memory"):
-            raise ValueError(
-                f"{name!r} is none of a cluster's own resources; expected num_cpus or num_gpus beside it"
-            )
+            raise ValueError(f"{name!r} is not a custom resource; expected num_cpus or num_gpus beside it")
     return resources
 
 
-#: Resources that nodes are started with (``ray start --resources='{"front": 1}'``), and how much of each is reserved.
+#: Custom resources of nodes (``ray start --resources='{"front": 1}'``), and how much of each a replica reserves.
 Resources = Annotated[dict[str, PositiveFloat], AfterValidator(_custom)]
 
 
 class FrontSettings(_Strict):
-    """What the Gateway and the Interpreter each reserve; ``resources`` keep them on nodes that have those.
+    """What the Gateway and the Interpreter each reserve; ``resources`` restrict them to nodes that have those.
 
-    They hold every open request: a Decoder may be lost with its node, they may not.
+    They hold every open request: their nodes must stay, while a Decoder's node may be lost.
     """
 
     num_cpus: NonNegativeFloat = 0.1
@@ -115,9 +112,10 @@ class FrontSettings(_Strict):
 
 
 class AutoscalingSettings(_Strict):
-    """As many Decoders as their work needs: one for each ``target_lanes`` threads that decode or wait to.
+    """Scales the Decoders with the load: one for each ``target_lanes`` threads that decode or wait for a slot.
 
-    The need must have lasted for the delay before a replica is added or (after it ended what it had begun) taken.
+    The load must persist for ``upscale_delay_s`` before a replica is added, and for ``downscale_delay_s`` before one is
+    stopped (it finishes its requests first).
     """
 
     min_replicas: PositiveInt = 1
@@ -128,14 +126,14 @@ class AutoscalingSettings(_Strict):
 
 
 class DecoderSettings(_Strict):
-    """The Decoder replicas. ``threads`` are torch's, in each replica; ``resources`` keep them on nodes that have those.
+    """The Decoder replicas. ``threads`` are torch's, in each replica; ``resources`` restrict them to nodes with those.
 
-    With ``autoscaling``, ``num_replicas`` is how many there are at first. An update may start ``max_surge_percent``
-    more than usual before it stops old ones; where there is no room for more, as on GPUs that are all in use, 0 stops
-    old ones first. ``lane_knee`` is the number of lanes up to which placement auto keeps chunks at home; measured by
-    each replica when it starts if it is not given. A Decoder gives up what no Interpreter has claimed for ``lease_s``.
-    Tokens of an answer leave it in batches of ``stream_interval`` steps, the first and the last at once: passing on a
-    batch costs as much as passing on a token, and takes the cores that engines on CPUs need.
+    With ``autoscaling``, ``num_replicas`` is the number at the start. A rolling update may start ``max_surge_percent``
+    more replicas before it stops old ones; where no GPU is free, 0 stops old ones first. ``lane_knee`` is the number
+    of lanes up to which placement ``auto`` keeps chunks at home; if not given, each replica measures it at its start.
+    A Decoder ends requests that no Interpreter has renewed for ``lease_s``. It sends the tokens of an answer in
+    batches of ``stream_interval`` steps, the first and the last token at once: a batch costs as much as a token, and
+    takes CPU time from engines on CPUs.
     """
 
     num_replicas: PositiveInt = 2
@@ -151,16 +149,15 @@ class DecoderSettings(_Strict):
 
     @property
     def max_replicas(self) -> int:
-        """How many there may be."""
+        """The largest number of replicas."""
         return self.num_replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
 
 class ServeConfig(_Strict):
-    """Everything ``serve.app:build`` takes.
+    """The arguments of ``serve.app:build``.
 
-    ``max_ongoing_requests`` bounds what one replica holds at once. ``timeout_s`` is how long a request may
-    take (408 beyond it; a request may ask for less), ``drain_timeout_s`` how long a replica that is to stop waits
-    for what it has begun.
+    ``max_ongoing_requests`` bounds the open requests of one replica. ``timeout_s`` is how long a request may take (408
+    beyond it; a request may ask for less), ``drain_timeout_s`` how long a stopping replica may finish its requests.
     """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
@@ -178,7 +175,7 @@ class ServeConfig(_Strict):
 
     @property
     def budget_tokens(self) -> int:
-        """The admission budget."""
+        """The admission budget in tokens."""
         caches = (
             self.engine.num_slots * self.engine.slot_tokens * self.decoder.max_replicas * len(self.models)
         )
@@ -186,7 +183,7 @@ class ServeConfig(_Strict):
 
     @property
     def version(self) -> str:
-        """Names what Decoders decode with: those of another version say other things, or know other models."""
+        """A hash of the models and engines. Decoders of another version have other models, or answer differently."""
         said = self.model_dump_json(include={"models", "engine"})
         return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
 
@@ -244,3 +241,15 @@ def _check_loadable(model: ModelConfig, key: str) -> None:
         raise UserError(f"{key}: {error}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{key}.path: {model.path!r} cannot be loaded ({first_line(error)})") from None
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a host name or an address is the loopback interface's."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

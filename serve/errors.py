@@ -4,9 +4,10 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """An answer other than 200: ``status`` and what OpenAI's error object holds.
+    """Raise it to answer a request with an error: HTTP ``status``, and the fields of OpenAI's error object.
 
-    ``param`` names the request's field, ``code`` is machine-readable; both may be ``None``. ``headers`` go with it.
+    ``param`` names the request's field, ``code`` is machine-readable; both may be ``None``. ``headers`` are sent with
+    it.
     """
 
     def __init__(
@@ -23,7 +24,7 @@ class ApiError(Exception):
         self.message, self.status, self.param, self.code, self.kind = message, status, param, code, kind
         self.headers = headers or {}
 
-    def __reduce__(self) -> tuple[Any, ...]:  # keyword arguments survive the way between processes
+    def __reduce__(self) -> tuple[Any, ...]:  # pickled with its keyword arguments
         return (_rebuild, (self.message, self.status, self.param, self.code, self.kind, self.headers))
 
     def body(self) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def _rebuild(
 
 
 def unknown_model(name: str, known: list[str]) -> ApiError:
-    """404, as OpenAI answers it."""
+    """404: no such model."""
     return ApiError(
         f"The model {name!r} does not exist; this service has {', '.join(known)}.",
         status=404,
@@ -48,25 +49,25 @@ def unknown_model(name: str, known: list[str]) -> ApiError:
 
 
 def failed() -> ApiError:
-    """500: something has gone wrong here."""
+    """500: the service failed."""
     return ApiError("The server had an error while processing your request.", status=500, kind="server_error")
 
 
 def unavailable(message: str, retry_after_s: int | None = None) -> ApiError:
-    """503: the same request may succeed when it is sent again."""
+    """503: the client may send the same request again."""
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     return ApiError(message, status=503, code="service_unavailable", kind="server_error", headers=headers)
 
 
 def overloaded(
-    message: str = "The service has as much to do as it takes on; try again later.", retry_after_s: int = 1
+    message: str = "The service is at capacity; try again later.", retry_after_s: int = 1
 ) -> ApiError:
-    """429: there is no room now."""
+    """429: the service is at capacity."""
     return _too_many(message, "overloaded", retry_after_s)
 
 
 def rate_limited(message: str, retry_after_s: int) -> ApiError:
-    """429: this key has had its share."""
+    """429: this key has used up its limit."""
     return _too_many(message, "rate_limit_exceeded", retry_after_s)
 
 
@@ -86,5 +87,5 @@ def timed_out(timeout_s: float) -> ApiError:
 
 
 def unauthorized(message: str) -> ApiError:
-    """401, as OpenAI answers it."""
+    """401: no valid API key."""
     return ApiError(message, status=401, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

@@ -1,9 +1,9 @@
-"""API keys: a YAML file of names and hashes, and the command that adds to it:
+"""Reads and makes API keys, in a YAML file of names and hashes. This command adds one:
 
     python -m serve.keys new NAME --file keys.yaml
 
-The key is printed once and kept nowhere: the file holds its SHA-256. Keys are 256 random bits, so that a hash cannot
-be turned back by guessing. A running service takes up a changed file with the next request.
+It prints the key once; the file has only its SHA-256. A key is 256 random bits, so nobody can guess it from its hash. A
+running service reads a changed file at the next request.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class Key(BaseModel):
-    """An entry of the file. Limits that are not given are the configuration's."""
+    """An entry of the file. The configuration's limits apply where it has none."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -40,17 +40,19 @@ class Key(BaseModel):
 
 
 def read_keys(path: Path) -> dict[str, Key]:
-    """The keys of a file by name. Raises ``UserError`` in one line."""
+    """Read a file of keys; returns them by name. Raises ``UserError`` in one line."""
     return parse_config(read_yaml(path), dict[str, Key], str(path))
 
 
 def new_key(path: Path, name: str, **limits: int | None) -> str:
-    """Make a key, add its entry to the file (made if it is not there), and return it. Raises ``UserError``."""
+    """Make a key, add its entry to the file (created if missing), and return the key. Raises ``UserError``."""
     if not _NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name for a key; expected 1 to 64 letters, digits, '.', '_' or '-'")
+        raise UserError(
+            f"{name!r} is not a valid name of a key; expected 1 to 64 letters, digits, '.', '_' or '-'"
+        )
     known = read_keys(path) if path.exists() else {}
     if name in known:
-        raise UserError(f"{path} has a key {name!r} already; delete its entry first, or choose another name")
+        raise UserError(f"{path} already has a key {name!r}; delete its entry first, or choose another name")
     key = _PREFIX + secrets.token_urlsafe(32)
     entry = {"sha256": _digest(key), **{limit: value for limit, value in limits.items() if value is not None}}
     text = path.read_text(encoding="utf-8").rstrip() + "\n" if path.exists() else ""
@@ -59,7 +61,7 @@ def new_key(path: Path, name: str, **limits: int | None) -> str:
 
 
 class KeyRing:
-    """The keys of a file, read again when it changes. A file that cannot be read leaves the keys as they were."""
+    """Finds keys in a file, and reads it again when it changes. An unreadable file leaves the keys as they were."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,7 +69,7 @@ class KeyRing:
         self._keys: Mapping[str, Key] = read_keys(path)
 
     def find(self, key: str) -> tuple[str, Key] | None:
-        """Name and entry of a key, in a time that does not tell which hash was close."""
+        """The name and entry of a key, or ``None``. Compares in constant time: timing reveals nothing of a hash."""
         self._refresh()
         digest, found = _digest(key), None
         for name, entry in self._keys.items():
@@ -84,7 +86,7 @@ class KeyRing:
             self._keys = read_keys(self._path)
             logger.info("%s has changed: %d keys", self._path, len(self._keys))
         except UserError as error:
-            logger.error("the keys stay as they were: %s", error)
+            logger.error("cannot read the changed keys, keeping the old ones: %s", error)
 
     def _stamp(self) -> tuple[int, ...] | None:
         try:
@@ -103,8 +105,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m serve.keys", description="Make API keys.")
     commands = parser.add_subparsers(required=True)
     new = commands.add_parser("new", help="make a key, print it once, and add its hash to the file")
-    new.add_argument("name", help="whose it is: what logs call it")
-    new.add_argument("--file", type=Path, required=True, help="the file that keys.file names")
+    new.add_argument("name", help="the key's name, which logs show")
+    new.add_argument(
+        "--file", type=Path, required=True, help="the file of keys (keys.file in the configuration)"
+    )
     new.add_argument("--requests-per-minute", type=int, default=None)
     new.add_argument("--max-concurrent", type=int, default=None)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Run the service on this machine, in a Ray of its own, and stop all of it again."""
+"""Runs the service on this machine, in a Ray of its own, and stops every process again."""
 
 import contextlib
 import logging
@@ -10,22 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.cluster import free_port, python_path, start_ray
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError
 from pasta.signals import handling, kept_interrupt
-from serve.addresses import is_loopback
-from serve.config import ServeConfig, check_service
-from serve.decoder import priority
+from serve import priority
+from serve.config import ServeConfig, check_service, is_loopback
+from serve.ray_start import free_port, python_path, start_ray
 
 IMPORT_PATH = "serve.app:build"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
-#: Ray Serve's proxy passes events on over gRPC in one event loop, which costs it half as much, and sends bodies along.
-PROXY = {
-    "RAY_SERVE_PROXY_USE_GRPC": "1",
-    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.gateway.proxy.middlewares",
-}
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class ServiceConfig:
 
 @dataclass(frozen=True)
 class Started:
-    """A service that runs: its address, that of its metrics, and the folder of its logs."""
+    """A running service: its URL, the URL of its metrics, and the folder of its logs."""
 
     url: str
     metrics: str
@@ -49,9 +42,9 @@ class Started:
 
 
 def read_service_config(path: str | Path) -> ServiceConfig:
-    """Read a file in Ray Serve's schema with one application, this one. Raises ``UserError`` in one line.
+    """Read a file in Ray Serve's schema that has one application, ours. Raises ``UserError`` in one line.
 
-    Keys of Ray Serve's that only a cluster needs are refused rather than ignored.
+    Keys of Ray Serve's that only have an effect on a cluster are refused, not ignored.
     """
     from ray.serve.schema import ServeDeploySchema
 
@@ -90,7 +83,7 @@ def read_service_config(path: str | Path) -> ServiceConfig:
 
 
 def check_port(host: str, port: int, option: str = "--port") -> None:
-    """Raise ``UserError`` if nobody can listen there; ``option`` is where another port is given."""
+    """Raise ``UserError`` if the port cannot be bound; the message names the ``option`` to change."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -108,10 +101,10 @@ def running(
     progress: Callable[[str], None] = lambda _: None,
     metrics_port: int = 0,
 ) -> Iterator[Started]:
-    """Serve in a Ray of its own and yield where; on leaving, end every process it started.
+    """Start the service in a Ray of its own for the block, and stop every process at its end.
 
     SIGTERM lets open requests finish first, for ``drain_timeout_s`` at most; Ctrl-C, or a second SIGTERM, does not.
-    ``config.port`` and ``metrics_port`` 0 take a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises
+    Port 0 takes a free one. ``quiet`` keeps Ray's log lines off the terminal. Raises
     ``UserError`` before anything is started if the configuration, a model or a port cannot be used.
     """
     progress("checking the models")
@@ -123,7 +116,7 @@ def running(
     with handling(signal.SIGTERM, _raise_exit), kept_interrupt() as check_interrupt:
         try:
             ray = _start_ray(config, metrics_port, quiet=quiet, progress=progress)
-            with handling(signal.SIGTERM, _raise_exit):  # once more: Ray has put a handler of its own there
+            with handling(signal.SIGTERM, _raise_exit):  # again: ray.init has replaced the handler
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 check_interrupt()
                 try:
@@ -139,10 +132,14 @@ def _start_ray(
     config: ServiceConfig, metrics_port: int, *, quiet: bool, progress: Callable[[str], None]
 ) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # By default Ray's workers run at niceness 15: a service would wait for everything else on the machine.
+    # By default Ray runs its workers at niceness 15: the service would wait for everything else on the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    from serve.calls.ray_serve import PROXY_ENV, REPLICA_ENV
+
     progress("starting Ray")
-    with priority.giving_way():
+    # The replicas' own variables too: replicas then use the workers that Ray starts ahead for this environment.
+    env_vars = {**PROXY_ENV, **REPLICA_ENV, **config.env_vars, "PYTHONPATH": python_path()}
+    with priority.starting_batch():
         return start_ray(
             lambda: progress("Ray was too slow to start; trying once more"),
             address="local",
@@ -152,7 +149,7 @@ def _start_ray(
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=not quiet,
             logging_level=logging.ERROR if quiet else logging.WARNING,
-            runtime_env={"env_vars": {**PROXY, **config.env_vars, "PYTHONPATH": python_path()}},
+            runtime_env={"env_vars": env_vars},
         )
 
 
@@ -165,7 +162,7 @@ def _started(url: str, context: Any) -> Started:
 
 
 def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable[[str], None]) -> Any:
-    """Start the application; returns the Gateway's handle."""
+    """Deploy the application; returns the Gateway's handle."""
     from ray import serve
 
     from serve.app import build
@@ -183,7 +180,7 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
 
 
 def _failure(otherwise: str) -> str:
-    """Why the application does not run: what the replica that failed said last, the end of its stack trace."""
+    """Why the application does not start: the last line of a failed replica's stack trace, or ``otherwise``."""
     from ray import serve
 
     for application in serve.status().applications.values():
@@ -194,24 +191,24 @@ def _failure(otherwise: str) -> str:
 
 
 def _drain(gateway: Any, timeout_s: float, *, progress: Callable[[str], None]) -> None:
-    """Finish the open requests and refuse new ones. A second SIGTERM, or Ctrl-C, ends it at once."""
+    """Have the Gateways finish open requests and refuse new ones. A second SIGTERM, or Ctrl-C, ends this at once."""
     progress(f"finishing open requests, for {timeout_s:.0f} s at most")
-    # Whatever goes wrong now, the service ends.
+    # Whatever fails here, the service ends.
     with contextlib.suppress(Exception):
         gateway.broadcast("drain").results(timeout_s=timeout_s)
 
 
 def _stop() -> None:
-    """End everything, even if the user presses Ctrl-C again meanwhile."""
+    """Stop Ray with all of its processes, even if the user presses Ctrl-C again meanwhile."""
     import ray
 
     with handling(signal.SIGINT, signal.SIG_IGN):
-        # Ray was started here and takes all of its processes with it; draining replicas first would only wait.
+        # ray.shutdown ends all processes of a Ray that was started here; there is nothing left to drain.
         ray.shutdown()
 
 
 class _Terminated(SystemExit):
-    """SIGTERM: end, but finish what has begun."""
+    """SIGTERM: finish the open requests, then end."""
 
 
 def _raise_exit(number: int, _: Any) -> None:

@@ -2,7 +2,7 @@
 
     python -m serve.run configs/serve/local.yaml
 
-A mistake in the configuration is one line and exit code 2, before anything is started. ``--check`` stops there.
+A mistake in the configuration ends it with one line and exit code 2, before anything starts. ``--check`` checks only.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from serve.launch import check_port, read_service_config, running
 
 def main() -> int:
     """Entry point."""
-    # Ray's ports are for this machine alone: not all of them ask for a token, that of metrics does not. Ray reads this
-    # when it is imported; the name is that of the systems where it does so by itself.
+    # Binds Ray's ports to the loopback interface: some need no token, among them that of metrics. Ray reads the
+    # variable when it is imported; it is named after the systems where that is the default.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     parser = argparse.ArgumentParser(prog="python -m serve.run", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("config", type=Path, help="a YAML file such as configs/serve/local.yaml")
@@ -27,11 +27,9 @@ def main() -> int:
         "--port", type=int, default=None, help="instead of http_options.port; 0 takes a free one"
     )
     parser.add_argument(
-        "--metrics-port", type=int, default=0, help="where Prometheus finds metrics; default: a free one"
+        "--metrics-port", type=int, default=0, help="the port of Prometheus metrics; default: a free one"
     )
-    parser.add_argument(
-        "--check", action="store_true", help="only say whether the configuration can be served"
-    )
+    parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     arguments = parser.parse_args()
     config = read_service_config(arguments.config)
     if arguments.port is not None:

@@ -1,4 +1,4 @@
-"""What the deployments send each other. Plain data: no torch, no Ray, nothing of HTTP."""
+"""The messages between deployments: plain data, without torch, Ray or HTTP."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -7,12 +7,10 @@ from typing import Any, Literal
 from pasta.interpreter import Limits, Snapshot
 from pasta.placement import Policy
 
-Mode = Literal["parallel", "sequential"]
-#: A thread's name in its response's tree: () is the main thread, (2, 0) the first child of its third child.
+DecodingMode = Literal["parallel", "sequential"]
+#: A thread's path in its response's tree: () is the main thread, (2, 0) the first child of its third child.
 Path = tuple[int, ...]
-
-
-#: The messages of a conversation, a text to be continued, or the token ids of one.
+#: The messages of a conversation, a text to be continued, or the token ids of such a text.
 Prompt = list[dict[str, str]] | str | list[int]
 
 
@@ -20,8 +18,8 @@ Prompt = list[dict[str, str]] | str | list[int]
 class Order:
     """Gateway → Interpreter: a validated request for ``n`` answers to each of its prompts.
 
-    ``logprobs`` is the number of likeliest tokens to report beside each token of the text, ``None`` for no
-    log-probabilities at all. ``http_request_id`` is what logs call the request (serve/observe/logs.py).
+    ``logprobs`` is how many of the likeliest tokens to report beside each token of the text; ``None``: report no
+    log-probabilities. ``http_request_id`` is the request's id in logs (serve/observe/logs.py).
     """
 
     request_id: str
@@ -34,7 +32,7 @@ class Order:
     top_p: float
     seed: int
     stop: tuple[str, ...]
-    mode: Mode | None
+    mode: DecodingMode | None
     max_threads: int | None
     promise_bias: float
     wants_events: bool
@@ -45,16 +43,16 @@ class Order:
 
     @property
     def num_choices(self) -> int:
-        """Answers to all prompts together."""
+        """The number of answers to all prompts together."""
         return self.n * len(self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOrder:
-    """Interpreter → Decoder: one response to decode, or a chunk of one (``snapshot``) that lives elsewhere.
+    """Interpreter → Decoder: decode one response, or a chunk of one whose home is another Decoder (``snapshot``).
 
-    ``request_id`` names this attempt. ``tokens`` is what has been decoded of it before, and ``lent`` the chunks
-    below it that other Decoders still hold.
+    ``request_id`` names this attempt. ``tokens`` are those decoded before, on other replicas. ``lent`` has the limits
+    of the chunks below it that other Decoders decode.
     """
 
     request_id: str
@@ -75,17 +73,17 @@ class DecodeOrder:
     http_request_id: str = ""
 
 
-#: Of a chosen token, and of the likeliest ids with theirs.
+#: The log-probability of the chosen token, and the likeliest ids with theirs.
 TokenLogprobs = tuple[float, tuple[tuple[int, float], ...]]
-#: Decoder → Interpreter: (thread, token id, seconds since submission). All else follows from the tokens.
-#: The fourth part is there if the order asked for log-probabilities.
+#: Decoder → Interpreter: (thread, token id, seconds since submission); all else follows from the tokens.
+#: Log-probabilities come fourth if the order asked for them.
 TokenItem = tuple[Path, int, float] | tuple[Path, int, float, TokenLogprobs]
 
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """Decoder → Interpreter, after the token that forked it: chunk ``path`` is to be decoded within ``limits``
-    wherever the Interpreter finds best, and to be brought back."""
+    """Decoder → Interpreter, after the token that forked it: the Interpreter has chunk ``path`` decoded on a replica of
+    its choice, within ``limits``, and returns its tokens."""
 
     path: Path
     limits: Limits
@@ -95,9 +93,9 @@ class Lent:
 class Decoded:
     """Decoder → Interpreter, last: how the response ended. Times in seconds since submission.
 
-    ``steps`` counts the engine's forwards from the first token to the last; ``step_s`` is what one with a single lane
-    takes on that Decoder when it has nothing else to do (0: not known). The finish reason of a chunk that needs more
-    than it was lent is short.
+    ``steps`` counts the engine's forwards from the first token to the last. ``step_s`` is the time of a step with a
+    single lane on that Decoder while idle (0: not known). The finish reason of a chunk that needs more than it was lent
+    is short.
     """
 
     finish_reason: str
@@ -110,14 +108,14 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Interpreter → Gateway, first: the request is under way."""
+    """Interpreter → Gateway, first: a Decoder has accepted the request."""
 
     prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class TextToken:
-    """A token of the text: as it reads, its log-probability, the likeliest others, and where it begins."""
+    """A token of the text, its log-probability, the likeliest others, and the offset in the text where it begins."""
 
     token: str
     logprob: float
@@ -126,9 +124,9 @@ class TextToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Interpreter → Gateway: text of choice ``index`` that may be shown now, in reading order, and what else was
-    asked for: events, log-probabilities of the text's tokens."""
+class Delta:
+    """Interpreter → Gateway: the next text of choice ``index`` in reading order, with the events and the
+    log-probabilities that the request asked for."""
 
     text: str
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -141,7 +139,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Interpreter → Gateway, last of choice ``index``: counts and figures; ``pasta`` is the extension object."""
+    """Interpreter → Gateway, last of choice ``index``: token counts, and the extension object ``pasta``."""
 
     finish_reason: str
     prompt_tokens: int
@@ -152,21 +150,22 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Decoder → Interpreter or Interpreter → Gateway, first and last: the request cannot be served."""
+    """Decoder → Interpreter or Interpreter → Gateway, as the only message: the request cannot be served."""
 
     message: str
     status: int = 400
     param: str | None = None
     code: str | None = None
     retry_after_s: int | None = None
-    #: Another Interpreter takes it: the Gateway asks once more.
-    elsewhere: bool = False
-    #: So is every request for as many answers of as many tokens, until another request ends.
+    #: Rolling update: the Gateway retries on an Interpreter of the new version.
+    superseded: bool = False
+    #: Any request of this size would be refused too, until another request ends.
     no_room: bool = False
 
 
-#: What a Decoder's stream brings, one message for all that comes at once: each costs the whole way as much as a token.
+#: An item of a Decoder's stream. All items that are ready at once go in one message, since each message costs as much
+#: as a token.
 Decoding = list[TokenItem] | Lent | Decoded | Refused
-#: What an Interpreter's stream brings, in lists too.
-Update = Accepted | Progress | Finished | Refused
-Batches = AsyncGenerator[list[Update], None]
+#: An item of an Interpreter's stream, which comes in lists too.
+Update = Accepted | Delta | Finished | Refused
+UpdateBatches = AsyncGenerator[list[Update], None]

@@ -1,47 +1,101 @@
-"""The replicas of a deployment as this process knows them, and how to call one of them.
+"""Which replicas of a deployment exist, and which of them an Interpreter may use.
 
-Apart from the router that fills them in: Ray pickles a router's whole module by value, so that what stood beside it
-would be another copy than the one that the rest of the process imports.
+Ray's router (serve/calls/ray_serve.py) reports the replicas; this module needs none of Ray's API but its exceptions.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
+from ray.exceptions import RayActorError
 from ray.serve.exceptions import RayServeException
-
-PIN = "pin:"
 
 
 class ReplicaLost(RayServeException):
-    """The replica that a call is pinned to is gone, or did not take it."""
+    """The replica that a call is pinned to is gone, or rejected the call."""
 
 
-class Members:
-    """The replicas of a deployment as this process knows them; filled by its handle's router."""
+class Superseded(Exception):
+    """All Decoders run another version: an Interpreter of that version takes new requests."""
+
+
+class KnownReplicas:
+    """The replicas of one deployment, as the router of its handle reports them to this process."""
 
     def __init__(self) -> None:
         self.replicas: frozenset[str] = frozenset()
         self._changed = asyncio.Event()
 
     def update(self, replicas: frozenset[str]) -> None:
-        """Take note of the replicas that there are now."""
+        """Replace the set of replicas, and wake those who wait for a change."""
         if replicas != self.replicas:
             self.replicas = replicas
             self._changed.set()
             self._changed = asyncio.Event()
 
     async def change(self) -> None:
-        """Wait until there are others than now."""
+        """Wait until the set of replicas changes."""
         await self._changed.wait()
 
 
-_MEMBERS: dict[str, Members] = {}
+_KNOWN: dict[str, KnownReplicas] = {}
 
 
-def members(deployment: str) -> Members:
-    """The replicas of a deployment that this process holds a handle to."""
-    return _MEMBERS.setdefault(deployment, Members())
+def known_replicas(deployment: str) -> KnownReplicas:
+    """The replicas of a deployment to which this process holds a handle. One object per process and deployment."""
+    return _KNOWN.setdefault(deployment, KnownReplicas())
 
 
-def pin(replica: str) -> str:
-    """The ``session_id`` option of a call to one replica."""
-    return PIN + replica
+class CompatibleReplicas:
+    """The Decoders that an Interpreter may use: those of its own ``version``.
+
+    During a rolling update replicas of two versions run side by side. A response keeps to one version: another model
+    would continue it with other text, and may use other token ids. ``ask`` returns the version of a replica.
+    :meth:`follow` keeps the set up to date. For one event loop.
+    """
+
+    def __init__(self, known: KnownReplicas, version: str, ask: Callable[[str], Awaitable[str]]) -> None:
+        self._known, self._version, self._ask = known, version, ask
+        self._versions: dict[str, str] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def replicas(self) -> frozenset[str]:
+        """The replicas that may be used now."""
+        return frozenset(r for r in self._known.replicas if self._versions.get(r) == self._version)
+
+    @property
+    def superseded(self) -> bool:
+        """Whether there are replicas, and all of them run another version."""
+        versions = [self._versions.get(replica) for replica in self._known.replicas]
+        return bool(versions) and None not in versions and self._version not in versions
+
+    async def change(self) -> None:
+        """Wait until the set may have changed."""
+        await self._changed.wait()
+
+    async def follow(self) -> None:
+        """Ask every new replica for its version, until cancelled."""
+        asking: dict[str, asyncio.Task[None]] = {}
+        while True:
+            present = self._known.replicas
+            for replica in asking.keys() - present:
+                asking.pop(replica).cancel()
+                self._versions.pop(replica, None)
+            for replica in present - asking.keys():
+                asking[replica] = asyncio.create_task(self._learn(replica))
+            changed = asyncio.create_task(self._known.change())
+            self._notify()
+            if self._known.replicas == present:
+                await changed
+            changed.cancel()
+
+    async def _learn(self, replica: str) -> None:
+        # A replica that dies before it answers leaves the known replicas too.
+        with suppress(RayActorError, ReplicaLost):
+            self._versions[replica] = await self._ask(replica)
+            self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

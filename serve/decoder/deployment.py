@@ -1,10 +1,10 @@
-"""The Decoder deployment: hosts the engines and reports tokens as they come."""
+"""The Decoder deployment: runs the engines and streams their tokens to the Interpreter."""
 
 import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from time import perf_counter
 from typing import Any
@@ -33,11 +33,10 @@ from pasta.engine import (
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.placement import POLICIES, Home
+from serve import priority
 from serve.calls.replicas import ReplicaLost
 from serve.config import ServeConfig
-from serve.decoder import priority
 from serve.decoder.autoscaling import LANES
-from serve.decoder.leases import Leases
 from serve.errors import failed
 from serve.observe import logs
 from serve.observe.metrics import ENGINE, Metrics, Reporter
@@ -47,11 +46,11 @@ logger = logging.getLogger("ray.serve")
 
 
 class Decoder:
-    """One replica: an engine for each served model, each stepping in a thread of its own."""
+    """A replica with an engine for each served model; each engine steps in a thread of its own."""
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         torch.set_num_threads(config.decoder.threads)
-        priority.give_way()
+        priority.set_batch()
         self._version = config.version
         self._engines: dict[str, AsyncEngine] = {}
         self._stopped: str | None = None
@@ -71,17 +70,18 @@ class Decoder:
                 ) from error
             self._costs[name] = _costs(engine, config)
             self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval)
-            with priority.first():
+            with priority.starting_normal():
                 await self._engines[name].start()
         engines = {name: engine.engine for name, engine in self._engines.items()}
         reports = Reporter(self._metrics.record).engines(engines, config.engine.num_slots)
         self._reporting = asyncio.create_task(reports)
 
     async def decode(self, order: DecodeOrder) -> AsyncGenerator[list[Decoding], None]:
-        """Decode one response, or a chunk of one: no tokens when it is taken, then in lists what comes at once: tokens,
-        ``Lent`` for each chunk that is to be decoded elsewhere, at last ``Decoded``.
+        """Decode one response, or a chunk of one.
 
-        Leaving the iteration early cancels the request in the engine.
+        Yields ``[[]]`` when the engine has accepted it; then lists of all that is ready at once: lists of tokens,
+        ``Lent`` for each chunk that another replica is to decode, last ``Decoded``. Or only ``Refused``. Raises
+        ``ReplicaLost`` if the engine has stopped. Leaving the iteration early cancels the request in the engine.
         """
         engine = self._engines[order.model]
         submitted = perf_counter()
@@ -92,7 +92,7 @@ class Decoder:
             yield [[]]
             async with aclosing(engine.events(request_id)) as batches:  # type: ignore[type-var]
                 async for batch in batches:
-                    message, done = _message(batch, submitted)
+                    message, done = _messages(batch, submitted)
                     decoding = done is None
                     if done is not None and done.error is not None:
                         message.append(self._failed(order, done.error))
@@ -112,16 +112,16 @@ class Decoder:
             raise ReplicaLost(str(error)) from error
         finally:
             was_open = self._leases.close(order.request_id)
-            if result is not None:  # written here, so that nobody's answer waits for it
+            if result is not None:  # written after the last message, so that no answer waits for it
                 self._log(order, result)
             if decoding:
                 self._num_cancelled += was_open
-                # Also where the stream was left before the engine had answered.
+                # Leave also if the stream was closed before the engine had answered.
                 self._later(engine.leave(order.request_id))
 
     async def absorb(self, model: str, request_id: str, path: Path, response_ids: list[int]) -> None:
-        """Take in a chunk of a response that decodes here, decoded elsewhere."""
-        with _told():
+        """Add a chunk that another replica has decoded to its response here."""
+        with _ignoring_ended():
             await self._engines[model].absorb(request_id, path, response_ids)
 
     async def adopt(
@@ -132,20 +132,20 @@ class Decoder:
         tokens: tuple[tuple[Path, int], ...],
         lent: dict[Path, Limits],
     ) -> None:
-        """Decode a chunk of a response that decodes here, here after all: on from ``tokens``."""
-        with _told():
+        """Continue a chunk that another replica began: decode it here, after ``tokens``."""
+        with _ignoring_ended():
             await self._engines[model].adopt(request_id, path, Progress(tokens, lent))
 
     async def cancel(self, model: str, request_id: str) -> None:
-        """Stop what a client or its Interpreter has left."""
+        """Stop a request that its client or its Interpreter has abandoned."""
         if self._leases.close(request_id):
             self._num_cancelled += 1
             await self._engines[model].cancel(request_id)
 
     async def renew(self, request_ids: list[str]) -> None:
-        """An Interpreter says what it still wants.
+        """Renew the leases of requests that an Interpreter still waits for.
 
-        A coroutine, as everything that touches leases or engines: Serve calls plain methods in other threads.
+        A coroutine, as all methods that touch leases or engines: Serve calls plain methods in other threads.
         """
         self._leases.renew(request_ids)
 
@@ -189,7 +189,7 @@ class Decoder:
         return Decoded(result.finish_reason, result.steps, *times, self._costs[model].step_s)
 
     def _failed(self, order: DecodeOrder, error: Exception) -> Refused:
-        """What went wrong with this request alone: the same would happen on another replica."""
+        """Refuse a request that failed by itself, without ``ReplicaLost``: it would fail on another replica too."""
         logs.log(
             logger, "decoding failed", order.http_request_id, logging.ERROR, error, attempt=order.request_id
         )
@@ -214,9 +214,9 @@ class Decoder:
         task.add_done_callback(self._cancelling.discard)
 
     async def stats(self) -> dict[str, int]:
-        """What this replica is doing (requests that decode, requests that wait, lanes in use) and has done.
+        """Count this replica's requests (decoding, waiting, finished, cancelled, reaped) and its lanes in use.
 
-        An answer spread over several replicas is a request on each.
+        An answer decoded on several replicas is a request on each.
         """
         engines = [engine.engine for engine in self._engines.values()]
         return {
@@ -231,23 +231,23 @@ class Decoder:
         }
 
     async def version(self) -> str:
-        """What it decodes with (``ServeConfig.version``)."""
+        """The version of its models (``ServeConfig.version``)."""
         return self._version
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For serve/decoder/autoscaling.py: called by Serve."""
+        """Report the load to serve/decoder/autoscaling.py; Serve calls this."""
         stats = await self.stats()
         return {LANES: float(stats["lanes"] + stats["waiting"])}
 
     def check_health(self) -> None:
-        """Serve restarts a replica whose engine has stopped."""
+        """Raise if an engine has stopped: Serve then restarts the replica."""
         if self._stopped is not None:
             raise RuntimeError(self._stopped)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Around what a response is told: if it does not decode here any longer, its own stream says what became of it."""
+def _ignoring_ended() -> Iterator[None]:
+    """Ignore messages for requests that are no longer here: their streams have reported how they ended."""
     try:
         yield
     except UnknownRequest:
@@ -256,7 +256,7 @@ def _told() -> Iterator[None]:
         raise ReplicaLost(str(error)) from error
 
 
-def _message(batch: list[Event], submitted: float) -> tuple[list[Decoding], DoneEvent | None]:
+def _messages(batch: list[Event], submitted: float) -> tuple[list[Decoding], DoneEvent | None]:
     tokens: list[TokenItem] = []
     lent: list[Lent] = []
     for event in batch:
@@ -280,8 +280,51 @@ def _item(event: TokenEvent, submitted: float) -> TokenItem:
 
 
 def _warm_up(engine: Engine) -> None:
-    """Two short answers with a few threads: first steps compile and allocate, no user should wait for that."""
+    """Decode two short answers with a few threads: the first steps compile and allocate, and no user waits for that."""
     prompt = engine.codec.encode_prompt([{"role": "user", "content": "Hello"}])
     for _ in range(2):
         limits = Limits(max_tokens=60, max_threads=3, max_chunk_tokens=16)
         engine.generate(Request(prompt, sampling=SamplingParams(promise_bias=30.0), limits=limits))
+
+
+class Leases:
+    """Ends requests that no Interpreter renews in time. For one event loop."""
+
+    def __init__(self, lease_s: float) -> None:
+        self._lease_s = lease_s
+        self._timers: dict[str, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def open(self, request_id: str, expire: Callable[[], None]) -> None:
+        """Start a request's lease: ``expire`` is called once unless the request is closed or renewed in time."""
+        self._set(request_id, self._lease_s, self._check_again, expire)
+
+    def renew(self, request_ids: Iterable[str]) -> None:
+        """Start a new lease for each of these requests that is open."""
+        for request_id in request_ids:
+            if (found := self._timers.get(request_id)) is not None:
+                found[0].cancel()
+                self.open(request_id, found[1])
+
+    def close(self, request_id: str) -> bool:
+        """End a request's lease; returns whether it was open."""
+        found = self._timers.pop(request_id, None)
+        if found is not None:
+            found[0].cancel()
+        return found is not None
+
+    def _set(
+        self, request_id: str, seconds: float, then: Callable[[str], None], expire: Callable[[], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers[request_id] = loop.call_later(seconds, then, request_id), expire
+
+    def _check_again(self, request_id: str) -> None:
+        """The lease was not renewed, or this loop was too busy to receive the renewal: check again a little later."""
+        self._set(request_id, self._lease_s / 10, self._expire, self._timers[request_id][1])
+
+    def _expire(self, request_id: str) -> None:
+        _, expire = self._timers.pop(request_id)
+        expire()

@@ -1,4 +1,4 @@
-"""What follows a request that was read: the Interpreter's updates, within a deadline, as a response."""
+"""Turns the Interpreter's updates into a response, whole or as a stream, within a deadline."""
 
 import asyncio
 import logging
@@ -11,17 +11,17 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 
 from serve.errors import ApiError, failed, overloaded, timed_out, unavailable
 from serve.gateway.responses import SSE_DONE, Choice, Writer, sse
-from serve.wire import Accepted, Batches, Finished, Progress, Refused, Update
+from serve.wire import Accepted, Delta, Finished, Refused, Update, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
 
 
-#: Streams of which only the end is still to come, after all that is in them.
+#: Tasks that read answered streams to their end.
 _ending: set[asyncio.Task[None]] = set()
 
 
-async def checked(batches: Batches, timeout_s: float) -> Batches:
-    """The Interpreter's updates; refusals, lost replicas and a deadline that has passed as ``ApiError``."""
+async def checked(batches: UpdateBatches, timeout_s: float) -> UpdateBatches:
+    """Pass the updates on; raise ``ApiError`` for a refusal, a lost replica and a passed deadline."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     try:
         async with aclosing(batches):
@@ -41,7 +41,7 @@ async def checked(batches: Batches, timeout_s: float) -> Batches:
     except BackPressureError as error:
         raise overloaded() from error
     except (RayError, RayServeException) as error:
-        logger.exception("a replica was lost")
+        logger.exception("replica lost")
         raise unavailable(
             "A part of the service was lost while it answered; send the request again."
         ) from error
@@ -50,24 +50,28 @@ async def checked(batches: Batches, timeout_s: float) -> Batches:
 def _refusal(refused: Refused) -> ApiError:
     if refused.status == 429:
         return overloaded(refused.message, refused.retry_after_s or 1)
-    if refused.elsewhere:
+    if refused.superseded:
         return unavailable(refused.message, retry_after_s=1)
     if refused.status == 500:
         return failed()
     return ApiError(refused.message, status=refused.status, param=refused.param, code=refused.code)
 
 
-async def taken(ask: Callable[[], Batches], within_s: float = 10.0) -> Batches:
-    """What ``ask`` gives; once more while an Interpreter says that another one takes it.
+async def retried(ask: Callable[[], UpdateBatches], within_s: float = 10.0) -> UpdateBatches:
+    """Pass the updates of ``ask`` on; ask again while a superseded Interpreter refuses, for ``within_s`` at most.
 
-    That lasts for the moment of an update in which this Gateway's router has not heard of the new Interpreter yet.
+    In a rolling update that lasts until this Gateway's router learns of the new Interpreter.
     """
     until = asyncio.get_running_loop().time() + within_s
     while True:
         async with aclosing(ask()) as batches:
             async for batch in batches:
                 last = batch[-1]
-                if isinstance(last, Refused) and last.elsewhere and asyncio.get_running_loop().time() < until:
+                if (
+                    isinstance(last, Refused)
+                    and last.superseded
+                    and asyncio.get_running_loop().time() < until
+                ):
                     break
                 yield batch
             else:
@@ -75,8 +79,8 @@ async def taken(ask: Callable[[], Batches], within_s: float = 10.0) -> Batches:
         await asyncio.sleep(0.05)
 
 
-async def collect(writer: Writer, batches: Batches) -> dict[str, Any]:
-    """The whole response."""
+async def collect(writer: Writer, batches: UpdateBatches) -> dict[str, Any]:
+    """Read all updates and write the whole response."""
     choices = [Choice() for _ in range(writer.num_choices)]
     prompt_tokens = 0
     async with AsyncExitStack() as stack:
@@ -85,7 +89,7 @@ async def collect(writer: Writer, batches: Batches) -> dict[str, Any]:
             for update in await _next(batches):
                 if isinstance(update, Accepted):
                     prompt_tokens = update.prompt_tokens
-                elif isinstance(update, Progress):
+                elif isinstance(update, Delta):
                     choices[update.index].text.append(update.text)
                     choices[update.index].logprobs += update.logprobs
                 elif isinstance(update, Finished):
@@ -95,10 +99,10 @@ async def collect(writer: Writer, batches: Batches) -> dict[str, Any]:
     return writer.whole(choices, prompt_tokens)
 
 
-async def stream(writer: Writer, first: list[Update], batches: Batches) -> AsyncGenerator[str, None]:
-    """The response as server-sent events. What goes wrong on the way is an event too, the last one.
+async def stream(writer: Writer, first: list[Update], batches: UpdateBatches) -> AsyncGenerator[str, None]:
+    """Write the response as server-sent events. An error after the first one is sent as the last event.
 
-    All that came at once is written at once.
+    Updates that arrive together are written together.
     """
     unfinished, prompt_tokens, completion_tokens = writer.num_choices, 0, 0
     async with AsyncExitStack() as stack:
@@ -109,8 +113,8 @@ async def stream(writer: Writer, first: list[Update], batches: Batches) -> Async
                 for update in batch:
                     if isinstance(update, Accepted):
                         prompt_tokens = update.prompt_tokens
-                    elif isinstance(update, Progress):
-                        chunks.append(writer.progress_chunk(update))
+                    elif isinstance(update, Delta):
+                        chunks.append(writer.delta_chunk(update))
                     elif isinstance(update, Finished):
                         unfinished -= 1
                         completion_tokens += update.completion_tokens
@@ -128,18 +132,18 @@ async def stream(writer: Writer, first: list[Update], batches: Batches) -> Async
             yield sse(error.body())
 
 
-async def _next(batches: Batches) -> list[Update]:
+async def _next(batches: UpdateBatches) -> list[Update]:
     try:
         return await anext(batches)
     except StopAsyncIteration:
         raise unavailable("The answer ended early; send the request again.") from None
 
 
-def _end(batches: Batches) -> None:
-    """Every choice has finished: the streams behind it end too, but no client waits for that."""
+def _end(batches: UpdateBatches) -> None:
+    """Read the streams behind an answered request to their end in the background: no client waits for that."""
 
     async def follow() -> None:
-        with suppress(ApiError):  # whatever is lost now, the answer is not
+        with suppress(ApiError):  # the answer is complete, whatever fails now
             async for _ in batches:
                 pass
 

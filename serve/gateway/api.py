@@ -1,6 +1,6 @@
-"""OpenAI's chat completions and completions: reading requests strictly. No I/O.
+"""Reads requests for OpenAI's chat completions and completions, strictly. No I/O.
 
-What is not supported is refused by name, never ignored; a value that would change nothing is accepted.
+A parameter that this service lacks is refused by name, never ignored, unless its value asks for nothing.
 """
 
 import json
@@ -18,9 +18,9 @@ MAX_STOPS = 4
 MAX_SEED = 2**63 - 1
 
 MAX_N = 8
-#: Prompts of one request, each of which is answered n times.
+#: The most prompts in one request; each is answered n times.
 MAX_PROMPTS = 32
-#: What OpenAI's completions write if nobody says how much.
+#: OpenAI's default of max_tokens for completions.
 DEFAULT_COMPLETION_TOKENS = 16
 
 #: Parameters of OpenAI's API that this service lacks, with the values that ask for nothing.
@@ -58,7 +58,7 @@ CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-#: The same for messages: what clients send back of an assistant's turn they received.
+#: The same for messages: fields of an assistant's turn that clients send back.
 _MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "annotations": ([],),
     "audio": (),
@@ -128,7 +128,7 @@ class PastaOptions(_Strict):
 
 
 class _Generation(_Strict):
-    """What chat completions and completions have in common."""
+    """The parameters that chat completions and completions share."""
 
     model: str
     max_tokens: int | None = Field(default=None, ge=1)
@@ -155,7 +155,7 @@ class _Generation(_Strict):
 
     @property
     def num_choices(self) -> int:
-        """How many answers are asked for."""
+        """The number of answers requested."""
         return self.n or 1
 
     def _order(
@@ -194,7 +194,7 @@ class ChatRequest(_Generation):
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
 
     def order(self, request_id: str) -> Order:
-        """As the Interpreter takes it. Without a seed a random one is drawn."""
+        """The order for the Interpreter. Without a seed a random one is drawn."""
         most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         messages = [message.plain() for message in self.messages]
         return self._order(request_id, [messages], most, (self.top_logprobs or 0) if self.logprobs else None)
@@ -213,7 +213,7 @@ class CompletionRequest(_Generation):
 
     @property
     def prompts(self) -> list[Prompt]:
-        """One or more."""
+        """The prompts, one or more."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
@@ -222,17 +222,17 @@ class CompletionRequest(_Generation):
 
     @property
     def num_choices(self) -> int:
-        """How many answers are asked for."""
+        """The number of answers requested."""
         return len(self.prompts) * (self.n or 1)
 
     def order(self, request_id: str) -> Order:
-        """As the Interpreter takes it. Without a seed a random one is drawn."""
+        """The order for the Interpreter. Without a seed a random one is drawn."""
         most = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         return self._order(request_id, self.prompts, most, self.logprobs)
 
 
 def read_chat_request(body: bytes) -> ChatRequest:
-    """The request in a body. Raises ``ApiError`` 400 that names the parameter."""
+    """Parse and check a request's body. Raises ``ApiError`` 400 that names the parameter."""
     data = _read_json(body)
     messages = data.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
@@ -247,7 +247,7 @@ def read_chat_request(body: bytes) -> ChatRequest:
 
 
 def read_completion_request(body: bytes) -> CompletionRequest:
-    """The request in a body. Raises ``ApiError`` 400 that names the parameter."""
+    """Parse and check a request's body. Raises ``ApiError`` 400 that names the parameter."""
     request = _read(_read_json(body), CompletionRequest, COMPLETION_NO_EFFECT)
     if len(request.prompts) > MAX_PROMPTS:
         raise ApiError(
@@ -293,7 +293,7 @@ def _read_json(body: bytes) -> dict[str, Any]:
 
 
 def _refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any, ...]], prefix: str) -> None:
-    """Drop what has no effect; raise for what would have one."""
+    """Drop unsupported parameters whose value asks for nothing; raise ``ApiError`` 400 for any other."""
     for name in [name for name in data if name in no_effect]:
         value = data.pop(name)
         if value is None or any(type(value) is type(same) and value == same for same in no_effect[name]):
@@ -308,12 +308,12 @@ def _refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any,
 
 
 def _explain(error: ValidationError) -> ApiError:
-    """The first thing wrong, in one line."""
+    """The first mistake, in one line."""
     errors = error.errors(include_url=False, include_context=False)
-    # Of a union's members, the one that got furthest is the one that was meant.
+    # pydantic reports each member of a union: the client meant the one that matched deepest.
     first = max((e for e in errors if e["loc"][0] == errors[0]["loc"][0]), key=lambda e: len(e["loc"]))
     name, *rest = first["loc"]
-    # The names of a union's members are no part of the path.
+    # Leave the names of a union's members out of the path.
     path = [key for key in rest if isinstance(key, int) or not _UNION_MEMBER.match(key)]
     param = f"{name}{''.join(f'[{key}]' if isinstance(key, int) else f'.{key}' for key in path)}"[:100]
     if first["type"] == "extra_forbidden":

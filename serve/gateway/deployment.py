@@ -1,4 +1,4 @@
-"""The Gateway deployment: the HTTP routes. Each reads its request, has it answered, writes its response."""
+"""The Gateway deployment: the HTTP routes. Each reads a request, has an Interpreter answer it, writes the response."""
 
 import asyncio
 import dataclasses
@@ -17,26 +17,23 @@ from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
 
 import pasta
-from serve.calls.transport import Caller
+from serve import priority
+from serve.calls.ray_serve import DeploymentClient
 from serve.config import ServeConfig
-from serve.decoder import priority
 from serve.errors import ApiError, failed, unavailable, unknown_model
-from serve.gateway import answers, page, schemas
+from serve.gateway import answers, playground, schemas
 from serve.gateway.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
-from serve.gateway.drain import Drain
-from serve.gateway.guard import Caller as Asker
-from serve.gateway.guard import Guard
+from serve.gateway.guard import Client, Drain, Guard, NoRoomCache
 from serve.gateway.proxy import TakeBody
-from serve.gateway.refusals import Refusals
 from serve.gateway.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.observe import logs
 from serve.observe.watch import CountResponses, Watch, watched
-from serve.wire import Batches, Finished, Order
+from serve.wire import Finished, Order, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
 
 app = FastAPI(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
-app.include_router(page.router)
+app.include_router(playground.router)
 app.add_middleware(CountResponses)
 app.add_middleware(TakeBody)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -59,22 +56,22 @@ async def _on_failure(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse(failed().body(), status_code=500)
 
 
-# serve.ingress pickles the class as it stands: what it uses must be defined above it, or in other modules.
+# serve.ingress pickles the class here: all that it uses must be defined above it, or in other modules.
 @serve.ingress(app)
 class Gateway:
-    """Reads requests, follows their updates, writes responses."""
+    """Serves the HTTP API: reads requests, forwards them to an Interpreter, writes responses."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, interpreter: DeploymentHandle
     ) -> None:
-        priority.give_way()
+        priority.set_batch()
         self._config = config
-        self._interpreter = Caller(interpreter)
+        self._interpreter = DeploymentClient(interpreter)
         self._guard = Guard(config.keys)
         self._drain = Drain()
-        self._refusals = Refusals()
+        self._no_room = NoRoomCache()
         self._started = int(time.time())
-        # While a service is updated, the Gateway before this one goes on until there is somebody to ask here.
+        # Rolling update: the old Gateway serves until an Interpreter of this version is ready.
         while await self._interpreter.call("version") != config.version:
             await asyncio.sleep(0.1)
 
@@ -99,7 +96,7 @@ class Gateway:
 
     @app.get("/v1/models", summary="The served models", responses=schemas.MODELS, dependencies=schemas.KEY)
     async def models(self, request: Request) -> JSONResponse:
-        self._asker(request)
+        self._client(request)
         models = [self._model(name) for name in self._config.models]
         return JSONResponse({"object": "list", "data": models})
 
@@ -110,7 +107,7 @@ class Gateway:
         dependencies=schemas.KEY,
     )
     async def model(self, name: str, request: Request) -> JSONResponse:
-        self._asker(request)
+        self._client(request)
         self._check_model(name)
         return JSONResponse(self._model(name))
 
@@ -122,7 +119,7 @@ class Gateway:
         openapi_extra=schemas.body_of(ChatRequest),
     )
     async def chat_completions(self, request: Request) -> Response:
-        asker = self._counted(request)
+        client = self._counted(request)
         chat = read_chat_request(await self._body(request))
         writer = ChatWriter(
             chat.model,
@@ -130,7 +127,7 @@ class Gateway:
             logprobs=bool(chat.logprobs),
             include_usage=chat.include_usage,
         )
-        return await self._answer(request, asker, writer, chat.order(writer.request_id), bool(chat.stream))
+        return await self._answer(request, client, writer, chat.order(writer.request_id), bool(chat.stream))
 
     @app.post(
         "/v1/completions",
@@ -140,7 +137,7 @@ class Gateway:
         openapi_extra=schemas.body_of(CompletionRequest),
     )
     async def completions(self, request: Request) -> Response:
-        asker = self._counted(request)
+        client = self._counted(request)
         completion = read_completion_request(await self._body(request))
         writer = CompletionWriter(
             completion.model,
@@ -149,19 +146,19 @@ class Gateway:
             include_usage=completion.include_usage,
         )
         order = completion.order(writer.request_id)
-        return await self._answer(request, asker, writer, order, bool(completion.stream))
+        return await self._answer(request, client, writer, order, bool(completion.stream))
 
     async def _answer(
-        self, request: Request, asker: Asker, writer: Writer, order: Order, streams: bool
+        self, request: Request, client: Client, writer: Writer, order: Order, streams: bool
     ) -> Response:
         self._check_model(order.model)
         order = dataclasses.replace(order, http_request_id=logs.request_id(request.headers))
         mode = order.mode or self._config.models[order.model].mode
-        watch = Watch(order.http_request_id, order, mode, key=asker.name, stream=streams)
-        updates = watched(self._updates(asker, order, self._timeout_s(request)), watch)
+        watch = Watch(order.http_request_id, order, mode, key=client.name, stream=streams)
+        updates = watched(self._updates(client, order, self._timeout_s(request)), watch)
         if not streams:
             return JSONResponse(await answers.collect(writer, updates))
-        # A refusal must still become a status code: nothing is sent before the first update is there.
+        # Wait for the first update before sending the head: a refusal must still become a status code.
         first = await anext(updates)
         return StreamingResponse(
             answers.stream(writer, first, updates),
@@ -169,36 +166,36 @@ class Gateway:
             headers=_STREAM_HEADERS,
         )
 
-    async def _updates(self, asker: Asker, order: Order, timeout_s: float) -> Batches:
+    async def _updates(self, client: Client, order: Order, timeout_s: float) -> UpdateBatches:
         ask = partial(self._interpreter.stream, "answer", order)
-        items = answers.taken(lambda: self._refusals.ask(order, ask))
+        items = answers.retried(lambda: self._no_room.ask(order, ask))
         unfinished = order.num_choices
         with self._drain.request(), ExitStack() as running:
-            running.enter_context(self._guard.running(asker))
+            running.enter_context(self._guard.running(client))
             async with aclosing(answers.checked(items, timeout_s)) as batches:
                 async for batch in batches:
                     unfinished -= sum(isinstance(update, Finished) for update in batch)
                     if not unfinished:
-                        running.close()  # its client may ask again as soon as it has this
+                        running.close()  # before the client gets this: it may send its next request at once
                     yield batch
 
     async def drain(self) -> None:
-        """Take no new requests and wait for the open ones (serve/launch.py asks for it on SIGTERM)."""
+        """Refuse new requests and finish the open ones (serve/launch.py calls it on SIGTERM)."""
         await self._drain.drain()
 
-    # -- what every request goes through ---------------------------------------------------------------
+    # -- steps of every request ------------------------------------------------------------------------
 
-    def _asker(self, request: Request) -> Asker:
-        return self._guard.caller(request.headers, request.client.host if request.client else None)
+    def _client(self, request: Request) -> Client:
+        return self._guard.client(request.headers, request.client.host if request.client else None)
 
-    def _counted(self, request: Request) -> Asker:
+    def _counted(self, request: Request) -> Client:
         self._drain.check()
-        asker = self._asker(request)
-        self._guard.count(asker)
-        return asker
+        client = self._client(request)
+        self._guard.count(client)
+        return client
 
     def _timeout_s(self, request: Request) -> float:
-        """The configuration's, or less if the request asks for it."""
+        """The configured time-out, or the request's own if that is shorter."""
         given = request.headers.get("x-request-timeout")
         if given is None:
             return self._config.timeout_s
@@ -222,7 +219,7 @@ class Gateway:
             raise unknown_model(name, list(self._config.models))
 
     async def _body(self, request: Request) -> bytes:
-        """The body, unless it is larger than the configuration allows."""
+        """Read the body. Raises ``ApiError`` 413 if it is larger than ``max_body_bytes``."""
         most = self._config.max_body_bytes
         body = bytearray()
         async for piece in request.stream():

@@ -1,20 +1,30 @@
-"""Who may ask, and how much at a time: API keys and their limits, counted in each Gateway replica."""
+"""What a Gateway refuses without asking an Interpreter: unknown keys, clients over their limits, new requests while
+it drains, and requests like one that was refused for want of room a moment ago. Each Gateway replica counts for itself.
+"""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from serve.addresses import is_loopback
-from serve.config import KeySettings
-from serve.errors import ApiError, rate_limited, unauthorized
+from serve.config import KeySettings, is_loopback
+from serve.errors import ApiError, rate_limited, unauthorized, unavailable
 from serve.keys import Key, KeyRing
+from serve.wire import Order, Refused, UpdateBatches
+
+#: How long a written response takes at most to pass the proxy.
+_PROXY_DELAY_S = 0.3
+#: How long a refusal stays cached: no longer than a refused client is told to wait. Meanwhile room may come free
+#: without this Gateway seeing it: another Gateway's request ends, or one whose client has just left.
+_CACHED_S = 1.0
 
 
 @dataclass(slots=True)
 class _Use:
-    """What a key has left of its minute (as of ``at``), and how many of its requests are under way."""
+    """A key's token bucket (``left`` requests as of ``at``), and how many of its requests are running."""
 
     left: float
     at: float
@@ -22,8 +32,8 @@ class _Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks: a key's name and its limits; ``None`` for anybody on this machine."""
+class Client:
+    """Who sends a request: the key's name and its limits. The name is ``None`` where the service has no keys."""
 
     name: str | None
     requests_per_minute: int | None = None
@@ -31,15 +41,15 @@ class Caller:
 
 
 class Guard:
-    """Checks keys and keeps their limits."""
+    """Authenticates clients by API key, and enforces their rate and concurrency limits."""
 
     def __init__(self, settings: KeySettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
         self._ring = None if settings.path is None else KeyRing(settings.path)
         self._uses: dict[str, _Use] = {}
 
-    def caller(self, headers: Mapping[str, str], peer: str | None) -> Caller:
-        """Who sends these headers from this address. Raises ``ApiError`` 401 or 403."""
+    def client(self, headers: Mapping[str, str], peer: str | None) -> Client:
+        """The client that sends these headers from the address ``peer``. Raises ``ApiError`` 401 or 403."""
         if self._ring is None:
             if not is_loopback(peer):
                 raise ApiError(
@@ -47,7 +57,7 @@ class Guard:
                     status=403,
                     code="no_keys_configured",
                 )
-            return Caller(None)
+            return Client(None)
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise unauthorized("You didn't provide an API key; send it as Authorization: Bearer YOUR_KEY.")
@@ -55,7 +65,7 @@ class Guard:
         if found is None:
             raise unauthorized("Incorrect API key provided.")
         name, entry = found
-        return Caller(name, *self._limits(entry))
+        return Client(name, *self._limits(entry))
 
     def _limits(self, entry: Key) -> tuple[int | None, int | None]:
         return (
@@ -63,15 +73,15 @@ class Guard:
             entry.max_concurrent or self._settings.max_concurrent,
         )
 
-    def count(self, caller: Caller) -> None:
-        """One more request. Raises ``ApiError`` 429 if the caller has used up its rate.
+    def count(self, client: Client) -> None:
+        """Count a request against the client's rate. Raises ``ApiError`` 429 if it has used that up.
 
-        A key may use its whole minute at once; it then gets the next request after a minute by its rate.
+        A token bucket: a key may use its whole minute at once, and then regains requests at its rate.
         """
-        rate = caller.requests_per_minute
-        if caller.name is None or rate is None:
+        rate = client.requests_per_minute
+        if client.name is None or rate is None:
             return
-        use, now = self._use(caller), self._clock()
+        use, now = self._use(client), self._clock()
         use.left = min(rate, use.left + (now - use.at) * rate / 60)
         use.at = now
         if use.left < 1:
@@ -82,15 +92,15 @@ class Guard:
         use.left -= 1
 
     @contextmanager
-    def running(self, caller: Caller) -> Iterator[None]:
-        """While a request of the caller is under way. Raises ``ApiError`` 429 if it has too many."""
-        if caller.name is None:
+    def running(self, client: Client) -> Iterator[None]:
+        """Count a request as running for the block. Raises ``ApiError`` 429 if the client has too many."""
+        if client.name is None:
             yield
             return
-        use, most = self._use(caller), caller.max_concurrent
+        use, most = self._use(client), client.max_concurrent
         if most is not None and use.running >= most:
             raise rate_limited(
-                f"This key has {use.running} requests under way, and may have {most}; try again later.", 1
+                f"This key has {use.running} requests running, and may have {most}; try again later.", 1
             )
         use.running += 1
         try:
@@ -98,7 +108,86 @@ class Guard:
         finally:
             use.running -= 1
 
-    def _use(self, caller: Caller) -> _Use:
-        assert caller.name is not None
-        full = float(caller.requests_per_minute or 0)
-        return self._uses.setdefault(caller.name, _Use(full, self._clock()))
+    def _use(self, client: Client) -> _Use:
+        assert client.name is not None
+        full = float(client.requests_per_minute or 0)
+        return self._uses.setdefault(client.name, _Use(full, self._clock()))
+
+
+class Drain:
+    """Counts the open requests of one Gateway, so that it can finish them before it stops. For one event loop."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self._open = 0
+        self._ended = asyncio.Event()
+
+    def check(self) -> None:
+        """Raise ``ApiError`` 503 while the Gateway drains: the client retries, on another replica or later."""
+        if self.draining:
+            raise unavailable("The service is shutting down; send the request again.", retry_after_s=1)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request as open for the block. Raises as :meth:`check` does."""
+        self.check()
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._ended.set()
+
+    async def drain(self) -> None:
+        """Refuse new requests from now on, and return when the last response has passed the proxy."""
+        self.draining = True
+        while self._open:
+            self._ended.clear()
+            await self._ended.wait()
+        await asyncio.sleep(_PROXY_DELAY_S)
+
+
+#: All that admission looks at before it has encoded the prompts: model, ``max_tokens``, number of choices.
+_Shape = tuple[str, int | None, int]
+
+
+class _Cached(NamedTuple):
+    refused: Refused
+    until: float
+
+
+class NoRoomCache:
+    """Caches "no room" refusals, so that the Gateway sends 429 itself.
+
+    Refusing must be cheapest under overload, and asking the Interpreter costs as much again as reading the request.
+    A refusal holds for all requests of its shape until some request ends.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._cached: dict[_Shape, _Cached] = {}
+        self._ends = 0
+
+    async def ask(self, order: Order, stream: Callable[[], UpdateBatches]) -> UpdateBatches:
+        """The Interpreter's updates for an order (``stream`` asks it), or a cached refusal."""
+        shape = order.model, order.max_tokens, order.num_choices
+        now = self._clock()
+        self._cached = {key: cached for key, cached in self._cached.items() if now < cached.until}
+        if shape in self._cached:
+            yield [self._cached[shape].refused]
+            return
+        ends, had_room = self._ends, True
+        try:
+            async with aclosing(stream()) as batches:
+                async for batch in batches:
+                    last = batch[-1]
+                    if isinstance(last, Refused) and last.no_room:
+                        had_room = False
+                        if self._ends == ends:  # else it may be older than the room that came free
+                            self._cached[shape] = _Cached(last, self._clock() + _CACHED_S)
+                    yield batch
+        finally:
+            if had_room:
+                self._ends += 1
+                self._cached.clear()

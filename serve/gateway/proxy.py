@@ -1,8 +1,8 @@
-"""What runs in Ray Serve's HTTP proxy: a request's body goes to the Gateway along with its head.
+"""Middleware that sends a request's body from Ray Serve's HTTP proxy to the Gateway along with its head.
 
-By itself a replica gets the head only and then asks the proxy for the body with a call of Ray's own, which takes as
-long as all the rest of a short request. Named by ``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`` (serve/launch.py);
-without it the Gateway asks.
+Without it the proxy sends the head only, and the replica fetches the body with another call, which takes as long as all
+the rest of a short request. Ray Serve loads ``middlewares`` into its proxy because
+``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`` names it (serve/calls/ray_serve.py).
 """
 
 from collections.abc import MutableMapping
@@ -12,20 +12,20 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 
-#: Where the body is in the request's scope.
+#: The key of the ASGI scope that holds the body.
 BODY = "pasta.body"
-#: Bodies that are longer, or of a length that is not said, are asked for.
+#: The Gateway fetches bodies that are longer, or have no Content-Length.
 _MOST_BYTES = 256 * 1024
 
 
 class SendBody:
-    """ASGI middleware of the proxy."""
+    """ASGI middleware for the proxy: reads the body and puts it into the scope, which Ray sends to the replica."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Serve one connection."""
+        """Handle one ASGI connection."""
         if scope["type"] == "http" and 0 < _length(scope) <= _MOST_BYTES:
             try:
                 scope[BODY] = await Request(scope, receive).body()
@@ -35,13 +35,13 @@ class SendBody:
 
 
 class TakeBody:
-    """ASGI middleware of the Gateway: a body that came with the head is received like any other."""
+    """ASGI middleware for the Gateway: delivers a body from the scope as if it had been received."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Serve one connection."""
+        """Handle one ASGI connection."""
         body = scope.pop(BODY, None)
         taken = body is None
 
@@ -56,7 +56,7 @@ class TakeBody:
 
 
 def middlewares() -> list[Middleware]:
-    """What Ray Serve's proxy asks for when it starts."""
+    """The middleware for Ray Serve's proxy, which calls this when it starts."""
     return [Middleware(SendBody)]
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's response objects: whole, and in chunks. No I/O."""
+"""Writes OpenAI's response objects, whole and in chunks. No I/O."""
 
 import json
 import secrets
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve.wire import Finished, Mode, Progress, TextToken
+from serve.wire import DecodingMode, Delta, Finished, TextToken
 
-#: The least value that is shown: JSON has no infinities.
+#: Lower log-probabilities are written as this value, as OpenAI does: JSON has no infinities.
 _LEAST = -9999.0
 SSE_DONE = "data: [DONE]\n\n"
 
 
 @dataclass(slots=True)
 class Choice:
-    """One answer as it grows."""
+    """One answer while it is collected."""
 
     text: list[str] = field(default_factory=list)
     logprobs: list[TextToken] = field(default_factory=list)
@@ -24,10 +24,10 @@ class Choice:
 
 
 class Writer:
-    """Writes the response objects of one request; its subclasses know what a choice looks like.
+    """Writes the response objects of one request; subclasses write the choices of one endpoint.
 
-    With one choice ``pasta``, the figures of the answer, stands beside ``choices``; with several each choice has
-    its own. In a stream every chunk is of one choice, and ``pasta`` stands beside it.
+    With one choice the extension object ``pasta`` stands beside ``choices``; with several each choice has its own. In
+    a stream every chunk is of one choice, and ``pasta`` stands beside ``choices``.
     """
 
     id_prefix: str
@@ -48,8 +48,8 @@ class Writer:
         }
 
     def whole(self, choices: Sequence[Choice], prompt_tokens: int) -> dict[str, Any]:
-        """The whole response."""
-        written, figures = [], []
+        """The response object of finished choices."""
+        written, finished = [], []
         for index, choice in enumerate(choices):
             assert choice.finished is not None
             tokens = self._tokens(choice.logprobs)
@@ -61,30 +61,30 @@ class Writer:
                     "finish_reason": choice.finished.finish_reason,
                 }
             )
-            figures.append(choice.finished)
+            finished.append(choice.finished)
         if len(written) > 1:
-            for one, finished in zip(written, figures, strict=True):
-                one["pasta"] = finished.pasta
-        beside = {"pasta": figures[0].pasta} if len(written) == 1 else {}
-        usage = _usage(prompt_tokens, sum(finished.completion_tokens for finished in figures))
+            for one, end in zip(written, finished, strict=True):
+                one["pasta"] = end.pasta
+        beside = {"pasta": finished[0].pasta} if len(written) == 1 else {}
+        usage = _usage(prompt_tokens, sum(end.completion_tokens for end in finished))
         return {"object": self.kind, **self._head, "choices": written, "usage": usage, **beside}
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """What opens a stream."""
+        """The chunks that open a stream."""
         return []
 
-    def progress_chunk(self, progress: Progress) -> dict[str, Any]:
-        """Text, and events and log-probabilities if they were asked for."""
-        chunk = self._chunk(progress.index, self._delta(progress.text), progress.logprobs)
-        return {**chunk, "pasta": {"events": progress.events}} if progress.events else chunk
+    def delta_chunk(self, delta: Delta) -> dict[str, Any]:
+        """A chunk of text, with the events and log-probabilities that the request asked for."""
+        chunk = self._chunk(delta.index, self._delta(delta.text), delta.logprobs)
+        return {**chunk, "pasta": {"events": delta.events}} if delta.events else chunk
 
     def finish_chunk(self, finished: Finished) -> dict[str, Any]:
-        """The end of a choice."""
+        """The last chunk of a choice."""
         chunk = self._chunk(finished.index, self._delta(""), [], finished.finish_reason)
         return {**chunk, "pasta": finished.pasta}
 
     def last_chunks(self, prompt_tokens: int, completion_tokens: int) -> list[dict[str, Any]]:
-        """The usage, if it was asked for."""
+        """The usage chunk, if the request asked for it."""
         if not self._include_usage:
             return []
         usage = _usage(prompt_tokens, completion_tokens)
@@ -121,7 +121,7 @@ class ChatWriter(Writer):
     id_prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """The role of each choice."""
+        """A chunk with the role for each choice."""
         delta = {"delta": {"role": "assistant", "content": "", "refusal": None}}
         return [self._chunk(index, delta, []) for index in range(self.num_choices)]
 
@@ -165,7 +165,7 @@ class CompletionWriter(Writer):
 
 
 def _chat_token(text: str, logprob: float) -> dict[str, Any]:
-    # A token that is a part of a character has no text of its own, and its bytes are not known here.
+    # A token that is a part of a character has no text of its own; its bytes are not known here.
     whole = list(text.encode()) if "\ufffd" not in text else None
     return {"token": text, "logprob": _shown(logprob), "bytes": whole}
 
@@ -182,8 +182,8 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
     }
 
 
-def model_object(name: str, created: int, mode: Mode) -> dict[str, Any]:
-    """An entry of GET /v1/models; whether it decodes in parallel is this service's extension."""
+def model_object(name: str, created: int, mode: DecodingMode) -> dict[str, Any]:
+    """An entry of GET /v1/models; ``pasta`` is this service's extension."""
     head = {"id": name, "object": "model", "created": created, "owned_by": "pasta"}
     return {**head, "pasta": {"mode": mode}}
 

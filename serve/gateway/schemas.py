@@ -1,4 +1,4 @@
-"""What the OpenAPI page says: of requests their own models, of responses the models below."""
+"""The schemas of responses that /docs shows (those of requests are in serve/gateway/api.py)."""
 
 from typing import Any, Literal
 
@@ -7,7 +7,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
 from pasta.placement import Policy
-from serve.wire import Mode
+from serve.wire import DecodingMode
 
 DESCRIPTION = """OpenAI-compatible chat completions and completions, decoded in parallel.
 
@@ -29,7 +29,7 @@ class ErrorDetail(_Response):
 
 
 class Error(_Response):
-    """Every answer that is none."""
+    """The body of every error."""
 
     error: ErrorDetail
 
@@ -37,9 +37,9 @@ class Error(_Response):
 class Timings(_Response):
     """Milliseconds since the request reached its decoder.
 
-    ``sequential_estimate_ms`` is what the text would take one token after another (without the queue): the time to
-    the first token, and for each further one a step with a single lane, measured when the idle decoder started.
-    ``sync_wait_ms`` is what the main thread waited for its chunks.
+    ``sequential_estimate_ms`` estimates the time of the same text one token after another (without the queue): the
+    time to the first token, and for each further token one step with a single lane, measured when the idle decoder
+    started. ``sync_wait_ms`` is how long the main thread waited for its chunks.
     """
 
     queue_ms: float
@@ -49,16 +49,16 @@ class Timings(_Response):
     sync_wait_ms: float
 
 
-class Figures(BaseModel):
+class DecodingStatistics(BaseModel):
     """The extension object of an answer: how it was decoded.
 
     ``theoretical_speedup`` is sequential_tokens over critical_path; ``speedup`` is sequential_estimate_ms over the
-    time the answer took without the queue (null if a lost decoder took its figures with it).
+    time that the answer took without the queue (null if a decoder was lost before it reported its times).
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    mode: Mode
+    mode: DecodingMode
     threads: int
     steps: int
     critical_path: int
@@ -76,7 +76,7 @@ class Figures(BaseModel):
 
 
 class Usage(_Response):
-    """Tokens; those of the answers count tags too."""
+    """Token counts; completion_tokens counts tags too."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -92,7 +92,7 @@ class ChatToken(_Response):
 
 
 class ChatTokenTop(ChatToken):
-    """A token of the text and the likeliest at its place."""
+    """A token of the text, and the likeliest tokens at its place."""
 
     top_logprobs: list[ChatToken]
 
@@ -116,7 +116,7 @@ class AssistantMessage(_Response):
 class _Choice(_Response):
     index: int
     finish_reason: Literal["stop", "length"]
-    pasta: Figures | None = None
+    pasta: DecodingStatistics | None = None
 
 
 class ChatChoice(_Choice):
@@ -148,7 +148,7 @@ class _Whole(_Response):
     model: str
     system_fingerprint: None
     usage: Usage
-    pasta: Figures | None = None
+    pasta: DecodingStatistics | None = None
 
 
 class ChatCompletion(_Whole):
@@ -165,10 +165,10 @@ class Completion(_Whole):
     choices: list[CompletionChoice]
 
 
-class ModelFigures(_Response):
+class ModelOptions(_Response):
     """The extension object of a model: whether it decodes in parallel."""
 
-    mode: Mode
+    mode: DecodingMode
 
 
 class Model(_Response):
@@ -178,7 +178,7 @@ class Model(_Response):
     object: Literal["model"]
     created: int
     owned_by: str
-    pasta: ModelFigures
+    pasta: ModelOptions
 
 
 class Models(_Response):
@@ -205,8 +205,7 @@ class Ready(_Response):
 _ERROR = {"model": Error, "description": "OpenAI's error object"}
 _UNAVAILABLE = {"model": Error, "description": "Send the request again"}
 
-
-#: One event of a stream: OpenAPI before 3.2 has a stream's schema describe each event.
+#: Describes one event of a stream, as OpenAPI before 3.2 does.
 _EVENT = {
     "type": "object",
     "description": "A chunk of the answer as JSON, or [DONE] at its end.",
@@ -229,19 +228,19 @@ MODEL = _responses(Model)
 CHAT = _responses(ChatCompletion, streams=True)
 COMPLETION = _responses(Completion, streams=True)
 
-#: Says that a key may be needed; serve/gateway/guard.py is what checks it.
+#: Only documents that a key may be needed; serve/gateway/guard.py checks it.
 KEY = [Depends(HTTPBearer(auto_error=False, description="An API key, where the service has any"))]
 _TIMEOUT = {
     "name": "X-Request-Timeout",
     "in": "header",
     "required": False,
-    "description": "Seconds after which the answer is 408; at most the service's own limit",
+    "description": "Seconds after which the request fails with 408; at most the service's own limit",
     "schema": {"type": "number", "exclusiveMinimum": 0},
 }
 
 
 def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """What FastAPI adds for a route that reads its body itself."""
+    """The OpenAPI description of a body that the route reads itself."""
     schema = model.model_json_schema()
     inline = _inlined(schema, schema.pop("$defs", {}))
     content = {"application/json": {"schema": inline}}
@@ -249,7 +248,7 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """A JSON schema without references: inside an OpenAPI document they would point to nothing."""
+    """Inline a JSON schema's references: inside an OpenAPI document they would not resolve."""
     if isinstance(schema, list):
         return [_inlined(item, definitions) for item in schema]
     if not isinstance(schema, dict):

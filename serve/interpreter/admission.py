@@ -1,11 +1,10 @@
-"""How much the service takes on at once, in tokens: beyond it a request is refused at once, not queued for long.
+"""Admission control: refuses requests beyond a budget of tokens at once, instead of queueing them for long.
 
-A request holds what it may grow to (its prompt and the longest answer it asks for, for each of its choices) until
-it ends. Requests are short or long by that figure, and neither kind may hold more than a part of the budget: however
-many long requests there are, short ones find room, and the other way round.
+Until it ends, a request holds the most tokens that it may need: its prompt and the longest answer it asks for, for each
+of its choices. By that number a request is short or long, and neither kind may hold more than a part of the budget: so
+many long requests leave room for short ones, and the other way round.
 
-Who is refused is told when to ask again: when what it lacks will have come free at the pace at which requests have
-ended of late.
+A refusal says when to retry: when the missing tokens will be free at the recent rate at which requests release theirs.
 """
 
 import math
@@ -17,22 +16,22 @@ from typing import Literal
 from serve.config import AdmissionSettings
 
 Kind = Literal["short", "long"]
-#: Nobody is sent away for longer, whatever the pace.
+#: The longest Retry-After, whatever the rate.
 MAX_RETRY_AFTER_S = 60
-#: What came free so long ago (in seconds with something to do) counts a third of what comes free now.
+#: Time constant of the rate, in seconds with requests running: tokens released that long ago count 1/e.
 _MEMORY_S = 20.0
 
 
 class Overloaded(Exception):
-    """There is no room now; ``retry_after_s`` says when to ask again."""
+    """There is no room now; retry after ``retry_after_s``."""
 
     def __init__(self, retry_after_s: int) -> None:
-        super().__init__(f"no room; ask again in {retry_after_s} s")
+        super().__init__(f"no room; retry in {retry_after_s} s")
         self.retry_after_s = retry_after_s
 
 
 class TooLarge(Exception):
-    """There never is room for so many ``tokens``; ``most`` says for how many there is."""
+    """A request of so many ``tokens`` never has room; ``most`` is the largest that has."""
 
     def __init__(self, tokens: int, most: int) -> None:
         super().__init__(f"{tokens} tokens, but at most {most}")
@@ -40,7 +39,7 @@ class TooLarge(Exception):
 
 
 class Admission:
-    """The budget of one Interpreter."""
+    """The budget of one Interpreter, and the tokens that requests hold of it."""
 
     def __init__(
         self,
@@ -49,25 +48,25 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._pace = _Pace(clock)
+        self._rate = _ReleaseRate(clock)
         self.budget_tokens = budget_tokens
         self.most_of_one_kind = int(budget_tokens * settings.most_of_one_kind)
         self.held: dict[Kind, int] = {"short": 0, "long": 0}
 
     @contextmanager
     def hold(self, tokens: int) -> Iterator["Held"]:
-        """Hold ``tokens`` of the budget. Raises :class:`Overloaded` or :class:`TooLarge`, before anything is held."""
+        """Hold ``tokens`` of the budget for the block. Raises :class:`Overloaded` or :class:`TooLarge`."""
         held = Held(self)
         held.resize(tokens)
         try:
             yield held
         finally:
-            self._pace.note(held.tokens, busy=True)
+            self._rate.note(held.tokens, busy=True)
             self.replace(held.tokens, 0)
 
     def replace(self, before: int, tokens: int) -> None:
-        """Somebody who holds ``before`` holds ``tokens`` instead, or what was held if that raises."""
-        self._pace.note(0, busy=any(self.held.values()))
+        """Exchange ``before`` held tokens for ``tokens``. Raises as :meth:`hold` does, and then changes nothing."""
+        self._rate.note(0, busy=any(self.held.values()))
         self.held[self._kind(before)] -= before
         try:
             self._check(tokens)
@@ -88,26 +87,26 @@ class Admission:
             raise Overloaded(self._retry_after_s(lacking))
 
     def _retry_after_s(self, lacking: int) -> int:
-        """Seconds until so many tokens will have come free; at least the configuration's."""
-        seconds = lacking / self._pace.rate if self._pace.rate else 0.0
+        """Seconds until so many tokens will be free at the recent rate; at least the configured ones."""
+        seconds = lacking / self._rate.rate if self._rate.rate else 0.0
         return max(self._settings.retry_after_s, min(math.ceil(seconds), MAX_RETRY_AFTER_S))
 
 
 class Held:
-    """What a request holds."""
+    """The tokens that one request holds."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
         self.tokens = 0
 
     def resize(self, tokens: int) -> None:
-        """Hold so many instead. Raises :class:`Overloaded` or :class:`TooLarge`, and holds what it held."""
+        """Hold ``tokens`` instead. Raises :class:`Overloaded` or :class:`TooLarge`, and then changes nothing."""
         self._admission.replace(self.tokens, tokens)
         self.tokens = tokens
 
 
-class _Pace:
-    """Tokens that come free in a second with something to do; those of late count most."""
+class _ReleaseRate:
+    """Tokens released a second while requests run: a mean with exponential decay."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -115,7 +114,7 @@ class _Pace:
         self._freed = self._seconds = 0.0
 
     def note(self, freed: int, *, busy: bool) -> None:
-        """``freed`` tokens come free; whether there has been something to do since the last note."""
+        """Note ``freed`` tokens; ``busy``: requests were running since the last note."""
         now = self._clock()
         if busy:
             kept = math.exp((self._at - now) / _MEMORY_S)
@@ -126,5 +125,5 @@ class _Pace:
 
     @property
     def rate(self) -> float:
-        """0 as long as nothing is known."""
+        """Tokens a second; 0 as long as nothing is known."""
         return self._freed / self._seconds if self._seconds else 0.0

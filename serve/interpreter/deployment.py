@@ -1,44 +1,43 @@
-"""The Interpreter deployment: owns a request from its prompts to its results."""
+"""The Interpreter deployment: owns each request from its prompts to its finished answers."""
 
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.serve.handle import DeploymentHandle
 
-from serve.calls.roster import Superseded
-from serve.calls.transport import Caller
+from serve import priority
+from serve.calls.ray_serve import DeploymentClient
+from serve.calls.replicas import Superseded
 from serve.config import ServeConfig
-from serve.decoder import priority
 from serve.interpreter.admission import Admission, Overloaded, TooLarge
-from serve.interpreter.choices import merge
 from serve.interpreter.dispatch import Dispatcher
-from serve.interpreter.response import Run
-from serve.interpreter.served import RequestRefused, Served
+from serve.interpreter.encoding import RequestEncoder, RequestRefused
+from serve.interpreter.response import DistributedResponse
 from serve.interpreter.session import Session
 from serve.observe import logs
 from serve.observe.metrics import Reporter
-from serve.wire import Accepted, Batches, Decoded, DecodeOrder, Finished, Order, Progress, Refused, Update
+from serve.wire import Accepted, Decoded, DecodeOrder, Delta, Finished, Order, Refused, Update, UpdateBatches
 
+T = TypeVar("T")
 logger = logging.getLogger("ray.serve")
 
-
-#: While a service is updated: the Interpreter of the other version can do it.
-_ELSEWHERE = Refused("The service is being updated; send the request again.", status=503, elsewhere=True)
+#: Rolling update: the Gateway retries on the new version.
+_SUPERSEDED = Refused("The service is being updated; send the request again.", status=503, superseded=True)
 
 
 @contextmanager
 def _refusals(*, no_room: bool) -> Iterator[None]:
-    """What admission says, as :class:`RequestRefused`."""
+    """Turn admission's exceptions into :class:`RequestRefused`."""
     try:
         yield
     except Overloaded as error:
         raise RequestRefused(
-            "The service has as much to do as it takes on; try again later.",
+            "The service is at capacity; try again later.",
             status=429,
             code="overloaded",
             retry_after_s=error.retry_after_s,
@@ -53,43 +52,43 @@ def _refusals(*, no_room: bool) -> Iterator[None]:
         ) from None
 
 
-class Interpreter:
-    """Encodes prompts, has them decoded, and assembles the answers in reading order."""
+class InterpreterDeployment:
+    """Encodes prompts, has Decoders decode them, and assembles the answers in reading order."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, decoders: DeploymentHandle
     ) -> None:
-        priority.give_way()
+        priority.set_batch()
         self._config = config
-        self._decoders = Caller(decoders)
+        self._decoders = DeploymentClient(decoders)
         self._dispatcher = Dispatcher(self._decoders, config)
         self._admission = Admission(config.admission, config.budget_tokens)
         self._encoding = ThreadPoolExecutor(1, "encode")
-        self._models = {name: Served(model, config) for name, model in config.models.items()}
+        self._encoders = {name: RequestEncoder(model, config) for name, model in config.models.items()}
         reporter = Reporter(self._dispatcher.metrics.record)
         self._dispatcher.spawn(reporter.admission(self._admission.held, self._admission.budget_tokens))
-        # Until then an Interpreter of the version before, if there is one, goes on with its own Decoders.
+        # In a rolling update the Interpreters of the old version serve with their own Decoders until then.
         await self._dispatcher.ready()
 
-    async def answer(self, order: Order) -> Batches:
-        """``Accepted``, then ``Progress`` as tokens come and ``Finished``, of each choice; or only ``Refused``.
-
-        Each list is what there is at once.
+    async def answer(self, order: Order) -> UpdateBatches:
+        """Answer a request: yield ``Accepted``, then for each choice ``Delta`` as tokens come and ``Finished``; or only
+        ``Refused``. Each list holds all that has arrived at once.
         """
-        served = self._models.get(order.model)
-        if served is None:
-            yield [_ELSEWHERE]
+        encoder = self._encoders.get(order.model)
+        if encoder is None:
+            yield [_SUPERSEDED]
             return
         try:
-            # Overload is refused before anything is encoded, and encoding holds up nobody else's answer.
+            # Overload is refused before anything is encoded. Encoding has a thread of its own: it delays no other
+            # answer.
             with ExitStack() as stack:
                 with _refusals(no_room=True):
-                    held = stack.enter_context(self._admission.hold(served.least_tokens(order)))
+                    held = stack.enter_context(self._admission.hold(encoder.min_tokens(order)))
                 loop = asyncio.get_running_loop()
-                decode_orders = await loop.run_in_executor(self._encoding, served.decode_orders, order)
+                decode_orders = await loop.run_in_executor(self._encoding, encoder.decode_orders, order)
                 with _refusals(no_room=False):
                     held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
-                choices = [self._choice(served, order, decode_order) for decode_order in decode_orders]
+                choices = [self._choice(encoder, order, decode_order) for decode_order in decode_orders]
                 prompt_tokens = sum(len(o.prompt_ids) for o in decode_orders[:: order.n])
                 async with aclosing(merge(choices)) as batches:
                     accepted = False
@@ -107,12 +106,12 @@ class Interpreter:
                         elif not accepted:
                             accepted = True
                             yield [Accepted(prompt_tokens), *updates]
-                            # Only now, when a Decoder has begun: the answer does not wait for it.
+                            # Written once a Decoder has begun, so that the answer does not wait for the log.
                             self._log(order, prompt_tokens, len(choices))
         except RequestRefused as error:
             yield [error.refused]
         except Superseded:
-            yield [_ELSEWHERE]
+            yield [_SUPERSEDED]
 
     def _log(self, order: Order, prompt_tokens: int, num_choices: int) -> None:
         logs.log(
@@ -126,40 +125,80 @@ class Interpreter:
         )
 
     async def _choice(
-        self, served: Served, order: Order, decode_order: DecodeOrder
-    ) -> AsyncGenerator[list[Progress | Finished | Refused], None]:
-        """One choice: lists of ``Progress``, which may be empty, the first when a Decoder has taken it, and
+        self, encoder: RequestEncoder, order: Order, decode_order: DecodeOrder
+    ) -> AsyncGenerator[list[Delta | Finished | Refused], None]:
+        """Decode one choice: yield lists of ``Delta`` (the first, maybe empty, when a Decoder has accepted it) and
         ``Finished``; or only ``Refused``."""
         session = Session(
-            served.codec,
+            encoder.codec,
             decode_order.prompt_ids,
             decode_order.limits,
             parallel=decode_order.parallel,
             stop=order.stop,
             wants_events=order.wants_events,
         )
-        run = Run(self._dispatcher, decode_order, session)
-        async with aclosing(run.updates()) as batches:
+        response = DistributedResponse(self._dispatcher, decode_order, session)
+        async with aclosing(response.updates()) as batches:
             async for batch in batches:
-                updates: list[Progress | Finished | Refused] = []
+                updates: list[Delta | Finished | Refused] = []
                 for result in batch:
                     if isinstance(result, Decoded):
                         finished = session.finish(
                             result,
                             wants_document=order.wants_document,
                             trace_of=decode_order.request_id if order.wants_trace else None,
-                            marks=run.marks,
+                            placement_events=response.placement_events,
                         )
-                        finished.pasta.update(run.figures())
+                        finished.pasta.update(response.placement())
                         updates += [session.rest(), finished]
                     else:
                         updates.append(result)
                 yield updates
 
     async def version(self) -> str:
-        """What it serves (``ServeConfig.version``)."""
+        """The version that it serves (``ServeConfig.version``)."""
         return self._config.version
 
     async def stats(self) -> list[dict[str, Any]]:
-        """What each Decoder is doing. Raises if one does not answer."""
+        """The statistics of each Decoder. Raises ``TimeoutError`` if one does not answer."""
         return await self._decoders.broadcast("stats", timeout_s=5.0)
+
+
+async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Yield the items of all streams as they come, each with the number of its stream.
+
+    If one stream fails, all are closed and its error is raised. Leaving the iteration early closes all.
+    """
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for item in only:
+                yield 0, item
+        return
+    # Bounded, so that a slow reader slows the streams down, as it does when there is only one.
+    queue: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue(maxsize=4 * len(streams))
+
+    async def follow(number: int, stream: AsyncGenerator[T, None]) -> None:
+        try:
+            async with aclosing(stream):
+                async for item in stream:
+                    await queue.put((number, item))
+        except Exception as error:
+            await queue.put(error)
+        else:
+            await queue.put(None)
+
+    tasks = [asyncio.create_task(follow(number, stream)) for number, stream in enumerate(streams)]
+    try:
+        running = len(tasks)
+        while running:
+            entry = await queue.get()
+            if isinstance(entry, BaseException):
+                raise entry
+            if entry is None:
+                running -= 1
+            else:
+                yield entry
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,85 +1,117 @@
-"""What all responses of one Interpreter share: which Decoders there are, how busy they are, and who still wants what.
+"""What all responses of one Interpreter share: its Decoders, their loads, and the leases of what they decode.
 
-What becomes of one response is serve/interpreter/response.py's.
+One response over its Decoders is serve/interpreter/response.py.
 """
 
 import asyncio
 import contextvars
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Set
+from collections.abc import Coroutine, Mapping, Set
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ray.exceptions import RayActorError
 
 from pasta.placement import PrefixTable, choose_home
-from serve.calls.replicas import ReplicaLost, members
-from serve.calls.roster import Roster, Superseded
-from serve.calls.transport import Caller
+from serve.calls.ray_serve import DeploymentClient
+from serve.calls.replicas import CompatibleReplicas, ReplicaLost, Superseded, known_replicas
 from serve.config import ServeConfig
 from serve.observe.metrics import PLACEMENT, Metrics
-
-if TYPE_CHECKING:
-    from serve.interpreter.response import Part, Run
+from serve.wire import DecodeOrder, Path
 
 #: How long a response waits for a replica when there is none,
 NO_REPLICA_S = 30.0
-#: and for another than those that it has lost: longer than Serve takes to see that a node has died.
+#: and for a replica that it has not lost yet: longer than Serve takes to notice that a node has died.
 OTHER_REPLICA_S = 3.0
 #: A home that knows a prompt's prefix may have this many lanes more than the least loaded replica.
 AFFINITY_LANES = 4
-#: What placement counts, of a response and of all of them, and what it is called in a trace.
+#: What is counted of placement, for each response and in total, and what a trace calls each.
 COUNTERS = {"spills": "spill", "returns": "return", "redispatches": "redispatch"}
 logger = logging.getLogger("ray.serve")
 
 
-class Dispatcher:
-    """What all responses of one Interpreter share: the replicas, their loads, the leases.
+@dataclass(eq=False)
+class Attempt:
+    """What one replica decodes of a response: the main thread (path ``()``) or a chunk, and all chunks that stay with
+    it.
 
-    Leases bind both sides. A Decoder gives up what nobody claims; a Decoder that does not answer a claim for as long is
-    taken for lost, since a node that loses power or its network closes no connection.
+    ``started``: the replica has taken it, or nobody needs it any more. ``ended``: its final message has arrived.
+    ``offset``: when it began, in seconds on the response's clock.
     """
 
-    def __init__(self, decoders: Caller, config: ServeConfig) -> None:
+    path: Path
+    replica: str
+    order: DecodeOrder
+    offset: float
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
+    reader: asyncio.Task[Any] | None = None
+
+
+class OpenResponse(Protocol):
+    """A response as the dispatcher sees it (serve/interpreter/response.py)."""
+
+    @property
+    def attempts(self) -> Mapping[Path, Attempt]:
+        """Its attempts that are under way."""
+
+    def lanes(self) -> list[str]:
+        """The replica of each of its threads that decodes now."""
+
+    def lose(self, attempt: Attempt, error: ReplicaLost) -> None:
+        """Go on as if the attempt's stream had ended with ``error``."""
+
+
+class Dispatcher:
+    """Chooses replicas for the responses of one Interpreter, and renews the leases of what they decode.
+
+    A lease works both ways. A Decoder ends what no Interpreter renews. A Decoder that does not answer a renewal within
+    a lease counts as lost: a node that loses its power or its network closes no connection.
+    """
+
+    def __init__(self, decoders: DeploymentClient, config: ServeConfig) -> None:
         self.decoders = decoders
-        self.runs: set[Run] = set()
+        self.responses: set[OpenResponse] = set()
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.metrics = Metrics(PLACEMENT)
-        self._roster = Roster(members("Decoder"), config.version, self._version)
+        self._replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
         self._prefixes = PrefixTable()
         self._lease_s = config.decoder.lease_s
         self._silent: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def count(self, what: str) -> None:
-        """One more of ``COUNTERS``."""
+        """Count one more of ``COUNTERS``."""
         self.counts[what] += 1
         self.metrics.count(f"pasta_{what}")
 
     def loads(self, without: Set[str] = frozenset()) -> dict[str, int]:
-        """Threads that decode on each replica that answers, as far as this Interpreter has put them there."""
+        """Threads that decode on each responsive replica, as far as this Interpreter has placed them there."""
         return self._loads(without | self._silent)
 
     def _loads(self, without: Set[str]) -> dict[str, int]:
-        lanes = dict.fromkeys(sorted(self._roster.replicas - without), 0)
-        for run in self.runs:
-            for replica in run.lanes():
+        lanes = dict.fromkeys(sorted(self._replicas.replicas - without), 0)
+        for response in self.responses:
+            for replica in response.lanes():
                 if replica in lanes:
                     lanes[replica] += 1
         return lanes
 
-    async def home(self, prompt_ids: list[int], without: set[str]) -> str:
-        """The replica for a main thread. Raises ``ReplicaLost`` if there is none for long, and ``Superseded``.
+    async def home(self, prompt_ids: list[int], lost: set[str]) -> str:
+        """Choose the replica for a main thread.
 
-        One that the response has lost, or that does not answer, may have been late only: it is better than none.
+        The response has ``lost`` some replicas. Those, and silent ones, are chosen only when no other appears within
+        ``OTHER_REPLICA_S``: they may have been slow only. Raises ``ReplicaLost`` if there is none for
+        ``NO_REPLICA_S``, and ``Superseded``.
         """
         try:
             async with asyncio.timeout(NO_REPLICA_S):
-                if not (loads := self.loads(without)):
+                if not (loads := self.loads(lost)):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(OTHER_REPLICA_S):
-                            while not (loads := self.loads(without)):
+                            while not (loads := self.loads(lost)):
                                 await self._change()
                 while not (loads := loads or self._loads(set())):
                     await self._change()
@@ -90,25 +122,26 @@ class Dispatcher:
         return replica
 
     async def ready(self) -> None:
-        """Begin to follow the replicas; returns when there is one that may be used. Once, before anything else, on the
-        event loop that answers."""
+        """Start following the replicas; returns when one may be used. Call it once, before anything else, on the event
+        loop that serves requests."""
         self.decoders.open()
-        self.spawn(self._roster.follow())
+        self.spawn(self._replicas.follow())
         self.spawn(self._renew())
-        while not self._roster.replicas:
-            await self._roster.change()
+        while not self._replicas.replicas:
+            await self._replicas.change()
 
     async def _change(self) -> None:
-        if self._roster.superseded:
+        if self._replicas.superseded:
             raise Superseded
-        await self._roster.change()
+        await self._replicas.change()
 
     async def _version(self, replica: str) -> str:
         version: str = await self.decoders.call("version", replica=replica)
         return version
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Do it whether or not its caller stays: Serve ends calls made in the context of a request that ends."""
+        """Run ``work`` in a task that outlives its caller: in an empty context, since Serve cancels the calls that were
+        made in the context of a request when that request ends."""
         task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -117,10 +150,10 @@ class Dispatcher:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("what nobody waits for has failed", exc_info=error)
+            logger.error("a background task has failed", exc_info=error)
 
-    async def tell(self, replica: str, method: str, *args: Any) -> bool:
-        """Call a replica that may be gone: then there is nothing to tell. Whether it was silent for a whole lease."""
+    async def notify(self, replica: str, method: str, *args: Any) -> bool:
+        """Call a method of a replica, which may be gone; returns whether it was silent for a whole lease."""
         try:
             async with asyncio.timeout(self._lease_s):
                 await self.decoders.call(method, *args, replica=replica)
@@ -133,17 +166,19 @@ class Dispatcher:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
-            held: dict[str, list[tuple[Run, Part]]] = {replica: [] for replica in self._silent}
-            for run in self.runs:
-                for part in run.parts.values():
-                    held.setdefault(part.replica, []).append((run, part))
-            for replica, parts in held.items():
-                self.spawn(self._claim(replica, parts))
+            held: dict[str, list[tuple[OpenResponse, Attempt]]] = {replica: [] for replica in self._silent}
+            for response in self.responses:
+                for attempt in response.attempts.values():
+                    held.setdefault(attempt.replica, []).append((response, attempt))
+            for replica, attempts in held.items():
+                self.spawn(self._renew_on(replica, attempts))
 
-    async def _claim(self, replica: str, parts: list[tuple["Run", "Part"]]) -> None:
-        if await self.tell(replica, "renew", [part.order.request_id for _, part in parts]):
+    async def _renew_on(self, replica: str, attempts: list[tuple[OpenResponse, Attempt]]) -> None:
+        if await self.notify(replica, "renew", [attempt.order.request_id for _, attempt in attempts]):
             self._silent.add(replica)
-            for run, part in parts:
-                run.lose(part, ReplicaLost(f"replica {replica} has been silent for {self._lease_s} s"))
+            for response, attempt in attempts:
+                response.lose(
+                    attempt, ReplicaLost(f"replica {replica} has been silent for {self._lease_s} s")
+                )
         else:
             self._silent.discard(replica)

@@ -1,7 +1,7 @@
-"""One request as its Interpreter sees it: tokens in, text in reading order, events and figures out. No I/O.
+"""Follows one response: takes tokens, gives out text in reading order, events and statistics. No I/O.
 
-The session drives an interpreter object of its own with the tokens that a Decoder reports, so that it knows
-every thread's state: what was said, what follows from it, and what a lost chunk would need to go on.
+The session feeds an interpreter of its own (pasta.interpreter) with the tokens that Decoders report. So it knows the
+state of every thread: what to show, and what another replica needs to continue a lost chunk.
 """
 
 from collections import deque
@@ -22,15 +22,15 @@ from pasta.interpreter import (
     Wait,
 )
 from pasta.lang import Codec, TextStream, to_text
-from serve.observe.trace import Mark, chrome_trace, sync_wait_s
-from serve.wire import Decoded, Finished, Path, Progress, TextToken, TokenItem, TokenLogprobs
+from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s
+from serve.wire import Decoded, Delta, Finished, Path, TextToken, TokenItem, TokenLogprobs
 
-#: Some text, and the token that it ends with if log-probabilities were asked for.
+#: A piece of text; with log-probabilities requested, the token that it ends with.
 Piece = tuple[str, TextToken | None]
 
 
 class Session:
-    """Follows one response from its prompt to its end."""
+    """The state of one response, from its prompt to its end."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class Session:
         self._control = codec.grammar.control
         self._mirror = Interpreter(codec.grammar, limits, prompt_ids, parallel=parallel, strict=False)
         self._threads: dict[Path, int] = {(): 0}
-        #: Every token so far with its thread's name, in the order in which they came.
+        #: Every token so far with the path of its thread, in order of arrival.
         self.tokens: list[tuple[Path, int]] = []
         self._reading: ReadingOrder[Piece] = ReadingOrder()
-        self._tokens = TokenLine()
+        self._tokens = TokensInOrder()
         self._streams = {0: TextStream(codec)}
         self._stop = StopFilter(stop)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
@@ -57,14 +57,14 @@ class Session:
 
     # -- tokens in -------------------------------------------------------------------------------------
 
-    def feed(self, items: Iterable[TokenItem]) -> Progress:
-        """Take a batch of tokens in the order in which they were decoded; returns what may be shown."""
+    def feed(self, items: Iterable[TokenItem]) -> Delta:
+        """Take a batch of tokens in the order in which they were decoded; returns what may be shown now."""
         for path, token, time, *logprobs in items:
             self.tokens.append((path, token))
             self._feed_one(self._threads[path], token, time, *logprobs)
         pieces = self._reading.take_parts()
         self._tokens.push(pieces)
-        return self._progress(self._stop.push("".join(text for text, _ in pieces)))
+        return self._delta(self._stop.push("".join(text for text, _ in pieces)))
 
     def _feed_one(self, thread: int, token: int, time: float, logprobs: TokenLogprobs | None = None) -> None:
         state = self._mirror.threads[thread]
@@ -124,26 +124,26 @@ class Session:
         shown = tuple((self._codec.decode_text([other]), value) for other, value in top)
         return TextToken(self._codec.decode_text([token]), own, shown)
 
-    def _progress(self, text: str) -> Progress:
+    def _delta(self, text: str) -> Delta:
         events: list[dict[str, Any]] = []
         if self._events is not None:
             events, self._events = self._events, []
-        return Progress(text, events, self._tokens.take(text))
+        return Delta(text, events, self._tokens.take(text))
 
-    # -- what decoding it elsewhere needs --------------------------------------------------------------
+    # -- what another replica needs to continue --------------------------------------------------------
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to decode: every thread has ended, or a stop string has come."""
+        """Whether nothing is left to decode: every thread has ended, or the text contains a stop string."""
         return self._mirror.done or self._stop.stopped
 
     @property
     def finish_reason(self) -> str:
-        """How the response ended, as far as its tokens say."""
+        """The finish reason that follows from the tokens so far."""
         return "stop" if self._stop.stopped else self._mirror.finish_reason
 
     def snapshot(self, path: Path) -> Snapshot:
-        """What the decoder of a chunk must see."""
+        """The tokens, positions and visibility that the Decoder of chunk ``path`` needs."""
         return self._mirror.snapshot(self._threads[path])
 
     def chunk_ids(self, path: Path) -> list[int]:
@@ -151,14 +151,14 @@ class Session:
         return self._mirror.response_ids(self._threads[path])
 
     def running(self) -> list[Path]:
-        """The threads that decode now."""
+        """The paths of the threads that decode now."""
         return [self._mirror.threads[thread].path for thread in self._mirror.live_threads]
 
     # -- the end ---------------------------------------------------------------------------------------
 
-    def rest(self) -> Progress:
-        """What was held back in case a stop string would come."""
-        return self._progress(self._stop.flush())
+    def rest(self) -> Delta:
+        """The text that was held back because it could have begun a stop string."""
+        return self._delta(self._stop.flush())
 
     def finish(
         self,
@@ -166,17 +166,16 @@ class Session:
         *,
         wants_document: bool,
         trace_of: str | None = None,
-        marks: Sequence[Mark] = (),
+        placement_events: Sequence[PlacementEvent] = (),
     ) -> Finished:
-        """Counts and figures of the finished response.
+        """The statistics of the finished response.
 
-        ``completion_tokens`` counts tags too, but not the end of text. ``sequential_tokens`` is what the same
-        text takes without tags, and ``theoretical_speedup`` that over the critical path (both with the end of
-        text): estimates of what the answer saves over decoding it one token after another. ``speedup`` is the
-        same by the clock: ``sequential_estimate_ms``, the time to the first token and a step with a single lane,
-        as this Decoder takes it when idle, for each further one, over the time the answer took (both without
-        the queue). Other requests on the same Decoder slow the answer but not the estimate.
-        ``trace_of`` is the request's name in its trace, ``None`` for no trace.
+        ``completion_tokens`` counts tags, but not the end of text. ``sequential_tokens`` is the number of tokens of
+        the same text without tags. ``theoretical_speedup`` is sequential_tokens over the critical path (both with the
+        end of text). ``speedup`` is the wall-clock ratio sequential_estimate_ms over the time that the answer took
+        (both without the queue). ``sequential_estimate_ms`` is the time to the first token, and for each further token
+        one step of this Decoder with a single lane, measured while idle. Other requests on the same Decoder slow the
+        answer but not the estimate. ``trace_of`` is the request's name in its trace; ``None``: no trace.
         """
         mirror = self._mirror
         ended = int(mirror.threads[0].mode >= Mode.ENDED)
@@ -203,7 +202,7 @@ class Session:
             },
         }
         if wants_document:
-            # A stop string leaves threads unfinished: there is no document then.
+            # A stop string leaves threads unfinished: then there is no document.
             pasta["document"] = to_text(self._codec.decode(mirror.response_ids())) if mirror.done else None
         if trace_of is not None:
             pasta["trace"] = chrome_trace(
@@ -213,29 +212,29 @@ class Session:
                 request=trace_of,
                 queue_s=decoded.queue_s,
                 ttft_s=decoded.ttft_s,
-                marks=marks,
+                placement_events=placement_events,
             )
         return Finished(decoded.finish_reason, len(mirror.prompt), mirror.num_tokens - ended, pasta)
 
 
-class TokenLine:
-    """Tokens in reading order, each given out with the text that it begins in."""
+class TokensInOrder:
+    """Holds tokens in reading order, and releases each with the text in which it begins."""
 
     def __init__(self) -> None:
         self._written = self._shown = 0
         self._held: deque[TextToken] = deque()
 
     def push(self, pieces: Iterable[Piece]) -> None:
-        """The next pieces of the answer."""
+        """Append the next pieces of the answer."""
         for text, token in pieces:
             if token is not None:
-                # Before it there may be bytes of a character that was awaited and never became one.
+                # The text may begin with bytes of a character that an earlier token began and none completed.
                 lead = len(text) - len(token.token) if text.endswith(token.token) else 0
                 self._held.append(replace(token, offset=self._written + lead))
             self._written += len(text)
 
     def take(self, text: str) -> list[TextToken]:
-        """``text`` is shown now: the tokens that begin in it. What a stop string cuts off is never asked for."""
+        """The tokens that begin in ``text``, which is shown now. Tokens that a stop string cuts off are never taken."""
         self._shown += len(text)
         taken = []
         while self._held and self._held[0].offset < self._shown:
@@ -244,7 +243,7 @@ class TokenLine:
 
 
 class StopFilter:
-    """Cuts a growing text at the first stop string; holds back what may become one."""
+    """Cuts a growing text at the first stop string; holds back an end that may begin one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -252,7 +251,7 @@ class StopFilter:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The part of everything so far that is safe to show now and was not shown before."""
+        """Append ``text``; returns what can be shown now and was not shown before."""
         if not self._stops:
             return text
         if self.stopped:
@@ -268,13 +267,13 @@ class StopFilter:
         return shown
 
     def flush(self) -> str:
-        """What was held back and turned out to be no stop string."""
+        """Return the text held back: it did not become a stop string."""
         shown, self._held = self._held, ""
         return shown
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that begins ``stop``."""
+    """Length of the longest suffix of ``text`` that is a proper prefix of ``stop``."""
     for size in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:size]):
             return size

@@ -1,12 +1,12 @@
-"""Structured logs: one JSON object a line, each with the request that it is about. Ray Serve writes them (its
-``LoggingConfig(encoding="JSON")``), with time, level, deployment and replica; what is here are the fields.
+"""Writes structured logs: one JSON object a line, with the id of the request. Ray Serve formats them (its
+``LoggingConfig(encoding="JSON")``) and adds time, level, deployment and replica.
 
-A request has one id: the client's, if it sends one in ``X-Request-Id``, or else Ray Serve's, whose proxy puts one
-there before the Gateway sees the request, and the id into the response. It travels in every order (to the
-Interpreter, to each Decoder), so that all lines about a request can be found in every actor's file.
+A request has one id: the client's ``X-Request-Id``, or else one that Ray Serve's proxy adds before the Gateway sees
+the request. Ray Serve returns it in the response. It travels in every order, to the Interpreter and to each Decoder,
+so that a search for it finds all lines about a request, in every actor's file.
 
-What is logged is a closed list of fields. There is no field for a prompt, an answer or a key, and text from outside is
-kept short and on its line.
+Only the fields listed here can be logged. None is for a prompt, an answer or a key, and text from outside is cut short
+and kept on one line.
 """
 
 import logging
@@ -21,7 +21,7 @@ HEADER = "x-request-id"
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MOST_CHARS = 200
 
-#: What a line may say besides its event and request.
+#: The fields that a line may have besides its event and request.
 FIELDS = frozenset(
     {
         "attempt",  # of a part of an answer, on one Decoder
@@ -53,7 +53,7 @@ FIELDS = frozenset(
 
 
 def request_id(headers: Mapping[str, str]) -> str:
-    """The id of the request with these headers, a new one if it has none. Raises ``ApiError`` 400 if it is no id."""
+    """The id in a request's headers, or a new one. Raises ``ApiError`` 400 for an invalid one."""
     given = headers.get(HEADER)
     if given is None:
         return str(uuid.uuid4())
@@ -74,21 +74,21 @@ def log(
     error: Exception | None = None,
     **fields: Any,
 ) -> None:
-    """A line: ``event`` is its message and the rest its fields, with where ``error`` was raised if there is one.
+    """Write a line: ``event`` is its message, ``fields`` its fields, with the stack trace of ``error`` if there is one.
     Raises ``ValueError`` for a field that is not in ``FIELDS``."""
     if unknown := sorted(fields.keys() - FIELDS):
         raise ValueError(
-            f"{unknown[0]} is no field of a log line; expected one of {', '.join(sorted(FIELDS))}"
+            f"{unknown[0]} is not a field of log lines; expected one of {', '.join(sorted(FIELDS))}"
         )
     kept = {name: _plain(value) for name, value in fields.items() if value is not None}
-    # Into the file only: Ray would format it again for the process's own output, and pass that on to the driver.
+    # Below warnings to the file only: for stderr Ray would format it again, and forward it to the driver.
     kept["log_to_stderr"] = level >= logging.WARNING
-    # Ray Serve puts the id of its own call into request_id: of the HTTP request in the Gateway, of any call elsewhere.
+    # Not named request_id: there Ray Serve writes the id of its own call, which is another one outside the Gateway.
     logger.log(level, event, exc_info=error, extra={"request": request, **kept})
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and booleans as they are; of anything else a short text on one line."""
+    """Keep numbers and booleans; shorten anything else to a text on one line."""
     if isinstance(value, bool | int | float):
         return value
     text = "".join(c if c.isprintable() else "�" for c in str(value))

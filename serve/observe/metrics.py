@@ -1,13 +1,13 @@
-"""What Prometheus is told, with the names that servers of language models use.
+"""The service's Prometheus metrics, with the names that vLLM and others use.
 
 Ray exports every metric on each node's metrics port, with ``ray_`` before its name and ``_total`` behind a counter's:
-``ray_pasta_time_to_first_token_seconds_bucket``. Labels are of few values: a model's configured name, a mode, a way to
-end; never a key, a prompt or a request. Ray Serve adds application, deployment and replica.
+``ray_pasta_time_to_first_token_seconds_bucket``. Labels have few values: a model's configured name, a mode, a finish
+reason; never a key, a prompt or a request. Ray Serve adds application, deployment and replica.
 
-Ray takes each observation of a histogram for the middle of its bucket: quantiles are as good as the buckets, but
-``_sum`` is an estimate. What is to be added up, or divided by a count for a mean, is a counter.
+Ray exports each observation of a histogram as the middle of its bucket: quantiles are as exact as the buckets, but
+``_sum`` is an estimate. So values to be summed, or divided by a count for a mean, are counters too.
 
-Facts go in (``Answered``), observations come out, and ``Metrics`` hands them to Ray.
+``of_answer`` and its like turn facts into observations; ``Metrics`` records them with Ray.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 Kind = Literal["counter", "gauge", "histogram"]
-#: Of requests, as admission tells them apart.
+#: The kinds of requests that admission distinguishes.
 Length = Literal["short", "long"]
 
 # Buckets, in seconds and in tokens: those of vLLM's metrics of the same names where it has them.
@@ -34,13 +34,13 @@ _THREADS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _PARALLELISM = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 _OF = ("model", "mode")
-#: Ray hands on what it was told every few seconds, and forgets gauges that it was not told again.
+#: Ray exports every few seconds, and drops gauges that were not set since.
 REPORT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. ``labels`` are its own, besides Ray Serve's; ``buckets`` a histogram's upper bounds."""
+    """One metric. ``labels`` come beside Ray Serve's; ``buckets`` are a histogram's upper bounds."""
 
     name: str
     kind: Kind
@@ -50,11 +50,11 @@ class Metric:
 
     @property
     def exported(self) -> str:
-        """The name that Prometheus sees; of a histogram, what ``_bucket``, ``_sum`` and ``_count`` are put behind."""
+        """The name in Prometheus; for a histogram without its suffix ``_bucket``, ``_sum`` or ``_count``."""
         return f"ray_{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
-#: Of whole requests, by the Gateway.
+#: Recorded by the Gateway, for whole requests.
 HTTP = (
     Metric("pasta_http_responses", "counter", "HTTP responses by route and status", ("endpoint", "status")),
     Metric(
@@ -119,7 +119,7 @@ HTTP = (
         _PARALLELISM,
     ),
 )
-#: Of what is taken on and where it is decoded, by the Interpreter.
+#: Recorded by the Interpreter: admission and placement.
 PLACEMENT = (
     Metric("pasta_admitted_tokens", "gauge", "Tokens of the admission budget that are held", ("length",)),
     Metric("pasta_admission_budget_tokens", "gauge", "The admission budget in tokens"),
@@ -131,7 +131,7 @@ PLACEMENT = (
         "Main threads and chunks that went on elsewhere when their replica was lost",
     ),
 )
-#: Of the engines, by each Decoder.
+#: Recorded by each Decoder: its engines.
 ENGINE = (
     Metric(
         "pasta_num_requests_running", "gauge", "Requests, or chunks of some, in an engine's slots", ("model",)
@@ -148,7 +148,7 @@ METRICS = {metric.name: metric for metric in (*HTTP, *PLACEMENT, *ENGINE)}
 
 
 class Observation(NamedTuple):
-    """One thing to record: added to a counter, set on a gauge, put into a histogram."""
+    """One value to record: added to a counter, set on a gauge, observed in a histogram."""
 
     name: str
     value: float
@@ -157,10 +157,10 @@ class Observation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One answer, as the Gateway saw it end. Times in seconds since the request arrived.
+    """One answer that ended, as the Gateway saw it. Times in seconds since the request arrived.
 
-    ``finish_reason`` is stop or length, error if it broke off, abandoned if the client went away; ``pasta`` is the
-    answer's own account, empty if it did not come to its end.
+    ``finish_reason`` is stop or length; error if it failed; abandoned if the client went away. ``pasta`` is the
+    answer's extension object, empty if the answer did not finish.
     """
 
     model: str
@@ -173,13 +173,13 @@ class Answered:
 
 
 def of_answer(answered: Answered) -> list[Observation]:
-    """What an answer says. Times are those of whole answers: those that broke off would make them look better."""
+    """The observations of an answer. Times only of finished answers: failed ones would make the service look faster."""
     labels = {"model": answered.model, "mode": answered.mode}
     found = [Observation("pasta_requests", 1, {**labels, "finish_reason": answered.finish_reason})]
     if not answered.pasta:
         return found
     timings, tokens = answered.pasta["timings"], answered.pasta["tokens"]
-    # Nothing where a lost decoder took its figures with it.
+    # 0, and then not recorded, if a decoder was lost before it reported its times.
     decoding_s = max(timings["total_ms"] - timings["ttft_ms"], 0.0) / 1000
     values: dict[str, float | None] = {
         "pasta_prompt_tokens": answered.prompt_tokens or None,
@@ -211,7 +211,7 @@ def of_engine(model: str, *, running: int, waiting: int, lanes: int, slots: int)
 
 
 def of_admission(held: Mapping[Length, int], budget: int) -> list[Observation]:
-    """The gauges of the budget: tokens held by short and by long requests."""
+    """The gauges of the admission budget: tokens held by short and by long requests."""
     admitted = [
         Observation("pasta_admitted_tokens", tokens, {"length": kind}) for kind, tokens in held.items()
     ]
@@ -219,12 +219,12 @@ def of_admission(held: Mapping[Length, int], budget: int) -> list[Observation]:
 
 
 def of_response(endpoint: str, status: int) -> Observation:
-    """An HTTP response; ``endpoint`` is the route's template, never the path that was asked for."""
+    """The observation of an HTTP response; ``endpoint`` is the route's template, never the requested path."""
     return Observation("pasta_http_responses", 1, {"endpoint": endpoint, "status": str(status)})
 
 
-class Engine(Protocol):
-    """What is told of an engine (pasta.engine.Engine)."""
+class EngineCounts(Protocol):
+    """What the reporter reads of an engine (pasta.engine.Engine)."""
 
     num_steps: int
 
@@ -234,7 +234,7 @@ class Engine(Protocol):
 
     @property
     def num_waiting(self) -> int:
-        """Requests that wait for one."""
+        """Requests that wait for a slot."""
 
     @property
     def num_lanes(self) -> int:
@@ -242,26 +242,28 @@ class Engine(Protocol):
 
 
 class Reporter:
-    """Reads gauges regularly. One for an actor's whole life."""
+    """Records gauges at regular intervals. Make one for an actor's whole life."""
 
     def __init__(self, record: Callable[[Iterable[Observation]], None]) -> None:
         self._record = record
         self._steps: dict[str, int] = {}
 
-    async def engines(self, engines: Mapping[str, Engine], slots: int, every_s: float = REPORT_S) -> NoReturn:
-        """Report a Decoder's engines by model, each of so many slots, until cancelled."""
+    async def engines(
+        self, engines: Mapping[str, EngineCounts], slots: int, every_s: float = REPORT_S
+    ) -> NoReturn:
+        """Record the engines of a Decoder, by model, each with ``slots`` slots, until cancelled."""
         while True:
             for model, engine in engines.items():
                 self._record(self._of_engine(model, engine, slots))
             await asyncio.sleep(every_s)
 
     async def admission(self, held: Mapping[Length, int], budget: int, every_s: float = REPORT_S) -> NoReturn:
-        """Report what is held of the budget, until cancelled."""
+        """Record the tokens held of the admission budget, until cancelled."""
         while True:
             self._record(of_admission(held, budget))
             await asyncio.sleep(every_s)
 
-    def _of_engine(self, model: str, engine: Engine, slots: int) -> list[Observation]:
+    def _of_engine(self, model: str, engine: EngineCounts, slots: int) -> list[Observation]:
         found = of_engine(
             model,
             running=engine.num_active,
@@ -277,18 +279,19 @@ class Reporter:
 
 
 class Metrics:
-    """Some metrics of one actor. Made where they are recorded: Ray Serve adds who that is."""
+    """Some metrics of one actor. Make it in that actor: Ray Serve adds its application, deployment and replica."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         from ray.serve import metrics as ray
+
+        from serve.calls.ray_serve import export_zero
 
         self._metrics: dict[str, Any] = {}
         for metric in metrics:
             if metric.kind == "counter":
                 made = ray.Counter(metric.name, metric.help, metric.labels)
                 if not metric.labels:
-                    # There from the start: of a counter that appears as 1 Prometheus knows no rate. `inc` takes no 0.
-                    made._record(0.0)
+                    export_zero(made)
                 self._metrics[metric.name] = made.inc
             elif metric.kind == "gauge":
                 self._metrics[metric.name] = ray.Gauge(metric.name, metric.help, metric.labels).set
@@ -297,11 +300,11 @@ class Metrics:
                 self._metrics[metric.name] = made.observe
 
     def count(self, name: str) -> None:
-        """One more of a counter without labels."""
+        """Add 1 to a counter without labels."""
         self.record([Observation(name, 1, {})])
 
     def record(self, observations: Iterable[Observation]) -> None:
-        """Hand them to Ray."""
+        """Record observations with Ray."""
         for name, value, labels in observations:
             self._metrics[name](value, dict(labels))
 

@@ -1,9 +1,9 @@
-"""One answer in time, in the trace-event format that Perfetto and Chrome open: a track for each thread.
+"""Writes one answer's timeline in the trace-event format of Perfetto and Chrome, with a track for each thread.
 
-A request asks for it with ``"pasta": {"trace": true}`` and finds it in the answer as ``pasta.trace``: saved to a file
-(``jq .pasta.trace``) it opens at ui.perfetto.dev or in chrome://tracing. The answer carries it, rather than an address
-like /v1/traces/ID: nothing is stored, so there is nothing to expire, to look for on the right replica, or to protect
-from other users; and it names only what the same user may read in the answer.
+A request asks for it with ``"pasta": {"trace": true}``; the answer carries it as ``pasta.trace``. Saved to a file
+(``jq .pasta.trace``) it opens at ui.perfetto.dev or in chrome://tracing. The answer carries the trace itself, not
+an address such as /v1/traces/ID: so the service stores none, need not expire them, find them on the right replica or
+protect them from other users. A trace contains only what the same user may read in the answer.
 
 Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Times are microseconds since
 the request reached its Decoder.
@@ -16,13 +16,13 @@ from typing import Any
 
 from pasta.interpreter import ThreadTrace, Trace
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 _PROCESS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """Something that placement did with a thread: ``what`` is spill, return or redispatch; seconds since submission."""
+class PlacementEvent:
+    """What placement did with a thread: ``what`` is spill, return or redispatch; seconds since submission."""
 
     path: tuple[int, ...]
     what: str
@@ -38,15 +38,16 @@ def chrome_trace(
     request: str,
     queue_s: float,
     ttft_s: float,
-    marks: Sequence[Mark] = (),
+    placement_events: Sequence[PlacementEvent] = (),
 ) -> dict[str, Any]:
-    """The trace of a response; ``topics[i]`` names thread i (the main thread needs none), ``sync_id`` is ``<sync/>``.
+    """Write the trace of a response. ``topics[i]`` names thread i (not the main one); ``sync_id`` is the id of
+    ``<sync/>``.
 
     Each thread has slices of decoding and of waiting at syncs, the main one also of the queue and of its prefill
     (until the first token). Arrows lead from a fork to its chunk, and from a chunk's end to the sync that joins it.
     """
     rows = {thread.id: number for number, thread in enumerate(_in_reading_order(trace.threads))}
-    events: list[Event] = [_named("process_name", 0, f"answer {request}")]
+    events: list[TraceEvent] = [_named("process_name", 0, f"answer {request}")]
     for thread in trace.threads:
         row = rows[thread.id]
         events += [
@@ -75,7 +76,7 @@ def chrome_trace(
         events += [_slice("sync wait", row, sync.since, sync.until) for sync in _waits(found)]
         events += [event for sync in found for event in _join(trace, sync, row, rows)]
     paths = {thread.path: rows[thread.id] for thread in trace.threads}
-    events += [_mark(mark, paths[mark.path]) for mark in marks if mark.path in paths]
+    events += [_placed(event, paths[event.path]) for event in placement_events if event.path in paths]
     events += _lanes(spans)
     return {
         "traceEvents": events,
@@ -85,16 +86,16 @@ def chrome_trace(
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
-    """A thread at one of its syncs, or behind its last token: it waits until the last of ``joined`` has ended."""
+class SyncWait:
+    """The wait of a thread at a sync, or after its last token, until the last of ``joined`` has ended."""
 
     since: float
     until: float
     joined: tuple[ThreadTrace, ...]
 
 
-def syncs(trace: Trace, thread: ThreadTrace, sync_id: int) -> list[Sync]:
-    """Where a thread joined chunks, in order. What it waited is nothing where all of them had ended before."""
+def syncs(trace: Trace, thread: ThreadTrace, sync_id: int) -> list[SyncWait]:
+    """The places where a thread joined chunks, in order; a wait is empty where all of them had ended before."""
     outstanding = [child for child in trace.threads if child.parent == thread.id]
     found = []
     for token, step, time in zip(thread.token_ids, thread.steps, thread.times, strict=True):
@@ -108,31 +109,31 @@ def syncs(trace: Trace, thread: ThreadTrace, sync_id: int) -> list[Sync]:
 
 
 def sync_wait_s(trace: Trace, sync_id: int) -> float:
-    """Seconds that the main thread waited for its chunks."""
+    """Seconds that the main thread waited for its chunks at syncs and at the end."""
     return sum(sync.until - sync.since for sync in syncs(trace, trace.threads[0], sync_id))
 
 
-def _sync(trace: Trace, since: float, joined: tuple[ThreadTrace, ...]) -> Sync:
-    return Sync(since, max([since, *(_end(trace, child) for child in joined)]), joined)
+def _sync(trace: Trace, since: float, joined: tuple[ThreadTrace, ...]) -> SyncWait:
+    return SyncWait(since, max([since, *(_end(trace, child) for child in joined)]), joined)
 
 
 def _end(trace: Trace, chunk: ThreadTrace) -> float:
-    """When a chunk and all chunks inside it had ended; 0 if nothing of it was decoded."""
+    """When a chunk and all chunks inside it had ended; 0 if none of its tokens were decoded."""
     inside = (t for t in trace.threads if t.path[: len(chunk.path)] == chunk.path and t.times)
     return max((thread.times[-1] for thread in inside), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A thread decodes: from a wait, or its fork, to the next wait, or its end."""
+    """A stretch in which a thread decodes: from its fork or a wait to the next wait or its end."""
 
     since: float
     until: float
     tokens: int
 
 
-def _spans(thread: ThreadTrace, found: Sequence[Sync], start: float) -> list[Span]:
-    """Where a thread decodes between its waits, from ``start`` to its last token."""
+def _spans(thread: ThreadTrace, found: Sequence[SyncWait], start: float) -> list[Span]:
+    """The stretches in which a thread decodes, from ``start`` to its last token."""
     spans, number = [], 0
     end = thread.times[-1] if thread.times else start
     for since, until in [*((sync.since, sync.until) for sync in _waits(found)), (end, end)]:
@@ -144,17 +145,17 @@ def _spans(thread: ThreadTrace, found: Sequence[Sync], start: float) -> list[Spa
     return spans
 
 
-def _waits(found: Sequence[Sync]) -> list[Sync]:
+def _waits(found: Sequence[SyncWait]) -> list[SyncWait]:
     return [sync for sync in found if sync.until > sync.since]
 
 
-def _fork(thread: ThreadTrace, parent_row: int, row: int, begun: float) -> list[Event]:
+def _fork(thread: ThreadTrace, parent_row: int, row: int, begun: float) -> list[TraceEvent]:
     args = {"thread": row, "estimate": thread.estimate, "path": ".".join(map(str, thread.path))}
     arrow = _arrow("fork", f"fork {thread.id}", (parent_row, begun), (row, begun))
     return [*arrow, _instant("fork", parent_row, begun, args)]
 
 
-def _join(trace: Trace, sync: Sync, row: int, rows: Mapping[int, int]) -> list[Event]:
+def _join(trace: Trace, sync: SyncWait, row: int, rows: Mapping[int, int]) -> list[TraceEvent]:
     events = [_instant("join", row, sync.until, {"threads": [rows[child.id] for child in sync.joined]})]
     for child in sync.joined:
         events += _arrow("join", f"join {child.id}", (rows[child.id], _end(trace, child)), (row, sync.until))
@@ -162,12 +163,12 @@ def _join(trace: Trace, sync: Sync, row: int, rows: Mapping[int, int]) -> list[E
 
 
 def _forked_at(thread: ThreadTrace, parent: ThreadTrace) -> float:
-    """When its parent closed the promise."""
+    """When its parent closed the promise that forked it."""
     return parent.times[parent.steps.index(thread.forked_at)]
 
 
-def _lanes(spans: Sequence[Span]) -> list[Event]:
-    """How many threads decode at any time, wherever they do, as a counter track."""
+def _lanes(spans: Sequence[Span]) -> list[TraceEvent]:
+    """The number of threads that decode at a time, on any replica, as a counter track."""
     changes: Counter[float] = Counter()
     for span in spans:
         changes[_us(span.since)] += 1
@@ -189,17 +190,17 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 1)
 
 
-def _named(what: str, row: int, name: str) -> Event:
+def _named(what: str, row: int, name: str) -> TraceEvent:
     return {"ph": "M", "name": what, "pid": _PROCESS, "tid": row, "args": {"name": name}}
 
 
-def _slice(name: str, row: int, since: float, until: float, args: Event | None = None) -> Event:
+def _slice(name: str, row: int, since: float, until: float, args: TraceEvent | None = None) -> TraceEvent:
     whole = {"ph": "X", "name": name, "cat": "pasta", "pid": _PROCESS, "tid": row}
-    # Of rounded times: slices of a track must not overlap, not even by a rounding.
+    # Both ends rounded first: slices of a track must not overlap, not even by a rounding error.
     return {**whole, "ts": _us(since), "dur": round(max(_us(until) - _us(since), 0.0), 1), "args": args or {}}
 
 
-def _instant(name: str, row: int, time: float, args: Event) -> Event:
+def _instant(name: str, row: int, time: float, args: TraceEvent) -> TraceEvent:
     return {
         "ph": "i",
         "s": "t",
@@ -212,11 +213,11 @@ def _instant(name: str, row: int, time: float, args: Event) -> Event:
     }
 
 
-def _mark(mark: Mark, row: int) -> Event:
-    return _instant(mark.what, row, mark.time_s, {"replica": mark.replica} if mark.replica else {})
+def _placed(event: PlacementEvent, row: int) -> TraceEvent:
+    return _instant(event.what, row, event.time_s, {"replica": event.replica} if event.replica else {})
 
 
-def _arrow(name: str, identity: str, since: tuple[int, float], until: tuple[int, float]) -> list[Event]:
+def _arrow(name: str, identity: str, since: tuple[int, float], until: tuple[int, float]) -> list[TraceEvent]:
     common = {"name": name, "cat": "pasta", "pid": _PROCESS, "id": identity}
     start = {**common, "ph": "s", "tid": since[0], "ts": _us(since[1])}
     return [start, {**common, "ph": "f", "bp": "e", "tid": until[0], "ts": _us(until[1])}]

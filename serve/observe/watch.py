@@ -1,4 +1,4 @@
-"""Watches requests pass through the Gateway: what metrics and logs say of them follows from what its clients get."""
+"""Records metrics and one log line for each request, from the updates that pass through the Gateway to its client."""
 
 import logging
 from collections.abc import Callable, Iterable, MutableMapping
@@ -9,7 +9,7 @@ from typing import Any
 
 from serve.observe import logs
 from serve.observe.metrics import HTTP, Answered, Metrics, Observation, of_answer, of_response
-from serve.wire import Accepted, Batches, Finished, Mode, Order, Progress, Update
+from serve.wire import Accepted, DecodingMode, Delta, Finished, Order, Update, UpdateBatches
 
 Record = Callable[[Iterable[Observation]], None]
 logger = logging.getLogger("ray.serve")
@@ -17,23 +17,23 @@ logger = logging.getLogger("ray.serve")
 
 @cache
 def gateway_metrics() -> Metrics:
-    """Those of this Gateway."""
+    """The metrics of this Gateway process."""
     return Metrics(HTTP)
 
 
 def record(observations: Iterable[Observation]) -> None:
-    """Record what is of this Gateway."""
+    """Record observations in this Gateway's metrics."""
     gateway_metrics().record(observations)
 
 
 class Watch:
-    """One request on its way: feed it updates, tell it what broke, and end it."""
+    """Observes one request: ``saw`` each update, ``broke`` on an error, ``end`` at its end."""
 
     def __init__(
         self,
         request: str,
         order: Order,
-        mode: Mode,
+        mode: DecodingMode,
         *,
         key: str | None = None,
         stream: bool = False,
@@ -50,23 +50,23 @@ class Watch:
         self._error: Exception | None = None
 
     def saw(self, update: Update) -> None:
-        """An update passes to the client."""
+        """Note an update that is sent to the client."""
         if isinstance(update, Accepted):
             self._accepted = True
-        elif isinstance(update, Progress) and update.text and update.index not in self._first:
+        elif isinstance(update, Delta) and update.text and update.index not in self._first:
             self._first[update.index] = self._clock() - self._begun
         elif isinstance(update, Finished):
             self._finished[update.index] = update
             self._answered(update.index, update.finish_reason, update)
 
     def broke(self, error: Exception) -> None:
-        """The request ends with an error."""
+        """Note the error that ends the request."""
         self._error = error
 
     def end(self) -> None:
-        """Nothing more comes: the answers that have not finished broke off, or their client went away.
+        """Record the metrics and write the log line. Answers that have not finished count as failed or abandoned.
 
-        Only now is anything recorded or written, so that no answer waits for it.
+        Nothing is recorded or written earlier, so that no answer waits for it.
         """
         missing = self._order.num_choices - len(self._finished)
         if self._accepted and missing:
@@ -127,15 +127,15 @@ class Watch:
         return sum(int(finished.pasta.get(name, 0)) for finished in self._finished.values())
 
 
-async def watched(batches: Batches, watch: Watch) -> Batches:
-    """The updates as they are, watched to their end, whichever that is."""
+async def watched(batches: UpdateBatches, watch: Watch) -> UpdateBatches:
+    """Pass the updates on unchanged, and end ``watch`` when they end, fail or are left."""
     try:
         async with aclosing(batches):
             async for batch in batches:
                 for update in batch:
                     watch.saw(update)
                 yield batch
-    except Exception as error:  # not a client's leaving, which is none
+    except Exception as error:  # GeneratorExit, when the client leaves, is no Exception
         watch.broke(error)
         raise
     finally:
@@ -145,14 +145,14 @@ async def watched(batches: Batches, watch: Watch) -> Batches:
 class CountResponses:
     """ASGI middleware: counts every response by its route's template and its status.
 
-    A plain one: those that Starlette makes of functions keep a client's leaving from the answer.
+    Not Starlette's BaseHTTPMiddleware, which hides a client's disconnect from the endpoint.
     """
 
     def __init__(self, app: Any, record: Record = record) -> None:
         self._app, self._record = app, record
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """Serve one connection."""
+        """Handle one ASGI connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -169,7 +169,7 @@ class CountResponses:
             await self._app(scope, receive, counted)
         except Exception:
             if not begun:
-                self._count(scope, 500)  # somebody further out makes it one
+                self._count(scope, 500)  # the server's error middleware answers 500
             raise
 
     def _count(self, scope: MutableMapping[str, Any], status: int) -> None:

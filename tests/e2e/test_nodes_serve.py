@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from jobs.cluster import free_port
+from serve.ray_start import free_port
 from tests.support.nodes import Node, Nodes
 from tests.support.service import eventually, shipped_config
 

@@ -9,7 +9,7 @@ import httpx
 import yaml
 from safetensors.torch import load_file, save_file
 
-from jobs.cluster import free_port
+from serve.ray_start import free_port
 from tests.support.service import START_S, command, save_tiny_model, service_config
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import yaml
 
-from jobs.cluster import free_port
+from serve.ray_start import free_port
 from tests.support.cluster import BIN, ray_head
 from tests.support.service import save_tiny_model, service_config
 

@@ -3,8 +3,9 @@
 import pytest
 import ray
 
-from jobs.cluster import code_version, ray_cluster, start_ray
+from jobs.cluster import code_version, ray_cluster
 from pasta.errors import UserError
+from serve.ray_start import start_ray
 
 TOO_SLOW = "The current node timed out during startup. This could happen because …"
 

@@ -9,10 +9,10 @@ import pytest
 import ray
 import yaml
 
-from jobs.cluster import free_port
 from pasta.errors import UserError
 from serve.config import check_models, check_service
 from serve.launch import check_port, read_service_config, running
+from serve.ray_start import free_port
 from tests.support.paths import ROOT
 from tests.support.service import save_tiny_model, service_config
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from jobs.cluster import free_port
+from serve.ray_start import free_port
 from tests.support.paths import ROOT
 from tests.support.service import START_S, Command, command
 

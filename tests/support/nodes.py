@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from jobs.cluster import free_port, python_path
+from serve.ray_start import free_port, python_path
 from tests.support.paths import ROOT
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024

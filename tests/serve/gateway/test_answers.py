@@ -7,11 +7,11 @@ from contextlib import aclosing
 import pytest
 
 from serve.errors import ApiError, unavailable
-from serve.gateway.answers import collect, stream, taken
+from serve.gateway.answers import collect, retried, stream
 from serve.gateway.responses import ChatWriter
-from serve.wire import Accepted, Finished, Progress, Refused
+from serve.wire import Accepted, Delta, Finished, Refused
 
-ELSEWHERE = Refused("not here", status=503, elsewhere=True)
+SUPERSEDED = Refused("not here", status=503, superseded=True)
 FULL = Refused("full", status=429)
 
 
@@ -25,17 +25,17 @@ def updates_of(*answers, within_s=10.0):
             yield [update]
 
     async def collect():
-        return [update async for batch in taken(ask, within_s) for update in batch]
+        return [update async for batch in retried(ask, within_s) for update in batch]
 
     return asyncio.run(collect()), len(calls)
 
 
 def test_a_request_that_another_interpreter_takes_is_asked_once_more():
-    assert updates_of([ELSEWHERE], [ELSEWHERE], [Accepted(3)]) == ([Accepted(3)], 3)
+    assert updates_of([SUPERSEDED], [SUPERSEDED], [Accepted(3)]) == ([Accepted(3)], 3)
 
 
 def test_a_request_that_no_interpreter_takes_is_refused_in_the_end():
-    assert updates_of([ELSEWHERE], within_s=0.0) == ([ELSEWHERE], 1)
+    assert updates_of([SUPERSEDED], within_s=0.0) == ([SUPERSEDED], 1)
 
 
 def test_any_other_refusal_stands():
@@ -71,7 +71,7 @@ def pieces_of(*batches, read=None):
     return asyncio.run(run())
 
 
-ACCEPTED, HALF, REST, END = Accepted(3), Progress("Hel"), Progress("lo"), Finished("stop", 3, 2, {})
+ACCEPTED, HALF, REST, END = Accepted(3), Delta("Hel"), Delta("lo"), Finished("stop", 3, 2, {})
 
 
 def contents(piece):

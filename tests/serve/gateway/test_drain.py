@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from serve.errors import ApiError
-from serve.gateway.drain import Drain
+from serve.gateway.guard import Drain
 from tests.support.service import command, save_tiny_model, service_config
 
 # -- one Gateway's requests --------------------------------------------------------------------------------

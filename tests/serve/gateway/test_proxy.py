@@ -72,9 +72,9 @@ def test_ray_serve_s_proxy_takes_what_is_named_to_it(monkeypatch):
     from ray.serve._private import http_util
     from ray.serve.config import HTTPOptions
 
-    from serve.launch import PROXY
+    from serve.calls.ray_serve import PROXY_ENV
 
     name = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-    monkeypatch.setattr(http_util, name, PROXY[name])
+    monkeypatch.setattr(http_util, name, PROXY_ENV[name])
     taken = http_util.configure_http_middlewares(HTTPOptions()).middlewares
     assert [each.cls for each in taken] == [each.cls for each in middlewares()] == [SendBody]

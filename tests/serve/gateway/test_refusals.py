@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 
-from serve.gateway.refusals import Refusals
+from serve.gateway.guard import NoRoomCache
 from serve.wire import Accepted, Finished, Refused
 from tests.serve.observe.test_watch import order
 
@@ -16,7 +16,7 @@ class Asked:
 
     def __init__(self):
         self.now, self.times = 0.0, 0
-        self.refusals = Refusals(lambda: self.now)
+        self.refusals = NoRoomCache(lambda: self.now)
 
     async def __call__(self, *says, wanted=None, meanwhile=None):
         async def stream():

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from serve.interpreter.choices import merge
+from serve.interpreter.deployment import merge
 
 CLOSED: list[str] = []
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve.config import ServeConfig
-from serve.interpreter.deployment import Interpreter
+from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
-from serve.interpreter.served import RequestRefused, Served
+from serve.interpreter.encoding import RequestEncoder, RequestRefused
 from serve.wire import Order, Refused
 from tests.support.service import save_tiny_model
 
@@ -29,8 +29,8 @@ def config(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def served(config):
-    return Served(config.models["tiny"], config)
+def encoder(config):
+    return RequestEncoder(config.models["tiny"], config)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def interpreter(config, monkeypatch):
         pass
 
     async def make():
-        made = Interpreter.__new__(Interpreter)
+        made = InterpreterDeployment.__new__(InterpreterDeployment)
         await made.__init__(config, None)
         return made
 
@@ -79,13 +79,13 @@ prompts = st.one_of(
 @given(
     st.lists(prompts, min_size=1, max_size=3), st.integers(1, 3), st.one_of(st.none(), st.integers(1, 2000))
 )
-def test_no_request_comes_to_less_than_is_known_before_it_is_encoded(served, prompts, n, max_tokens):
+def test_no_request_comes_to_less_than_is_known_before_it_is_encoded(encoder, prompts, n, max_tokens):
     wanted = order(prompts=prompts, n=n, max_tokens=max_tokens)
     try:
-        orders = served.decode_orders(wanted)
+        orders = encoder.decode_orders(wanted)
     except RequestRefused:
         return
-    assert served.least_tokens(wanted) <= sum(len(o.prompt_ids) + o.limits.max_tokens for o in orders)
+    assert encoder.min_tokens(wanted) <= sum(len(o.prompt_ids) + o.limits.max_tokens for o in orders)
 
 
 def test_overload_is_refused_though_a_long_prompt_is_being_encoded(interpreter):
@@ -125,7 +125,7 @@ def test_a_model_that_it_does_not_have_is_for_another_interpreter(interpreter):
             return [update async for batch in updates for update in batch]
 
     (refused,) = asyncio.run(scenario())
-    assert refused.elsewhere
+    assert refused.superseded
     assert refused.status == 503
 
 

@@ -15,13 +15,13 @@ from ray.exceptions import RayActorError
 from pasta.engine import Engine, EngineConfig, LaneCosts, Request, SamplingParams
 from pasta.engine.runner import Runner
 from pasta.interpreter import Limits
-from serve.calls.replicas import ReplicaLost, members
+from serve.calls.replicas import ReplicaLost, known_replicas
 from serve.config import ServeConfig
 from serve.decoder.deployment import Decoder
 from serve.interpreter.dispatch import Dispatcher
-from serve.interpreter.response import Run
+from serve.interpreter.response import DistributedResponse
 from serve.interpreter.session import Session
-from serve.wire import Decoded, DecodeOrder, Progress
+from serve.wire import Decoded, DecodeOrder, Delta
 from tests.support.models import tiny
 from tests.support.service import save_tiny_model
 
@@ -45,7 +45,7 @@ class Replicas:
         self._update()
 
     def _update(self):
-        members("Decoder").update(frozenset(self.decoders))
+        known_replicas("Decoder").update(frozenset(self.decoders))
 
     def open(self):
         pass
@@ -149,17 +149,17 @@ def with_replicas(config, scenario):
 
 async def answer(dispatcher, wanted, tokens=None):
     session = Session(CODEC, PROMPT, wanted.limits, parallel=True, stop=wanted.stop)
-    run, text, done = Run(dispatcher, wanted, session), "", None
-    async with aclosing(run.updates()) as updates:
+    response, text, done = DistributedResponse(dispatcher, wanted, session), "", None
+    async with aclosing(response.updates()) as updates:
         async for update in (update async for batch in updates for update in batch):
-            if isinstance(update, Progress):
+            if isinstance(update, Delta):
                 text += update.text
                 if tokens is not None:
                     tokens += update.logprobs
             else:
                 done = update
     assert isinstance(done, Decoded), done
-    return text + session.rest().text, done, run.figures()
+    return text + session.rest().text, done, response.placement()
 
 
 def test_an_answer_is_the_same_wherever_its_chunks_are_decoded(config):
@@ -185,23 +185,27 @@ def test_what_placement_did_is_marked_for_the_trace(config):
     async def scenario(replicas, dispatcher):
         replicas.lose_at["b"] = 8
         session = Session(CODEC, PROMPT, LIMITS, parallel=True)
-        run = Run(dispatcher, order("spread"), session)
-        async with aclosing(run.updates()) as updates:
+        response = DistributedResponse(dispatcher, order("spread"), session)
+        async with aclosing(response.updates()) as updates:
             async for _ in updates:
                 pass
-        return run, session
+        return response, session
 
-    run, session = with_replicas(config, scenario)
-    counted = Counter(mark.what for mark in run.marks)
-    figures = run.figures()
+    response, session = with_replicas(config, scenario)
+    counted = Counter(event.what for event in response.placement_events)
+    figures = response.placement()
     assert (counted["spill"], counted["return"], counted["redispatch"]) == (
         figures["spills"],
         figures["returns"],
         figures["redispatches"],
     )
     assert counted["redispatch"] > 0
-    assert {mark.path for mark in run.marks} <= {thread.path for thread in session._mirror.threads}
-    assert [mark.time_s for mark in run.marks] == sorted(mark.time_s for mark in run.marks)
+    assert {event.path for event in response.placement_events} <= {
+        thread.path for thread in session._mirror.threads
+    }
+    assert [event.time_s for event in response.placement_events] == sorted(
+        event.time_s for event in response.placement_events
+    )
 
 
 def test_many_answers_at_once_are_what_they_are_alone(config):
@@ -261,17 +265,19 @@ def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
     limits = dataclasses.replace(LIMITS, max_chunk_tokens=60)
 
     async def scenario(replicas, dispatcher):
-        run = Run(dispatcher, order("spread", limits=limits), Session(CODEC, PROMPT, limits, parallel=True))
+        response = DistributedResponse(
+            dispatcher, order("spread", limits=limits), Session(CODEC, PROMPT, limits, parallel=True)
+        )
         text = ""
-        async with aclosing(run.updates()) as updates:
+        async with aclosing(response.updates()) as updates:
             async for batch in updates:
-                text += "".join(update.text for update in batch if isinstance(update, Progress))
-                # The stream of a part may have ended before its end is read here.
-                open_parts = [part for part in run.parts.values() if not part.ended]
-                if sum(part.replica == "b" for part in open_parts) >= 2:
+                text += "".join(update.text for update in batch if isinstance(update, Delta))
+                # The stream of an attempt may have ended before its end is read here.
+                open_attempts = [attempt for attempt in response.attempts.values() if not attempt.ended]
+                if sum(attempt.replica == "b" for attempt in open_attempts) >= 2:
                     replicas.kill("b")
         assert replicas.held[0] == ("a", True)
-        return text, run.figures()["redispatches"]
+        return text, response.placement()["redispatches"]
 
     text, redispatches = with_replicas(config, scenario)
     assert text == expected(limits=limits).text
@@ -291,14 +297,16 @@ def test_an_answer_that_fails_by_itself_costs_no_replica(config, monkeypatch, pl
     bad = []
 
     async def scenario(replicas, dispatcher):
-        run = Run(dispatcher, order(placement), Session(CODEC, PROMPT, LIMITS, parallel=True))
+        response = DistributedResponse(
+            dispatcher, order(placement), Session(CODEC, PROMPT, LIMITS, parallel=True)
+        )
         num_tokens = 0
-        async with aclosing(run.updates()) as updates:
+        async with aclosing(response.updates()) as updates:
             async for update in (update async for batch in updates for update in batch):
-                num_tokens += isinstance(update, Progress)
+                num_tokens += isinstance(update, Delta)
                 if num_tokens > 20 and not bad:
                     bad.append(True)
-        assert (update.status, run.figures()["redispatches"]) == (500, 0)
+        assert (update.status, response.placement()["redispatches"]) == (500, 0)
         bad.clear()
         for decoder in replicas.decoders.values():
             decoder.check_health()
@@ -348,15 +356,17 @@ def test_a_stop_string_cuts_an_answer_whose_home_was_lost_where_it_cuts_any(conf
 
 def test_leaving_an_answer_ends_all_of_its_threads(config):
     async def scenario(replicas, dispatcher):
-        run = Run(dispatcher, order("spread"), Session(CODEC, PROMPT, LIMITS, parallel=True))
-        async with aclosing(run.updates()) as updates:
+        response = DistributedResponse(
+            dispatcher, order("spread"), Session(CODEC, PROMPT, LIMITS, parallel=True)
+        )
+        async with aclosing(response.updates()) as updates:
             async for _ in updates:
-                if len(run.parts) > 1:
+                if len(response.attempts) > 1:
                     break
         for _ in range(100):
             stats = [await decoder.stats() for decoder in replicas.decoders.values()]
             if not any(s["active"] + s["waiting"] + s["open"] for s in stats):
-                return dispatcher.runs
+                return dispatcher.responses
             await asyncio.sleep(0.01)
         raise AssertionError(stats)
 

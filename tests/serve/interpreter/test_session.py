@@ -11,7 +11,7 @@ from pasta.engine import DoneEvent, Engine, EngineConfig, ForkEvent, Request, Sa
 from pasta.interpreter import Limits
 from pasta.lang import parse, render, to_text
 from serve.interpreter.session import Session, StopFilter
-from serve.observe.trace import Mark
+from serve.observe.trace import PlacementEvent
 from serve.wire import Decoded
 from tests.support.models import tiny
 
@@ -70,8 +70,8 @@ def test_a_trace_has_a_track_for_each_thread_and_the_wait_is_in_the_timings():
     session = Session(CODEC, PROMPT, LIMITS, parallel=True)
     session.feed((e.path, e.token, e.time) for e in events if isinstance(e, TokenEvent))
     decoded = Decoded(result.finish_reason, result.steps, 0.1, 0.2, 1.0, 0.01)
-    marks = [Mark((0,), "spill", 0.3, "decoder-2")]
-    pasta = session.finish(decoded, wants_document=False, trace_of="r-1", marks=marks).pasta
+    placed = [PlacementEvent((0,), "spill", 0.3, "decoder-2")]
+    pasta = session.finish(decoded, wants_document=False, trace_of="r-1", placement_events=placed).pasta
     tracks = [e["args"]["name"] for e in pasta["trace"]["traceEvents"] if e["name"] == "thread_name"]
     forks = [e for e in events if isinstance(e, ForkEvent)]
     assert sorted(tracks) == sorted(["main thread", *(e.topic for e in forks)])

@@ -56,7 +56,7 @@ def test_there_is_no_field_for_what_must_not_be_logged():
         "api_key",
         "headers",
     }
-    with pytest.raises(ValueError, match="prompt is no field of a log line"):
+    with pytest.raises(ValueError, match="prompt is not a field of log lines"):
         write(prompt="a secret")
 
 

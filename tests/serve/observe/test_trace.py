@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pasta.data.words import WordTokenizer
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Codec, parse, to_text
-from serve.observe.trace import Mark, chrome_trace, sync_wait_s, syncs
+from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s, syncs
 from tests.support.documents import random_document
 from tests.support.tokenizers import codec as byte_codec
 
@@ -118,8 +118,12 @@ def test_arrows_lead_from_forks_to_chunks_and_back_to_the_join():
 
 
 def test_what_placement_did_is_marked_on_the_thread_it_was_done_with():
-    marks = [Mark((1,), "spill", 0.6, "decoder-2"), Mark((), "redispatch", 0.7), Mark((9, 9), "spill", 0.8)]
-    made, _, _ = traced(TWO, marks=marks)
+    placed = [
+        PlacementEvent((1,), "spill", 0.6, "decoder-2"),
+        PlacementEvent((), "redispatch", 0.7),
+        PlacementEvent((9, 9), "spill", 0.8),
+    ]
+    made, _, _ = traced(TWO, placement_events=placed)
     (spill,), (again,) = events(made, "i", "spill"), events(made, "i", "redispatch")
     assert (spill["tid"], spill["args"]) == (2, {"replica": "decoder-2"})
     assert (again["tid"], again["ts"]) == (0, 700_000.0)

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from serve.errors import overloaded, unavailable
 from serve.observe.watch import CountResponses, Watch, watched
-from serve.wire import Accepted, Finished, Order, Progress
+from serve.wire import Accepted, Delta, Finished, Order
 from tests.serve.observe.test_metrics import PASTA
 
 
@@ -72,7 +72,7 @@ def follow(updates, caplog, n=1, error=None, leave_after=None):
     return observed, [record for record in caplog.records if record.name == "ray.serve"], got
 
 
-UPDATES = [Accepted(30), Progress(""), Progress("Hello"), Progress("!"), Finished("stop", 30, 200, PASTA)]
+UPDATES = [Accepted(30), Delta(""), Delta("Hello"), Delta("!"), Finished("stop", 30, 200, PASTA)]
 
 
 def counted(observed):
@@ -102,8 +102,8 @@ def test_an_answer_is_observed_when_it_has_finished(caplog):
 
 
 def test_each_choice_is_an_answer(caplog):
-    choices = [Accepted(30), Progress("a", index=1), Finished("stop", 30, 9, PASTA, index=1)]
-    choices += [Progress("b"), Finished("length", 30, 9, PASTA)]
+    choices = [Accepted(30), Delta("a", index=1), Finished("stop", 30, 9, PASTA, index=1)]
+    choices += [Delta("b"), Finished("length", 30, 9, PASTA)]
     observed, lines, _ = follow(choices, caplog, 2)
     assert counted(observed) == ["stop", "length"]
     assert (lines[0].finish_reason, lines[0].num_choices, lines[0].tokens) == ("stop,length", 2, 402)

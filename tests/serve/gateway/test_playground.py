@@ -8,13 +8,13 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from pasta.data.atlas import heldout_prompts
-from serve.gateway import page
+from serve.gateway import playground
 
 
 @pytest.fixture(scope="module")
 def http():
     app = FastAPI()
-    app.include_router(page.router)
+    app.include_router(playground.router)
     return TestClient(app)
 
 

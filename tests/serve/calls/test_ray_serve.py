@@ -8,17 +8,17 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.config import RequestRouterConfig
 from ray.serve.request_router import ReplicaID, RequestRouter
 
-from serve.calls.replicas import ReplicaLost, members, pin
-from serve.calls.routing import PinnedRouter
+from serve.calls.ray_serve import PinnedRouter, pin
+from serve.calls.replicas import ReplicaLost, known_replicas
 
 
 def test_the_router_that_ray_has_pickled_tells_this_process_who_is_there():
     # Ray pickles it by value, module and all.
     router = RequestRouterConfig(
-        request_router_class="serve.calls.routing.PinnedRouter"
+        request_router_class="serve.calls.ray_serve.PinnedRouter"
     ).get_request_router_class()
     known = router._publish.__globals__
-    assert known["members"] is members
+    assert known["known_replicas"] is known_replicas
     assert router._choose_replica_for_request.__globals__["ReplicaLost"] is ReplicaLost
 
 

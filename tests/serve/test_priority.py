@@ -1,4 +1,4 @@
-"""Who gives way on a machine with fewer cores than threads (serve/decoder/priority.py)."""
+"""Who gives way on a machine with fewer cores than threads (serve/priority.py)."""
 
 import os
 import subprocess
@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from serve.decoder import priority
+from serve import priority
 
 
 def can_give_way():
-    with priority.giving_way():
-        return priority.gives_way()
+    with priority.starting_batch():
+        return priority.is_batch()
 
 
 pytestmark = pytest.mark.skipif(not can_give_way(), reason="this system has no SCHED_BATCH, or forbids it")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not can_give_way(), reason="this system has no S
 
 @pytest.fixture(autouse=True)
 def leave_this_process_as_it_is():
-    with priority.first():
+    with priority.starting_normal():
         yield
     for thread in os.listdir("/proc/self/task"):
         priority._set(int(thread), batch=False)
@@ -41,32 +41,32 @@ def test_all_threads_of_a_process_give_way_and_those_that_come_later():
     def older():
         ready.set()
         end.wait()
-        policies.append(priority.gives_way())
+        policies.append(priority.is_batch())
 
     thread = threading.Thread(target=older)
     thread.start()
     ready.wait()
-    priority.give_way()
+    priority.set_batch()
     end.set()
     thread.join()
     assert policies == [True]
-    assert priority.gives_way()
-    assert in_a_new_thread(priority.gives_way)
+    assert priority.is_batch()
+    assert in_a_new_thread(priority.is_batch)
 
 
 def test_a_thread_that_is_started_as_first_does_not_give_way():
-    priority.give_way()
-    with priority.first():
-        assert in_a_new_thread(priority.gives_way) is False
-    assert priority.gives_way()
+    priority.set_batch()
+    with priority.starting_normal():
+        assert in_a_new_thread(priority.is_batch) is False
+    assert priority.is_batch()
 
 
 def test_a_process_that_is_started_giving_way_does_and_the_one_that_starts_it_does_not():
     ask = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0) == os.SCHED_BATCH)"]
-    with priority.giving_way():
+    with priority.starting_batch():
         answer = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
     assert answer.strip() == "True"
-    assert not priority.gives_way()
+    assert not priority.is_batch()
 
 
 @pytest.mark.parametrize("error", [PermissionError(1, "not permitted"), OSError(22, "invalid argument")])
@@ -75,6 +75,6 @@ def test_a_system_that_forbids_it_changes_nothing(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(os, "sched_setscheduler", forbidden)
-    priority.give_way()
-    with priority.giving_way():
-        assert not priority.gives_way()
+    priority.set_batch()
+    with priority.starting_batch():
+        assert not priority.is_batch()

@@ -1,4 +1,4 @@
-"""What the Interpreter knows of a model, and how a request becomes orders to decode. No I/O."""
+"""Turns a request into orders to decode: encodes its prompts, and checks them against the model's context. No I/O."""
 
 import dataclasses
 from typing import Any, cast
@@ -17,17 +17,17 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 
 
 class RequestRefused(Exception):
-    """A request that cannot be served; ``refused`` says why, in the fields of :class:`Refused`."""
+    """The request cannot be served; ``refused`` is what the client is told."""
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
         self.refused = Refused(message, **fields)
 
 
-class Served:
-    """What the Interpreter knows of a model: its codec and its context, not its weights.
+class RequestEncoder:
+    """Encodes the requests for one model, with its tokenizer and its context; it loads no weights.
 
-    Prompts are encoded in a thread of their own, and a tokenizer is for one thread: that thread has its own.
+    Prompts are encoded in a thread of their own. A tokenizer is not thread-safe, so that thread has a second codec.
     """
 
     def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
@@ -35,7 +35,7 @@ class Served:
         self._placement = config.placement
         self.codec = Codec(AutoTokenizer.from_pretrained(model.location))
         self._encoder = Codec(AutoTokenizer.from_pretrained(model.location))
-        _ = self.codec.grammar  # made now: it takes a while, and no user should wait for it
+        _ = self.codec.grammar  # built at start-up, so that the first request does not wait for it
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
         self.context = min(config.engine.slot_tokens, positions)
         self.max_prompt_tokens = config.limits.max_prompt_tokens or self.context
@@ -47,16 +47,17 @@ class Served:
             max_positions=positions,
         )
 
-    def least_tokens(self, order: Order) -> int:
-        """What the request's prompts and longest answers come to at least, known without encoding anything."""
+    def min_tokens(self, order: Order) -> int:
+        """A lower bound of the tokens of the request's prompts and longest answers, without encoding anything."""
         most = self.context - 1
         one = most if order.max_tokens is None else min(order.max_tokens + 2, most)
         return one * order.num_choices
 
     def decode_orders(self, order: Order) -> list[DecodeOrder]:
-        """One order for each choice, prompt by prompt. Raises :class:`RequestRefused`. Long prompts take their time.
+        """Encode the request: one order for each choice, prompt by prompt. Slow for long prompts.
 
-        The first choice is what the seed gives alone; the others have seeds that follow from it.
+        The first choice of a prompt has the request's seed, the others seeds derived from it. Raises
+        :class:`RequestRefused`.
         """
         if self.model.mode == "sequential" and order.mode == "parallel":
             raise RequestRefused(
@@ -78,7 +79,7 @@ class Served:
         ]
 
     def _encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """The prompt's token ids, and the name of the parameter that it came in."""
+        """The prompt's token ids, and the name of the request's parameter that holds it."""
         name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
         try:
             if isinstance(prompt, str):
@@ -92,7 +93,7 @@ class Served:
             raise RequestRefused(f"{name}: {error}.", param=name) from None
 
     def _decode_order(self, order: Order, prompt: Prompt) -> DecodeOrder:
-        """A prompt in tokens, within the model's context."""
+        """The order for one prompt. Raises :class:`RequestRefused` if it and its answer exceed the model's context."""
         prompt_ids, name = self._encode(prompt)
         if not prompt_ids:
             raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
@@ -103,7 +104,7 @@ class Served:
                 param=name,
                 code="context_length_exceeded",
             )
-        # One place is the engine's scratch, one the end of text, which nobody asks for but every answer has.
+        # Two tokens less: the engine's scratch place, and the end of text, which max_tokens does not count.
         room = self.context - len(prompt_ids) - 2
         if room < 1 or (order.max_tokens or 1) > room:
             asked = f" and {order.max_tokens} were asked for" if order.max_tokens else ""
