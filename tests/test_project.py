@@ -1,6 +1,7 @@
 """What must stay true of the repository as a whole: its walls, its set-up, its size."""
 
 import ast
+import graphlib
 import re
 import shutil
 import subprocess
@@ -135,6 +136,35 @@ def test_imports_stay_inside_the_walls(package):
 def test_ray_is_imported_in_jobs_and_serve_only():
     for file in sources(LIBRARY):
         assert "ray" not in {top(module) for module in imports(file)}, f"{file} imports ray"
+
+
+#: What jobs may import of the service: how to start Ray and the service. The service imports nothing of jobs.
+OF_THE_SERVICE = {"serve.ray_start", "serve.launch", "serve.config"}
+
+
+def test_the_service_imports_nothing_of_the_jobs_and_they_only_what_starts_it():
+    for file in sources(ROOT / "serve"):
+        assert "jobs" not in {top(module) for module in imports(file)}, f"{file} imports jobs"
+    for file in sources(ROOT / "jobs"):
+        for module in imports(file):
+            if top(module) == "serve":
+                assert ".".join(module.split(".")[:2]) in OF_THE_SERVICE, f"{file} imports {module}"
+
+
+def test_the_service_s_modules_import_one_another_in_no_circle():
+    edges = {}
+    for file in sources(ROOT / "serve"):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        edges[module] = {name for name in imports(file) if top(name) == "serve"}
+    graph = {
+        module: {
+            other
+            for other in edges
+            if other != module and any(name == other or name.rpartition(".")[0] == other for name in names)
+        }
+        for module, names in edges.items()
+    }
+    tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
 def test_the_language_and_the_interpreter_load_without_heavy_packages():

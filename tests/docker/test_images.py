@@ -13,8 +13,8 @@ import yaml
 from ray.serve.schema import ServeDeploySchema
 
 from pasta.config import parse_config, read_yaml
+from serve.calls.ray_serve import PROXY_ENV
 from serve.config import ServeConfig
-from serve.launch import PROXY
 from tests.support.paths import ROOT
 
 DOCKER = ROOT / "docker"
@@ -69,7 +69,7 @@ class TestDockerfile:
     def test_ray_serve_s_proxy_is_set_up_as_make_serve_does_it(self):
         (variables,) = [line for line in instructions() if line.startswith("ENV ") and "RAY_SERVE" in line]
         assert {word for word in variables.split() if word.startswith("RAY_SERVE_")} == {
-            f"{name}={value}" for name, value in PROXY.items()
+            f"{name}={value}" for name, value in PROXY_ENV.items()
         }
 
     def test_what_it_copies_is_there_and_is_sent_to_the_builder(self):

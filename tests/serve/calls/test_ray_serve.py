@@ -1,25 +1,162 @@
-"""The router as Ray ships it to the processes that call Decoders."""
+"""Ray Serve's private APIs are still there, and the router does what it is there for."""
 
 import asyncio
+import dataclasses
+import inspect
+import os
+import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
+import ray.serve.metrics
+from ray.serve._private import common, handle_options, router
 from ray.serve._private.common import DeploymentID
 from ray.serve.config import RequestRouterConfig
+from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import ReplicaID, RequestRouter
 
-from serve.calls.ray_serve import PinnedRouter, pin
+from serve.calls import ray_serve
+from serve.calls.ray_serve import PROXY_ENV, REPLICA_ENV, DeploymentClient, PinnedRouter, pin
 from serve.calls.replicas import ReplicaLost, known_replicas
+from tests.support.paths import ROOT
+
+# -- what the adapter takes for granted ------------------------------------------------------------------------
+
+PINNED = re.search(r"ray (\d+\.\d+\.\d+)", ray_serve.__doc__ or "")[1]
+
+
+def gone(what):
+    return (
+        f"ray {ray.__version__} has no {what}: serve/calls/ray_serve.py was written against ray {PINNED}. "
+        "Adapt that module, or pin that version again."
+    )
+
+
+def fields(options):
+    return {field.name for field in dataclasses.fields(options)}
+
+
+def test_the_pinned_version_is_the_one_that_the_adapter_was_written_against():
+    locked = re.search(r"^ray==(\S+)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)[1]
+    assert locked == PINNED, (
+        "check each private API that serve/calls/ray_serve.py lists, then name the new version"
+    )
+
+
+def test_a_handle_is_initialised_with_the_router_on_the_caller_s_loop():
+    assert hasattr(DeploymentHandle, "_init"), gone("DeploymentHandle._init")
+    assert isinstance(inspect.getattr_static(DeploymentHandle, "is_initialized", None), property), gone(
+        "DeploymentHandle.is_initialized"
+    )
+    known = fields(handle_options.InitHandleOptions)
+    assert "_run_router_in_separate_loop" in known, gone("option _run_router_in_separate_loop of a handle")
+
+
+@pytest.mark.parametrize(
+    "option", ["_by_reference", "session_id", "request_serialization", "response_serialization"]
+)
+def test_a_call_takes_the_options_of_a_client(option):
+    parameters = inspect.signature(DeploymentHandle.options).parameters
+    assert option in parameters, gone(f"option {option} of a handle")
+    assert option in fields(handle_options.DynamicHandleOptions), gone(f"option {option} of a call")
+
+
+def test_the_router_sees_the_session_id_of_a_call():
+    assert "session_id" in fields(common.RequestMetadata), gone("session_id in a call's metadata")
+
+
+def test_the_router_can_be_overridden_before_its_queues():
+    choose = getattr(RequestRouter, "_choose_replica_for_request", None)
+    assert choose is not None, gone("RequestRouter._choose_replica_for_request")
+    assert list(inspect.signature(choose).parameters) == ["self", "pending_request", "is_retry"], gone(
+        "RequestRouter._choose_replica_for_request(pending_request, is_retry=…)"
+    )
+    # Ray's own code calls it to route each call.
+    calls = inspect.getsource(router).count("_active_request_router._choose_replica_for_request(")
+    assert calls >= 1, gone("call of RequestRouter._choose_replica_for_request")
+
+
+def test_a_router_knows_its_deployment():
+    assert "self._deployment_id =" in inspect.getsource(RequestRouter.__init__), gone(
+        "RequestRouter._deployment_id"
+    )
+
+
+def test_ray_serve_reads_the_variables_that_processes_are_started_with():
+    code = "import ray.serve._private.constants as c; print(*(repr(getattr(c, n, 'gone')) for n in {!r}))"
+    wanted = {
+        "RAY_SERVE_PROXY_USE_GRPC": "True",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "False",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "'serve.gateway.proxy.middlewares'",
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "False",
+    }
+    assert wanted.keys() == PROXY_ENV.keys() | REPLICA_ENV.keys()
+    command = [sys.executable, "-c", code.format(list(wanted))]
+    environment = {**os.environ, **PROXY_ENV, **REPLICA_ENV}
+    read = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    for (name, value), found in zip(wanted.items(), read.split(), strict=True):
+        assert found == value, gone(f"variable {name}")
+
+
+def test_a_counter_can_be_exported_as_zero():
+    assert hasattr(ray.serve.metrics.Counter, "_record"), gone("Counter._record")
+
+
+def test_no_other_module_of_the_service_uses_a_private_api_of_ray():
+    private = re.compile(
+        r"_by_reference|_run_router_in_separate_loop|_choose_replica_for|\._deployment_id|ray\.serve\._|\._record\(0"
+    )
+    for file in (ROOT / "serve").rglob("*.py"):
+        if file.name != "ray_serve.py":
+            assert not private.search(file.read_text(encoding="utf-8")), file
+
+
+# -- clients -----------------------------------------------------------------------------------------------------
+
+
+class Handle:
+    """Notes how a client calls it."""
+
+    def __init__(self):
+        self.is_initialized, self.made, self.called = False, [], []
+
+    def _init(self, **options):
+        self.is_initialized = True
+        self.made.append(options)
+
+    def options(self, **options):
+        self.called.append(options)
+        return self
+
+    async def remote(self, *args):
+        return args
+
+
+def test_a_client_initialises_its_handle_once_and_pins_its_calls():
+    async def scenario(handle):
+        client = DeploymentClient(handle)
+        client.open()
+        return [await client.call("stats", 1), await client.call("stats", 2, replica="b")]
+
+    handle = Handle()
+    assert asyncio.run(scenario(handle)) == [(1,), (2,)]
+    assert handle.made == [{"_run_router_in_separate_loop": False}]
+    assert [options["session_id"] for options in handle.called] == ["", pin("b")]
+    assert not any(options["_by_reference"] for options in handle.called)
+
+
+# -- the router --------------------------------------------------------------------------------------------------
 
 
 def test_the_router_that_ray_has_pickled_tells_this_process_who_is_there():
     # Ray pickles it by value, module and all.
-    router = RequestRouterConfig(
-        request_router_class="serve.calls.ray_serve.PinnedRouter"
-    ).get_request_router_class()
-    known = router._publish.__globals__
+    config = RequestRouterConfig(request_router_class="serve.calls.ray_serve.PinnedRouter")
+    pickled = config.get_request_router_class()
+    known = pickled._publish.__globals__
     assert known["known_replicas"] is known_replicas
-    assert router._choose_replica_for_request.__globals__["ReplicaLost"] is ReplicaLost
+    assert pickled._choose_replica_for_request.__globals__["ReplicaLost"] is ReplicaLost
 
 
 def choice(monkeypatch, session_id, *names, is_retry=False):
@@ -31,10 +168,10 @@ def choice(monkeypatch, session_id, *names, is_retry=False):
     monkeypatch.setattr(RequestRouter, "_choose_replica_for_request", serve)
     replicas = {ReplicaID(name, DeploymentID("Decoder")): name for name in names}
     monkeypatch.setattr(PinnedRouter, "curr_replicas", replicas)
-    router = PinnedRouter.__new__(PinnedRouter)
-    router._leaving = {}
+    pinned = PinnedRouter.__new__(PinnedRouter)
+    pinned._leaving = {}
     pending = SimpleNamespace(metadata=SimpleNamespace(session_id=session_id))
-    return asyncio.run(router._choose_replica_for_request(pending, is_retry=is_retry))
+    return asyncio.run(pinned._choose_replica_for_request(pending, is_retry=is_retry))
 
 
 def test_a_pinned_call_goes_to_its_replica(monkeypatch):

@@ -1,0 +1,24 @@
+"""The application that serve.app builds, without starting it."""
+
+from serve.app import build
+from serve.calls.ray_serve import REPLICA_ENV
+from serve.config import ServeConfig
+from tests.support.service import save_tiny_model
+
+
+def deployments(application):
+    """The deployments of a bound application by name."""
+    bound = application._bound_deployment
+    found = {bound.name: bound}
+    for argument in bound.init_args:
+        if hasattr(argument, "_bound_deployment"):
+            found |= deployments(argument)
+    return found
+
+
+def test_every_replica_is_started_with_the_variables_that_the_adapter_needs(tmp_path):
+    config = ServeConfig(models={"tiny": {"path": str(save_tiny_model(tmp_path / "model"))}})
+    found = deployments(build(config))
+    assert set(found) == {"Gateway", "Interpreter", "Decoder"}
+    for deployment in found.values():
+        assert deployment.ray_actor_options["runtime_env"]["env_vars"] == REPLICA_ENV
