@@ -2,17 +2,21 @@
 
 import hashlib
 import ipaddress
+import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    TypeAdapter,
+    ValidationInfo,
 )
 
 from pasta.errors import UserError, first_line
@@ -153,6 +157,13 @@ class DecoderSettings(_Strict):
         return self.num_replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
 
+def _sizes(value: Any, info: ValidationInfo) -> Any:
+    """Read sizes from a dictionary, as ``serve deploy`` passes them; strict validation of a dataclass refuses one."""
+    if info.mode == "python" and isinstance(value, dict):
+        return TypeAdapter(EngineSizes).validate_json(json.dumps(value), strict=True, extra="forbid")
+    return value
+
+
 class ServeConfig(_Strict):
     """The arguments of ``serve.app:build``.
 
@@ -161,7 +172,7 @@ class ServeConfig(_Strict):
     """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
-    engine: EngineSizes = EngineSizes()
+    engine: Annotated[EngineSizes, BeforeValidator(_sizes)] = EngineSizes()
     limits: LimitSettings = LimitSettings()
     front: FrontSettings = FrontSettings()
     decoder: DecoderSettings = DecoderSettings()

@@ -1,6 +1,7 @@
 """A service that cannot start says why in one line, before anything is started."""
 
 import dataclasses
+import json
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import ray
 import yaml
 
 from pasta.errors import UserError
-from serve.config import check_models, check_service
+from serve.config import ServeConfig, check_models, check_service
 from serve.launch import check_port, read_service_config, running
 from serve.ray_start import free_port
 from tests.support.paths import ROOT
@@ -44,6 +45,17 @@ def test_the_shipped_configuration_is_valid_and_serves_a_model_and_its_twin():
     assert all(
         model.path.startswith("platform/pasta/data/atlas/models/") for model in config.args.models.values()
     )
+
+
+def test_ray_serve_can_build_the_arguments_from_a_plain_dictionary():
+    """As ``serve deploy`` does."""
+    arguments = {"models": {"a": {"path": "x"}}, "engine": {"num_slots": 3}}
+    config = ServeConfig.model_validate(arguments)
+    assert config.engine.num_slots == 3
+    assert ServeConfig.model_validate_json(json.dumps(arguments)) == config
+    for mistake in ({"num_slots": "3"}, {"num_slots": 0}, {"num_slot": 3}):
+        with pytest.raises(ValueError, match="num_slot"):
+            ServeConfig.model_validate({**arguments, "engine": mistake})
 
 
 def test_a_valid_configuration_passes(tmp_path, model):
