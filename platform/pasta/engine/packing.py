@@ -1,8 +1,10 @@
-"""Linear layers with weights in oneDNN's own layout: what makes decoding on a CPU run at memory speed.
+"""Packs linear layers into oneDNN's own weight layout, so that decoding on a CPU reaches the memory bandwidth.
 
-``torch.nn.functional.linear`` re-reads row-major weights in a way that reaches half the memory bandwidth for
-few rows; the same product over a reordered weight reaches it (docs/notes/cpu-engine.md). The operators are
-those that torch's own compiler emits when it freezes a model.
+``torch.nn.functional.linear`` reads row-major weights at half the memory bandwidth when there are few rows; the same
+product over a reordered weight reaches it (docs/notes/cpu-engine.md).
+
+The only module that uses torch's private mkldnn operators, those that torch's own compiler emits when it freezes a
+model. Written against torch 2.13.0: tests/engine/test_packing.py fails, and names that version, when one is gone.
 """
 
 import torch
@@ -14,7 +16,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class PackedLinear(nn.Module):
-    """Stands in for an ``nn.Linear`` at inference; the row-major weight is given up."""
+    """Replaces an ``nn.Linear`` at inference; it keeps no row-major weight."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -29,13 +31,13 @@ class PackedLinear(nn.Module):
         return out
 
 
-# Scripted: a trace can record the operator only from TorchScript, and an operator of ours in Python would have the
-# replay take Python's lock for every layer.
+# Scripted: a trace can record the operator only from TorchScript. A custom operator in Python would acquire the GIL for
+# each layer of a replayed trace.
 _PRODUCT = torch.jit.script(_linear)
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this torch has the operators for this device and dtype."""
+    """Whether packed layers work on this device with this dtype."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (
@@ -44,7 +46,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def pack_linears(model: nn.Module) -> None:
-    """Replace every linear layer below ``model`` by its packed twin, one after another to save memory."""
+    """Replace every linear layer of ``model`` by a packed one, one after another to save memory."""
     for name, child in model.named_children():
         if isinstance(child, nn.Linear):
             setattr(model, name, PackedLinear(child))
