@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pasta.engine import Engine, EngineConfig, Request
-from pasta.engine.masks import expand, sees_matrix, sliding_window, to_model_masks
+from pasta.engine.masks import expand, sliding_window, to_model_masks
 from pasta.interpreter import Interpreter, Limits, linearise
 from pasta.lang import Document, Text
 from tests.support.documents import random_document
@@ -12,6 +12,13 @@ from tests.support.models import CONFIGS, tiny
 
 families = pytest.mark.parametrize("family", CONFIGS)
 TOLERANCE = 1e-4
+
+
+def sees_matrix(sees):
+    """Bitmasks of visible segments as a boolean matrix."""
+    return torch.tensor(
+        [[bits >> column & 1 for column in range(len(sees))] for bits in sees], dtype=torch.bool
+    )
 
 
 def training_logits(loaded, prompt, ids):
@@ -78,7 +85,7 @@ def test_logits_equal_the_training_forward(family, seed, traced, monkeypatch):
 def test_the_forward_is_recorded_when_asked(family, traced):
     engine = Engine(tiny(family), EngineConfig(slot_tokens=64, trace_forward=traced))
     engine.generate(Request(prompt_ids=[5, 6, 7], limits=Limits(max_tokens=2)))
-    assert engine.runner.is_traced == traced
+    assert isinstance(engine.runner._forward, torch.jit.ScriptModule) == traced
 
 
 @families

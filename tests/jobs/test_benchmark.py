@@ -74,7 +74,7 @@ def test_accuracy_grades_answers_and_checks_random_weights(place, tmp_path, caps
     assert written["complete"]
     assert written["settings"]["threads"] == 1
     assert written["command"].startswith("python -m jobs.benchmark accuracy --models")
-    assert "| statements right, sequential twin" in capsys.readouterr().out
+    assert "| statement accuracy, sequential twin" in capsys.readouterr().out
 
 
 def test_speed_times_both_models(place, tmp_path):
@@ -245,6 +245,6 @@ def _imports(file):
 
 
 def test_every_stage_that_a_command_names_exists():
-    from pasta.benchmark.benchmark import COMMANDS
+    from pasta.benchmark.settings import COMMANDS
 
     assert all(hasattr(Benchmark, f"_{stage}") for stages in COMMANDS.values() for stage in stages)

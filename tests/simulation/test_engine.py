@@ -85,7 +85,7 @@ def simulated_forwards(answers, arrivals, parallel):
             script = both.parallel if parallel else both.sequential
             piece = Piece(lambda script=script: LiveSlot(script))
             pieces[piece] = number
-            replica.submit(piece, 0.0)
+            replica.submit(piece)
         costs.forwards, before = [], replica.work.shapes.copy()
         replica.begin(0.0)
         lanes = [*(replica.work.shapes - before)]

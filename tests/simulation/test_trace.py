@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pasta.data.words import WordTokenizer
+from pasta.data.word_tokenizer import WordTokenizer
 from pasta.errors import UserError
 from pasta.lang import Codec
 from pasta.simulation.config import TraceSection

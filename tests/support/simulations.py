@@ -3,7 +3,7 @@
 import functools
 from dataclasses import dataclass
 
-from pasta.data.words import WordTokenizer
+from pasta.data.word_tokenizer import WordTokenizer
 from pasta.lang import Chunk, Codec, Document, Sync, Text
 from pasta.simulation.cluster import Cluster, ClusterSection
 from pasta.simulation.load import Replayed

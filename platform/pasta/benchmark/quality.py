@@ -1,4 +1,8 @@
-"""Quality of atlas answers, by exact grading, and whether outputs are well-formed."""
+"""Checks that outputs are well-formed, and grades atlas answers exactly.
+
+Statement accuracy is pooled: right statements ÷ all statements, over all answers together. An evaluation's quality is a
+mean over answers instead (``pasta.judges.grader``), in which a short answer weighs as much as a long one.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -92,9 +96,9 @@ def quality_metrics(records: Sequence[Record]) -> list[Metric]:
             count=count,
             note="share of answers",
         ),
-        Metric("statements.twin", "statements right, sequential twin", twin, 0.98, count=count),
-        Metric("statements.pasta", "statements right, PASTA", pasta, count=count),
-        Metric("statements.ratio", "statements right, PASTA ÷ twin", ratio, 0.98, count=count),
+        Metric("statements.twin", "statement accuracy, sequential twin", twin, 0.98, count=count),
+        Metric("statements.pasta", "statement accuracy, PASTA", pasta, count=count),
+        Metric("statements.ratio", "statement accuracy, PASTA ÷ twin", ratio, 0.98, count=count),
     ]
 
 
@@ -124,8 +128,8 @@ def family_table(records: Sequence[Record]) -> str:
     header = [
         "family",
         "prompts",
-        "twin right",
-        "PASTA right",
+        "twin accuracy",
+        "PASTA accuracy",
         "parts annotated",
         "left alone",
         "syncs right",

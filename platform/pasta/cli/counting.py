@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pasta.data.words import WordTokenizer
+from pasta.data.word_tokenizer import WordTokenizer
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, add_control_tokens
 

@@ -17,7 +17,7 @@ from pasta.simulation.calibration import Calibration
 from pasta.simulation.compare import Deviation, compare, read_measured
 from pasta.simulation.config import SimulateConfig, TraceSection
 from pasta.simulation.plot import LOADS, SIZES, draw_loads, draw_sizes
-from pasta.simulation.study import Outcome, Point, Study
+from pasta.simulation.study import Point, Study, StudyResults
 from pasta.simulation.trace import Traced, make_trace, pick, read_trace
 
 REPORT, FIGURES = "report.md", "figures.json"
@@ -47,31 +47,31 @@ def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None)
     if load is not None:
         fit = Fit(study, load.blocks)
         deviations = fit.run(lambda line: say(line, True))
-        return _tell(study, Outcome(), calibration, deviations, fit.fitted())
+        return _tell(study, StudyResults(), calibration, deviations, fit.fitted())
     if real is not None and (len(study.loads) > 1 or len(study.series) > 1):
         raise UserError(
             "--measured: several runs to compare with, expected one mode, one placement, no sweep"
         )
-    outcome = study.run(_progress(study, say))
-    deviations = [] if real is None else compare(real, outcome.points[0].metrics)
-    return _tell(study, outcome, calibration, deviations)
+    results = study.run(_progress(study, say))
+    deviations = [] if real is None else compare(real, results.points[0].metrics)
+    return _tell(study, results, calibration, deviations)
 
 
 def _tell(
     study: Study,
-    outcome: Outcome,
+    results: StudyResults,
     calibration: Calibration | None,
     deviations: Sequence[Deviation],
     fitted: Mapping[str, float] | None = None,
 ) -> int:
-    print(write_report(study, outcome, calibration, deviations, fitted or {}))
+    print(write_report(study, results, calibration, deviations, fitted or {}))
     print(f"\nwritten to {study.config.output_dir}/")
     return 0 if all(found.within for found in deviations) else 1
 
 
 def write_report(
     study: Study,
-    outcome: Outcome,
+    results: StudyResults,
     calibration: Calibration | None,
     deviations: Sequence[Deviation],
     fitted: Mapping[str, float],
@@ -83,10 +83,10 @@ def write_report(
     out, pictures = config.output_dir, []
     kind = "derived estimate" if config.costs.roofline is not None else "simulated"
     replicas = f"{config.cluster.replicas} replica{'s' if config.cluster.replicas != 1 else ''}"
-    if outcome.points and draw_loads(outcome, unit, f"{config.name}, {kind}, {replicas}", out / LOADS):
+    if results.points and draw_loads(results, unit, f"{config.name}, {kind}, {replicas}", out / LOADS):
         pictures.append(LOADS)
     title = f"{config.name}, {kind}, {getattr(config.load, config.load.swept) or 1:g} {unit}"
-    if config.sizing is not None and draw_sizes(outcome, config.sizing.goals.given, title, out / SIZES):
+    if config.sizing is not None and draw_sizes(results, config.sizing.goals.given, title, out / SIZES):
         pictures.append(SIZES)
     for stale in {LOADS, SIZES} - {*pictures}:
         (out / stale).unlink(missing_ok=True)
@@ -98,12 +98,12 @@ def write_report(
         "trace": about,
         "left_out": study.trace.left_out,
         "calibration": None if calibration is None else calibration.to_dict(),
-        **outcome.to_dict(),
+        **results.to_dict(),
         "fitted": dict(fitted),
         "compared": [found.to_dict() for found in deviations],
     }
     write_whole(out / FIGURES, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    text = report_text(config, outcome, about, calibration, deviations, pictures, unit, fitted)
+    text = report_text(config, results, about, calibration, deviations, pictures, unit, fitted)
     write_whole(out / REPORT, text + "\n")
     return text
 
@@ -123,7 +123,7 @@ def _read(section: TraceSection, measured: Path | None) -> list[Traced]:
 def _codec(name: str) -> Codec:
     """Unlike ``codec_source``'s, one for all documents: a simulation mixes them."""
     if name == "words":
-        from pasta.data.words import WordTokenizer
+        from pasta.data.word_tokenizer import WordTokenizer
 
         return Codec(WordTokenizer())
     from pasta.data.tokenizers import find_tokenizer  # it loads transformers

@@ -7,12 +7,12 @@ from pasta.markdown import markdown
 from pasta.simulation.calibration import Calibration
 from pasta.simulation.compare import Deviation
 from pasta.simulation.config import SimulateConfig
-from pasta.simulation.study import Crossover, Outcome, Point, Size, goal_value
+from pasta.simulation.study import Crossover, Point, Size, StudyResults, goal_value
 
 
 def report_text(
     config: SimulateConfig,
-    outcome: Outcome,
+    results: StudyResults,
     about: Mapping[str, float],
     calibration: Calibration | None,
     deviations: Sequence[Deviation],
@@ -24,20 +24,20 @@ def report_text(
     keys of ``cluster`` whose values were fitted to what was measured."""
     parts = [f"# {config.name}: simulated", _basis(config, about, calibration)]
     parts += [f"![]({picture})" for picture in pictures]
-    if outcome.sizes:
-        parts += ["## How many", _sizes(config, outcome.sizes), _size_table(config, outcome.sizes)]
-    if outcome.crossovers:
+    if results.sizes:
+        parts += ["## How many", _sizes(config, results.sizes), _size_table(config, results.sizes)]
+    if results.crossovers:
         parts += ["## Where parallel decoding stops paying"]
-        parts += ["\n".join(f"- {_crossing(found, unit)}" for found in outcome.crossovers)]
-        parts += [_speedup_table(outcome.crossovers, unit)]
-    if outcome.points:
-        parts += ["## Under load", _load_table(config, outcome.points, unit)]
+        parts += ["\n".join(f"- {_crossing(found, unit)}" for found in results.crossovers)]
+        parts += [_speedup_table(results.crossovers, unit)]
+    if results.points:
+        parts += ["## Under load", _load_table(config, results.points, unit)]
     if deviations:
         parts += ["## Against what was measured", _deviation_table(deviations)]
     if fitted:
         values = ", ".join(f"cluster.{name} = {value:.4g}" for name, value in fitted.items())
         parts += [f"Fitted to the blocks marked so, the others are predicted: {values}."]
-    if notes := _notes(outcome, about):
+    if notes := _notes(results, about):
         parts += ["## What to know", "\n".join(f"- {note}" for note in notes)]
     return "\n\n".join(parts)
 
@@ -193,9 +193,9 @@ def _deviation_table(deviations: Sequence[Deviation]) -> str:
     return markdown(["figure", "measured", "simulated", "ratio", "tolerance", "within", ""], rows)
 
 
-def _notes(outcome: Outcome, about: Mapping[str, float]) -> list[str]:
+def _notes(results: StudyResults, about: Mapping[str, float]) -> list[str]:
     notes = []
-    points = [*outcome.points, *(point for size in outcome.sizes for point in size.tried)]
+    points = [*results.points, *(point for size in results.sizes for point in size.tried)]
     behind = sum(not point.metrics.keeps_up for point in points)
     if behind:
         notes.append(

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -21,8 +21,7 @@ from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
 from pasta.data.asked import MAX_SHARDS, SHARD_DOCUMENTS
-from pasta.data.atlas.tasks import Split
-from pasta.data.corpus import Annotated, atlas_answers
+from pasta.data.atlas.corpus import Annotated, atlas_answers
 from pasta.data.linearise import FORMS, Example, Mode, make_example
 from pasta.data.packing import to_dataset
 from pasta.errors import UserError
@@ -114,30 +113,6 @@ def prepare_once(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return target, counts, False
-
-
-def atlas_dataset(
-    seed: int,
-    count: int,
-    mode: Mode,
-    codec: Codec,
-    max_length: int,
-    *,
-    split: Split = "train",
-    mixture: Mapping[str, float] | None = None,
-    echo: float = 0.0,
-) -> Iterator[Example]:
-    """Examples of ``count`` atlas tasks; those longer than ``max_length`` tokens are left out.
-
-    The ``heldout`` split holds combinations that the ``train`` split never has.
-    """
-    estimates = None if mode == "sequential" else codec
-    annotated = atlas_answers(seed, split, count, codec=estimates, mixture=mixture, echo=echo)
-    for messages, document in annotated:
-        for form in FORMS[mode]:
-            example = make_example(codec, messages, document, form)
-            if len(example) <= max_length:
-                yield example
 
 
 def data_files(source: Path) -> list[Path]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pasta.data.asked import MAX_SHARDS, check_asked
-from pasta.data.corpus import atlas_answers
+from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
 from pasta.errors import UserError, first_line
 from pasta.files import read_lines, reading
@@ -39,7 +39,7 @@ class SourceSection:
     a directory that ``datasets`` saved, or the name of a data set on the Hugging Face Hub (``owner/name``).
     ``split``, ``subset`` and ``revision`` choose within a data set. ``format`` is how a record holds its messages.
     ``records`` bounds how many are read; the atlas makes that many from ``seed``, with ``mixture`` and ``echo`` as in
-    ``pasta.data.corpus``: in shards of 5,000 they are what supervised finetuning makes from the same seed.
+    ``pasta.data.atlas.corpus``: in shards of 5,000 they are what supervised finetuning makes from the same seed.
     """
 
     path: str

@@ -68,7 +68,3 @@ class LaneCache(Cache):
         first = self.before.shape[0]
         batch = slots[first : first + states.shape[0]]
         return batch[:, :, : self.window.shape[-1]]
-
-    def data_pointers(self) -> list[int]:
-        """Addresses of the blocks: they never change, since nothing is ever moved or copied."""
-        return [block.data_ptr() for block in (*self.keys, *self.values)]

@@ -3,7 +3,6 @@
 A token's visibility is ``sees[segment(q), segment(k)]`` and, within a segment, causal (DESIGN section 3).
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,16 +10,6 @@ from torch import Tensor
 
 #: Families whose forward takes ``{"full_attention": …, "sliding_attention": …}``; others take one tensor.
 _DICT_FAMILIES = frozenset({"qwen2", "qwen3", "gemma2", "gemma3_text"})
-
-
-def sees_matrix(sees: Sequence[int], size: int | None = None, device: torch.device | None = None) -> Tensor:
-    """Bitmasks of visible segments as a boolean matrix [size, size], padded with False."""
-    size = len(sees) if size is None else size
-    matrix = torch.zeros(size, size, dtype=torch.bool)
-    for row, bits in enumerate(sees):
-        columns = [column for column in range(len(sees)) if bits >> column & 1]
-        matrix[row, columns] = True
-    return matrix.to(device) if device is not None else matrix
 
 
 def expand(sees: Tensor, q_seg: Tensor, k_seg: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:

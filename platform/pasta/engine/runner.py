@@ -50,11 +50,6 @@ class Runner:
         #: Called right before the model runs, which lets other threads of Python run.
         self.before_forward: Callable[[], None] = lambda: None
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether the forward has been recorded and is replayed."""
-        return isinstance(self._forward, torch.jit.ScriptModule)
-
     def release(self, slot: int) -> None:
         """Forget a slot's tokens: what they leave behind cannot reach a later request."""
         self.cache.clear(slot, self.num_tokens[slot])

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pasta.config import to_dict
 from pasta.data.endpoint import EndpointSection
 from pasta.data.prompts import PromptsSection
+from pasta.data.skeletons import STYLES, SkeletonPrompts, Style
 from pasta.engine import SamplingParams
 from pasta.engine.section import EngineSection
-from pasta.evaluation.methods.sot_config import SotSection
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
 from pasta.stages.workers import WorkersSection
@@ -34,6 +34,31 @@ class EvalPromptsSection(PromptsSection):
 
     ``count`` distinct prompts are drawn with ``seed``; without it a file's are all taken, in their order.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class SotSection:
+    """How skeletons and points are asked for.
+
+    ``style`` chooses the words: ``prompted`` for a model that follows instructions, ``trained`` for one that was
+    trained on what ``jobs.annotate`` makes with ``annotator: sot``; ``prompts`` gives words of your own instead. A
+    skeleton that is cut at ``max_skeleton_tokens`` is none; a point's text ends at ``max_point_tokens``.
+    """
+
+    style: Style = "prompted"
+    prompts: SkeletonPrompts | None = None
+    max_skeleton_tokens: int = 256
+    max_point_tokens: int = 512
+
+    def __post_init__(self) -> None:
+        for name in ("max_skeleton_tokens", "max_point_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)}: expected a positive integer")
+
+    @property
+    def words(self) -> SkeletonPrompts:
+        """The words to use."""
+        return self.prompts or STYLES[self.style]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from pasta.evaluation.results.speedups import realised_speedup, theoretical_speedup
+from pasta.evaluation.results.outcomes import realised_speedup, theoretical_speedup
 from pasta.judges.tally import VerdictTally
 from pasta.stages.records import Record
 from pasta.statistics import geometric_mean

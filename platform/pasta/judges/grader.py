@@ -8,8 +8,8 @@ from pasta.judges.judge import Case, Verdict
 
 
 class GraderJudge:
-    """Quality is the share of an answer's statements that are right (``pasta.data.atlas.grade``): 1 is a perfect
-    answer, a missing and an extra statement count as wrong. The baseline plays no part."""
+    """Grades each answer by the share of its statements that are right (``pasta.data.atlas.grade``): 1 is a perfect
+    answer; a missing and an extra statement count as wrong. The baseline's answer is not used."""
 
     def judge(self, cases: Sequence[Case]) -> list[list[Verdict]]:
         """Raises UserError for a prompt that is no task of the atlas."""

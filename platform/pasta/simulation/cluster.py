@@ -102,12 +102,11 @@ class Totals:
     busy_s: float = 0.0
     steps: int = 0
     emitted: int = 0
-    prefill_tokens: int = 0
     present_s: float = 0.0
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulatedRun:
     """A simulation's outcome: the measured requests in the order of their arrival, and what was done between the
     arrivals of the first and the last of them (``begun``, ``ended``), and until all had ended (``last``).
     ``covered`` is the share of all steps that lies within what was calibrated, ``largest`` the largest shape of a
@@ -167,10 +166,10 @@ class Cluster:
         self._inbox: list[list[Callable[[float], None]]] = [[] for _ in self.replicas]
         self._totals, self._present = Totals(), 0
         self._number, self._left, self._measured = itertools.count(), 0, range(0)
-        self._outcome = Outcome(section.replicas)
+        self._run = SimulatedRun(section.replicas)
         self._random = random.Random("requests")
 
-    def run(self, requests: int, warmup: int = 0) -> Outcome:
+    def run(self, requests: int, warmup: int = 0) -> SimulatedRun:
         """Serve, once, until ``requests`` after the first ``warmup`` are done; others go on coming meanwhile."""
         self._left, self._measured = requests, range(warmup, warmup + requests)
         for moment in self._arrivals.first():
@@ -179,10 +178,10 @@ class Cluster:
         while self._left and self._events:
             now, _, event = heapq.heappop(self._events)
             event(now)
-        self._outcome.last = self._sum(now)
-        self._outcome.served.sort(key=lambda served: served.number)
+        self._run.last = self._sum(now)
+        self._run.served.sort(key=lambda served: served.number)
         self._cover()
-        return self._outcome
+        return self._run
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -191,15 +190,15 @@ class Cluster:
         if (following := self._arrivals.after_arrival(now)) is not None:
             self._at(following, self._arrive)
         if number == self._measured.start:
-            self._outcome.begun = self._sum(now)
+            self._run.begun = self._sum(now)
         if number == self._measured.stop - 1:
-            self._outcome.ended = self._sum(now)
+            self._run.ended = self._sum(now)
         self._count(now, 1)
         request = ServedRequest(number, self._scripts[number % len(self._scripts)], now)
         home = int(choose_home(self._loads(), None, 0))  # no two answers of a trace begin alike
         body = _Body(request, home)
         self._assign(body, lambda: self._slot(body))
-        self._tell(now + self._request_s(), home, lambda t: self.replicas[home].submit(body.piece, t))
+        self._tell(now + self._request_s(), home, lambda _: self.replicas[home].submit(body.piece))
 
     def _request_s(self) -> float:
         """What a request takes besides its engine, among the replicas that step on the same cores."""
@@ -229,7 +228,7 @@ class Cluster:
         self._totals.ended += 1
         self._totals.plain_tokens += request.script.plain_tokens
         if request.number in self._measured:
-            self._outcome.served.append(request)
+            self._run.served.append(request)
             self._left -= 1
         if (following := self._arrivals.after_end(now)) is not None:
             self._at(following, self._arrive)
@@ -264,7 +263,7 @@ class Cluster:
         replica = self.replicas[body.replica]
         if not replica.is_full:
             body.request.spills += 1
-            replica.submit(body.piece, now)
+            replica.submit(body.piece)
             return
         replica.load -= 1
         body.request.returns += 1
@@ -360,7 +359,6 @@ class Cluster:
             sum(work.busy_s for work in works),
             sum(work.steps for work in works),
             sum(work.emitted for work in works),
-            sum(work.prefill_tokens for work in works),
             totals.present_s,
         )
 
@@ -369,11 +367,11 @@ class Cluster:
         if not shapes:
             return
         covered = sum(count for shape, count in shapes if self._costs.covers(*shape))
-        self._outcome.covered = covered / sum(count for _, count in shapes)
+        self._run.covered = covered / sum(count for _, count in shapes)
         rows = sum(count * requests * lanes for (requests, lanes, _), count in shapes)
-        self._outcome.fill = min(1.0, sum(replica.work.emitted for replica in self.replicas) / rows)
+        self._run.fill = min(1.0, sum(replica.work.emitted for replica in self.replicas) / rows)
         slots, most, keys = (max(axis) for axis in zip(*(shape for shape, _ in shapes), strict=True))
-        self._outcome.largest = (int(slots), most, int(keys))
+        self._run.largest = (int(slots), most, int(keys))
 
 
 def _name(replica: int) -> str:

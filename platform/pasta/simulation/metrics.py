@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pasta.simulation.cluster import Outcome
+from pasta.simulation.cluster import SimulatedRun
 from pasta.simulation.load import Kind
 from pasta.simulation.replica import Shape
 from pasta.statistics import percentile
@@ -69,7 +69,7 @@ class Metrics:
         return asdict(self)
 
 
-def metrics_of(run: Outcome, gpus_per_replica: float, load: Kind = "poisson") -> Metrics:
+def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson") -> Metrics:
     """The metrics of a run. A trace ends: its rates are taken to the end of the last answer, and not between the first
     and the last arrival."""
     served, begun, ended = run.served, run.begun, run.ended

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.files import write_whole
-from pasta.simulation.study import Outcome, Point, Series, goal_value
+from pasta.simulation.study import Point, Series, StudyResults, goal_value
 
 LOADS, SIZES = "loads.png", "sizes.png"
 #: Okabe and Ito's hues, told apart with any colour vision.
@@ -27,22 +27,22 @@ _RC: Any = {
 }
 
 
-def draw_loads(outcome: Outcome, unit: str, title: str, path: Path) -> bool:
+def draw_loads(results: StudyResults, unit: str, title: str, path: Path) -> bool:
     """Latencies, speedup and throughput over the loads of a sweep; nothing, and false, if there are fewer than two."""
-    if len({point.load for point in outcome.points}) < 2:
+    if len({point.load for point in results.points}) < 2:
         return False
     import matplotlib
 
     with matplotlib.rc_context(_RC):
         figure, panels = _canvas(2, 2, title)
         end, first, speed, rate = panels
-        _lines(end, outcome.points, lambda p: p.metrics.total_s.p50, "-")
-        _lines(end, outcome.points, lambda p: p.metrics.total_s.p95, ":", labelled=False)
+        _lines(end, results.points, lambda p: p.metrics.total_s.p50, "-")
+        _lines(end, results.points, lambda p: p.metrics.total_s.p95, ":", labelled=False)
         end.set_title("Seconds to the end")
-        _lines(first, outcome.points, lambda p: p.metrics.ttft_s.p50, "-", labelled=False)
-        _lines(first, outcome.points, lambda p: p.metrics.ttft_s.p95, ":", labelled=False)
+        _lines(first, results.points, lambda p: p.metrics.ttft_s.p50, "-", labelled=False)
+        _lines(first, results.points, lambda p: p.metrics.ttft_s.p95, ":", labelled=False)
         first.set_title("Seconds to the first token")
-        for found in outcome.crossovers:
+        for found in results.crossovers:
             look = _look(found.series)
             speed.plot([*found.speedups], [*found.speedups.values()], **look)
             if found.until is not None:
@@ -51,7 +51,7 @@ def draw_loads(outcome: Outcome, unit: str, title: str, path: Path) -> bool:
         speed.set(
             title="Sequential ÷ parallel, median", ylabel="speedup", ylim=(0, None), xlim=end.get_xlim()
         )
-        _lines(rate, outcome.points, lambda p: p.metrics.requests_s, "-", labelled=False)
+        _lines(rate, results.points, lambda p: p.metrics.requests_s, "-", labelled=False)
         rate.set(title="Answers a second", ylabel="1/s", ylim=(0, None))
         for panel in panels:
             panel.set_xlabel(unit)
@@ -62,16 +62,16 @@ def draw_loads(outcome: Outcome, unit: str, title: str, path: Path) -> bool:
     return True
 
 
-def draw_sizes(outcome: Outcome, goals: dict[str, float], title: str, path: Path) -> bool:
+def draw_sizes(results: StudyResults, goals: dict[str, float], title: str, path: Path) -> bool:
     """Each goal's figure over the replicas that were tried; nothing, and false, if nothing was sized."""
-    if not outcome.sizes:
+    if not results.sizes:
         return False
     import matplotlib
 
     with matplotlib.rc_context(_RC):
         figure, panels = _canvas(1, len(goals), title)
         for panel, (name, goal) in zip(panels, goals.items(), strict=True):
-            for size in outcome.sizes:
+            for size in results.sizes:
                 look = _look(size.series)
                 xs = [point.replicas for point in size.tried]
                 ys = [goal_value(point.metrics, name) for point in size.tried]

@@ -34,7 +34,6 @@ class Piece:
     until they are known; ``first_step`` and ``last_step`` count the replica's steps."""
 
     make_slot: Callable[[], Slot]
-    submitted_s: float = -1.0
     admitted_s: float = -1.0
     first_token_s: float = -1.0
     end_s: float = -1.0
@@ -48,7 +47,6 @@ class Work:
 
     busy_s: float = 0.0
     steps: int = 0
-    prefill_tokens: int = 0
     emitted: int = 0
     shapes: Counter[Shape] = field(default_factory=Counter)
 
@@ -77,9 +75,8 @@ class Replica:
 
     # -- requests --------------------------------------------------------------------------------------
 
-    def submit(self, piece: Piece, now: float) -> None:
+    def submit(self, piece: Piece) -> None:
         """Queue it. (Whoever assigns it here has counted it as load.)"""
-        piece.submitted_s = now
         self._waiting.append(piece)
 
     @property
@@ -140,7 +137,6 @@ class Replica:
         if self._prefilled is not None:
             slot = self._slots[self._prefilled]
             count = slot.take(self.sizes.prefill_chunk)
-            self.work.prefill_tokens += count
             if not slot.pending:
                 slot.bulk = False
                 self._bulk.discard(self._prefilled)

@@ -72,7 +72,7 @@ class Size:
 
 
 @dataclass(slots=True)
-class Outcome:
+class StudyResults:
     """What a study found."""
 
     points: list[Point] = field(default_factory=list)
@@ -146,17 +146,17 @@ class Study:
         load, sweep = self.config.load, self.config.sweep
         return [load] if sweep is None else [at_load(load, value) for value in sweep.values]
 
-    def run(self, tell: Tell = lambda point: None) -> Outcome:
+    def run(self, tell: Tell = lambda point: None) -> StudyResults:
         """Simulate everything. Raises ``UserError`` if a trace's times are asked for and it has none."""
-        outcome = Outcome()
+        results = StudyResults()
         for load in self.loads:
             for series in self.series:
-                outcome.points.append(self.point(series, load, self.config.cluster.replicas))
-                tell(outcome.points[-1])
-        outcome.crossovers = crossovers(outcome.points)
+                results.points.append(self.point(series, load, self.config.cluster.replicas))
+                tell(results.points[-1])
+        results.crossovers = crossovers(results.points)
         if self.config.sizing is not None:
-            outcome.sizes = [self.size(series, tell) for series in self.series]
-        return outcome
+            results.sizes = [self.size(series, tell) for series in self.series]
+        return results
 
     def point(self, series: Series, load: LoadSection, replicas: int) -> Point:
         """One run."""

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from pasta.cli.records import parse_record
-from pasta.data.annotate.annotator import Deliver, Proposal, Usage
+from pasta.data.annotate.annotator import AtlasAnnotator, Deliver, PlainAnnotator, Proposal, Usage
 from pasta.data.annotate.config import AnnotationSections
-from pasta.data.annotate.plain import PlainAnnotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
 from pasta.data.annotate.summary import describe, logged, summarise
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
-from pasta.data.annotate.truth import AtlasAnnotator
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import PROMPTED

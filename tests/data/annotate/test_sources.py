@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from pasta.data.corpus import atlas_answers
+from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, SourceSection, plan_shards, read_shard
 from pasta.errors import UserError

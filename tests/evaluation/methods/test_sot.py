@@ -14,9 +14,9 @@ from pasta.data.prompts import Prompt
 from pasta.data.skeletons import PROMPTED, SkeletonPrompts
 from pasta.engine import Engine, EngineConfig, Request, load_model
 from pasta.errors import UserError
+from pasta.evaluation.config import SotSection
 from pasta.evaluation.methods.answers import Answer
 from pasta.evaluation.methods.sot import SotEndpointMethod, SotMethod
-from pasta.evaluation.methods.sot_config import SotSection
 from pasta.interpreter import Limits
 from tests.support.endpoint import completion, endpoint_server
 

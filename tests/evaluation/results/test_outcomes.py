@@ -2,7 +2,7 @@
 
 import pytest
 
-from pasta.evaluation.results.outcomes import is_pairwise, outcomes_of
+from pasta.evaluation.results.outcomes import is_pairwise, outcomes_of, realised_speedup, theoretical_speedup
 from tests.support.evaluations import answer, prompt
 
 
@@ -87,3 +87,10 @@ def test_a_record_without_a_method_adds_nothing_to_it():
     found = outcomes_of(records, [], baseline="twin", methods=["twin", "pasta"])
     assert [o.key for o in found["twin"]] == ["tea", "milk"]
     assert [o.key for o in found["pasta"]] == ["milk"]
+
+
+def test_speedups_are_the_baseline_s_over_the_answer_s():
+    baseline = {"seconds": [2.0, 9.0, 3.0], "tokens": 120}
+    assert realised_speedup(baseline, {"seconds": [1.5]}) == 2.0
+    assert theoretical_speedup(baseline, {"critical_path": 40}) == 3.0
+    assert theoretical_speedup(baseline, {"critical_path": None}) is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta.data.words import WordTokenizer
+from pasta.data.word_tokenizer import WordTokenizer
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Codec, parse, to_text
 from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s, syncs

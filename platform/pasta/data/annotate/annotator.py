@@ -1,10 +1,12 @@
-"""The one interface of all annotators."""
+"""The interface of all annotators, and the two that need no model: plain answers, and the atlas's ground truth."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from pasta.data.atlas.tasks import task_for_prompt
 from pasta.data.instructions import Instruction
+from pasta.lang import Document, Text, to_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +65,34 @@ class Annotator(Protocol):
 
         Raises UserError if it makes no sense to go on with other records.
         """
+
+
+class PlainAnnotator:
+    """Proposes every answer as it stands, without chunks: for records whose answers are to be learned unchanged."""
+
+    is_costly = False
+
+    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
+        """Deliver a proposal for each record."""
+        for record in records:
+            deliver(record, Proposal(to_text(Document((Text(record.answer),)))))
+
+
+class AtlasAnnotator:
+    """Annotates the atlas's own answers to its prompts by ground truth: their plan says what is independent."""
+
+    is_costly = False
+
+    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
+        """Deliver the true annotation of each record, or reject a record that is not the atlas's."""
+        for record in records:
+            deliver(record, _truth(record))
+
+
+def _truth(record: Instruction) -> Proposal:
+    task = task_for_prompt(record.messages[-1]["content"])
+    if task is None:
+        return Proposal(None, "no truth", "the prompt is none of the atlas")
+    if task.answer != record.answer:
+        return Proposal(None, "no truth", "the answer is not the one that the atlas gives to this prompt")
+    return Proposal(to_text(task.document))

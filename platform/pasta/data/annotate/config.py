@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pasta.data.annotate.annotator import Annotator
-from pasta.data.annotate.plain import PlainAnnotator
+from pasta.data.annotate.annotator import Annotator, AtlasAnnotator, PlainAnnotator
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
 from pasta.data.annotate.teacher import Teacher, TeacherSection
-from pasta.data.annotate.truth import AtlasAnnotator
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import TRAINED, SkeletonPrompts

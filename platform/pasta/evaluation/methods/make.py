@@ -9,11 +9,10 @@ from pasta.candidates.sampling import check_model, check_vocabularies
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams, load_model
 from pasta.errors import UserError
-from pasta.evaluation.config import EvaluateConfig, MethodSection
+from pasta.evaluation.config import EvaluateConfig, MethodSection, SotSection
 from pasta.evaluation.methods.answers import Answer, Method
 from pasta.evaluation.methods.endpoint import EndpointMethod
 from pasta.evaluation.methods.sot import SotEndpointMethod, SotMethod
-from pasta.evaluation.methods.sot_config import SotSection
 from pasta.interpreter import Limits
 from pasta.lang import encode_messages
 

@@ -16,9 +16,9 @@ from pasta.data.prompts import Prompt
 from pasta.data.skeletons import MIN_POINTS, SkeletonPrompts
 from pasta.engine import Engine, Request, Result
 from pasta.errors import UserError
+from pasta.evaluation.config import SotSection
 from pasta.evaluation.methods.answers import Answer, AnswerThread
 from pasta.evaluation.methods.endpoint import Asker, remote_answer
-from pasta.evaluation.methods.sot_config import SotSection
 from pasta.interpreter import Limits
 from pasta.lang import encode_messages
 

@@ -24,7 +24,6 @@ from pasta.evaluation.results.summary import Summary
 _ROW = 0.2
 _MOST_ROWS = 18
 _LABEL = 26  # letters
-_WAIT = "#bbbbbb"
 
 
 def draw_lanes(summary: Summary, outcomes: Sequence[Outcome], name: str) -> Canvas | None:

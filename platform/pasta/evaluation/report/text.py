@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pasta.evaluation.report.words import findings, share, signed, times, with_sign
+from pasta.evaluation.report.findings import findings, share, signed, times, with_sign
 from pasta.evaluation.results.failures import FamilyFailure, wrong_by_reason
 from pasta.evaluation.results.outcomes import Outcome
 from pasta.evaluation.results.summary import MethodSummary, Summary
@@ -118,7 +118,8 @@ def _notes(summary: Summary) -> str:
     quality = (
         "the probability that the judge prefers the answer to the baseline’s, both orders averaged"
         if summary.pairwise
-        else "the judge’s grade, from 0 to 1"
+        else "the mean over answers of the judge’s grade, from 0 to 1 (the grader’s: an answer’s share of right "
+        "statements)"
     )
     notes = [
         "In brackets: 95% bootstrap intervals over prompts; differences are paired. Means of speedups are geometric.",

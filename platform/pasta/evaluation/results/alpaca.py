@@ -10,7 +10,6 @@ A published win rate is one over all 805 instructions, each once: files with few
 import importlib
 import json
 import math
-import statistics
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -64,18 +63,6 @@ class OfficialWinRate:
     version: str
 
 
-def read_outputs(path: Path) -> list[Output]:
-    """All 805 outputs of one model, in AlpacaEval's order. Raises UserError, naming the row, for any other file."""
-    rows = _read_rows(path)
-    outputs = [
-        Output(*(_text(row, key, path, number) for key in ("instruction", "output", "generator")))
-        for number, row in enumerate(rows, start=1)
-    ]
-    _check_one_model(path, "generator", {output.generator for output in outputs})
-    order = _order(path, [output.instruction for output in outputs])
-    return [outputs[number] for number in order]
-
-
 def read_annotations(path: Path) -> list[Annotation]:
     """All 805 annotations of one pair of models, in AlpacaEval's order.
 
@@ -93,17 +80,6 @@ def read_annotations(path: Path) -> list[Annotation]:
         _check_one_model(path, key, {getattr(annotation, key) for annotation in annotations})
     order = _order(path, [annotation.instruction for annotation in annotations])
     return [annotations[number] for number in order]
-
-
-def raw_win_rate(annotations: Sequence[Annotation]) -> float:
-    """The second model's win rate in percent, as AlpacaEval counts it: the mean preference, invalid ones left out.
-
-    Raises UserError if there is not one valid preference.
-    """
-    preferences = [a.preference - 1 for a in annotations if a.preference is not None]
-    if not preferences:
-        raise UserError("win rate: not one of the annotations has a preference")
-    return 100 * statistics.fmean(preferences)
 
 
 def annotated_win_rates(annotations: Sequence[Annotation]) -> WinRates:

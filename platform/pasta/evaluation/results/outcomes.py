@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pasta.evaluation.results.speedups import realised_speedup, theoretical_speedup
 from pasta.stages.records import Record
 
 #: A pairwise judge is not asked about the baseline: an answer is as good as itself.
@@ -116,3 +115,13 @@ def _outcome(
         invalid="quality" in verdict and verdict["quality"] is None,
         verdict=verdict,
     )
+
+
+def realised_speedup(baseline: Mapping[str, Any], answer: Mapping[str, Any]) -> float:
+    """Median seconds of the baseline's record of a prompt over those of another's; both must be timed."""
+    return statistics.median(baseline["seconds"]) / statistics.median(answer["seconds"])
+
+
+def theoretical_speedup(baseline: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
+    """Tokens of the baseline's record of a prompt over another's critical path (design section 3)."""
+    return baseline["tokens"] / answer["critical_path"] if answer["critical_path"] else None

@@ -1,6 +1,6 @@
 """Conclusions follow from the numbers."""
 
-from pasta.evaluation.report.words import findings
+from pasta.evaluation.report.findings import findings
 from tests.support.judged import section, summary_of
 
 MANY = 12
