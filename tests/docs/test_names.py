@@ -92,6 +92,13 @@ def test_every_guide_is_on_the_map():
         assert f"(docs/notes/{note.name})" in benchmarks, note.name
 
 
+def test_every_package_is_in_the_structure():
+    structure = (ROOT / "docs/structure.md").read_text()
+    for folder in (ROOT / "platform/pasta", ROOT / "serve"):
+        for package in folder.glob("*/__init__.py"):
+            assert f"`{package.parent.relative_to(ROOT)}/`" in structure, package
+
+
 def keys(kind, prefix=""):
     """Every key below a configuration's class, with dots between."""
     for option in (
