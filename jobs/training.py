@@ -1,6 +1,7 @@
 """What the training jobs share: their command line, and a library function run on Ray Train workers."""
 
 import os
+import pickle
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -67,13 +68,12 @@ def _fit(
         trainer = TorchTrainer(
             _worker,
             train_loop_config={
-                "train": train,
-                "config": config,
+                # Pickled: Ray Train's controller unpickles its settings, and would import all that training needs.
+                "job": pickle.dumps((train, config, stage)),
                 "data_dir": str(data_dir),
                 "work_dir": str(stage.run_dir),
                 "cwd": os.getcwd(),
                 "use_gpu": bool(use_gpu),
-                "stage": stage,
                 "code_version": code_version(),
             },
             torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
@@ -106,8 +106,10 @@ def _worker(settings: dict[str, Any]) -> None:
     import ray.train
     import torch
 
-    train: Train = settings["train"]
-    config: TrainingConfig = settings["config"]
+    train: Train
+    config: TrainingConfig
+    stage: TrainingStage
+    train, config, stage = pickle.loads(settings["job"])
     os.chdir(settings["cwd"])  # relative paths in a configuration mean the same on every worker
     torch.set_num_threads(config.workers.threads)
     checkpoint = ray.train.get_checkpoint()
@@ -122,7 +124,7 @@ def _worker(settings: dict[str, Any]) -> None:
             work_dir=Path(settings["work_dir"]),
             use_gpu=settings["use_gpu"],
             report=report,
-            stage=settings["stage"],
+            stage=stage,
             resume_from=resume_from,
             code_version=settings["code_version"],
         )

@@ -25,6 +25,8 @@ for name, value in {
     "WANDB_MODE": "offline",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    # How often Ray Train's controller looks at its workers: every two seconds otherwise.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     # Compiled once, and kept with the environment.
     "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"),
 }.items():
@@ -87,3 +89,14 @@ class Together(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     """The scheduler of ``pytest -n``."""
     return Together(config, log)
+
+
+# -- what a process holds ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def recorded_forwards_are_forgotten() -> Iterator[None]:
+    """Torch keeps each recorded forward, 13 MB and more, as long as the process lives: here as long as a test does."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.jit._state._python_cu = torch._C.CompilationUnit()

@@ -1,78 +1,43 @@
-"""The SFT job as a user runs it: two CPU workers, DeepSpeed, killed and interrupted on the way."""
+"""The SFT job as a user runs it: two CPU workers, DeepSpeed, interrupted and killed on the way."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 
+from jobs import sft
 from pasta.engine import load_model
 from pasta.training.save import CARD
-from tests.support.jobs import Job, registered_step
+from tests.support.jobs import ended_without_a_worker, interrupted, resumed_steps, tracked
 from tests.support.paths import ROOT
 from tests.training.runs import sft_dict, write_config
-from tests.training.test_tracking import history
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_two_deepspeed_workers_train_a_model_that_loads_and_a_killed_worker_is_replaced(
-    tmp_path: Path,
+def test_a_run_that_was_interrupted_and_lost_a_worker_ends_with_a_model_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = sft_dict(
-        tmp_path, max_steps=30, precision="bf16", deepspeed=str(ROOT / "configs/deepspeed/zero2.json")
+        tmp_path, max_steps=60, precision="bf16", deepspeed=str(ROOT / "configs/deepspeed/zero2.json")
     )
     path = write_config(tmp_path, config)
-    job = Job("sft", path)
-    try:
-        job.wait_for(lambda: registered_step(tmp_path) is not None)
-        victim = job.workers()[-1]
-        victim.send_signal(signal.SIGKILL)
-        assert job.end() == 0, job.output
-    finally:
-        job.close()
-    resumed = [line for line in job.lines if "training resumed at step" in line]
-    assert len(resumed) == 1, job.output
-    assert "step 30/30" in job.output
+    step = interrupted("sft", path, tmp_path)
+    assert not (tmp_path / "model").exists()
+
+    output = ended_without_a_worker("sft", path, tmp_path)
+    first, second = resumed_steps(output)
+    assert first == step
+    assert second > step
+    assert "step 60/60" in output
     loaded = load_model(str(tmp_path / "model"), dtype="float32", device="cpu")
     assert loaded.model.num_parameters() > 0
     card = json.loads((tmp_path / "model" / CARD).read_text())
-    assert card["figures"]["steps"] == 30
+    assert card["figures"]["steps"] == 60
     assert card["config"]["data"]["mode"] == "pasta"
     assert not list(tmp_path.glob(".model*"))
-    steps = [
-        row["_step"]
-        for run in tmp_path.glob("runs/tiny-*/wandb/offline-run-*/*.wandb")
-        for row in history(run)
-        if "train/loss" in row
-    ]
-    assert max(steps) == 30
+    assert max(row["_step"] for row in tracked(tmp_path) if "train/loss" in row) == 60
 
-    again = Job("sft", path)
-    try:
-        assert again.end() == 0
-    finally:
-        again.close()
-    assert "nothing to do" in again.output
-
-
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    config = sft_dict(tmp_path, max_steps=3000)
-    job = Job("sft", write_config(tmp_path, config))
-    try:
-        job.wait_for(lambda: registered_step(tmp_path) is not None)
-        os.kill(job.process.pid, signal.SIGINT)
-        assert job.end() == 130, job.output
-        assert "the same command goes on from the last checkpoint" in job.output
-    finally:
-        job.close()
-    assert not (tmp_path / "model").exists()
-    step = registered_step(tmp_path)
-    again = Job("sft", write_config(tmp_path, config))
-    try:
-        again.wait_for(lambda: "training resumed at step" in again.output)
-        line = next(line for line in again.lines if "training resumed at step" in line)
-        assert int(line.split("resumed at step ")[1].split(";")[0]) == step
-    finally:
-        again.close()
+    monkeypatch.setattr("sys.argv", ["jobs.sft", "--config", str(path)])
+    assert sft.main() == 0
+    assert "nothing to do" in capsys.readouterr().out

@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from tests.support.paths import ROOT
+from tests.support.wandb_runs import history
 
 WAIT_S = 300.0
 
@@ -82,3 +86,41 @@ def registered_step(directory: Path, run: str = "runs/tiny-*") -> int | None:
             return None
         return int(latest["metrics"]["step"]) if latest else None
     return None
+
+
+def interrupted(module: str, config: Path, directory: Path) -> int:
+    """Press Ctrl-C once there is a checkpoint: the job says how to go on. Returns the step of its last checkpoint."""
+    job = Job(module, config)
+    try:
+        job.wait_for(lambda: registered_step(directory) is not None)
+        os.kill(job.process.pid, signal.SIGINT)
+        assert job.end() == 130, job.output
+        assert "the same command goes on from the last checkpoint" in job.output
+    finally:
+        job.close()
+    step = registered_step(directory)
+    assert step is not None
+    return step
+
+
+def ended_without_a_worker(module: str, config: Path, directory: Path) -> str:
+    """Go on, kill a worker at the next checkpoint, and wait for the end. Returns what the job printed."""
+    before = registered_step(directory)
+    job = Job(module, config)
+    try:
+        job.wait_for(lambda: registered_step(directory) not in (None, before))
+        job.workers()[-1].kill()
+        assert job.end() == 0, job.output
+    finally:
+        job.close()
+    return job.output
+
+
+def resumed_steps(output: str) -> list[int]:
+    """The steps that a job says it went on from."""
+    return [int(step) for step in re.findall(r"training resumed at step (\d+);", output)]
+
+
+def tracked(directory: Path) -> list[dict[str, Any]]:
+    """The rows that a tiny run logged to W&B."""
+    return [row for run in directory.glob("runs/tiny-*/wandb/offline-run-*/*.wandb") for row in history(run)]
