@@ -1,5 +1,6 @@
 """Chunks of an answer that another engine decodes: what they are lent, handed back, taken over, continued."""
 
+import functools
 import itertools
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from pasta.engine import (
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Document, render
-from tests.support.models import tiny
+from tests.support.models import UNRECORDED, tiny
 
 LOADED = tiny()
 CODEC = LOADED.codec
@@ -33,7 +34,13 @@ def ask(**fields):
 
 
 def engine(**sizes):
-    return Engine(LOADED, EngineConfig(**{"num_slots": 2, "slot_tokens": 1024, "prefill_chunk": 16, **sizes}))
+    return Engine(LOADED, EngineConfig(**{"num_slots": 2, "slot_tokens": 1024, **UNRECORDED, **sizes}))
+
+
+@functools.cache
+def undisturbed(stop=()):
+    """The result of an engine that decodes every chunk itself."""
+    return engine().generate(ask(stop=stop))
 
 
 def finish(e, request_id, on_fork=None):
@@ -114,9 +121,9 @@ def test_what_is_lent_does_not_show_in_the_text(max_threads):
 
 
 def test_a_stop_string_in_a_chunk_that_comes_back_ends_the_answer():
-    first = next(iter(engine().generate(ask()).document.chunks()))
+    first = next(iter(undisturbed().document.chunks()))
     stop = (render(Document(first.items))[5:9],)
-    expected = engine().generate(ask(stop=stop))
+    expected = undisturbed(stop)
     late, _ = come_back_late(engine(), ask(stop=stop, place_locally=away))
     assert (late.text, late.finish_reason) == (expected.text, "stop")
 
@@ -140,7 +147,7 @@ def test_a_chunk_stays_where_the_limits_have_too_little_to_lend():
 
 
 def test_a_chunk_that_no_other_engine_takes_is_decoded_here_after_all():
-    expected, home, adopted = engine().generate(ask()), engine(), []
+    expected, home, adopted = undisturbed(), engine(), []
     request_id = home.submit(ask(place_locally=away))
 
     def adopt(fork):
@@ -153,7 +160,7 @@ def test_a_chunk_that_no_other_engine_takes_is_decoded_here_after_all():
 
 @pytest.mark.parametrize("tokens", [1, 5, 12])
 def test_a_chunk_goes_on_here_from_where_it_had_come_elsewhere(tokens):
-    expected, home = engine().generate(ask()), engine()
+    expected, home = undisturbed(), engine()
     request_id = home.submit(ask(place_locally=away))
 
     def take_over(fork):
@@ -178,14 +185,11 @@ def order_of(result, root=()):
     return [(path, token) for _, path, token in sorted(rows, key=lambda row: row[0])]
 
 
-def stops():
-    text = engine().generate(ask()).text
-    return [(), (text[len(text) // 2 :][:4],)]
-
-
-@pytest.mark.parametrize("stop", stops())
-def test_an_answer_goes_on_from_any_of_its_tokens_on_another_engine(stop):
-    expected, first = engine().generate(ask(stop=stop)), engine()
+@pytest.mark.parametrize("stops", [False, True])
+def test_an_answer_goes_on_from_any_of_its_tokens_on_another_engine(stops):
+    text = undisturbed().text
+    stop = (text[len(text) // 2 :][:4],) if stops else ()
+    expected, first = undisturbed(stop), engine()
     request_id = first.submit(ask(stop=stop))
     decoded, paths = [], {0: ()}
     while first.has_work:
@@ -201,7 +205,7 @@ def test_an_answer_goes_on_from_any_of_its_tokens_on_another_engine(stop):
 
 
 def test_an_answer_goes_on_on_another_engine_while_its_chunks_are_still_elsewhere():
-    expected, first = engine().generate(ask()), engine()
+    expected, first = undisturbed(), engine()
     first.submit(ask(place_locally=away))
     decoded, paths, forks = [], {0: ()}, []
     while first.has_work and len(forks) < 2:

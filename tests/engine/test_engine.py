@@ -18,7 +18,7 @@ from pasta.engine import (
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import parse, to_text
-from tests.support.models import tiny
+from tests.support.models import UNRECORDED, tiny
 
 LOADED = tiny()
 CODEC = LOADED.codec
@@ -36,7 +36,7 @@ def ask(text="Tell me about France", **fields):
 
 
 def engine(**sizes):
-    return Engine(LOADED, EngineConfig(**{"num_slots": 4, "slot_tokens": 512, "prefill_chunk": 16, **sizes}))
+    return Engine(LOADED, EngineConfig(**{"num_slots": 4, "slot_tokens": 512, **UNRECORDED, **sizes}))
 
 
 def run(e, *requests):

@@ -50,6 +50,10 @@ CONFIGS: dict[str, PretrainedConfig] = {
 }
 
 
+#: Sizes of an engine whose forward is not recorded: that takes longer than a test's few hundred tokens.
+UNRECORDED = {"prefill_chunk": 16, "trace_forward": False}
+
+
 @functools.cache
 def tiny(family: str = "llama", seed: int = 0, packed: bool = False) -> LoadedModel:
     """A model of a few ten thousand parameters, fp32, on the CPU, with the byte-level test tokenizer."""
