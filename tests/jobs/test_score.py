@@ -16,7 +16,7 @@ from pasta.stages.stage import StageOutput, read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.paths import ROOT
 from tests.support.samples import record, sample_stage, tasks, variations
-from tests.support.service import command, save_tiny_model
+from tests.support.service import save_tiny_model
 
 KEY = "key-that-belongs-into-no-file"
 
@@ -54,23 +54,24 @@ def teacher(server: EndpointServer, **values: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(1500)
-def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(tmp_path):
+def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(
+    tmp_path, monkeypatch, capsys, ray, exit_code
+):
     def answer(body, number):
         return (401, {}) if number == 5 else completion("A")
 
     with endpoint_server(answer) as server:
         path = write_config(tmp_path, judge=teacher(server))
-        arguments = ("-m", "jobs.score", "--config", path)
-        with command(*arguments, log=tmp_path / "1.log", JUDGE_KEY=KEY) as job:
-            assert job.process.wait(500) == 2, job.output
-            errors = [line for line in job.output.splitlines() if line.startswith("error: ")]
-            assert len(errors) == 1
-            assert "refused the key in JUDGE_KEY (HTTP 401); check it" in errors[0]
+        monkeypatch.setenv("JUDGE_KEY", KEY)
+        assert exit_code(score.main, "--config", path) == 2
+        errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1
+        assert "refused the key in JUDGE_KEY (HTTP 401); check it" in errors[0]
         assert not (tmp_path / "scores").exists()
-        with command(*arguments, log=tmp_path / "2.log", JUDGE_KEY=KEY) as job:
-            assert job.process.wait(500) == 0, job.output
-            assert "judged 2/2 shards  0 of 12 verdicts invalid" in job.output
-            assert "4 pairs of 4 prompts" in job.output
+        assert exit_code(score.main, "--config", path) == 0
+        printed = "".join(capsys.readouterr())
+        assert "judged 2/2 shards  0 of 12 verdicts invalid" in printed
+        assert "4 pairs of 4 prompts" in printed
         # Two of a prompt's three answers are the twin's own text: the third takes two requests. And the 401.
         assert len(server.requests) == 4 * 2 + 1
     pairs = list(read_pairs(pairs_file(tmp_path / "scores")))
@@ -83,9 +84,9 @@ def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(tmp_pa
 
     # The server is gone: with another weight the verdicts that are there are used.
     other = tmp_path / "other"
-    arguments = (*arguments, "--set", "quality_weight=1", "--set", f"output_dir={other}")
-    with command(*arguments, log=tmp_path / "3.log") as job:
-        assert job.process.wait(500) == 0, job.output
+    monkeypatch.delenv("JUDGE_KEY")
+    changes = ("--set", "quality_weight=1", "--set", f"output_dir={other}")
+    assert exit_code(score.main, "--config", path, *changes) == 0
     assert len(list(read_pairs(pairs_file(other)))) == 4
 
 
