@@ -241,7 +241,7 @@ def _check_directory(model: ModelConfig, key: str) -> None:
 def _check_loadable(model: ModelConfig, key: str) -> None:
     from transformers import AutoTokenizer
 
-    from pasta.engine.loading import check_architecture, read_model_config
+    from pasta.engine.families import check_architecture, read_model_config
     from pasta.lang import Codec
 
     try:

@@ -11,7 +11,7 @@ import yaml
 
 from jobs import sample
 from pasta.candidates.config import SampleConfig
-from pasta.candidates.sampling import load_sampler
+from pasta.candidates.sampling import check_models, load_sampler
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import read_prompts
@@ -126,5 +126,5 @@ def test_a_missing_configuration_is_named(monkeypatch, capsys):
 
 def test_the_shipped_configuration_is_valid_and_its_models_fit_together():
     config = load_config(Path("configs/sample/atlas.yaml"), SampleConfig)
-    sample.check_models(config)
+    check_models(config)
     assert config.sampling.candidates == 10

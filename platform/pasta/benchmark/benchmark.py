@@ -29,7 +29,8 @@ from pasta.benchmark.speed import decode_pair, replay_metrics, speed_metrics
 from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
-from pasta.engine.loading import load_model, random_model, read_model_config, resolve_device
+from pasta.engine.families import read_model_config
+from pasta.engine.loading import load_model, random_model, resolve_device
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import to_text

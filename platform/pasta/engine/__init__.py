@@ -7,9 +7,12 @@ which takes seconds; whatever computes is imported when it is first named.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pasta.engine.families import SUPPORTED_ARCHITECTURES, read_model_config
 from pasta.engine.request import (
     DoneEvent,
     EngineConfig,
+    EngineFull,
+    EngineStopped,
     Event,
     FinishEvent,
     ForkEvent,
@@ -21,34 +24,23 @@ from pasta.engine.request import (
     Result,
     SamplingParams,
     TokenEvent,
+    UnknownRequest,
     WaitEvent,
 )
 from pasta.placement import LaneCosts
 
 if TYPE_CHECKING:
-    from pasta.engine.aio import AsyncEngine, EngineStopped
+    from pasta.engine.aio import AsyncEngine
     from pasta.engine.costs import measure_costs
-    from pasta.engine.engine import Engine, EngineFull, UnknownRequest
-    from pasta.engine.loading import (
-        SUPPORTED_ARCHITECTURES,
-        LoadedModel,
-        load_model,
-        random_model,
-        read_model_config,
-    )
+    from pasta.engine.engine import Engine
+    from pasta.engine.loading import LoadedModel, load_model, random_model
 
 #: The modules that need torch, and what they offer here.
 _HEAVY = {
-    "aio": ("AsyncEngine", "EngineStopped"),
+    "aio": ("AsyncEngine",),
     "costs": ("measure_costs",),
-    "engine": ("Engine", "EngineFull", "UnknownRequest"),
-    "loading": (
-        "SUPPORTED_ARCHITECTURES",
-        "LoadedModel",
-        "load_model",
-        "random_model",
-        "read_model_config",
-    ),
+    "engine": ("Engine",),
+    "loading": ("LoadedModel", "load_model", "random_model"),
 }
 
 __all__ = [

@@ -6,11 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from pasta.engine.engine import Engine
-from pasta.engine.request import DoneEvent, Event, ForkEvent, Path, Progress, Request
-
-
-class EngineStopped(RuntimeError):
-    """The engine was stopped, or its step failed, while a request was under way."""
+from pasta.engine.request import DoneEvent, EngineStopped, Event, ForkEvent, Path, Progress, Request
 
 
 class AsyncEngine:

@@ -16,20 +16,23 @@ import torch
 from torch import Tensor
 
 from pasta.engine.loading import LoadedModel
-from pasta.engine.request import DoneEvent, EngineConfig, Event, Logprobs, Path, Progress, Request, Result
+from pasta.engine.request import (
+    DoneEvent,
+    EngineConfig,
+    EngineFull,
+    Event,
+    Logprobs,
+    Path,
+    Progress,
+    Request,
+    Result,
+    UnknownRequest,
+)
 from pasta.engine.runner import Runner
 from pasta.engine.sampling import ConstraintTable, choose, log_probabilities, stream_key
 from pasta.engine.slot import Slot
 from pasta.errors import UserError
 from pasta.interpreter import ConstraintError, Feed, Limits
-
-
-class EngineFull(UserError):
-    """A chunk of an answer elsewhere finds no free slot; it does not wait for one."""
-
-
-class UnknownRequest(UserError):
-    """The request does not decode here, or not any longer."""
 
 
 class NoToken(ArithmeticError):

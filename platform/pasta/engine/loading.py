@@ -8,14 +8,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 
 from pasta.engine.attention import GROUPED
+from pasta.engine.families import check_architecture
 from pasta.engine.packing import can_pack, pack_linears
 from pasta.engine.section import check_dtype
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, CodecError
-from pasta.rows import read_json
 
-#: ``model_type`` of the families whose masks, positions and cache are tested against their own forward.
-SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
 #: Parameters below which a forward on a CPU is bound by per-op overhead, above it by reading the weights.
 SMALL_MODEL = 60_000_000
 
@@ -34,15 +32,6 @@ class LoadedModel:
     def max_positions(self) -> int:
         """The model's context in positions."""
         return int(self.model.config.max_position_embeddings)
-
-
-def check_architecture(config: Any, where: str) -> None:
-    """Raise ``UserError`` if the engine does not know this family."""
-    if config.model_type not in SUPPORTED_ARCHITECTURES:
-        raise UserError(
-            f"{where}: architecture {config.model_type!r} is not supported; "
-            f"expected one of {', '.join(SUPPORTED_ARCHITECTURES)}"
-        )
 
 
 def resolve_dtype(name: str) -> torch.dtype:
@@ -123,16 +112,6 @@ def random_model(
         torch.set_default_dtype(previous)
     name = f"random {config.model_type}"
     return _ready(model, tokenizer, Codec(tokenizer), torch_device, name, packed)
-
-
-def read_model_config(path: str | Path) -> PretrainedConfig:
-    """A transformers configuration from a JSON file or a model directory. Raises ``UserError``."""
-    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
-    values = read_json(file, key="model configuration")
-    try:
-        return AutoConfig.for_model(**values)
-    except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"model configuration {str(path)!r}: {first_line(error)}") from None
 
 
 def _ready(

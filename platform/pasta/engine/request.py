@@ -215,3 +215,15 @@ class DoneEvent(Event):
             raise self.error
         assert self.result is not None
         return self.result
+
+
+class EngineFull(UserError):
+    """A chunk of an answer elsewhere finds no free slot; it does not wait for one."""
+
+
+class UnknownRequest(UserError):
+    """The request does not decode here, or not any longer."""
+
+
+class EngineStopped(RuntimeError):
+    """The engine was stopped, or its step failed, while a request was under way."""

@@ -19,7 +19,7 @@ from transformers import (
 
 from pasta.config import load_config
 from pasta.data.atlas.tokenizer import train_tokenizer
-from pasta.engine.loading import SUPPORTED_ARCHITECTURES
+from pasta.engine.families import SUPPORTED_ARCHITECTURES
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, add_control_tokens
 from pasta.rows import read_json

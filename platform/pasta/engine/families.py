@@ -1,0 +1,34 @@
+"""The families of models that the engine knows, by their configurations. Imports no torch."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pasta.errors import UserError, first_line
+from pasta.rows import read_json
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+#: ``model_type`` of the families whose masks, positions and cache are tested against their own forward.
+SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+
+
+def check_architecture(config: Any, where: str) -> None:
+    """Raise ``UserError`` if the engine does not know this family."""
+    if config.model_type not in SUPPORTED_ARCHITECTURES:
+        raise UserError(
+            f"{where}: architecture {config.model_type!r} is not supported; "
+            f"expected one of {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+
+
+def read_model_config(path: str | Path) -> "PretrainedConfig":
+    """A transformers configuration from a JSON file or a model directory. Raises ``UserError``."""
+    from transformers import AutoConfig
+
+    file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
+    values = read_json(file, key="model configuration")
+    try:
+        return AutoConfig.for_model(**values)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"model configuration {str(path)!r}: {first_line(error)}") from None
