@@ -1,6 +1,5 @@
 """Two ranks under DeepSpeed compute the objective that one computes by hand, step after step."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -91,19 +90,32 @@ def test_two_ranks_take_the_steps_of_a_computation_by_hand(
         torch.testing.assert_close(parameter, dict(model.named_parameters())[name], atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-def test_adapters_train_on_two_ranks_as_on_one_and_are_merged(tmp_path: Path, stage: int) -> None:
-    values = _config(tmp_path, stage, lora={"rank": 4, "alpha": 8, "keep_adapter": True})
-    logged = _run(tmp_path, values)
-    merged = load_model(str(tmp_path / "model"), dtype="float32", device="cpu", packed=False).model
-    assert (tmp_path / "model/adapter/adapter_model.safetensors").is_file()
+LORA = {"rank": 4, "alpha": 8, "keep_adapter": True}
 
-    alone = copy.deepcopy(values)
-    alone["optimisation"] |= {"rows": 4, "deepspeed": None}
-    expected = _run(tmp_path, alone, count=1)
+
+@pytest.fixture(scope="module")
+def alone(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+    """What one process without DeepSpeed logs with adapters, and the weights that it ends with."""
+    directory = tmp_path_factory.mktemp("alone")
+    values = _config(directory, 2, lora=LORA)
+    values["optimisation"] |= {"rows": 4, "deepspeed": None}
+    return _run(directory, values, count=1), _merged(directory)
+
+
+def _merged(directory: Path) -> dict[str, torch.Tensor]:
+    loaded = load_model(str(directory / "model"), dtype="float32", device="cpu", packed=False)
+    return dict(loaded.model.named_parameters())
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_adapters_train_on_two_ranks_as_on_one_and_are_merged(tmp_path: Path, stage: int, alone: Any) -> None:
+    logged = _run(tmp_path, _config(tmp_path, stage, lora=LORA))
+    assert (tmp_path / "model/adapter/adapter_model.safetensors").is_file()
+    expected, weights = alone
     for entry, other in zip(logged, expected, strict=True):
         assert entry["loss"] == pytest.approx(other["loss"], rel=1e-4)
         assert entry["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
-    one = load_model(str(tmp_path / "model"), dtype="float32", device="cpu", packed=False).model
-    for name, parameter in merged.named_parameters():
-        torch.testing.assert_close(parameter, dict(one.named_parameters())[name], atol=2e-5, rtol=1e-4)
+    for name, parameter in _merged(tmp_path).items():
+        torch.testing.assert_close(parameter, weights[name], atol=2e-5, rtol=1e-4)

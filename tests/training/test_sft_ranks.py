@@ -1,6 +1,5 @@
 """Supervised training on two ranks under every DeepSpeed file: the steps of one process without DeepSpeed."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -32,27 +31,42 @@ def _run(directory: Path, values: dict[str, Any], count: int) -> list[dict[str, 
     return [entry for entry in state["log_history"] if "loss" in entry]
 
 
-@pytest.mark.parametrize("deepspeed", ["zero1", "zero2", "zero3", "zero2-offload", "zero3-offload"])
-def test_two_ranks_take_the_steps_of_one(tmp_path: Path, deepspeed: str) -> None:
-    """The model is one without control tokens, which must not start differently under ZeRO-3."""
-    values = sft_dict(
-        tmp_path, deepspeed=str(ROOT / f"configs/deepspeed/{deepspeed}.json"), max_steps=2, rows=1
-    )
-    start = saved_model(tmp_path / "start", initializer_range=0.2, tie_word_embeddings=False)
+def _values(directory: Path, start: Path, **recipe: Any) -> dict[str, Any]:
+    values = sft_dict(directory, max_steps=2, **recipe)
     values["model"] = {"init_from": str(start), "attention": "eager", "save_dtype": "float32"}
     # Two rows are the whole data set, so that a step has no choice of rows.
     values["data"] |= {"documents": 2, "eval_documents": 0, "row_length": 1}
     values["schedule"] = {"log_steps": 1, "save_steps": 2}
     values["tracking"] = {"mode": "disabled"}
-    logged = _run(tmp_path, values, count=2)
-    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    return values
 
-    alone = copy.deepcopy(values)
-    alone["optimisation"] |= {"rows": 2, "deepspeed": None}
-    expected = _run(tmp_path, alone, count=1)
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model without control tokens, which must not start differently under ZeRO-3."""
+    directory = tmp_path_factory.mktemp("start")
+    return saved_model(directory, initializer_range=0.2, tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="module")
+def alone(
+    start: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[dict[str, float]], dict[str, torch.Tensor]]:
+    """What one process without DeepSpeed logs, and the weights that it ends with."""
+    directory = tmp_path_factory.mktemp("alone")
+    logged = _run(directory, _values(directory, start, rows=2), count=1)
+    model = AutoModelForCausalLM.from_pretrained(directory / "model")
+    return logged, dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("deepspeed", ["zero1", "zero2", "zero3", "zero2-offload", "zero3-offload"])
+def test_two_ranks_take_the_steps_of_one(tmp_path: Path, deepspeed: str, start: Path, alone: Any) -> None:
+    file = ROOT / f"configs/deepspeed/{deepspeed}.json"
+    logged = _run(tmp_path, _values(tmp_path, start, rows=1, deepspeed=str(file)), count=2)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    expected, weights = alone
     for entry, other in zip(logged, expected, strict=True):
         assert entry["loss"] == pytest.approx(other["loss"], rel=1e-4)
         assert entry["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
-    one = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     for name, parameter in saved.named_parameters():
-        torch.testing.assert_close(parameter, dict(one.named_parameters())[name], atol=2e-5, rtol=1e-3)
+        torch.testing.assert_close(parameter, weights[name], atol=2e-5, rtol=1e-3)
