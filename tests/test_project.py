@@ -19,36 +19,20 @@ MAX_LINES = 400
 # What a package may import: of this project, and of others (None: anything; numpy comes with transformers).
 # The list runs one way.
 HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "pydantic", "numpy", "datasets", "wandb"}
-SHARED = {"data", "engine", "interpreter", "lang", "errors", "config", "stages", "files", "rows", "tracking"}
-SHARED |= {"sizes", "statistics"}
+#: Modules that stand alone at the top of the library.
+BASE = {"errors", "config", "files", "rows", "bounds", "sizes", "statistics"}
+SHARED = {"data", "engine", "interpreter", "lang", "stages", "tracking", *BASE}
 RESULTS = {"markdown"}
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "lang": ({"lang", "errors"}, set()),
     "interpreter": ({"interpreter", "lang", "errors"}, set()),
-    "simulation": (
-        {
-            "simulation",
-            "placement",
-            "sizes",
-            "statistics",
-            "interpreter",
-            "lang",
-            "errors",
-            "config",
-            "files",
-            "rows",
-        },
-        {"matplotlib"},
-    ),
+    "simulation": ({"simulation", "placement", "interpreter", "lang", *BASE}, {"matplotlib"}),
     "engine": (
         {"engine", "placement", "sizes", "interpreter", "lang", "errors", "files", "rows"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
     "stages": ({"stages", "errors", "config", "files", "rows"}, set()),
-    "data": (
-        {"data", "statistics", "interpreter", "lang", "errors", "config", "stages", "files", "rows"},
-        None,
-    ),
+    "data": ({"data", "interpreter", "lang", "stages", *BASE}, None),
     "training": ({"training", *SHARED}, None),
     "judges": ({"judges", *SHARED}, None),
     "candidates": ({"candidates", "judges", *SHARED}, None),

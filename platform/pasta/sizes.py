@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pasta.bounds import check_positive
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSizes:
@@ -16,6 +18,4 @@ class EngineSizes:
     prefill_chunk: int = 256
 
     def __post_init__(self) -> None:
-        for name in ("num_slots", "slot_tokens", "prefill_chunk"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: expected a positive integer")
+        check_positive(self, "num_slots", "slot_tokens", "prefill_chunk")

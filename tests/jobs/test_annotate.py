@@ -288,7 +288,7 @@ def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same(
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown key": ({"data__sorce": "x"}, "data: unknown key 'sorce' (did you mean 'source'?)"),
     "wrong type": ({"data__shard_records": "many"}, "data.shard_records"),
-    "no shards": ({"data__shard_records": 0}, "shard_records 0: expected at least 1"),
+    "no shards": ({"data__shard_records": 0}, "shard_records 0: expected a positive integer"),
     "missing data": ({"data__source": {"path": "./gone.jsonl"}}, "source.path: ./gone.jsonl: no such file"),
     "missing tokenizer": ({"data__tokenizer": "./gone"}, "tokenizer: ./gone: no such directory"),
     "unknown annotator": ({"data__annotator": "oracle"}, "data.annotator"),

@@ -78,10 +78,10 @@ def test_a_calibration_survives_its_file(tmp_path):
         ({"stepps": []}, r"unknown key 'stepps' \(did you mean 'steps'\?\)"),
         ({"steps": []}, "steps: none is given"),
         ({"overhead_s": "1"}, "overhead_s: expected a valid number, got '1'"),
-        ({"overhead_s": -1.0}, "overhead_s -1.0: expected 0 or more seconds"),
+        ({"overhead_s": -1.0}, "overhead_s -1.0: expected 0 or more"),
         (
             {"steps": [{"requests": 1, "lanes": 0, "cache_tokens": 1, "seconds": 1.0}]},
-            "lanes 0: expected a positive number",
+            "lanes 0: expected a positive integer",
         ),
     ],
 )
@@ -125,7 +125,7 @@ def test_each_request_reads_its_own_cache():
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"layers": 0}, "layers 0: expected a positive number"),
+        ({"layers": 0}, "layers 0: expected a positive integer"),
         ({"compute_efficiency": 1.5}, "compute_efficiency 1.5: expected a share of 1"),
         ({"overhead_s": -1.0}, "overhead_s -1.0: expected 0 or more"),
     ],

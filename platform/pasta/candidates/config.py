@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pasta.bounds import check_positive
 from pasta.data.prompts import PromptsSection
 from pasta.engine import SamplingParams
 from pasta.engine.section import EngineSection
@@ -64,5 +65,4 @@ class SampleConfig:
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
     def __post_init__(self) -> None:
-        if self.shard_prompts < 1:
-            raise ValueError(f"shard_prompts {self.shard_prompts}: expected a positive integer")
+        check_positive(self, "shard_prompts")

@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from pasta.bounds import check_not_negative, check_positive
 from pasta.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -64,15 +65,12 @@ class EndpointSection:
             raise ValueError(
                 f"base_url {self.base_url!r}: expected an address such as https://api.openai.com/v1"
             )
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency {self.concurrency}: expected at least 1")
+        check_positive(self, "concurrency")
         for name in ("requests_per_minute", "tokens_per_minute", "timeout_s", "backoff_s", "max_backoff_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} {value}: expected a positive number")
-        for name in ("retries", "price_read", "price_written"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
+        check_not_negative(self, "retries", "price_read", "price_written")
 
 
 @dataclass(slots=True)

@@ -4,7 +4,8 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
-Messages = list[dict[str, str]]
+from pasta.bounds import check_positive
+from pasta.rows import Messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,7 @@ class PromptsSection:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise ValueError(f"count {self.count}: expected a positive integer")
+        check_positive(self, "count")
         if self.source == "atlas" and self.count is None:
             raise ValueError("count: expected the number of atlas prompts to draw")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pasta.bounds import check_positive
 from pasta.data.asked import MAX_SHARDS, check_asked
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
@@ -53,8 +54,7 @@ class SourceSection:
     echo: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.records is not None and self.records < 1:
-            raise ValueError(f"records {self.records}: expected at least 1")
+        check_positive(self, "records")
         if self.path == ATLAS and self.records is None:
             raise ValueError("records: expected the number of atlas tasks to make")
         if self.path != ATLAS and self.seed is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pasta.bounds import check_positive
 from pasta.config import to_dict
 from pasta.data.endpoint import EndpointSection
 from pasta.data.prompts import PromptsSection
@@ -51,9 +52,7 @@ class SotSection:
     max_point_tokens: int = 512
 
     def __post_init__(self) -> None:
-        for name in ("max_skeleton_tokens", "max_point_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: expected a positive integer")
+        check_positive(self, "max_skeleton_tokens", "max_point_tokens")
 
     @property
     def words(self) -> SkeletonPrompts:

@@ -1,8 +1,8 @@
 """The interpreter: tokens in, actions out. Nothing else in the code base decides what a tag means.
 
 It does no I/O and knows no model. A driver (the engine's step loop, the training linearisation, a
-simulator, a test) asks ``allowed`` what a thread may emit, reports each token by ``emit``, and collects by
-``take_feeds`` what the next forward must feed. Segments, visibility and positions are kept as DESIGN
+simulator, a test) asks ``allowed`` what a thread may emit, reports each token to ``emit``, and takes the tokens that
+the next forward must feed from ``take_feeds``. Segments, visibility and positions are kept as DESIGN
 section 3 defines them: ``sees[s]`` is the bitmask of segments that segment ``s`` sees, itself included.
 """
 
@@ -19,11 +19,11 @@ from pasta.lang.grammar import TagGrammar
 
 
 class Interpreter:
-    """The thread tree of one response.
+    """Keeps the thread tree of one response, and decides what each tag in it means.
 
     ``prompt`` are the prompt's token ids (positions 0, 1, …, in segment 0). With ``parallel`` false no
-    promise and no sync is allowed: plain sequential decoding. With ``strict`` false ``emit`` checks the
-    grammar only, not the limits: for documents that exist already.
+    promise and no sync is allowed: sequential decoding. With ``strict`` false ``emit`` checks the
+    grammar but not the limits: for documents that exist already.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Interpreter:
     def for_chunk(
         cls, grammar: TagGrammar, limits: Limits, snapshot: Snapshot, *, strict: bool = True
     ) -> Self:
-        """An interpreter whose main thread is one chunk of a response that lives elsewhere.
+        """Make an interpreter whose main thread is one chunk of a response that another interpreter keeps.
 
         The snapshot's tokens take the prompt's place; ``<async>`` is fed first.
         """
@@ -75,10 +75,10 @@ class Interpreter:
         self._open_chunk(root)
         return self
 
-    # -- what may come next ----------------------------------------------------------------------------
+    # -- constraints ----------------------------------------------------------------------------
 
     def allowed(self, thread: int) -> Constraint:
-        """The token ids that ``thread`` may emit next. Raises ``ConstraintError`` if it is not running."""
+        """Return the token ids that ``thread`` may emit next. Raises ``ConstraintError`` if it is not running."""
         t = self.threads[thread]
         if t.mode == Mode.TEXT:
             return self._allowed_in_text(t)
@@ -100,7 +100,7 @@ class Interpreter:
         raise ConstraintError(f"thread {thread} is {t.mode.name.lower()}: it emits nothing")
 
     def must_end(self, thread: int) -> bool:
-        """Whether a limit leaves ``thread`` nothing but its end."""
+        """Whether the limits allow ``thread`` only to end."""
         t = self.threads[thread]
         return t.mode == Mode.TEXT and not self._has_room(t, 1, self.lent_tokens)
 
@@ -131,11 +131,11 @@ class Interpreter:
 
     @property
     def tokens_left(self) -> int:
-        """How many more tokens the limits allow beside what every thread needs to end."""
+        """How many more tokens the limits allow, apart from those that every thread needs to end."""
         return self.limits.max_tokens - self.num_tokens - self._reserved
 
     def _has_room(self, t: Thread, tokens: int, spare: int = 0) -> bool:
-        """Whether ``tokens`` more fit beside what every thread needs to end (of which ``spare`` counts as free)."""
+        """Whether ``tokens`` more fit beside those reserved for threads to end, ``spare`` of which count as free."""
         limits = self.limits
         return (
             tokens <= self.tokens_left + spare
@@ -159,10 +159,10 @@ class Interpreter:
             found = self._constraints[base, extra] = Constraint(base, frozenset(extra))
         return found
 
-    # -- what happens ----------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def emit(self, thread: int, token: int, time: float = 0.0) -> tuple[Action, ...]:
-        """Thread ``thread`` has produced ``token``. Returns what follows from it.
+        """Record that ``thread`` has produced ``token``; returns the actions that follow.
 
         Raises :class:`ConstraintError`, leaving the state as it was, if the token is not allowed.
         """
@@ -177,7 +177,7 @@ class Interpreter:
         return self._fork(t) if token == self.grammar.control.close else ()
 
     def take_feeds(self) -> list[Feed]:
-        """What the next forward must feed, in the order in which it was emitted."""
+        """Return the tokens that the next forward must feed, in the order in which they were emitted."""
         feeds, self._feeds = self._feeds, []
         return feeds
 
@@ -189,7 +189,9 @@ class Interpreter:
             self._append(t, token, time)
             t.mode, t.open_index = Mode.OPEN, 0
             self._open_promises += 1
-            self.reserve(t, self._tag_cost + 2)  # the rest of the tag, <async>, </async>, and the own end
+            self.reserve(
+                t, self._tag_cost + 2
+            )  # the rest of the tag, <async>, </async>, and this thread's end
         elif token == control.sync and self.parallel:
             return self._sync(t, time)
         elif token == control.async_close if t.is_chunk else token in grammar.eos_ids:
@@ -236,7 +238,7 @@ class Interpreter:
         t.next_position += 1
 
     def reserve(self, t: Thread, tokens: int) -> None:
-        """Keep so many tokens free for a thread, instead of as many as before."""
+        """Reserve ``tokens`` tokens for a thread to end; replaces its earlier reservation."""
         self._reserved += tokens - t.reserved
         t.reserved = tokens
 
@@ -278,7 +280,7 @@ class Interpreter:
         return (Fork(parent.id, child.id),)
 
     def _open_chunk(self, child: Thread) -> None:
-        """<async> is given, not decoded: it costs a place in the cache but no step."""
+        """Feed <async>, which is given and not decoded: it takes a place in the cache but no step."""
         self.num_tokens += 1
         self._feeds.append(
             Feed(
@@ -324,7 +326,7 @@ class Interpreter:
         return Join(t.id, joined)
 
     def _settle(self, t: Thread) -> tuple[Action, ...]:
-        """Carry an ending upwards: to a parent that waits at a sync, or that has itself ended."""
+        """Propagate a thread's end: a parent that waits at a sync goes on, one that has ended is done."""
         actions: list[Action] = []
         while t.mode == Mode.ENDED and t.unfinished == 0:
             t.mode = Mode.DONE
@@ -359,7 +361,7 @@ class Interpreter:
 
     @property
     def critical_path(self) -> int:
-        """Steps to the end when every live thread decodes one token a step (so far, if not done)."""
+        """Steps to the end (so far, if not done) if every live thread decodes one token a step."""
         return max(max(t.clock, t.end_clock) for t in self.threads)
 
     @property
@@ -368,11 +370,11 @@ class Interpreter:
         return [t.id for t in self.threads if t.running]
 
     def response_ids(self, thread: int = 0) -> list[int]:
-        """The response's token ids in storage order (so far); for a chunk, between its tags, ``</async>`` last."""
+        """Return the response's token ids in storage order (so far); of a chunk, those after ``<async>``."""
         return stored_ids(self.threads, thread, self.grammar.control.async_open)
 
     def drive(self, thread: int, ids: Sequence[int], time: float = 0.0) -> tuple[Action, ...]:
-        """Emit a thread's whole response, given in storage order as ``response_ids`` gives it.
+        """Emit a thread's whole response from its ids in storage order (what ``response_ids`` returns).
 
         Raises ``ConstraintError`` if the ids are not one well-formed thread.
         """
@@ -381,7 +383,7 @@ class Interpreter:
         )
 
     def snapshot(self, thread: int) -> Snapshot:
-        """All that decoding chunk ``thread`` elsewhere needs, from right before its ``<async>``."""
+        """Return what another engine needs to decode chunk ``thread``: the state right before its ``<async>``."""
         t = self.threads[thread]
         assert t.is_chunk, f"thread {thread} is not a chunk"
         start, own = t.async_place
@@ -394,5 +396,5 @@ class Interpreter:
         return Snapshot.renumbered(rows, self.sees, visible, start_position=start, path=t.path)
 
     def trace(self) -> Trace:
-        """Who decoded what, when: the record that every picture and report reads."""
+        """Return the record of which thread decoded which token when; pictures and reports are made from it."""
         return trace_of(self.threads, self.critical_path, self.num_tokens)

@@ -1,9 +1,9 @@
-"""A chunk that is decoded elsewhere: what of its response's limits it may use there.
+"""Lends a part of a response's limits to a chunk that another engine decodes.
 
-Tokens and threads are set aside when the chunk leaves, so that whatever comes back has room: the response goes
-on meanwhile and cannot use them up. Nor may what is set aside show in the text: while something is, a thread's next
-token is chosen as if there were enough of everything (``allowed_freely``). If there is not enough for it, the thread
-waits until what was lent has come back, or, where it was lent to itself, is handed back to those who have more.
+Tokens and threads are reserved when the chunk leaves: the response goes on meanwhile and must not use up what the
+chunk will need when it comes back. The reservation must not change the text either. While there is one, a thread's
+next token is chosen as if the limits were infinite (``allowed_freely``). If the limits do not allow that token, the
+thread waits until the lent part has come back. A chunk that itself has only a lent part is given back to its lender.
 """
 
 from dataclasses import replace
@@ -11,17 +11,17 @@ from dataclasses import replace
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.limits import Constraint, Limits
 
-#: A chunk may take twice its estimate and this much more, and chunks inside it this much.
+#: A chunk is lent twice its estimate plus this many tokens, and as many again for chunks inside it.
 SLACK_TOKENS = 64
-#: A chunk that leaves takes one in so many of the threads that are left, for chunks inside it: few have any.
+#: A chunk is lent 1/16 of the threads that are left, for chunks inside it: few chunks have any.
 _THREAD_SHARE = 16
 _ENOUGH = 1 << 60
 
 
 def lend(interpreter: Interpreter, chunk: int) -> Limits | None:
-    """Set aside what a chunk just forked needs elsewhere. Returns its limits there.
+    """Reserve what a chunk just forked needs on another engine; returns its limits there.
 
-    ``None``, with nothing set aside, if that would take more than half of the tokens that are left.
+    Returns ``None`` and reserves nothing if that would take more than half of the tokens that are left.
     """
     limits, estimate = interpreter.limits, interpreter.threads[chunk].estimate
     tokens = min(limits.max_chunk_tokens, 2 * estimate + SLACK_TOKENS) + SLACK_TOKENS
@@ -35,7 +35,7 @@ def lend(interpreter: Interpreter, chunk: int) -> Limits | None:
 
 
 def set_aside(interpreter: Interpreter, chunk: int, lent: Limits) -> None:
-    """Keep free what a chunk that decodes elsewhere was lent."""
+    """Reserve the limits that were lent to a chunk."""
     # Its <async> is counted here already.
     interpreter.reserve(interpreter.threads[chunk], lent.max_tokens - 1)
     interpreter.lent_tokens += lent.max_tokens - 2
@@ -43,14 +43,14 @@ def set_aside(interpreter: Interpreter, chunk: int, lent: Limits) -> None:
 
 
 def take_back(interpreter: Interpreter, chunk: int, lent: Limits) -> None:
-    """The chunk, or what there is of it, comes in: what was set aside is free for its tokens."""
+    """Release the reservation of a chunk that comes back, whole or in part: its tokens need the room."""
     interpreter.reserve(interpreter.threads[chunk], 1)
     interpreter.lent_tokens -= lent.max_tokens - 2
     interpreter.lent_threads -= lent.max_threads - 1
 
 
 def allowed_freely(interpreter: Interpreter, thread: int) -> Constraint:
-    """What ``thread`` may emit next if its response has tokens and threads enough."""
+    """Return what ``thread`` may emit next if tokens and threads were unlimited."""
     limits = interpreter.limits
     interpreter.limits = replace(limits, max_tokens=_ENOUGH, max_threads=_ENOUGH)
     try:

@@ -1,4 +1,4 @@
-"""Bounds on a response, and what a thread may emit next under them."""
+"""Bounds on a response, and the set of tokens that a thread may emit next."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from pasta.errors import UserError
 from pasta.lang.grammar import TagGrammar
 
-#: No generated topic token is longer, so that a topic near its limit needs no per-token check.
+#: Most characters of a generated topic token: a topic further from its limit needs no check of each token.
 MAX_TOPIC_PIECE = 16
 Base = Literal["text", "topic", "none"]
 

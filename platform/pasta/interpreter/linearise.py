@@ -1,6 +1,6 @@
-"""A document as training sees it: rows in storage order with positions, segments and targets.
+"""Turns a document into training rows: storage order, with positions, segments and targets.
 
-Driven by an :class:`Interpreter`, so that training cannot mean anything else than decoding does.
+An :class:`Interpreter` is driven over the document, so that tags mean the same in training as in decoding.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ IGNORE = -100
 
 
 class TokenKind(IntEnum):
-    """What a target is, for losses by kind."""
+    """The kind of a target token: losses are reported by kind."""
 
     NONE = 0
     TEXT = 1
@@ -86,7 +86,7 @@ def _kind(grammar: TagGrammar, token: int) -> TokenKind:
 
 
 def _mark_tags(grammar: TagGrammar, ids: Sequence[int], targets: Sequence[int], kinds: list[int]) -> None:
-    """Tell topic and estimate tokens from text: a tag's rows stand together in storage order."""
+    """Mark topic and estimate tokens, which would pass for text: a tag's rows are adjacent in storage order."""
     row = 0
     while row < len(ids):
         if ids[row] == grammar.control.promise:

@@ -1,4 +1,4 @@
-"""Text in reading order: what of a response may be shown while its threads still decode."""
+"""Orders the text of a response for reading while its threads still decode."""
 
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -19,9 +19,9 @@ class _Thread(Generic[T]):
 
 
 class ReadingOrder(Generic[T]):
-    """Gathers threads' text, in parts of whatever kind, and gives it out in reading order.
+    """Collects the text of threads and returns it in reading order. A part may be of any type.
 
-    The first unfinished chunk is given out live; text behind it is held back until it is done.
+    The first unfinished chunk is returned as it comes; text behind it is held back until the chunk is done.
     """
 
     def __init__(self, main: int = 0) -> None:
@@ -29,21 +29,21 @@ class ReadingOrder(Generic[T]):
         self._stack = [main]
 
     def text(self, thread: int, part: T) -> None:
-        """``thread`` wrote ``part``."""
+        """Add ``part`` to the text of ``thread``."""
         if part:
             self._threads[thread].parts.append(part)
 
     def fork(self, thread: int, child: int) -> None:
-        """``child``'s text belongs at this place of ``thread``."""
+        """Put the text of ``child`` at this place of ``thread``."""
         self._threads[thread].parts.append(_Chunk(child))
         self._threads[child] = _Thread()
 
     def finish(self, thread: int) -> None:
-        """``thread`` has written its last text."""
+        """Record that ``thread`` has written its last text."""
         self._threads[thread].finished = True
 
     def take_parts(self) -> list[T]:
-        """The parts that can be shown now and were not given out before."""
+        """Return the parts that can be shown now and were not returned before."""
         out: list[T] = []
         while self._stack:
             top = self._threads[self._stack[-1]]
@@ -61,5 +61,5 @@ class ReadingOrder(Generic[T]):
         return out
 
     def take(self: "ReadingOrder[str]") -> str:
-        """The same as one text."""
+        """Return ``take_parts`` joined to one text."""
         return "".join(self.take_parts())

@@ -1,4 +1,4 @@
-"""What a chunk's decoder elsewhere must know: the tokens that the chunk sees, and how they see each other."""
+"""What another engine needs to decode a chunk: the tokens that the chunk sees, and how they see each other."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +30,7 @@ class Snapshot:
         start_position: int,
         path: tuple[int, ...],
     ) -> "Snapshot":
-        """From ``(token, position, segment)`` rows; only those in the bitmask ``visible`` of segments are kept."""
+        """Make a snapshot of those ``(token, position, segment)`` rows whose segment is in the bitmask ``visible``."""
         kept = [segment for segment in range(len(sees)) if visible >> segment & 1]
         new = {segment: number for number, segment in enumerate(kept)}
         seen = [row for row in rows if row[2] in new]

@@ -8,7 +8,7 @@ from pasta.lang.grammar import ControlIds
 
 
 def stored_ids(threads: Sequence[Thread], thread: int, async_open: int) -> list[int]:
-    """A thread's tokens with those of its descendants in their places."""
+    """Return a thread's tokens, each chunk's tokens right after its promise."""
     t = threads[thread]
     out: list[int] = []
     start = 0

@@ -1,4 +1,4 @@
-"""The state of one decoding thread, and what an interpreter tells its driver."""
+"""The state of one decoding thread, and the actions that an interpreter returns to its driver."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -7,7 +7,7 @@ from pasta.lang.grammar import TailNode
 
 
 class Mode(IntEnum):
-    """Where a thread stands in the grammar."""
+    """A thread's state in the grammar."""
 
     TEXT = 0
     OPEN = 1  # inside ' topic="'
@@ -23,7 +23,7 @@ class Mode(IntEnum):
 class Thread:
     """One thread. ``tokens``, ``positions``, ``segments``, ``steps`` and ``times`` run in parallel.
 
-    ``path`` names a thread whatever the order in which threads were created: () is the main thread, (2, 0)
+    ``path`` names a thread independently of the order in which threads were created: () is the main thread, (2, 0)
     the first child of its third child. ``steps`` are critical-path steps, ``times`` the driver's clock.
     """
 
@@ -74,7 +74,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A token the next forward must feed: at ``position``, in ``segment``; ``wants_logits`` if its row's
+    """A token that the next forward must feed at ``position``, in ``segment``; ``wants_logits`` if its row's
     logits choose the thread's next token."""
 
     thread: int
@@ -94,14 +94,14 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A thread stands at a sync whose children are not done."""
+    """A thread waits at a sync: its children are not done."""
 
     thread: int
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A sync is resolved: the thread goes on and sees ``children`` from here on."""
+    """A sync is resolved: the thread goes on and sees ``children`` from now on."""
 
     thread: int
     children: tuple[int, ...]

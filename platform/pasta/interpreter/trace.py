@@ -47,7 +47,7 @@ class Trace:
 
 
 def trace_of(threads: Sequence[Thread], critical_path: int, num_tokens: int) -> Trace:
-    """Freeze the threads of an interpreter."""
+    """Copy the threads of an interpreter into a trace."""
     return Trace(
         tuple(
             ThreadTrace(

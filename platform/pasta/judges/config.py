@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pasta.bounds import check_not_negative, check_positive
 from pasta.config import to_dict
 from pasta.data.endpoint import EndpointSection
 from pasta.engine.section import check_dtype
@@ -22,10 +23,8 @@ class TeacherSection:
     format_retries: int = 2
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens {self.max_tokens}: expected a positive integer")
-        if self.format_retries < 0:
-            raise ValueError(f"format_retries {self.format_retries}: expected 0 or more")
+        check_positive(self, "max_tokens")
+        check_not_negative(self, "format_retries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +40,7 @@ class RewardSection:
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype)
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size {self.batch_size}: expected a positive integer")
+        check_positive(self, "batch_size")
 
 
 @dataclass(frozen=True, slots=True)

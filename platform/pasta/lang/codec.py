@@ -1,7 +1,7 @@
-"""Between documents and token ids: the only place that maps one to the other.
+"""Encodes documents as token ids and decodes them; no other module does.
 
-Text never becomes a control token: it is encoded with special-token parsing off, and should a tokenizer
-ignore that, the text is cut inside every special string until no special id is left.
+Text never becomes a control token: it is encoded with special-token parsing off. If a tokenizer parses special tokens
+all the same, the text is cut inside every special string until no special id is left.
 """
 
 import itertools
@@ -31,7 +31,7 @@ _TOPIC_OPEN = ' topic="'
 # neither happens. The empty anchor comes first: most tokenizers are exact without one.
 _ANCHORS = ("", "\n", ":", "=", "a")
 _PROBES = ("a", " a", "  a", "a ", "\n- a", " ", "1.", "é", "«", "\n\nA b")
-# How a vocabulary may spell the characters no topic may hold; only such entries are decoded one by one.
+# Spellings of the characters that a topic must not hold; only vocabulary entries with one of these are decoded singly.
 _SUSPECT = re.compile('["<>\r\nĊč]')
 _HALF_OF_PAIR = re.compile("[\ud800-\udfff]")
 _BANNED_IN_TOPIC = re.compile('["<>\r\n]')
@@ -70,7 +70,7 @@ class Codec:
             )
         self._anchor_ids = self._raw_encode(self._anchor) if self._anchor else []
         self._anchor_text = self._raw_decode(self._anchor_ids) if self._anchor else ""
-        #: What ends an answer: the special token that the chat template puts behind an assistant's turn
+        #: The token that ends an answer: the special token that the chat template puts after an assistant's turn
         #: (Gemma's <end_of_turn>), or else the tokenizer's end-of-text.
         turn_end, end_of_text = self._turn_end(), int(tokenizer.eos_token_id)
         self.eos_id: int = end_of_text if turn_end is None else turn_end
@@ -107,7 +107,7 @@ class Codec:
 
     @cached_property
     def begin_ids(self) -> list[int]:
-        """What the tokenizer begins every text with: its begin-of-text token, or nothing."""
+        """Token ids that the tokenizer puts before every text: its begin-of-text token, or none."""
         first = list(self._tokenizer("", add_special_tokens=True)["input_ids"][:1])
         return [] if first == [self._tokenizer.eos_token_id] else first
 
@@ -194,7 +194,7 @@ class Codec:
 
     @cached_property
     def grammar(self) -> TagGrammar:
-        """What the interpreter needs to know of this tokenizer."""
+        """The token-level grammar of this tokenizer, for the interpreter."""
         vocabulary = self._tokenizer.get_vocab()
         size = max(len(self._tokenizer), 1 + max(vocabulary.values()))
         text_mask, topic_mask = bytearray(size), bytearray(size)
@@ -261,7 +261,7 @@ class Codec:
         return self._raw_encode(text)  # the anchor merged with the text
 
     def _encode_in_pieces(self, text: str) -> list[int]:
-        """Encode text in which special strings stand, cut behind the first character of each."""
+        """Encode text that contains special strings, cut after the first character of each."""
         cuts = [0, *(match.start() + 1 for match in self._special_pattern.finditer(text)), len(text)]
         ids: list[int] = []
         for start, end in itertools.pairwise(cuts):
@@ -269,7 +269,7 @@ class Codec:
         return ids
 
     def _encode_halved(self, text: str) -> list[int]:
-        """Encode text, halved until no special id is left: a normaliser may make special strings of others."""
+        """Encode text, halved until no special id is left: a normaliser may turn other strings into special ones."""
         ids = self._encode_behind_anchor(text)
         if self.special_ids.isdisjoint(ids):
             return ids
@@ -349,7 +349,7 @@ class Codec:
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False)
-        except Exception:  # a template that refuses this pair says so when a real prompt is rendered
+        except Exception:  # a template that rejects this pair raises again when a real prompt is rendered
             return None
         ids = self._tokenizer(text.partition(mark)[2].lstrip(), add_special_tokens=False)["input_ids"]
         return int(ids[0]) if ids and ids[0] in self.special_ids else None
@@ -361,7 +361,7 @@ class Codec:
             )
         except (
             Exception
-        ) as error:  # Jinja errors and missing templates alike are the model's, not a bug of ours
+        ) as error:  # Jinja errors and missing templates are faults of the model directory, not bugs here
             raise CodecError(f"chat template: {first_line(error)}") from error
         return text
 
@@ -371,7 +371,7 @@ def _tail(tokens: int) -> str:
 
 
 def _marks(contents: Sequence[str]) -> list[str]:
-    """One string for each message that occurs in none of them."""
+    """Return a placeholder for each message: a string that occurs in none of them."""
     stem, everything = "MESSAGE", "".join(contents)
     while stem in everything:
         stem += "X"

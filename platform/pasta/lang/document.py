@@ -22,7 +22,7 @@ PROMISE, CLOSE, ASYNC_OPEN, ASYNC_CLOSE, SYNC = CONTROL_TOKENS = (
 
 MAX_TOPIC_CHARS = 64
 ESTIMATE_STEP = 10
-#: Chunks nest no deeper: what walks a document may recurse.
+#: Deepest nesting of chunks, so that recursion over a document is safe.
 MAX_DEPTH = 100
 TOO_DEEP = f"chunks are nested too deeply, expected at most {MAX_DEPTH} levels"
 _TOPIC = re.compile(rf'[^"<>\r\n]{{1,{MAX_TOPIC_CHARS}}}')
@@ -47,7 +47,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A promise together with the chunk that keeps it.
+    """A promise and its chunk.
 
     ``topic`` is a short phrase and ``tokens`` the length estimate N, a positive multiple of 10. ``depth`` is 1 without
     chunks inside. Raises ``ValueError`` when one is out of range.

@@ -1,8 +1,8 @@
-"""What the interpreter must know of a tokenizer: which ids are tags, and how a promise is spelt in ids.
+"""The token-level grammar of a tokenizer: which ids are tags, and how a promise is spelt in ids.
 
 A promise is spelt ``<promise`` OPEN topic TAIL ``/>``, where OPEN is the encoding of ``' topic="'`` and
-TAIL that of ``'" tokens="N"'``, each encoded by itself. The spelling is thus known token by token, for any
-tokenizer, and a decoder can be held to it without looking at text.
+TAIL that of ``'" tokens="N"'``, each encoded by itself. So the spelling is known token by token for any
+tokenizer, and a decoder can enforce it without decoding text.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From the text form to documents, with errors that say where and what was expected."""
+"""Parses the text form into documents; errors name the place and what was expected."""
 
 import re
 
@@ -85,7 +85,7 @@ def parse(text: str) -> Document:
 
 
 def strip(annotated: str) -> str:
-    """The original answer behind an annotated one in text form. Raises :class:`ParseError`."""
+    """Return the original answer of an annotated one in text form. Raises :class:`ParseError`."""
     return render(parse(annotated))
 
 

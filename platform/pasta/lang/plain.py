@@ -1,4 +1,4 @@
-"""The plain answer behind a document: what a sequential decoder writes, token by token."""
+"""The plain answer of a document as token ids: what a sequential decoder would write."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,7 @@
-r"""From documents to the text form.
+r"""Prints documents in the text form.
 
 A literal tag in TEXT is escaped with a backslash. Backslashes keep their meaning elsewhere (LaTeX and
-code survive): only a run that stands right before a tag is read, as in a shell's double quotes. A run of
+code survive): only a run right before a tag is an escape, as in a shell's double quotes. A run of
 k backslashes before a literal tag is printed as 2k+1, before a real tag as 2k.
 """
 

@@ -1,5 +1,7 @@
-"""Prompts of all forms as token ids: conversations, plain text, and a user's own ids. None holds a control token
-or any other special one that the user put there."""
+"""Encodes prompts of all forms: conversations, plain text, and a user's own token ids.
+
+No user input becomes a control token or another special token.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,9 +10,9 @@ from pasta.lang.tokenizer import CodecError
 
 
 def encode_messages(codec: Codec, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """The prompt's token ids. Where the chat template takes no system message, it leads the user's first one.
+    """Encode chat messages. If the chat template takes no system message, it is put before the user's first message.
 
-    Gemma's template is such a one, and much instruction data has system messages. Raises ``CodecError``.
+    Gemma's template takes none, and much instruction data has system messages. Raises ``CodecError``.
     """
     try:
         return codec.encode_prompt(messages)
@@ -24,15 +26,12 @@ def encode_messages(codec: Codec, messages: Sequence[Mapping[str, str]]) -> list
 
 
 def encode_start(codec: Codec, text: str) -> list[int]:
-    """Plain text to be continued, behind what the tokenizer begins every text with."""
+    """Encode plain text to be continued, after the tokenizer's begin-of-text token if it has one."""
     return [*codec.begin_ids, *codec.encode_lossy(text)]
 
 
 def check_start(codec: Codec, ids: Sequence[int]) -> None:
-    """Raise ``CodecError`` if token ids from a user are not those of plain text to be continued.
-
-    What the tokenizer begins every text with may lead them.
-    """
+    """Raise ``CodecError`` if a user's token ids hold a special token other than a leading begin-of-text token."""
     begin, mask = codec.begin_ids, codec.grammar.text_mask
     first = len(begin) if list(ids[: len(begin)]) == begin else 0
     for place, token in enumerate(ids[first:], start=first):

@@ -1,13 +1,13 @@
-"""Text from one thread's token ids as they come."""
+"""Decodes one thread's token ids to text incrementally."""
 
 from pasta.lang.codec import Codec
 
-# A character has at most four bytes; ids that are none after so many never will be.
+# A character has at most four bytes: after so many tokens without one, the bytes are no character.
 _LONGEST_WAIT = 8
 
 
 class TextStream:
-    """Turns one thread's token ids into text as they come, never showing half a character."""
+    """Decodes one thread's token ids incrementally and never returns half a character."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -18,10 +18,12 @@ class TextStream:
         self._shown = ""
 
     def push(self, token: int) -> str:
-        """The text that ``token`` completes; empty while a character is incomplete."""
+        """Add a token; returns the text that it completes, empty while a character is incomplete."""
         self._window.append(token)
         text = self._codec.decode_text(self._window)
-        incomplete = text.endswith("\ufffd") or len(text) == len(self._shown)  # some drop half a character
+        incomplete = text.endswith("\ufffd") or len(text) == len(
+            self._shown
+        )  # some tokenizers drop half a character
         if incomplete and len(self._window) - self._num_shown < _LONGEST_WAIT:
             return ""
         new = text[len(self._shown) :]
@@ -31,7 +33,7 @@ class TextStream:
         return new
 
     def flush(self) -> str:
-        """What is left at the end of a thread (U+FFFD for bytes that never became a character)."""
+        """Return the rest of the text at the end of a thread (U+FFFD for incomplete characters)."""
         new = self._codec.decode_text(self._window)[len(self._shown) :] if self._window else ""
         self._window, self._num_shown, self._shown = [], 0, ""
         return new

@@ -1,4 +1,4 @@
-"""What the codec asks of a tokenizer: its interface, and five control tokens that are special."""
+"""The tokenizer interface that the codec needs, and the five special control tokens."""
 
 from typing import Any, Protocol
 

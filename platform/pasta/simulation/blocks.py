@@ -19,9 +19,8 @@ from pasta.simulation.config import Mode
 from pasta.simulation.load import Users
 from pasta.simulation.metrics import Metrics, Spread, metrics_of
 from pasta.simulation.study import Study
-from pasta.simulation.trace import Traced
+from pasta.simulation.trace import Messages, Traced
 
-Messages = Sequence[Mapping[str, str]]
 #: Halvings of what is fitted.
 _HALVINGS = 20
 #: Nothing slower is looked for: a step this many times its price, an item of so many seconds, requests spread so far.

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any
 
+from pasta.bounds import check_not_negative, check_positive
+
 #: Seconds at a point.
 _Values = dict[tuple[int, ...], float]
 
@@ -23,7 +25,7 @@ class StepPoint:
     seconds: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, ("requests", "lanes", "cache_tokens", "seconds"))
+        check_positive(self, "requests", "lanes", "cache_tokens", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class PrefillPoint:
     seconds: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, ("tokens", "cache_tokens", "seconds"))
+        check_positive(self, "tokens", "cache_tokens", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,7 @@ class Calibration:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.overhead_s < 0:
-            raise ValueError(f"overhead_s {self.overhead_s}: expected 0 or more seconds")
+        check_not_negative(self, "overhead_s")
         MeasuredCosts(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,9 +127,3 @@ class _Grid:
         if value > high:  # noise between the last two points must not make more work cheaper
             return at_high + max(0.0, slope) * (value - high)
         return at_low + slope * (value - low)
-
-
-def _check_positive(point: Any, names: Sequence[str]) -> None:
-    for name in names:
-        if not getattr(point, name) > 0:
-            raise ValueError(f"{name} {getattr(point, name)}: expected a positive number")

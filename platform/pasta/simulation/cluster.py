@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pasta.bounds import check_not_negative, check_positive
 from pasta.placement import POLICIES, Home, Policy, choose_home
 from pasta.simulation.costs import StepCosts, lane_costs
 from pasta.simulation.load import Arrivals
@@ -42,21 +43,11 @@ class ClusterSection:
     crowding: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.replicas < 1:
-            raise ValueError(f"replicas {self.replicas}: expected a positive integer")
-        for name in (
-            "gpus_per_replica",
-            "hop_s",
-            "request_s",
-            "request_spread",
-            "cores",
-            "item_s",
-            "crowding",
-        ):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} {getattr(self, name)}: expected 0 or more")
-        if not self.step_factor > 0:
-            raise ValueError(f"step_factor {self.step_factor}: expected a positive number")
+        check_positive(self, "replicas")
+        check_not_negative(
+            self, "gpus_per_replica", "hop_s", "request_s", "request_spread", "cores", "item_s", "crowding"
+        )
+        check_positive(self, "step_factor")
         if self.item_s and not self.cores:
             raise ValueError(f"item_s {self.item_s}: expected with cores, and only then")
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
+from pasta.bounds import check_positive
 from pasta.config import ConfigError, parse_config
 from pasta.placement import Policy
 from pasta.rows import read_json
@@ -37,8 +38,7 @@ class TraceSection:
     method: str | None = None
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise ValueError(f"count {self.count}: expected a positive integer")
+        check_positive(self, "count")
         if self.source == "atlas" and self.count is None:
             raise ValueError("count: expected with source atlas, which has no end")
         if self.source == "atlas" and self.method is not None:
@@ -111,8 +111,7 @@ class SizingSection:
     most_replicas: int = 256
 
     def __post_init__(self) -> None:
-        if self.most_replicas < 1:
-            raise ValueError(f"most_replicas {self.most_replicas}: expected a positive integer")
+        check_positive(self, "most_replicas")
 
 
 @dataclass(frozen=True, slots=True)

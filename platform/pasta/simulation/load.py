@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pasta.bounds import check_not_negative, check_positive
+
 Kind = Literal["poisson", "users", "trace"]
 _NEEDED: dict[str, tuple[str, ...]] = {"poisson": ("rate",), "users": ("users", "think_s"), "trace": ()}
 
@@ -27,12 +29,8 @@ class LoadSection:
                 raise ValueError(f"{name}: expected with kind {_kind_of(name)}, and only then")
         if self.speed is not None and self.kind != "trace":
             raise ValueError("speed: expected with kind trace, and only then")
-        for name in ("rate", "users", "speed"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} {value}: expected a positive number")
-        if self.think_s is not None and self.think_s < 0:
-            raise ValueError(f"think_s {self.think_s}: expected 0 or more seconds")
+        check_positive(self, "rate", "users", "speed")
+        check_not_negative(self, "think_s")
 
     @property
     def swept(self) -> str:

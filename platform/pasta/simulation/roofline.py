@@ -6,6 +6,8 @@ read and computing what it must compute.
 
 from dataclasses import dataclass, fields
 
+from pasta.bounds import check_not_negative, check_positive
+
 
 @dataclass(frozen=True, slots=True)
 class RooflineSection:
@@ -33,13 +35,8 @@ class RooflineSection:
     overhead_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "overhead_s":
-                if value < 0:
-                    raise ValueError(f"overhead_s {value}: expected 0 or more seconds")
-            elif not value > 0:
-                raise ValueError(f"{field.name} {value}: expected a positive number")
+        check_not_negative(self, "overhead_s")
+        check_positive(self, *(field.name for field in fields(self) if field.name != "overhead_s"))
         for name in ("bandwidth_efficiency", "compute_efficiency"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name} {getattr(self, name)}: expected a share of 1")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pasta.bounds import check_positive
 from pasta.data.asked import check_asked
 from pasta.data.linearise import Mode
 from pasta.tracking import TrackingSection
@@ -110,9 +111,7 @@ class OptimisationSection:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "rows", "accumulate", "epochs"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} {getattr(self, name)}: expected a positive number")
+        check_positive(self, "learning_rate", "rows", "accumulate", "epochs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +134,7 @@ class WorkersSection:
     max_failures: int = 2
 
     def __post_init__(self) -> None:
-        if self.num_workers < 1:
-            raise ValueError(f"num_workers {self.num_workers}: expected at least 1")
+        check_positive(self, "num_workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +152,7 @@ class LoraSection:
     keep_adapter: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("rank", "alpha"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: expected a positive number")
+        check_positive(self, "rank", "alpha")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout {self.dropout}: expected a share from 0 to below 1")
 

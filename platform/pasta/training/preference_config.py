@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from pasta.bounds import check_not_negative, check_positive
 from pasta.tracking import TrackingSection
 from pasta.training.config import (
     LoraSection,
@@ -28,10 +29,8 @@ class PairsSection:
     eval_pairs: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_length < 1:
-            raise ValueError(f"max_length {self.max_length}: expected a positive number")
-        if self.eval_pairs < 0:
-            raise ValueError(f"eval_pairs {self.eval_pairs}: expected 0 or more")
+        check_positive(self, "max_length")
+        check_not_negative(self, "eval_pairs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,7 @@ class ObjectiveSection:
             raise ValueError(f"alpha {self.alpha}: expected a share from 0 to 1")
         if self.num_samples < 2:
             raise ValueError(f"num_samples {self.num_samples}: expected at least 2, the best and the worst")
-        if self.beta is not None and self.beta <= 0:
-            raise ValueError(f"beta {self.beta}: expected a positive number")
+        check_positive(self, "beta")
 
 
 @dataclass(frozen=True, slots=True)

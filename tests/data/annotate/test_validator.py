@@ -106,7 +106,7 @@ def test_nesting_without_end_is_refused_with_a_reason(codec: Codec) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"max_depth": 0}, "max_depth 0: expected at least 1"),
+        ({"max_depth": 0}, "max_depth 0: expected a positive integer"),
         ({"max_chunk_tokens": 5}, "max_chunk_tokens 5: expected min_chunk_tokens to 2000"),
         ({"max_chunk_tokens": 2001}, "max_chunk_tokens 2001"),
     ],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pasta.bounds import check_positive
 from pasta.data.annotate.annotator import Annotator, AtlasAnnotator, PlainAnnotator
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
 from pasta.data.annotate.teacher import Teacher, TeacherSection
@@ -34,8 +35,7 @@ class AnnotationSections:
     shard_records: int = 500
 
     def __post_init__(self) -> None:
-        if self.shard_records < 1:
-            raise ValueError(f"shard_records {self.shard_records}: expected at least 1")
+        check_positive(self, "shard_records")
         if (self.annotator == "teacher") != (self.teacher is not None):
             raise ValueError(
                 "teacher: expected the section that names endpoint and model with annotator: teacher only"

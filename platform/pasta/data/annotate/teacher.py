@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pasta.bounds import check_positive
 from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, Usage
 from pasta.data.annotate.prompt import ask_again, prompt_for
 from pasta.data.annotate.repair import Unrepairable
@@ -36,9 +37,7 @@ class TeacherSection:
     attempts: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "attempts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: expected at least 1")
+        check_positive(self, "max_tokens", "attempts")
 
     def identity(self) -> dict[str, Any]:
         """What its annotations depend on: not where it is, how fast it is asked, or what it costs."""

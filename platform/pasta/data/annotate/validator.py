@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from pasta.bounds import check_positive
 from pasta.data.annotate.repair import Strip, Unrepairable, read_annotation
 from pasta.data.atlas.plan import with_estimates
 from pasta.data.measures import Measures, measure
@@ -34,9 +35,7 @@ class ChecksSection:
     keep_unannotated: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("max_depth", "min_chunk_tokens", "max_threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: expected at least 1")
+        check_positive(self, "max_depth", "min_chunk_tokens", "max_threads")
         if not self.min_chunk_tokens <= self.max_chunk_tokens <= MAX_ESTIMATE:
             raise ValueError(
                 f"max_chunk_tokens {self.max_chunk_tokens}: expected min_chunk_tokens to {MAX_ESTIMATE}, the largest "

@@ -1,0 +1,20 @@
+"""Checks of numbers in configurations, for ``__post_init__``. ``None`` stands for a key that is not set and passes."""
+
+from typing import Any
+
+
+def check_positive(config: Any, *names: str) -> None:
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are above 0."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            kind = "integer" if isinstance(value, int) else "number"
+            raise ValueError(f"{name} {value}: expected a positive {kind}")
+
+
+def check_not_negative(config: Any, *names: str) -> None:
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are 0 or more."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= 0:
+            raise ValueError(f"{name} {value}: expected 0 or more")
