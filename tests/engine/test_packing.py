@@ -38,6 +38,20 @@ def test_torch_still_has_the_operators(operator, arguments):
     assert any(schema.startswith(f"mkldnn::{operator}({arguments}) -> ") for schema in schemas), gone
 
 
+def test_torch_still_has_the_operators_of_8_bit_layers():
+    gone = (
+        f"torch {torch.__version__} has no such onednn operators: pasta/engine/packing.py was written against torch "
+        f"{PINNED}. Adapt that module, or pin that version again."
+    )
+    schemas = {str(schema) for schema in torch._C._jit_get_all_schemas()}
+    assert any(s.startswith("onednn::qlinear_prepack(Tensor weight, int[]? x_shape) -> ") for s in schemas), (
+        gone
+    )
+    start = "onednn::qlinear_pointwise(Tensor qx, float x_scale, int x_zero_point, Tensor qw, Tensor w_scale, Tensor"
+    assert any(schema.startswith(start) for schema in schemas), gone
+    assert callable(getattr(torch.cpu, "_is_vnni_supported", None)), gone
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_packed_layer_computes_what_the_layer_did(dtype, bias):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.engine.section import check_dtype
+from pasta.engine.section import check_format
 from pasta.errors import UserError
 
 SIZES = ("shipped", "large")
@@ -60,7 +60,7 @@ class Settings:
     fresh: bool = False
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
+        check_format(self.dtype)
         for name in ("prompts", "replay_prompts"):
             if getattr(self, name) < 2:
                 option = "--" + name.replace("_", "-")

@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 
 from pasta.engine.attention import GROUPED
 from pasta.engine.families import check_architecture
-from pasta.engine.packing import can_pack, pack_linears
-from pasta.engine.section import check_dtype
+from pasta.engine.formats import NumberFormat, apply_format, choose_format
+from pasta.engine.section import DTYPES, check_dtype, check_format
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, CodecError
 
@@ -20,13 +20,14 @@ SMALL_MODEL = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to decode, its tokenizer and the codec on it."""
+    """A model ready to decode, its tokenizer and the codec on it. ``format`` is what its linear layers compute in."""
 
     model: PreTrainedModel
     tokenizer: Any
     codec: Codec
     name: str
     num_parameters: int
+    format: NumberFormat
 
     @property
     def max_positions(self) -> int:
@@ -59,12 +60,14 @@ def load_model(
 ) -> LoadedModel:
     """Load a model directory (or a hub name that is in the local cache).
 
+    ``dtype`` is its number format: ``auto`` (the fastest float format here), a float format, or ``int8``.
+
     ``packed`` keeps linear weights in the CPU library's own layout (inference only; ``None``: where it pays).
 
     Raises ``UserError`` in one line if it is missing, has no control tokens, or is of an unsupported family.
     """
-    torch_dtype, torch_device = resolve_dtype(dtype), resolve_device(device)
-    where = str(path)
+    check_format(dtype)
+    torch_device, where = resolve_device(device), str(path)
     if (looks_local := Path(path).is_absolute() or where.startswith(".")) and not Path(path).is_dir():
         raise UserError(
             f"model: {where!r} is not a directory; expected one with config.json and model.safetensors"
@@ -82,12 +85,17 @@ def load_model(
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
         codec = Codec(tokenizer)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch_dtype, attn_implementation=GROUPED)
+        model = AutoModelForCausalLM.from_pretrained(
+            where,
+            # What the checkpoint has, until it is known what it will be.
+            dtype=dtype if dtype in DTYPES else "auto",
+            attn_implementation=GROUPED,
+        )
     except CodecError as error:
         raise UserError(f"model {where!r}: {error}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"model {where!r}: cannot be loaded ({first_line(error)})") from None
-    return _ready(model, tokenizer, codec, torch_device, where, packed)
+    return _ready(model, tokenizer, codec, torch_device, where, packed, dtype)
 
 
 def random_model(
@@ -101,7 +109,11 @@ def random_model(
 ) -> LoadedModel:
     """A model of this configuration with random weights: for parity tests and for replay at real sizes."""
     check_architecture(config, "model configuration")
-    torch_device, torch_dtype = resolve_device(device), resolve_dtype(dtype)
+    check_format(dtype)
+    torch_device, torch_dtype = (
+        resolve_device(device),
+        getattr(torch, dtype if dtype in DTYPES else "float32"),
+    )
     torch.manual_seed(seed)
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch_dtype)
@@ -111,11 +123,17 @@ def random_model(
     finally:
         torch.set_default_dtype(previous)
     name = f"random {config.model_type}"
-    return _ready(model, tokenizer, Codec(tokenizer), torch_device, name, packed)
+    return _ready(model, tokenizer, Codec(tokenizer), torch_device, name, packed, dtype)
 
 
 def _ready(
-    model: Any, tokenizer: Any, codec: Codec, device: torch.device, name: str, packed: bool | None
+    model: Any,
+    tokenizer: Any,
+    codec: Codec,
+    device: torch.device,
+    name: str,
+    packed: bool | None,
+    dtype: str,
 ) -> LoadedModel:
     rows = model.get_input_embeddings().num_embeddings
     if codec.grammar.vocab_size > rows:
@@ -125,6 +143,6 @@ def _ready(
         )
     model.requires_grad_(False).to(device).eval()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    if packed or (packed is None and can_pack(device, model.dtype)):
-        pack_linears(model)
-    return LoadedModel(model, tokenizer, codec, name, num_parameters)
+    chosen = choose_format(dtype, model, device)
+    apply_format(model, chosen, device, packed)
+    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen)

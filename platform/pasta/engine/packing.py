@@ -3,7 +3,7 @@
 ``torch.nn.functional.linear`` reads row-major weights at half the memory bandwidth when there are few rows; the same
 product over a reordered weight reaches it (docs/notes/cpu-engine.md).
 
-The only module that uses torch's private mkldnn operators, those that torch's own compiler emits when it freezes a
+The only module that uses torch's private mkldnn and onednn operators, those that torch's own compiler emits when it freezes a
 model. Written against torch 2.13.0: tests/engine/test_packing.py fails, and names that version, when one is gone.
 """
 
@@ -13,6 +13,17 @@ from torch import Tensor, nn
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _int8_linear(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor, bias: Tensor | None) -> Tensor:
+    row_scales = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127.0
+    # Unsigned with 128 for zero: with signed activations oneDNN has no fast product.
+    quantised = (torch.round(x / row_scales) + 128.0).to(torch.uint8)
+    out = torch.ops.onednn.qlinear_pointwise(
+        quantised, 1.0, 128, weight, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    out = out * row_scales
+    return out if bias is None else out + bias
 
 
 class PackedLinear(nn.Module):
@@ -34,6 +45,7 @@ class PackedLinear(nn.Module):
 # Scripted: a trace can record the operator only from TorchScript. A custom operator in Python would acquire the GIL for
 # each layer of a replayed trace.
 _PRODUCT = torch.jit.script(_linear)
+_INT8_PRODUCT = torch.jit.script(_int8_linear)
 
 
 def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
@@ -45,10 +57,47 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     )
 
 
-def pack_linears(model: nn.Module) -> None:
+class Int8Linear(nn.Module):
+    """Replaces an ``nn.Linear`` at inference by a product of 8-bit integers, float32 in and out.
+
+    A weight has one scale for each output channel, an activation one for each row, found as the row comes (W8A8,
+    dynamic, symmetric). No scale is shared between rows and integer sums are exact, so a row's result does not depend
+    on the rows beside it.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()  # [out, in]
+        scales = weight.abs().amax(dim=1).clamp(min=1e-12) / 127.0
+        quantised = torch.round(weight / scales[:, None]).to(torch.int8)
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        packed = torch.ops.onednn.qlinear_prepack(quantised, None)
+        zeros = torch.zeros(len(scales), dtype=torch.long)
+        for name, value in (("weight", packed), ("scales", scales), ("zeros", zeros), ("bias", bias)):
+            self.register_buffer(f"_{name}", value, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] to [..., out]."""
+        out: Tensor = _INT8_PRODUCT(x, self._weight, self._scales, self._zeros, self._bias)
+        return out
+
+
+def why_no_int8(device: torch.device) -> str:
+    """Say why this device cannot run ``Int8Linear``; empty if it can.
+
+    Without VNNI a product of two pairs of 8-bit numbers may saturate.
+    """
+    if device.type != "cpu":
+        return f"int8 runs on CPUs, not on {device.type}"
+    if not torch.backends.mkldnn.is_available() or not torch.cpu._is_vnni_supported():
+        return "this CPU has no instructions for 8-bit products (VNNI)"
+    return ""
+
+
+def pack_linears(model: nn.Module, make: type[PackedLinear | Int8Linear] = PackedLinear) -> None:
     """Replace every linear layer of ``model`` by a packed one, one after another to save memory."""
     for name, child in model.named_children():
         if isinstance(child, nn.Linear):
-            setattr(model, name, PackedLinear(child))
+            setattr(model, name, make(child))
         else:
-            pack_linears(child)
+            pack_linears(child, make)

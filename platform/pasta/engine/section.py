@@ -5,14 +5,22 @@ from dataclasses import dataclass
 from pasta.errors import UserError
 from pasta.sizes import EngineSizes
 
-#: Number formats that a model may be loaded in: torch's names.
+#: Float formats by torch's names.
 DTYPES = ("float32", "bfloat16", "float16")
+#: Number formats that an engine decodes in: a float format, the fastest one of this machine, or 8-bit linear layers.
+FORMATS = ("auto", *DTYPES, "int8")
 
 
 def check_dtype(name: str) -> None:
     """Raise ``UserError`` for a name that is none of ``DTYPES``."""
     if name not in DTYPES:
         raise UserError(f"dtype: {name!r}, expected one of {', '.join(DTYPES)}")
+
+
+def check_format(name: str) -> None:
+    """Raise ``UserError`` for a name that is none of ``FORMATS``."""
+    if name not in FORMATS:
+        raise UserError(f"dtype: {name!r}, expected one of {', '.join(FORMATS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,4 +36,4 @@ class EngineSection(EngineSizes):
 
     def __post_init__(self) -> None:
         EngineSizes.__post_init__(self)
-        check_dtype(self.dtype)
+        check_format(self.dtype)

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from pasta.data.linearise import without_tags
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, Result
+from pasta.engine.formats import NumberFormat
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE, ConstraintError, Limits, linearise
 from pasta.lang import Codec, parse, to_text
@@ -83,7 +84,9 @@ def generate_answers(
     was_training = model.training
     model.eval()
     try:
-        loaded = LoadedModel(model, tokenizer, codec, "in training", num_parameters=0)
+        loaded = LoadedModel(
+            model, tokenizer, codec, "in training", num_parameters=0, format=NumberFormat("float32")
+        )
         engine = Engine(loaded, config)
         requests = [
             Request(prompt_ids=document.prompt_ids, limits=limits, parallel=parallel, request_id=str(number))

@@ -1,0 +1,111 @@
+"""Number formats: what a model computes in, and which one this machine is fastest in.
+
+``auto`` times float formats on the linear layers of the model's first decoder layer: in decoding they are nearly all of
+the work, and which format reads and multiplies them fastest differs between CPUs by several times.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pasta.engine.packing import Int8Linear, PackedLinear, can_pack, pack_linears, why_no_int8
+from pasta.errors import UserError
+
+_TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+#: Rows that the layers are timed with: one thread alone, and a parallel answer.
+_ROWS = (1, 8)
+_ROUNDS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """A number format that was chosen, by its name in configurations, and ``why``."""
+
+    name: str
+    why: str = "as configured"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What activations, caches and all that is no linear layer are held in."""
+        return torch.float32 if self.name == "int8" else _TORCH[self.name]
+
+
+def choose_format(name: str, model: nn.Module, device: torch.device) -> NumberFormat:
+    """The format of this name; for ``auto`` the float format in which a layer of ``model`` is fastest here.
+
+    Raises ``UserError`` if this machine cannot run it.
+    """
+    if name == "int8" and (why := why_no_int8(device)):
+        raise UserError(f"dtype: 'int8', but {why}; use auto")
+    return fastest_float(model, device) if name == "auto" else NumberFormat(name)
+
+
+def fastest_float(model: nn.Module, device: torch.device) -> NumberFormat:
+    """Time each float format on the linear layers of the model's first decoder layer, with 1 and with 8 rows."""
+    names = [name for name in ("float32", "bfloat16") if _runs(name, device)]
+    if len(names) == 1:
+        return NumberFormat(names[0], "the only float format here")
+    decoder: Any = model.base_model
+    layer: nn.Module = decoder.layers[0]
+    linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
+    seconds = _timed({name: _runner(linears, _TORCH[name], device) for name in names}, device)
+    best = min(seconds, key=seconds.__getitem__)
+    told = ", ".join(f"{name} {1e3 * seconds[name]:.3g} ms" for name in names)
+    return NumberFormat(best, f"the fastest for one layer with {_ROWS[0]} and {_ROWS[1]} rows ({told})")
+
+
+def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, packed: bool | None) -> None:
+    """Convert a model in place, on its device. ``packed``: linear weights in the CPU library's own layout
+    (``None``: where it pays)."""
+    if chosen.name == "int8":
+        pack_linears(model, Int8Linear)
+    for parameter in model.parameters():  # not the buffers: rotary frequencies stay in float32
+        parameter.data = parameter.data.to(chosen.dtype)
+    if chosen.name != "int8" and (packed or (packed is None and can_pack(device, chosen.dtype))):
+        pack_linears(model)
+
+
+def _runs(name: str, device: torch.device) -> bool:
+    if device.type == "cpu":
+        return name == "float32" or can_pack(device, _TORCH[name])
+    return name == "bfloat16" and (device.type != "cuda" or torch.cuda.is_bf16_supported())
+
+
+def _runner(linears: list[nn.Linear], dtype: torch.dtype, device: torch.device) -> Callable[[int], None]:
+    """Runs all of the layers with so many rows."""
+    layers = []
+    for linear in linears:
+        copied = copy.deepcopy(linear).to(device=device, dtype=dtype)
+        layers.append((PackedLinear(copied) if can_pack(device, dtype) else copied, linear.in_features))
+    inputs = {
+        (rows, width): torch.ones(rows, width, dtype=dtype, device=device)
+        for rows in _ROWS
+        for _, width in layers
+    }
+
+    def run(rows: int) -> None:
+        for layer, width in layers:
+            layer(inputs[rows, width])
+
+    return run
+
+
+@torch.inference_mode()
+def _timed(runners: Mapping[str, Callable[[int], None]], device: torch.device) -> dict[str, float]:
+    """Seconds of each, the fastest of several rounds in turn: what else the machine does only adds to a round."""
+    best: dict[tuple[str, int], float] = {}
+    for _ in range(_ROUNDS):
+        for name, run in runners.items():
+            for rows in _ROWS:
+                begun = time.perf_counter()
+                run(rows)
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                spent = time.perf_counter() - begun
+                best[name, rows] = min(best.get((name, rows), spent), spent)
+    return {name: sum(best[name, rows] for rows in _ROWS) for name in runners}

@@ -1,0 +1,122 @@
+"""Number formats: auto measures, int8 keeps every row to itself."""
+
+import pytest
+import torch
+from torch import nn
+
+from pasta.engine import Engine, EngineConfig, Request, formats, load_model, random_model
+from pasta.engine.formats import NumberFormat, fastest_float
+from pasta.engine.packing import Int8Linear, why_no_int8
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from tests.support.models import CONFIGS, tiny
+from tests.support.tokenizers import byte_level
+
+CPU = torch.device("cpu")
+needs_int8 = pytest.mark.skipif(bool(why_no_int8(CPU)), reason=why_no_int8(CPU))
+families = pytest.mark.parametrize("family", CONFIGS)
+
+
+def linear(inputs=96, outputs=64, bias=True):
+    torch.manual_seed(0)
+    return nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
+
+
+def ask(text):
+    codec = tiny().codec
+    return Request(
+        codec.encode_prompt([{"role": "user", "content": text}]), limits=Limits(max_tokens=40), parallel=False
+    )
+
+
+@needs_int8
+@pytest.mark.parametrize("bias", [False, True])
+def test_an_int8_layer_is_near_the_float_one(bias):
+    layer, x = linear(bias=bias), torch.randn(5, 96)
+    error = (Int8Linear(layer)(x) - layer(x)).abs().max() / layer(x).abs().max()
+    assert 0 < error < 0.03
+
+
+@needs_int8
+def test_an_int8_row_is_the_same_alone_and_beside_an_outlier():
+    """One scale for a whole batch, as torch's own dynamic quantisation has it, would move it by a quarter."""
+    layer, x = Int8Linear(linear()), torch.randn(9, 96)
+    x[4] *= 1000
+    together = layer(x)
+    for row in range(9):
+        assert torch.equal(layer(x[row : row + 1])[0], together[row])
+
+
+@needs_int8
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_int8_row_that_is_no_number_stays_none(value):
+    x = torch.randn(3, 96)
+    x[1, 7] = value
+    out = Int8Linear(linear())(x)
+    assert not out[1].isfinite().any()
+    assert out[[0, 2]].isfinite().all()
+
+
+@needs_int8
+@families
+def test_every_family_decodes_in_int8_the_same_traced_and_untraced(family):
+    loaded = random_model(CONFIGS[family], byte_level(), dtype="int8", device="cpu")
+    assert loaded.format.name == "int8"
+    assert any(isinstance(module, Int8Linear) for module in loaded.model.modules())
+    assert not any(isinstance(module, nn.Linear) for module in loaded.model.modules())
+    found = [
+        Engine(loaded, EngineConfig(num_slots=2, slot_tokens=256, trace_forward=traced)).generate(
+            ask("Hello")
+        )
+        for traced in (False, True)
+    ]
+    assert found[0].response_ids == found[1].response_ids
+
+
+@needs_int8
+def test_an_int8_answer_is_the_same_in_every_company():
+    loaded = random_model(CONFIGS["llama"], byte_level(), dtype="int8", device="cpu")
+    texts = ["Hello", "Tell me about France", "1, 2, 3"]
+    alone = [
+        Engine(loaded, EngineConfig(num_slots=1, slot_tokens=256)).generate(ask(text)).response_ids
+        for text in texts
+    ]
+    engine = Engine(loaded, EngineConfig(num_slots=3, slot_tokens=256))
+    results = {result.request_id: result.response_ids for result in engine.decode(map(ask, texts), at_once=3)}
+    assert [results[key] for key in sorted(results)] == alone
+
+
+def test_auto_takes_the_format_that_is_fastest_on_one_layer(monkeypatch):
+    monkeypatch.setattr(formats, "can_pack", lambda device, dtype: dtype == torch.float32)
+    assert fastest_float(tiny().model, CPU) == NumberFormat("float32", "the only float format here")
+    monkeypatch.setattr(formats, "_runs", lambda name, device: True)
+    monkeypatch.setattr(formats, "_timed", lambda runners, device: {"float32": 0.004, "bfloat16": 0.001})
+    chosen = fastest_float(
+        random_model(CONFIGS["llama"], byte_level(), device="cpu", packed=False).model, CPU
+    )
+    assert chosen.name == "bfloat16"
+    assert chosen.why == "the fastest for one layer with 1 and 8 rows (float32 4 ms, bfloat16 1 ms)"
+
+
+def test_auto_really_times_every_format_that_runs_here():
+    loaded = random_model(CONFIGS["llama"], byte_level(), dtype="auto", device="cpu")
+    assert loaded.format.name in ("float32", "bfloat16")
+    assert loaded.model.dtype == loaded.format.dtype
+    assert loaded.format.why != "as configured"
+
+
+def test_a_machine_without_vnni_refuses_int8_in_one_line(monkeypatch):
+    monkeypatch.setattr(packing.torch.cpu, "_is_vnni_supported", lambda: False)
+    with pytest.raises(UserError, match="dtype: 'int8', but this CPU has no instructions") as caught:
+        random_model(CONFIGS["llama"], byte_level(), dtype="int8", device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_saved_model_loads_in_every_format(tmp_path):
+    tiny().model.save_pretrained(tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    names = ["auto", "float32", "bfloat16"] + ([] if why_no_int8(CPU) else ["int8"])
+    for name in names:
+        loaded = load_model(tmp_path, dtype=name, device="cpu")
+        assert name in ("auto", loaded.format.name)
+        assert Engine(loaded, EngineConfig(num_slots=1, slot_tokens=128)).generate(ask("Hi")).num_tokens > 0
