@@ -106,7 +106,7 @@ def test_auto_really_times_every_format_that_runs_here():
 
 
 def test_a_machine_without_vnni_refuses_int8_in_one_line(monkeypatch):
-    monkeypatch.setattr(packing.torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     with pytest.raises(UserError, match="dtype: 'int8', but this CPU has no instructions") as caught:
         random_model(CONFIGS["llama"], byte_level(), dtype="int8", device="cpu")
     assert "\n" not in str(caught.value)

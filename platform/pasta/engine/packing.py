@@ -3,8 +3,8 @@
 ``torch.nn.functional.linear`` reads row-major weights at half the memory bandwidth when there are few rows; the same
 product over a reordered weight reaches it (docs/notes/cpu-engine.md).
 
-The only module that uses torch's private mkldnn and onednn operators, those that torch's own compiler emits when it freezes a
-model. Written against torch 2.13.0: tests/engine/test_packing.py fails, and names that version, when one is gone.
+The only module that uses torch's private mkldnn and onednn operators, those that torch's own compiler emits when it
+freezes a model. Written against torch 2.13.0: tests/engine/test_packing.py fails, and names that version, when one is gone.
 """
 
 import torch
