@@ -4,7 +4,8 @@
 product over a reordered weight reaches it (docs/notes/cpu-engine.md).
 
 The only module that uses torch's private mkldnn and onednn operators, those that torch's own compiler emits when it
-freezes a model. Written against torch 2.13.0: tests/engine/test_packing.py fails, and names that version, when one is gone.
+freezes a model. Written against torch 2.13.0: tests/engine/test_packing.py fails, and names that version, when one is
+gone.
 """
 
 import torch
