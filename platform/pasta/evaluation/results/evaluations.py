@@ -4,18 +4,18 @@ Needs neither torch nor pydantic: what reads results should run wherever they we
 """
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
 from pasta.files import read_lines, shown
-from pasta.rows import NotJson, numbered, parse_object, read_json
+from pasta.rows import NotJson, messages_of, numbered, parse_object, read_json
 from pasta.stages.records import Record
 
 ANSWERS, VERDICTS, MANIFEST = "answers.jsonl", "verdicts.jsonl", "manifest.json"
-_ANSWER_KEYS = {"text", "tokens", "critical_path", "threads", "seconds", "finish_reason"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +105,62 @@ def _read(path: Path, key: str, check: Any) -> tuple[dict[str, Any], list[Record
 
 
 def _check_answers(record: Record) -> bool:
-    answers, messages = record.get("answers"), record.get("messages")
-    if not isinstance(answers, dict) or not isinstance(messages, list):
+    answers, family, independent = (record.get(key) for key in ("answers", "family", "independent"))
+    try:
+        messages_of(record)
+    except UserError:
         return False
-    if not all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in messages):
-        return False
-    return all(
-        isinstance(answer, dict) and ("skipped" in answer or answer.keys() >= _ANSWER_KEYS)
-        for answer in answers.values()
+    return (
+        isinstance(answers, dict)
+        and isinstance(family, str | None)
+        and isinstance(independent, bool | None)
+        and all(isinstance(each, dict) and _is_answer(each) for each in answers.values())
     )
+
+
+def _is_answer(answer: Mapping[str, Any]) -> bool:
+    if "skipped" in answer:
+        return isinstance(answer["skipped"], str)
+    return answer.keys() >= _ANSWER.keys() and all(is_one(answer[key]) for key, is_one in _ANSWER.items())
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _is_number(value: Any) -> bool:
+    return _is_finite(value) and value >= 0
+
+
+_ANSWER: dict[str, Callable[[Any], bool]] = {
+    "text": lambda value: isinstance(value, str),
+    "tokens": lambda value: _is_number(value) and value > 0,
+    "critical_path": lambda value: value is None or _is_number(value),
+    "threads": lambda value: (
+        value is None or (isinstance(value, list) and all(isinstance(thread, dict) for thread in value))
+    ),
+    "seconds": lambda value: isinstance(value, list) and all(_is_number(each) and each > 0 for each in value),
+    "finish_reason": lambda value: isinstance(value, str),
+}
 
 
 def _check_verdicts(record: Record) -> bool:
     verdicts = record.get("verdicts")
     return isinstance(verdicts, dict) and all(
-        isinstance(verdict, dict) and "quality" in verdict for verdict in verdicts.values()
+        isinstance(verdict, dict)
+        and "quality" in verdict
+        and (verdict["quality"] is None or _is_finite(verdict["quality"]))
+        for verdict in verdicts.values()
     )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    value = read_json(path) if os.path.exists(path) else {}
-    return value if isinstance(value, dict) else {}
+    if not os.path.exists(path):
+        return {}
+    value = read_json(path)
+    inputs = value.get("inputs", {}) if isinstance(value, dict) else None
+    if not isinstance(inputs, dict) or not all(
+        isinstance(each, dict) and isinstance(each.get("fingerprint"), str) for each in inputs.values()
+    ):
+        raise UserError(f"{shown(path)}: expected the manifest of an evaluation")
+    return dict(value)
