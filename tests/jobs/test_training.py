@@ -1,0 +1,43 @@
+"""What the training jobs hand to Ray Train."""
+
+import contextlib
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import sft, training
+from pasta.training.sft import train
+from tests.support.paths import ROOT
+from tests.training.runs import sft_config
+
+
+def test_the_controller_that_unpickles_the_settings_imports_nothing_that_training_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: dict[str, Any] = {}
+
+    class Trainer:
+        def __init__(self, worker: Any, **options: Any) -> None:
+            handed.update(options["train_loop_config"])
+
+        def fit(self) -> None: ...
+
+    monkeypatch.setattr(training, "ray_cluster", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
+    config = sft_config(tmp_path)
+    training.fit(train, config, sft.stage(config), data_dir=tmp_path, address=None)
+    heavy = "{'torch', 'transformers', 'trl', 'datasets'}"
+    unpickle = f"import pickle, sys; pickle.load(sys.stdin.buffer); print({heavy} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", unpickle],
+        input=pickle.dumps(handed),
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"set()\n"
+    assert pickle.loads(handed["job"])[0] is train
