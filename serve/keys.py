@@ -29,7 +29,7 @@ _PREFIX = "sk-pasta-"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-class Key(BaseModel):
+class KeyEntry(BaseModel):
     """An entry of the file. The configuration's limits apply where it has none."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -39,9 +39,9 @@ class Key(BaseModel):
     max_concurrent: PositiveInt | None = None
 
 
-def read_keys(path: Path) -> dict[str, Key]:
+def read_keys(path: Path) -> dict[str, KeyEntry]:
     """Read a file of keys; returns them by name. Raises ``UserError`` in one line."""
-    return parse_config(read_yaml(path), dict[str, Key], str(path))
+    return parse_config(read_yaml(path), dict[str, KeyEntry], str(path))
 
 
 def new_key(path: Path, name: str, **limits: int | None) -> str:
@@ -66,9 +66,9 @@ class KeyRing:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = self._stamp()
-        self._keys: Mapping[str, Key] = read_keys(path)
+        self._keys: Mapping[str, KeyEntry] = read_keys(path)
 
-    def find(self, key: str) -> tuple[str, Key] | None:
+    def find(self, key: str) -> tuple[str, KeyEntry] | None:
         """The name and entry of a key, or ``None``. Compares in constant time: timing reveals nothing of a hash."""
         self._refresh()
         digest, found = _digest(key), None

@@ -4,14 +4,12 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pasta.interpreter import Limits, Snapshot
+from pasta.interpreter import Limits, Path, Snapshot
 from pasta.placement import Policy
 
 DecodingMode = Literal["parallel", "sequential"]
-#: A thread's path in its response's tree: () is the main thread, (2, 0) the first child of its third child.
-Path = tuple[int, ...]
 #: The messages of a conversation, a text to be continued, or the token ids of such a text.
-Prompt = list[dict[str, str]] | str | list[int]
+PromptInput = list[dict[str, str]] | str | list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class Order:
 
     request_id: str
     model: str
-    prompts: list[Prompt]
+    prompts: list[PromptInput]
     n: int
     logprobs: int | None
     max_tokens: int | None

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve.errors import ApiError
-from serve.wire import Order, Prompt
+from serve.wire import Order, PromptInput
 
 MAX_STOPS = 4
 MAX_SEED = 2**63 - 1
@@ -159,7 +159,7 @@ class _Generation(_Strict):
         return self.n or 1
 
     def _order(
-        self, request_id: str, prompts: list[Prompt], max_tokens: int | None, logprobs: int | None
+        self, request_id: str, prompts: list[PromptInput], max_tokens: int | None, logprobs: int | None
     ) -> Order:
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return Order(
@@ -212,13 +212,13 @@ class CompletionRequest(_Generation):
     logprobs: int | None = Field(default=None, ge=0, le=5)
 
     @property
-    def prompts(self) -> list[Prompt]:
+    def prompts(self) -> list[PromptInput]:
         """The prompts, one or more."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if isinstance(self.prompt[0], int):
             return [self.prompt]
-        return cast("list[Prompt]", self.prompt)
+        return cast("list[PromptInput]", self.prompt)
 
     @property
     def num_choices(self) -> int:

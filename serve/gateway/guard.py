@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from serve.config import KeySettings, is_loopback
 from serve.errors import ApiError, rate_limited, unauthorized, unavailable
-from serve.keys import Key, KeyRing
+from serve.keys import KeyEntry, KeyRing
 from serve.wire import Order, Refused, UpdateBatches
 
 #: How long a written response takes at most to pass the proxy.
@@ -67,7 +67,7 @@ class Guard:
         name, entry = found
         return Client(name, *self._limits(entry))
 
-    def _limits(self, entry: Key) -> tuple[int | None, int | None]:
+    def _limits(self, entry: KeyEntry) -> tuple[int | None, int | None]:
         return (
             entry.requests_per_minute or self._settings.requests_per_minute,
             entry.max_concurrent or self._settings.max_concurrent,

@@ -181,7 +181,7 @@ class Model(_Response):
     pasta: ModelOptions
 
 
-class Models(_Response):
+class ModelList(_Response):
     """The served models."""
 
     object: Literal["list"]
@@ -223,7 +223,7 @@ def _responses(model: type[BaseModel], *, streams: bool = False) -> dict[int | s
 
 HEALTH: dict[int | str, dict[str, Any]] = {200: {"model": Health, "description": "Alive"}}
 READY: dict[int | str, dict[str, Any]] = {200: {"model": Ready, "description": "Ready"}, 503: _UNAVAILABLE}
-MODELS = _responses(Models)
+MODELS = _responses(ModelList)
 MODEL = _responses(Model)
 CHAT = _responses(ChatCompletion, streams=True)
 COMPLETION = _responses(Completion, streams=True)

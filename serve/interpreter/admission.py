@@ -11,11 +11,10 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 from serve.config import AdmissionSettings
+from serve.observe.metrics import Length
 
-Kind = Literal["short", "long"]
 #: The longest Retry-After, whatever the rate.
 MAX_RETRY_AFTER_S = 60
 #: Time constant of the rate, in seconds with requests running: tokens released that long ago count 1/e.
@@ -51,7 +50,7 @@ class Admission:
         self._rate = _ReleaseRate(clock)
         self.budget_tokens = budget_tokens
         self.most_of_one_kind = int(budget_tokens * settings.most_of_one_kind)
-        self.held: dict[Kind, int] = {"short": 0, "long": 0}
+        self.held: dict[Length, int] = {"short": 0, "long": 0}
 
     @contextmanager
     def hold(self, tokens: int) -> Iterator["Held"]:
@@ -75,7 +74,7 @@ class Admission:
             raise
         self.held[self._kind(tokens)] += tokens
 
-    def _kind(self, tokens: int) -> Kind:
+    def _kind(self, tokens: int) -> Length:
         return "short" if tokens <= self._settings.short_tokens else "long"
 
     def _check(self, tokens: int) -> None:

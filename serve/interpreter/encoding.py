@@ -9,7 +9,7 @@ from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, check_start, encode_messages, encode_start
 from serve.config import ModelConfig, ServeConfig
-from serve.wire import DecodeOrder, Order, Prompt, Refused
+from serve.wire import DecodeOrder, Order, PromptInput, Refused
 
 _SEEDS = 2**63
 #: Odd, so that no two choices of a request share a seed.
@@ -78,7 +78,7 @@ class RequestEncoder:
             for copy in range(order.n)
         ]
 
-    def _encode(self, prompt: Prompt) -> tuple[list[int], str]:
+    def _encode(self, prompt: PromptInput) -> tuple[list[int], str]:
         """The prompt's token ids, and the name of the request's parameter that holds it."""
         name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
         try:
@@ -92,7 +92,7 @@ class RequestEncoder:
         except UserError as error:
             raise RequestRefused(f"{name}: {error}.", param=name) from None
 
-    def _decode_order(self, order: Order, prompt: Prompt) -> DecodeOrder:
+    def _decode_order(self, order: Order, prompt: PromptInput) -> DecodeOrder:
         """The order for one prompt. Raises :class:`RequestRefused` if it and its answer exceed the model's context."""
         prompt_ids, name = self._encode(prompt)
         if not prompt_ids:

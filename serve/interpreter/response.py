@@ -30,8 +30,8 @@ from serve.wire import Decoded, DecodeOrder, Decoding, Delta, Lent, Path, Refuse
 MAX_LOSSES = 2
 logger = logging.getLogger("ray.serve")
 
-Item = Decoding | BaseException
-Result = Delta | Decoded | Refused
+AttemptItem = Decoding | BaseException
+ResponseItem = Delta | Decoded | Refused
 
 
 class DistributedResponse:
@@ -41,7 +41,7 @@ class DistributedResponse:
         self.attempts: dict[Path, Attempt] = {}
         self._dispatcher, self._order, self._session = dispatcher, order, session
         self._policy = POLICIES[order.placement]
-        self._inbox: asyncio.Queue[tuple[Attempt, Item]] = asyncio.Queue()
+        self._inbox: asyncio.Queue[tuple[Attempt, AttemptItem]] = asyncio.Queue()
         self._lost_on: set[str] = set()
         self._num_losses = 0
         self._attempt_numbers = itertools.count()
@@ -65,7 +65,7 @@ class DistributedResponse:
         """Go on as if the attempt's stream had ended with ``error``."""
         self._inbox.put_nowait((attempt, error))
 
-    async def updates(self) -> AsyncGenerator[list[Result], None]:
+    async def updates(self) -> AsyncGenerator[list[ResponseItem], None]:
         """Yield a list of all that has arrived at once: ``Delta`` as tokens come, last ``Decoded`` (or only
         ``Refused``). Leaving the iteration early ends every attempt."""
         self._dispatcher.responses.add(self)
@@ -76,7 +76,7 @@ class DistributedResponse:
                 came = [await self._inbox.get()]
                 while not self._inbox.empty():
                     came.append(self._inbox.get_nowait())
-                results: list[Result] = []
+                results: list[ResponseItem] = []
                 for attempt, item in came:
                     if results and isinstance(item, BaseException):  # continuing elsewhere takes a while
                         yield results
@@ -92,7 +92,7 @@ class DistributedResponse:
             for attempt in list(self.attempts.values()):
                 self._close(attempt)
 
-    async def _handle(self, attempt: Attempt, item: Item) -> Result | None:
+    async def _handle(self, attempt: Attempt, item: AttemptItem) -> ResponseItem | None:
         """Act on an item of an attempt's stream; returns what follows for the client, if anything."""
         if self.attempts.get(attempt.path) is not attempt:
             return None  # another attempt has replaced it meanwhile

@@ -26,7 +26,7 @@ from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s
 from serve.wire import Decoded, Delta, Finished, Path, TextToken, TokenItem, TokenLogprobs
 
 #: A piece of text; with log-probabilities requested, the token that it ends with.
-Piece = tuple[str, TextToken | None]
+TextPiece = tuple[str, TextToken | None]
 
 
 class Session:
@@ -48,7 +48,7 @@ class Session:
         self._threads: dict[Path, int] = {(): 0}
         #: Every token so far with the path of its thread, in order of arrival.
         self.tokens: list[tuple[Path, int]] = []
-        self._reading: ReadingOrder[Piece] = ReadingOrder()
+        self._reading: ReadingOrder[TextPiece] = ReadingOrder()
         self._tokens = TokensInOrder()
         self._streams = {0: TextStream(codec)}
         self._stop = StopFilter(stop)
@@ -224,7 +224,7 @@ class TokensInOrder:
         self._written = self._shown = 0
         self._held: deque[TextToken] = deque()
 
-    def push(self, pieces: Iterable[Piece]) -> None:
+    def push(self, pieces: Iterable[TextPiece]) -> None:
         """Append the next pieces of the answer."""
         for text, token in pieces:
             if token is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
-Kind = Literal["counter", "gauge", "histogram"]
+MetricKind = Literal["counter", "gauge", "histogram"]
 #: The kinds of requests that admission distinguishes.
 Length = Literal["short", "long"]
 
@@ -43,7 +43,7 @@ class Metric:
     """One metric. ``labels`` come beside Ray Serve's; ``buckets`` are a histogram's upper bounds."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()

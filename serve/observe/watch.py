@@ -11,7 +11,7 @@ from serve.observe import logs
 from serve.observe.metrics import HTTP, Answered, Metrics, Observation, of_answer, of_response
 from serve.wire import Accepted, DecodingMode, Delta, Finished, Order, Update, UpdateBatches
 
-Record = Callable[[Iterable[Observation]], None]
+Recorder = Callable[[Iterable[Observation]], None]
 logger = logging.getLogger("ray.serve")
 
 
@@ -22,7 +22,7 @@ def gateway_metrics() -> Metrics:
 
 
 def record(observations: Iterable[Observation]) -> None:
-    """Record observations in this Gateway's metrics."""
+    """Recorder observations in this Gateway's metrics."""
     gateway_metrics().record(observations)
 
 
@@ -37,7 +37,7 @@ class Watch:
         *,
         key: str | None = None,
         stream: bool = False,
-        record: Record = record,
+        record: Recorder = record,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._request, self._order, self._mode = request, order, mode
@@ -64,7 +64,7 @@ class Watch:
         self._error = error
 
     def end(self) -> None:
-        """Record the metrics and write the log line. Answers that have not finished count as failed or abandoned.
+        """Recorder the metrics and write the log line. Answers that have not finished count as failed or abandoned.
 
         Nothing is recorded or written earlier, so that no answer waits for it.
         """
@@ -148,7 +148,7 @@ class CountResponses:
     Not Starlette's BaseHTTPMiddleware, which hides a client's disconnect from the endpoint.
     """
 
-    def __init__(self, app: Any, record: Record = record) -> None:
+    def __init__(self, app: Any, record: Recorder = record) -> None:
         self._app, self._record = app, record
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:

@@ -43,7 +43,7 @@ def test_the_command_prints_the_key_once_and_keeps_its_hash(file):
     assert (name, entry.max_concurrent, entry.requests_per_minute) == ("ann", 2, None)
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
-    assert "'ann' already" in again.stderr
+    assert "already has a key 'ann'" in again.stderr
 
 
 def test_keys_are_added_below_what_the_file_holds(file):
@@ -108,15 +108,15 @@ def test_a_changed_file_is_taken_up_and_a_broken_one_is_not(file, caplog):
 def test_without_keys_only_this_machine_is_answered(peer, allowed):
     guard = Guard(KeySettings())
     if allowed:
-        assert guard.caller({}, peer).name is None
+        assert guard.client({}, peer).name is None
     else:
-        assert refusal(guard.caller, {}, peer).status == 403
+        assert refusal(guard.client, {}, peer).status == 403
 
 
 def test_with_keys_one_is_needed_wherever_the_request_comes_from(file):
     key = new_key(file, "ann")
     guard = Guard(KeySettings(file=str(file)))
-    assert guard.caller(bearer(key), "10.0.0.4").name == "ann"
+    assert guard.client(bearer(key), "10.0.0.4").name == "ann"
     for headers in (
         {},
         {"authorization": key},
@@ -125,7 +125,7 @@ def test_with_keys_one_is_needed_wherever_the_request_comes_from(file):
         bearer(key[:-1]),
         bearer("é"),
     ):
-        error = refusal(guard.caller, headers, "127.0.0.1")
+        error = refusal(guard.client, headers, "127.0.0.1")
         assert (error.status, error.code) == (401, "invalid_api_key")
         assert key[:-1] not in error.message
 
@@ -134,7 +134,7 @@ def test_a_rate_is_each_key_s_own_and_comes_back_with_time(file):
     now = [0.0]
     keys = [new_key(file, "ann", requests_per_minute=2), new_key(file, "bob")]
     guard = Guard(KeySettings(file=str(file), requests_per_minute=4), clock=lambda: now[0])
-    ann, bob = (guard.caller(bearer(key), None) for key in keys)
+    ann, bob = (guard.client(bearer(key), None) for key in keys)
     for _ in range(2):
         guard.count(ann)
     error = refusal(guard.count, ann)
@@ -150,7 +150,7 @@ def test_a_rate_is_each_key_s_own_and_comes_back_with_time(file):
 def test_a_key_has_so_many_requests_under_way_and_no_more(file):
     key = new_key(file, "ann")
     guard = Guard(KeySettings(file=str(file), max_concurrent=1))
-    ann = guard.caller(bearer(key), None)
+    ann = guard.client(bearer(key), None)
     with guard.running(ann):
         error = refusal(guard.running(ann).__enter__)
         assert (error.status, error.code) == (429, "rate_limit_exceeded")

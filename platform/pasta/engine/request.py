@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 
 from pasta.errors import UserError
-from pasta.interpreter import Limits, Snapshot, Trace
+from pasta.interpreter import Limits, Path, Snapshot, Trace
 from pasta.lang import Document
 from pasta.sizes import EngineSizes
 
@@ -75,10 +75,6 @@ class EngineConfig(EngineSizes):
     def of(cls, sizes: EngineSizes) -> "EngineConfig":
         """The configuration of an engine with these sizes."""
         return cls(sizes.num_slots, sizes.slot_tokens, sizes.prefill_chunk)
-
-
-#: A thread's name in its response's tree: () is the main thread.
-Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

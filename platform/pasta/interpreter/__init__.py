@@ -6,7 +6,7 @@ from pasta.interpreter.limits import Constraint, ConstraintError, Limits
 from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
 from pasta.interpreter.reading import ReadingOrder
 from pasta.interpreter.snapshot import Snapshot
-from pasta.interpreter.thread import Action, End, Feed, Finish, Fork, Join, Mode, Thread, Wait
+from pasta.interpreter.thread import Action, End, Feed, Finish, Fork, Join, Mode, Path, Thread, Wait
 from pasta.interpreter.trace import ThreadTrace, Trace
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Limits",
     "Linearised",
     "Mode",
+    "Path",
     "ReadingOrder",
     "Snapshot",
     "Thread",

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pasta.interpreter.thread import Path
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -18,7 +20,7 @@ class Snapshot:
     segments: tuple[int, ...]
     sees: tuple[int, ...]
     start_position: int
-    path: tuple[int, ...]
+    path: Path
 
     @classmethod
     def renumbered(
@@ -28,7 +30,7 @@ class Snapshot:
         visible: int,
         *,
         start_position: int,
-        path: tuple[int, ...],
+        path: Path,
     ) -> "Snapshot":
         """Make a snapshot of those ``(token, position, segment)`` rows whose segment is in the bitmask ``visible``."""
         kept = [segment for segment in range(len(sees)) if visible >> segment & 1]

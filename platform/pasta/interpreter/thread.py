@@ -5,6 +5,10 @@ from enum import IntEnum
 
 from pasta.lang.grammar import TailNode
 
+#: A thread's path in its answer's tree, independent of the order in which threads were created: () is the main thread,
+#: (2, 0) the first child of its third child.
+Path = tuple[int, ...]
+
 
 class Mode(IntEnum):
     """A thread's state in the grammar."""
@@ -23,12 +27,11 @@ class Mode(IntEnum):
 class Thread:
     """One thread. ``tokens``, ``positions``, ``segments``, ``steps`` and ``times`` run in parallel.
 
-    ``path`` names a thread independently of the order in which threads were created: () is the main thread, (2, 0)
-    the first child of its third child. ``steps`` are critical-path steps, ``times`` the driver's clock.
+    ``steps`` are critical-path steps, ``times`` the driver's clock.
     """
 
     id: int
-    path: tuple[int, ...]
+    path: Path
     parent: int | None
     depth: int
     segment: int

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pasta.bounds import check_not_negative, check_positive
+from pasta.interpreter import Path
 from pasta.placement import POLICIES, Home, Policy, choose_home
 from pasta.simulation.costs import StepCosts, lane_costs
 from pasta.simulation.load import Arrivals
 from pasta.simulation.replica import Piece, Replica, ReplicaSizes, Shape
-from pasta.simulation.script import Path, Script
+from pasta.simulation.script import Script
 from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, Slot
 
 

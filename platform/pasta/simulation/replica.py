@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pasta.interpreter import Path
 from pasta.simulation.costs import StepCosts
-from pasta.simulation.script import Path
 from pasta.simulation.slots import Left, LiveSlot, Slot
 from pasta.sizes import EngineSizes
 
