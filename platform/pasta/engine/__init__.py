@@ -1,7 +1,7 @@
 """The decoding engine: threads as lanes of one batched forward, on torch and transformers alone.
 
-What goes in and comes out (``EngineConfig``, ``Request``, ``SamplingParams``, the events) is imported without torch,
-which takes seconds; whatever computes is imported when it is first named.
+The inputs and outputs (``EngineConfig``, ``Request``, ``SamplingParams``, the events) are imported without torch, whose
+import takes seconds. What needs torch is imported on first use.
 """
 
 import importlib
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pasta.engine.engine import Engine
     from pasta.engine.loading import LoadedModel, load_model, random_model
 
-#: The modules that need torch, and what they offer here.
+#: The modules that need torch, and the names that they define here.
 _HEAVY = {
     "aio": ("AsyncEngine",),
     "costs": ("measure_costs",),

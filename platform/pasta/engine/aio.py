@@ -12,8 +12,8 @@ from pasta.engine.request import DoneEvent, EngineStopped, Event, ForkEvent, Pat
 class AsyncEngine:
     """Runs an ``Engine`` in a thread of its own. All methods are for one event loop.
 
-    What a response brings comes in batches of ``stream_interval`` steps; its first token, its end, and a chunk that is
-    to be decoded elsewhere come at once. Each batch costs whoever passes it on as much as a single token would.
+    Events are delivered in batches of ``stream_interval`` steps, since a batch costs the receiver as much as a single
+    token would. A response's first token, its end, and a chunk to be decoded elsewhere are delivered at once.
     """
 
     def __init__(self, engine: Engine, stream_interval: int = 1) -> None:
@@ -25,8 +25,8 @@ class AsyncEngine:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        # What is due is handed over when the next forward begins: whoever takes it needs Python's lock, which the
-        # engine does without for as long. Handed over at once, it would stop the engine from going on.
+        # Deliver events as the next forward begins, which releases the GIL: the receiver needs it. Delivered
+        # earlier, they would make the engine's thread wait for it.
         self._kept: list[Event] = []
         self._due = False
         self._begun: set[str] = set()
@@ -53,7 +53,7 @@ class AsyncEngine:
         return request_id
 
     async def events(self, request_id: str) -> AsyncIterator[list[Event]]:
-        """The events of a submitted request, in batches of whatever has come, ``DoneEvent`` last.
+        """Iterate over the events of a submitted request, in batches as they come, ``DoneEvent`` last.
 
         Leaving the iteration early cancels the request.
         """
@@ -93,7 +93,7 @@ class AsyncEngine:
         return bool(await self._call(lambda: self._cancel(request_id)))
 
     async def leave(self, request_id: str) -> None:
-        """Cancel a request whose events nobody will come for, also if its submission was left; keep nothing of it."""
+        """Cancel a request whose events nobody will read, also while it is being submitted, and forget it."""
         await self.cancel(request_id)
         self._queues.pop(request_id, None)
 
@@ -171,7 +171,8 @@ class AsyncEngine:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._deliver, by_request)
 
-    # -- between the two -------------------------------------------------------------------------------
+    # -- from the event loop to the engine's thread
+    # -------------------------------------------------------------------------------
 
     def _deliver(self, by_request: dict[str, list[Event]]) -> None:
         for request_id, events in by_request.items():

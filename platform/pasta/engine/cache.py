@@ -1,4 +1,4 @@
-"""The key-value cache: a fixed block of memory, one stretch a slot, tokens in the order they come."""
+"""The key-value cache: a fixed block of memory, a contiguous range for each slot, tokens in the order they are fed."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache
 class LaneCache(Cache):
     """Keys and values of ``num_slots`` requests, ``slot_tokens`` tokens each (and one scratch token).
 
-    All threads of a request share its slot: which token belongs to which thread is the mask's business, so
+    All threads of a request share its slot. The mask says which token belongs to which thread, so
     a fork or a join moves nothing. Padding is written to the scratch token, which no mask ever shows.
     Memory: 2 · layers · heads · num_slots · (slot_tokens + 1) · head_dim elements.
     """
@@ -32,10 +32,10 @@ class LaneCache(Cache):
         self.window: Tensor | None = None
 
     def place(self, before: Tensor, index: Tensor, window: Tensor) -> None:
-        """Where the next forward writes: ``index`` [B·Q] counts tokens over all slots.
+        """Set where the next forward writes: ``index`` [B·Q] counts tokens over all slots.
 
-        The B slots from number ``len(before)`` on take part; the last dimension of ``window`` says how many tokens of
-        each are read. (Both are tensors, whatever they hold, so that a traced forward keeps these sizes variable.)
+        The B slots from number ``len(before)`` on are used; the last dimension of ``window`` is the number of tokens of
+        each that are read. (Only the sizes of both tensors count: as tensors they stay variable in a traced forward.)
         """
         self.before, self.index, self.window = before, index, window
 

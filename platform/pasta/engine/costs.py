@@ -1,4 +1,4 @@
-"""What lanes cost on this engine, on this machine: measured once, on an idle engine, in a few dozen steps."""
+"""Measures what lanes cost on this engine and machine: once, on an idle engine, in about fifty steps."""
 
 import time
 
@@ -8,15 +8,15 @@ from pasta.interpreter import Limits
 from pasta.placement import LaneCosts
 
 _LANES = (1, 2, 4, 8, 16, 32)
-#: Of so many steps with each number of lanes the fastest counts: what else the machine does only adds to a step.
+#: Steps with each number of lanes; the fastest counts, since other work on the machine only adds to a step.
 _STEPS = 6
 _UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
 
 
 def measure_costs(engine: Engine) -> LaneCosts:
-    """Time an idle engine's fastest steps, behind a short prompt: a step over a long context costs more.
+    """Measure the lane costs of an idle engine after a short prompt; a step over a long context costs more.
 
-    Takes about fifty of them; nothing is left in its cache.
+    Takes about fifty steps and leaves nothing in the cache.
     """
     documents = {count: _document(engine, count) for count in _LANES}
     fitting = {count: found for count, found in documents.items() if len(found[0]) + 4 < _context(engine)}
@@ -29,7 +29,8 @@ def _context(engine: Engine) -> int:
 
 
 def _document(engine: Engine, lanes: int) -> tuple[list[int], Progress]:
-    """So many threads side by side: their tokens, and those that lead to where all of them run."""
+    """Return a document with ``lanes`` parallel threads as ids to force, and the progress after which all of them
+    run."""
     codec = engine.codec
     (filler,) = codec.encode_text(" a")[:1]
     text = [filler] * (_STEPS + 4)
@@ -62,7 +63,7 @@ def _fastest(engine: Engine, lanes: int, document: list[int], progress: Progress
 
 
 def _prefill(engine: Engine) -> float:
-    """Seconds a token of a chunk of a prompt."""
+    """Seconds for each token of a prefill chunk."""
     count = min(engine.config.prefill_chunk, _context(engine) - 8)
     prompt = engine.codec.encode_text(" a")[:1] * count
     engine.submit(Request(prompt, limits=_UNBOUNDED, forced=[engine.codec.eos_id]))

@@ -2,7 +2,7 @@
 
     step:  admit waiting requests  →  prefill a chunk  →  forward all lanes  →  choose  →  interpret
 
-All state of a response is its interpreter's; all state of the cache is the runner's.
+The interpreter keeps all state of a response, the runner all state of the cache.
 """
 
 import dataclasses
@@ -36,13 +36,13 @@ from pasta.interpreter import ConstraintError, Feed, Limits
 
 
 class NoToken(ArithmeticError):
-    """A request's logits leave no token to choose: one is not a number, or none that is allowed is finite."""
+    """A request's logits leave no token to choose: one is NaN, or none of the allowed ones is finite."""
 
 
 class Engine:
     """Decodes requests on one model. Not thread-safe: one thread calls it (see ``AsyncEngine``).
 
-    What goes wrong with one request ends that one (``DoneEvent.error``); ``step`` raises what concerns all of them.
+    An error in one request ends only that request (``DoneEvent.error``); ``step`` raises errors that concern all.
     """
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig | None = None) -> None:
@@ -69,8 +69,7 @@ class Engine:
         ):
             raise UserError(f"request_id: {request_id!r} is in use; expected a new one")
         if request.snapshot is not None and self.num_free <= 0:
-            # It waits elsewhere for nothing but this: engines whose requests wait for each other's slots would
-            # wait for ever.
+            # Its home waits for this chunk: engines whose requests wait for each other's slots would deadlock.
             raise EngineFull("snapshot: no slot is free for a chunk")
         limits = self.fit(request)
         self._waiting.append(
@@ -79,7 +78,7 @@ class Engine:
         return request_id
 
     def fit(self, request: Request) -> Limits:
-        """The request's limits within the model's context and the cache of a slot.
+        """Return the request's limits, reduced to the model's context and the cache of a slot.
 
         Raises ``UserError`` if the prompt leaves no room for an answer.
         """
@@ -101,7 +100,7 @@ class Engine:
         )
 
     def cancel(self, request_id: str) -> bool:
-        """Stop a request and free its cache; whether it was there."""
+        """Stop a request and free its cache; returns whether it was there."""
         for number, slot in enumerate(self._slots):
             if slot and slot.request.request_id == request_id:
                 self._free(number)
@@ -114,18 +113,18 @@ class Engine:
         return False
 
     def absorb(self, request_id: str, path: Path, response_ids: Sequence[int]) -> list[Event]:
-        """Take in chunk ``path`` of a request, decoded elsewhere: its ids in storage order, ``</async>`` last.
+        """Add chunk ``path``, decoded elsewhere, to a request: its ids in storage order, ``</async>`` last.
 
-        A request that waits for a slot takes it in when it gets one. Raises ``UnknownRequest`` if there is no such
-        request, ``UserError`` if the chunk is not expected, ``ConstraintError`` if the ids are not one chunk within
-        what it was lent.
+        A request that waits for a slot gets the chunk together with the slot. Raises ``UnknownRequest`` if there is no
+        such request, ``UserError`` if the chunk is not expected, ``ConstraintError`` if the ids are not one chunk
+        within what it was lent.
         """
         return self._when_admitted(
             request_id, lambda slot: slot.absorb(path, response_ids, time.perf_counter(), self.num_steps)
         )
 
     def adopt(self, request_id: str, path: Path, progress: Progress) -> None:
-        """Decode chunk ``path``, which was to be decoded elsewhere, here after all, from where it has come to.
+        """Decode chunk ``path`` here after all, from the progress that it has made elsewhere.
 
         Raises ``UnknownRequest`` if there is no such request, ``UserError`` if the chunk is not expected.
         """
@@ -167,7 +166,7 @@ class Engine:
 
     @property
     def num_free(self) -> int:
-        """Slots that nobody holds or waits for."""
+        """Slots that no request holds or waits for."""
         return len(self._slots) - self.num_active - len(self._waiting)
 
     def generate(self, request: Request) -> Result:
@@ -194,7 +193,7 @@ class Engine:
     # -- the step --------------------------------------------------------------------------------------
 
     def step(self) -> list[Event]:
-        """One step for every request that can go on; returns what happened."""
+        """Run one step for every request that can go on; returns its events."""
         self.num_steps += 1
         events = self._admit()
         events += self._wake()
@@ -248,7 +247,7 @@ class Engine:
         return self._follow(slots, rows, logits)
 
     def _wake(self) -> list[Event]:
-        """Threads go on that have waited for what was lent to come back, if there is enough by now."""
+        """Resume threads that waited for lent limits to come back, if the limits now allow their tokens."""
         events: list[Event] = []
         for number, slot in enumerate(self._slots):
             if slot and slot.waiting:
@@ -267,7 +266,7 @@ class Engine:
         """Choose the next token of each (slot, thread) row from its logits [N, vocab], and see what follows."""
         tokens = self._choose(rows, logits) if rows else []
         logprobs = self._logprobs(rows, logits, tokens)
-        # All tokens of a step come at the same time, also one that had to be chosen once more.
+        # All tokens of a step have the same time, also one that had to be chosen again.
         now = time.perf_counter() if now is None else now
         events: list[Event] = []
         for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
@@ -281,7 +280,7 @@ class Engine:
             except ConstraintError:
                 if slot.shares:
                     slot.wait(thread, logits[row].clone())
-                else:  # another lane of the same step has used up what a limit left
+                else:  # another lane of this step has used up the limit
                     events += self._follow({number: slot}, [(number, thread)], logits[row : row + 1], now)
             except Exception as error:
                 events.append(self._failed(number, slot.request.request_id, error))
@@ -330,7 +329,7 @@ class Engine:
         return dict(zip(counts, found, strict=True))
 
     def _failed(self, number: int, request_id: str, error: Exception) -> DoneEvent:
-        """A request ends by what went wrong with it alone."""
+        """End a request whose own error it is."""
         self._free(number)
         return DoneEvent(request_id, time.perf_counter(), self.num_steps, 0, "failed", None, error)
 

@@ -14,7 +14,7 @@ from pasta.engine.section import DTYPES, check_dtype, check_format
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, CodecError
 
-#: Parameters below which a forward on a CPU is bound by per-op overhead, above it by reading the weights.
+#: Models with fewer parameters are bound by per-op overhead on a CPU, larger ones by reading the weights.
 SMALL_MODEL = 60_000_000
 
 

@@ -1,4 +1,4 @@
-"""From segments to attention masks: one expansion for training, decoding and remote chunks.
+"""Expands segments to attention masks, the same way for training, decoding and remote chunks.
 
 A token's visibility is ``sees[segment(q), segment(k)]`` and, within a segment, causal (DESIGN section 3).
 """
@@ -13,7 +13,7 @@ _DICT_FAMILIES = frozenset({"qwen2", "qwen3", "gemma2", "gemma3_text"})
 
 
 def expand(sees: Tensor, q_seg: Tensor, k_seg: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
-    """Which keys each query sees: bool [B, Q, K].
+    """Expand segment visibility to the keys that each query sees: bool [B, Q, K].
 
     ``sees`` bool [B, S, S]; ``q_seg`` [B, Q] and ``k_seg`` [B, K] are segment numbers, negative for
     padding, which sees nothing and is seen by nothing; ``q_index``, ``k_index`` order the tokens of a

@@ -1,6 +1,6 @@
 """Replay: decode given documents with their tokens forced, to time real thread structures at any model size.
 
-What the model says is computed, and thrown away: the cost of every step is real, the weights may be random.
+The model's output is computed and ignored: the cost of every step is real, the weights may be random.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, Document
 
-#: A document that exists already is bound by the cache alone.
+#: Limits for a document that exists already: only the cache bounds it.
 _UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20, max_depth=1 << 20)
 
 

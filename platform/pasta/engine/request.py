@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out."""
+"""The engine's inputs and outputs: configuration, requests, events, results."""
 
 import dataclasses
 import sys
@@ -54,7 +54,7 @@ def _is_integer(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """What the model itself said of a token: before the grammar's mask, biases, temperature and top-p.
+    """The model's own log-probabilities of a token: before the grammar's mask, biases, temperature and top-p.
 
     ``chosen`` is the log-probability of the token that was chosen, ``top`` the likeliest tokens with theirs.
     """
@@ -79,10 +79,10 @@ class EngineConfig(EngineSizes):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an answer, or a chunk, has come elsewhere: ``tokens`` in the order in which they were decoded.
+    """The tokens of an answer or chunk that were decoded elsewhere, in the order in which they were decoded.
 
-    ``lent`` names the chunks below it that are still being decoded elsewhere, with the limits they were lent:
-    their tokens are not here, and they will be absorbed.
+    ``lent`` names the chunks in it that other engines still decode, with their limits: their tokens are missing
+    here and will be absorbed.
     """
 
     tokens: Sequence[tuple[Path, int]] = ()
@@ -93,14 +93,14 @@ class Progress:
 class Request:
     """One answer to decode. ``prompt_ids`` is the prompt, or ``snapshot`` a chunk of an answer elsewhere.
 
-    ``parallel`` false masks promises out. ``forced`` is a response in storage order to replay (its tokens
-    are fed, whatever the model says). ``place_locally`` decides for each fork, given the number of live
-    threads and the chunk's estimate, whether the chunk becomes a lane here; otherwise, if the limits have
-    enough left to lend, its ``ForkEvent`` carries a snapshot and limits, and the parent waits for ``absorb``
-    or ``adopt``. ``lent`` says that the limits are such: a chunk that they would cut is not decoded to its
-    end but given back, with the finish reason short. ``progress`` is what has been decoded of it before,
-    elsewhere. ``stream_text`` fills ``TokenEvent.text``. ``logprobs`` is the number of likeliest tokens that each
-    ``TokenEvent`` reports beside its own (0: none; ``None``: nothing is computed).
+    ``parallel`` false masks promises out. ``forced`` is a response in storage order to replay (its tokens are fed, and
+    the model's choice is ignored). ``place_locally`` decides for each fork, given the number of live threads and the
+    chunk's estimate, whether the chunk becomes a lane here; otherwise, if the limits have enough left to lend, its
+    ``ForkEvent`` carries a snapshot and limits, and the parent waits for ``absorb`` or ``adopt``. With ``lent`` the
+    limits of this request are lent ones: a chunk that they would cut is given back instead, with the finish reason
+    short. ``progress`` is what was decoded of it elsewhere before. ``stream_text`` fills ``TokenEvent.text``.
+    ``logprobs`` is the number of likeliest tokens that each ``TokenEvent`` reports beside its own (0: none; ``None``:
+    nothing is computed).
     """
 
     prompt_ids: Sequence[int] = ()
@@ -206,7 +206,7 @@ class DoneEvent(Event):
     error: Exception | None = None
 
     def outcome(self) -> Result:
-        """The result of a request that nobody cancels. Raises what went wrong with it, if something did."""
+        """Return the result of a request that was not cancelled; raises its error if it failed."""
         if self.error is not None:
             raise self.error
         assert self.result is not None

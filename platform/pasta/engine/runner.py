@@ -1,4 +1,4 @@
-"""One forward of the model over rows of several requests: builds inputs, masks and cache places."""
+"""Runs one forward of the model over rows of several requests: builds inputs, masks and cache indices."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -47,11 +47,11 @@ class Runner:
             trace = loaded.num_parameters < SMALL_MODEL and self.device.type == "cpu"
         self._trace_wanted = trace
         self._forward: nn.Module | None = None
-        #: Called right before the model runs, which lets other threads of Python run.
+        #: Called right before the model runs, which releases the GIL.
         self.before_forward: Callable[[], None] = lambda: None
 
     def release(self, slot: int) -> None:
-        """Forget a slot's tokens: what they leave behind cannot reach a later request."""
+        """Clear a slot's tokens, so that none of their values can reach a later request."""
         self.cache.clear(slot, self.num_tokens[slot])
         self.num_tokens[slot] = self._num_segments[slot] = 0
         self._key_segments[slot].fill_(-1)
@@ -85,7 +85,7 @@ class Runner:
         self._key_segments[lo:hi].scatter_(1, index, segments)
         self._key_positions[lo:hi].scatter_(1, index, positions)
         keys = self._visible_keys(max(self.num_tokens[slot] for slot in feeds))
-        # Those of slots in between too that feed nothing now: their keys are looked up all the same.
+        # Include idle slots in between: their keys are looked up as well.
         num_segments = max(self._num_segments[lo:hi])
         visible = expand(
             self._sees[lo:hi, :num_segments, :num_segments],
@@ -107,7 +107,7 @@ class Runner:
         )
 
     def _visible_keys(self, longest: int) -> int:
-        """How many cached tokens the masks cover: grown in buckets, so that shapes repeat."""
+        """Cached tokens that the masks cover: rounded up to buckets, so that shapes repeat."""
         return min(-(-longest // _KEY_BUCKET) * _KEY_BUCKET, self._scratch)
 
     def _learn_segments(self, slot: int, sees: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ from pasta.lang.grammar import TagGrammar
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:
-    """For each row of ``logits`` [N, V] that of its token, and the ``counts`` likeliest of the row."""
+    """Return each row's log-probability of its token from ``logits`` [N, V], and those of the ``counts`` likeliest."""
     rows = torch.log_softmax(logits.float(), dim=-1)
     chosen = rows.gather(1, torch.tensor(tokens, device=rows.device)[:, None]).squeeze(1).tolist()
     values, ids = rows.topk(min(max(counts), rows.shape[-1]), dim=-1)

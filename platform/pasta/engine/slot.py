@@ -1,4 +1,4 @@
-"""One request while it decodes: its interpreter, what is to be fed, and its text in reading order."""
+"""One request while it decodes: its interpreter, the tokens to feed, and its text in reading order."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -64,10 +64,10 @@ class Slot:
             )
         self.bulk = True
         self.forced = None if request.forced is None else self._forced_by_path(limits, request.forced)
-        # Chunks that are decoded elsewhere: their <async>, to be fed when they come back, and their limits there.
+        # Chunks that other engines decode: their <async>, which is fed when they come back, and their limits.
         self._held_open: dict[int, Feed | None] = {}
         self._lent: dict[int, Limits] = {}
-        # Threads that wait for what was lent to come back, with the logits [V] that choose their next tokens.
+        # Threads that wait for lent limits to come back, with the logits [V] of their next tokens.
         self.waiting: dict[int, Tensor] = {}
         self._short = False
         self._keeps_text = request.stream_text or bool(request.sampling.stop)
@@ -81,9 +81,9 @@ class Slot:
         self.pending = deque(self._continued([*feeds, *it.take_feeds(), *self._replay(request.progress)]))
 
     def _replay(self, progress: Progress) -> list[Feed]:
-        """Take in what was decoded elsewhere; returns what is to be fed of it."""
+        """Replay the tokens that were decoded elsewhere; returns those to feed."""
         it = self.interpreter
-        # Another order of the same tokens may pass nearer by a limit.
+        # In another order the same tokens may come closer to a limit.
         strict, it.strict = it.strict, False
         threads = {thread.path: thread.id for thread in it.threads}
         for path, token in progress.tokens:
@@ -102,7 +102,7 @@ class Slot:
         return self._fed_here(it.take_feeds())
 
     def _continued(self, feeds: list[Feed]) -> list[Feed]:
-        """Of many tokens of each thread, the last one's logits choose its next."""
+        """Mark the last token of each thread as the one whose logits choose its next token."""
         last = {feed.thread: at for at, feed in enumerate(feeds)}
         running = {at for thread, at in last.items() if self.interpreter.threads[thread].running}
         return [replace(feed, wants_logits=at in running) for at, feed in enumerate(feeds)]
@@ -143,28 +143,28 @@ class Slot:
 
     @property
     def shares(self) -> bool:
-        """Whether some of the limits are lent, by this request or to it: that must not show in what it says."""
+        """Whether limits are lent, by this request or to it; that must not change its text."""
         return bool(self._lent) or self.request.lent
 
     def allowed(self, thread: int) -> Constraint:
-        """What to choose a thread's next token from. Of a request that shares its limits, ``emit`` may refuse it."""
+        """Return the tokens to choose from. ``emit`` may refuse the choice of a request that shares its limits."""
         if self.forced is not None:
             return _NOTHING
         return allowed_freely(self.interpreter, thread) if self.shares else self.interpreter.allowed(thread)
 
     def wait(self, thread: int, logits: Tensor) -> None:
-        """A thread for whose next token too little is left waits for what was lent; a chunk that has nothing to
-        wait for is given back. ``logits`` [V] choose the token later."""
+        """Let a thread wait for lent limits to come back if its next token does not fit the rest; a chunk that has
+        nothing to wait for is given back. ``logits`` [V] choose the token later."""
         self.waiting[thread] = logits
         self._short = not self._lent
 
     def take_waiting(self) -> dict[int, Tensor]:
-        """The threads that wait, with their logits [V]: there may be enough by now."""
+        """Remove and return the waiting threads with their logits [V], to try them again."""
         waiting, self.waiting = self.waiting, {}
         return waiting
 
     def absorb(self, path: Path, response_ids: Sequence[int], now: float, step: int) -> list[Event]:
-        """Take in a chunk that was decoded elsewhere: its tokens are fed at their positions."""
+        """Add a chunk that was decoded elsewhere: its tokens are fed at their positions."""
         thread, opened = self._take_back(path)
         actions = self.interpreter.drive(thread, response_ids, now)
         events: list[Event] = []
@@ -174,14 +174,14 @@ class Slot:
             self._reading.finish(thread)
             self._show()
         for feed in (opened, *self.interpreter.take_feeds()):
-            # What the chunk's rows predict is known; a parent that its end has woken goes on.
+            # The targets of the chunk's rows are known; a parent that waited for its end goes on.
             wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running
             self.pending.append(replace(feed, wants_logits=wants_logits))
         self.bulk = True
         return events
 
     def adopt(self, path: Path, progress: Progress) -> None:
-        """Decode a chunk here after all; ``progress`` is how far it has come elsewhere."""
+        """Decode a chunk here after all, from the ``progress`` that it has made elsewhere."""
         _, opened = self._take_back(path)
         self.pending.extend(self._continued([opened, *self._replay(progress)]))
         self.bulk = True
@@ -246,7 +246,7 @@ class Slot:
             self._streams[fork.child] = TextStream(self.codec)
 
     def _fed_here(self, feeds: list[Feed]) -> list[Feed]:
-        """Keep back the ``<async>`` of chunks that are decoded elsewhere, and the end token of the answer."""
+        """Leave out the ``<async>`` of chunks that are decoded elsewhere, and the end token of the answer."""
         kept = []
         for feed in feeds:
             if feed.thread in self._held_open:

@@ -1,5 +1,5 @@
-"""How long a service's answers take, and how many machines it needs, from what a step of its engine costs.
+"""Simulates a service: latencies, and the number of replicas that a load needs, from the cost of an engine step.
 
-A discrete-event simulation: its events are engine steps, and what an answer feeds in each of them is decided by
-the very interpreter that drives the engine. Needs neither torch nor Ray.
+A discrete-event simulation whose events are engine steps. The interpreter that drives the engine also decides here what
+an answer feeds in each step. Needs neither torch nor Ray.
 """

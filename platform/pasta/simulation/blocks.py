@@ -1,8 +1,8 @@
-"""A load measured by ``python -m jobs.benchmark serve``, block by block, against its simulation.
+"""Compares a load measured by ``python -m jobs.benchmark serve`` with its simulation, block by block.
 
-A block is a closed loop: so many clients ask the same prompts, one way, until all are answered. What the service
-takes besides its engines is not calibrated but fitted, on sequential decoding with the fewest clients and with the
-next larger number of them; every other block is predicted.
+A block is a closed loop: a number of clients send the same prompts, in one mode, until all are answered. The service's
+cost outside its engines is fitted, not calibrated: on sequential decoding with the fewest clients and with the next
+larger number of them. Every other block is predicted.
 """
 
 import json
@@ -21,19 +21,19 @@ from pasta.simulation.metrics import Metrics, Spread, metrics_of
 from pasta.simulation.study import Study
 from pasta.simulation.trace import Messages, Traced
 
-#: Halvings of what is fitted.
+#: Bisection steps of a fit.
 _HALVINGS = 20
-#: Nothing slower is looked for: a step this many times its price, an item of so many seconds, requests spread so far.
+#: Upper ends of the searches: the factor on a step's cost, seconds an item, spread of the requests.
 _MOST_FACTOR, _MOST_ITEM_S, _MOST_SPREAD = 64.0, 0.1, 2.0
-#: What is so near is reached: what was fitted before is no nearer, and what follows would make up for it.
+#: Relative tolerance of a fit: earlier fits are no closer, and later ones would compensate for the rest.
 _ENOUGH = 1e-4
-#: How often what depends on each other is fitted in turn.
+#: Rounds in which parameters that depend on each other are fitted in turn.
 _TURNS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What so many clients saw, asking one way; of all its rounds."""
+    """What a number of clients measured in one mode, over all rounds."""
 
     clients: int
     way: Mode
@@ -47,16 +47,16 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A measured load: the prompts of every block, in the order in which they are asked."""
+    """A measured load: its blocks, and the prompts of each block in the order in which they were sent."""
 
     prompts: list[Messages]
     blocks: list[Block]
 
 
 def read_blocks(path: Path) -> Load | None:
-    """The latency records of a benchmark of the service; ``None`` if the file is something else.
+    """Read the latency records of a benchmark of the service; ``None`` if the file is something else.
 
-    Raises ``UserError`` if it is one without whole records, or one whose service had another shape.
+    Raises ``UserError`` if its records are incomplete, or if its service was configured otherwise.
     """
     lines = _lines(path)
     config = lines[0].get("config") if lines else None
@@ -94,7 +94,7 @@ def pick_prompts(traced: Sequence[Traced], prompts: Sequence[Messages]) -> list[
 
 
 class Fit:
-    """Simulates blocks, and fits what the service takes besides its engines to two of them."""
+    """Fits the service's cost outside its engines to two blocks, and simulates all of them."""
 
     def __init__(self, study: Study, blocks: Sequence[Block]) -> None:
         if study.trace.left_out:
@@ -124,7 +124,7 @@ class Fit:
         return found
 
     def fitted(self) -> dict[str, float]:
-        """What was fitted, by its key in ``cluster``."""
+        """The fitted values by their keys in ``cluster``."""
         crowd = ["item_s", "crowding"] if len(self._fitted) > 1 else []
         names = ["step_factor", "request_s", "request_spread", *crowd]
         return {name: getattr(self.section, name) for name in names}
@@ -156,7 +156,7 @@ class Fit:
         return section
 
     def _fit_request(self, section: ClusterSection, block: Block) -> ClusterSection:
-        """``request_s`` by the median of the first tokens, then ``request_spread`` by their 95th percentile."""
+        """Fit ``request_s`` to the median time to first token, then ``request_spread`` to its 95th percentile."""
         measured = block.measured.ttft_s
         short_s = measured.p50 - self._metrics(block, section).ttft_s.p50
         found = replace(section, request_s=max(0.0, section.request_s + short_s))
@@ -167,7 +167,7 @@ class Fit:
         return replace(found, request_spread=_solve(late, measured.p95, 0.0, _MOST_SPREAD))
 
     def _fit_crowd(self, section: ClusterSection, block: Block) -> ClusterSection:
-        """``item_s`` by when answers end, then ``crowding`` by when they begin; each moves the other a little."""
+        """Fit ``item_s`` to the mean end-to-end time, then ``crowding`` to the mean time to first token."""
 
         def ends(item_s: float) -> float:
             return self._metrics(block, replace(section, item_s=item_s)).total_s.mean
@@ -195,7 +195,7 @@ class Fit:
 
 
 def _solve(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
-    """Where a rising function has a value, or the nearest end."""
+    """Find by bisection where a rising function has a value; the nearest end if it does not."""
     if rising(low) >= wanted * (1 - _ENOUGH):
         return low
     for _ in range(_HALVINGS):

@@ -1,4 +1,4 @@
-"""Costs as they were measured: what ``jobs/benchmark.py calibrate`` writes, and how it is read between its points.
+"""Measured costs of engine steps: the file that ``jobs/benchmark.py calibrate`` writes, and interpolation in it.
 
 Standard library only: the benchmark runs where there is nothing but torch and transformers.
 """
@@ -46,8 +46,8 @@ class Calibration:
 
     ``steps`` hold every combination of their numbers of requests, lanes and cached tokens; ``prefill`` every one of
     their tokens, each at the same number of cached tokens beyond them. ``overhead_s`` is what the service's façade
-    adds to each step. Between points costs are linear in each number, beyond the last two points likewise, and
-    below the first point they are as at it.
+    adds to each step. Costs are interpolated linearly
+    between points, extrapolated linearly beyond the last two, and constant below the first.
     """
 
     model: str
@@ -87,7 +87,7 @@ class MeasuredCosts:
         return self._prefill.at((tokens, cache_tokens - tokens))
 
     def covers(self, requests: int, lanes: float, cache_tokens: int) -> bool:
-        """Whether no number is beyond the largest that was measured."""
+        """Whether every number is at most the largest one measured."""
         return self._grid.covers((requests, lanes, cache_tokens))
 
 
@@ -106,11 +106,11 @@ class _Grid:
             raise ValueError(f"{name}: {count - len(values)} points are given twice")
 
     def at(self, point: Sequence[float]) -> float:
-        """The value there; never less than the least that was measured."""
+        """Interpolate at a point; never less than the least measured value."""
         return max(self._between((), point), min(self._values.values()))
 
     def covers(self, point: Sequence[float]) -> bool:
-        """Whether the point is not beyond the last of any axis."""
+        """Whether the point lies within the last value of every axis."""
         return all(value <= axis[-1] for value, axis in zip(point, self._axes, strict=True))
 
     def _between(self, fixed: tuple[int, ...], point: Sequence[float]) -> float:

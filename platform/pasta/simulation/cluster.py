@@ -1,4 +1,4 @@
-"""The simulation: replicas side by side on one clock, requests that come, chunks that travel."""
+"""The event loop of the simulation: replicas on one clock, arriving requests, chunks sent to other replicas."""
 
 import heapq
 import itertools
@@ -18,16 +18,16 @@ from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, Slot
 
 @dataclass(frozen=True, slots=True)
 class ClusterSection:
-    """Replicas, and what the service around them costs.
+    """The number of replicas, and the costs of the service around them.
 
     ``gpus_per_replica`` is for counting them (0 where there are none). ``hop_s`` is one message between the
-    Interpreter and a Decoder, ``request_s`` what a request takes besides its engine (HTTP, encoding), without
-    keeping a replica. ``step_factor`` multiplies every step's cost, whatever else runs.
+    Interpreter and a Decoder, ``request_s`` a request's time outside its engine (HTTP, encoding), in which it
+    occupies no replica. ``step_factor`` multiplies the cost of every step.
 
-    Where replicas and the rest of the service share ``cores`` (0: they do not), ``item_s`` is the work that follows
-    from what one step says of one request (messages, events), in seconds of a core. A step then takes as long as the
-    cores take for what all stepping replicas ask of them, if that is longer than the step, and a request's own
-    ``request_s`` is stretched by the replicas that step beside it, each of which weighs ``crowding`` requests.
+    Where replicas and the rest of the service share ``cores`` (0: they do not), ``item_s`` is the service's
+    work for one request after one step (messages, events), in seconds of a core. A step then lasts at least as long as
+    the cores need for the work of all stepping replicas. ``request_s`` grows with the replicas that step meanwhile,
+    each of which counts as ``crowding`` requests.
 
     ``request_s`` is a median: requests' own times are log-normal around it, ``request_spread`` the standard deviation
     of their logarithm.
@@ -55,8 +55,8 @@ class ClusterSection:
 
 @dataclass(slots=True, eq=False)
 class ServedRequest:
-    """One request's life, in seconds of the simulation's clock. ``spills`` chunks were decoded on another replica
-    than their parent, ``returns`` found no slot there."""
+    """One request's times, in seconds of the simulation's clock. ``spills`` chunks were decoded on another replica
+    than their parent; ``returns`` chunks found no slot there and came back."""
 
     number: int
     script: Script
@@ -80,13 +80,13 @@ class ServedRequest:
 
     @property
     def token_s(self) -> float:
-        """Seconds a token of the plain answer after the first: the same tokens whichever way it is decoded."""
+        """Seconds for each token of the plain answer after the first: the same tokens in both modes."""
         return (self.end_s - self.first_token_s) / max(self.script.plain_tokens - 1, 1)
 
 
 @dataclass(slots=True)
 class Totals:
-    """Sums over the replicas at one moment; ``present_s`` is the integral of the requests that are there."""
+    """Sums over the replicas at one moment; ``present_s`` is the integral of the number of requests in the service."""
 
     now: float = 0.0
     ended: int = 0
@@ -162,7 +162,7 @@ class Cluster:
         self._random = random.Random("requests")
 
     def run(self, requests: int, warmup: int = 0) -> SimulatedRun:
-        """Serve, once, until ``requests`` after the first ``warmup`` are done; others go on coming meanwhile."""
+        """Simulate until ``requests`` after the first ``warmup`` are done; others arrive meanwhile. Call it once."""
         self._left, self._measured = requests, range(warmup, warmup + requests)
         for moment in self._arrivals.first():
             self._at(moment, self._arrive)
@@ -187,13 +187,13 @@ class Cluster:
             self._run.ended = self._sum(now)
         self._count(now, 1)
         request = ServedRequest(number, self._scripts[number % len(self._scripts)], now)
-        home = int(choose_home(self._loads(), None, 0))  # no two answers of a trace begin alike
+        home = int(choose_home(self._loads(), None, 0))  # so that no two answers of a trace begin alike
         body = _Body(request, home)
         self._assign(body, lambda: self._slot(body))
         self._tell(now + self._request_s(), home, lambda _: self.replicas[home].submit(body.piece))
 
     def _request_s(self) -> float:
-        """What a request takes besides its engine, among the replicas that step on the same cores."""
+        """Draw a request's time outside its engine, given the replicas that step on the same cores."""
         section, spread = self.section, self.section.request_spread
         crowd = section.crowding * sum(self._stepping)
         share = (1 + crowd) / section.cores if section.cores else 1.0
@@ -228,14 +228,14 @@ class Cluster:
     def _loads(self) -> dict[str, int]:
         return {_name(number): replica.load for number, replica in enumerate(self.replicas)}
 
-    # -- chunks that travel ----------------------------------------------------------------------------
+    # -- chunks on other replicas ----------------------------------------------------------------------------
 
     def _stays(self, body: _Body, estimate: int, visible: int) -> bool:
         home = Home(self.replicas[body.replica].num_lanes, self._lane_costs)
         return not self._policy.leaves(home, estimate, visible)
 
     def _leave(self, owner: _Body, left: Left, now: float) -> None:
-        """Home tells the Interpreter, which finds the chunk a place."""
+        """The home replica tells the Interpreter, which places the chunk."""
         self._at(now + self.section.hop_s, lambda t: self._place(owner, left, t))
 
     def _place(self, owner: _Body, left: Left, now: float) -> None:
@@ -286,7 +286,7 @@ class Cluster:
         heapq.heappush(self._events, (moment, next(self._order), event))
 
     def _tell(self, moment: float, number: int, message: Callable[[float], None]) -> None:
-        """A replica hears of it between two steps."""
+        """Deliver a message to a replica; it takes effect between two steps."""
 
         def hear(now: float) -> None:
             if self._stepping[number]:
@@ -306,7 +306,7 @@ class Cluster:
         self._at(end_s, lambda moment: self._finish(number, moment))
 
     def _shared(self, replica: Replica, now: float, end_s: float) -> float:
-        """When a step ends that shares its cores."""
+        """Return when a step ends that shares its cores."""
         section = self.section
         if not section.cores:
             return end_s
@@ -335,7 +335,7 @@ class Cluster:
     # -- sums ------------------------------------------------------------------------------------------
 
     def _count(self, now: float, change: int) -> None:
-        """Keep the integral of the number of requests that are there."""
+        """Update the integral of the number of requests in the service."""
         self._totals.present_s += self._present * (now - self._totals.now)
         self._totals.now = now
         self._present += change

@@ -1,4 +1,4 @@
-"""A measured load against its simulation: how far apart, metric by metric."""
+"""Compares a measured load with its simulation, metric by metric."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from pasta.errors import UserError
 from pasta.simulation.metrics import Metrics, Spread
 from pasta.simulation.trace import number_of, read_objects
 
-#: Metrics that are compared, and how near a simulation should come.
+#: Metrics that are compared, and the tolerance of each.
 COMPARED = ("ttft_s.p50", "ttft_s.p95", "total_s.mean", "total_s.p50", "total_s.p95", "requests_s")
 TOLERANCE = 0.15
 
@@ -26,7 +26,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """One metric: ``ratio`` is the simulated over the measured value. ``fitted`` metrics are near by construction."""
+    """One metric: ``ratio`` is the simulated over the measured value. ``fitted`` metrics agree by construction."""
 
     metric: str
     measured: float
@@ -41,7 +41,7 @@ class Deviation:
 
     @property
     def within(self) -> bool:
-        """Whether the simulation is as near as it should be."""
+        """Whether the simulation is within the tolerance."""
         return abs(self.ratio - 1) <= self.tolerance
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def read_measured(path: Path, field: str = "annotated") -> Measured:
 def compare(
     measured: Measured, metrics: Metrics, tolerance: float = TOLERANCE, *, of: str = "", fitted: bool = False
 ) -> list[Deviation]:
-    """Every metric that both have; ``of`` leads their names."""
+    """Compare every metric that both have; ``of`` is put before their names."""
     found = []
     for name in COMPARED:
         real = _value(measured, name)

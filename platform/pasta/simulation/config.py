@@ -1,4 +1,4 @@
-"""What is simulated: every key of ``configs/simulate/*.yaml``."""
+"""The configuration of a simulation: every key of ``configs/simulate/*.yaml``."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,8 +20,8 @@ Mode = Literal["sequential", "parallel"]
 
 @dataclass(frozen=True, slots=True)
 class TraceSection:
-    """The answers that are asked for: ``atlas`` (its tasks' own, ``count`` held-out ones), a JSONL file, or the output
-    directory of an annotate stage.
+    """The answers that clients request: ``atlas`` (its tasks' own, ``count`` held-out ones), a JSONL file, or the
+    output directory of an annotate stage.
 
     A line holds ``prompt`` or ``messages``, the answer in text form under ``field`` (of an evaluation's answers:
     those of ``method``) and, if known, ``prompt_tokens`` and ``arrival_s``. ``tokenizer`` counts tokens: ``words``
@@ -58,7 +58,7 @@ class CostsSection:
             raise ValueError("expected either a file or a roofline")
 
     def read(self) -> tuple[StepCosts, Calibration | None]:
-        """The costs, and the calibration behind them where they were measured. Raises ``UserError``."""
+        """Return the costs, and the calibration if they were measured. Raises ``UserError``."""
         if self.roofline is not None:
             return self.roofline, None
         assert self.file is not None
@@ -98,14 +98,14 @@ class GoalsSection:
 
     @property
     def given(self) -> dict[str, float]:
-        """Those that are set."""
+        """The goals that are set, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class SizingSection:
-    """How many replicas, ``most_replicas`` at most, the load takes to be served within ``goals``."""
+    """Find the number of replicas, ``most_replicas`` at most, that serves the load within ``goals``."""
 
     goals: GoalsSection
     most_replicas: int = 256
@@ -160,7 +160,7 @@ class SimulateConfig:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """The calibration in a JSON file. Raises ``UserError`` in one line for anything else."""
+    """Read a calibration from a JSON file. Raises ``UserError`` for anything else."""
     data = read_json(path, expected="a calibration (python -m jobs.benchmark calibrate writes one)")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected a calibration, an object with steps and prefill")

@@ -1,4 +1,4 @@
-"""What a step of an engine costs: the interface that a calibration, or an estimate, stands behind."""
+"""The cost of an engine step: the interface of calibrations and of estimates."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ _LANES = (1, 2, 4, 8, 16, 32)
 
 
 class StepCosts(Protocol):
-    """Seconds of an engine's work. A step may hold a forward of a prompt's chunk and one of all lanes."""
+    """Returns the seconds of an engine's work. A step may hold a forward of a prompt's chunk and one of all lanes."""
 
     def lanes_s(self, requests: int, lanes: float, cache_tokens: int) -> float:
         """A step in which neighbouring slots each decode as many lanes (a forward is padded to the most of them),
@@ -26,7 +26,7 @@ class StepCosts(Protocol):
 
 
 def lane_costs(costs: StepCosts, prefill_chunk: int) -> LaneCosts:
-    """What placement goes by, as a Decoder measures it when it starts: of one answer's lanes on an idle engine."""
+    """Return the lane costs for placement, as a Decoder measures them at its start: one answer on an idle engine."""
     lanes = [count for count in _LANES if count == 1 or costs.covers(1, count, 1)]
     step_s = {count: costs.lanes_s(1, count, 1) for count in lanes}
     return LaneCosts.of(step_s, costs.prefill_s(prefill_chunk, prefill_chunk) / prefill_chunk)

@@ -1,4 +1,4 @@
-"""When requests come: an open stream, users who think between their questions, or the times of a trace."""
+"""Arrival times of requests: a Poisson stream, users with think time, or the times of a trace."""
 
 import random
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ _NEEDED: dict[str, tuple[str, ...]] = {"poisson": ("rate",), "users": ("users", 
 
 @dataclass(frozen=True, slots=True)
 class LoadSection:
-    """``poisson``: ``rate`` requests a second, whatever becomes of them. ``users``: so many, each asking its next
-    question a while after its last answer, exponentially distributed with mean ``think_s`` (0: at once).
+    """``poisson``: ``rate`` requests a second (open loop). ``users``: that many users, each of whom sends the next
+    request an exponential think time of mean ``think_s`` (0: none) after the last answer (closed loop).
     ``trace``: each line of the trace at its ``arrival_s``, divided by ``speed``."""
 
     kind: Kind
@@ -42,15 +42,15 @@ class Arrivals(Protocol):
     """Tells the simulation when requests come. Times are seconds of its clock."""
 
     def first(self) -> Sequence[float]:
-        """The requests that are known when it begins."""
+        """Return the arrival times that are known at the start."""
         ...
 
     def after_arrival(self, now: float) -> float | None:
-        """The request that follows the one that has just come."""
+        """Return the next arrival time after an arrival, if that determines it."""
         ...
 
     def after_end(self, now: float) -> float | None:
-        """The request that follows from an answer that has just ended."""
+        """Return the next arrival time after the end of an answer, if that determines it."""
         ...
 
 
@@ -69,14 +69,14 @@ class Poisson:
         return now + self._random.expovariate(self._rate)
 
     def after_end(self, now: float) -> float | None:
-        """None: it does not know of answers."""
+        """None: arrivals do not depend on answers."""
         return None
 
 
 class Users:
-    """A closed loop. Each comes after a while of thinking too, so that as many ask at the beginning as later.
+    """A closed loop. Users also think before their first request, so that the load is steady from the start.
 
-    Between them they ask ``most`` questions, if it is given.
+    Together they send ``most`` requests, if it is given.
     """
 
     def __init__(self, users: int, think_s: float, seed: int, most: int | None = None) -> None:

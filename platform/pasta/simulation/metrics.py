@@ -1,4 +1,4 @@
-"""What a run comes to: latencies, throughput, how busy the replicas were, what an answer costs."""
+"""Metrics of a simulated run: latencies, throughput, utilisation of the replicas, cost of an answer."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from pasta.simulation.load import Kind
 from pasta.simulation.replica import Shape
 from pasta.statistics import percentile
 
-#: Answers that end while as many come, times this, is what replicas that keep up reach.
+#: Replicas keep up if at least this share of the arriving requests is answered meanwhile.
 _KEEPS_UP = 0.95
 
 
@@ -35,15 +35,15 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """A run in metrics. Seconds: ``queue_s`` until a slot is free, ``ttft_s`` until the first token, ``total_s`` to
+    """The metrics of a run. Seconds: ``queue_s`` until a slot is free, ``ttft_s`` until the first token, ``total_s`` to
     the end, all from the request's arrival; ``token_s`` a token of the plain answer after the first.
 
     ``requests_s`` answers and ``plain_tokens_s`` tokens of plain answers end a second; ``busy`` is the share of time
     that a replica steps, ``lanes`` the tokens that a step emits, ``fill`` their share of the rows of its forwards of
     lanes (which pad each request to the most lanes that one has), ``present`` the requests that are there.
-    ``gpu_hours_1000`` is for a thousand answers. ``keeps_up`` is false where an open stream comes faster than it is
-    answered: latencies then only say how long it was watched. ``covered`` is the share of steps that lies within
-    what was calibrated, ``largest`` the most requests, lanes and cached tokens of a step.
+    ``gpu_hours_1000`` is for a thousand answers. ``keeps_up`` is false if requests of an open stream arrive faster than
+    they are answered: latencies then depend on the length of the run alone. ``covered`` is the share of steps that lies
+    within what was calibrated, ``largest`` the most requests, lanes and cached tokens of a step.
     """
 
     requests: int
@@ -70,8 +70,8 @@ class Metrics:
 
 
 def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson") -> Metrics:
-    """The metrics of a run. A trace ends: its rates are taken to the end of the last answer, and not between the first
-    and the last arrival."""
+    """Compute the metrics of a run. Rates of a trace are up to the end of the last answer, those of other loads between
+    the first and the last arrival."""
     served, begun, ended = run.served, run.begun, run.ended
     if load == "trace":
         begun, ended = type(begun)(now=begun.now), run.last

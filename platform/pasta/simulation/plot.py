@@ -1,4 +1,4 @@
-"""A study in pictures. Matplotlib is loaded when one is drawn."""
+"""Draws the figures of a study. Matplotlib is imported when one is drawn."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ _RC: Any = {
 
 
 def draw_loads(results: StudyResults, unit: str, title: str, path: Path) -> bool:
-    """Latencies, speedup and throughput over the loads of a sweep; nothing, and false, if there are fewer than two."""
+    """Draw latencies, speedup and throughput over the loads of a sweep; false if there are fewer than two loads."""
     if len({point.load for point in results.points}) < 2:
         return False
     import matplotlib
@@ -63,7 +63,7 @@ def draw_loads(results: StudyResults, unit: str, title: str, path: Path) -> bool
 
 
 def draw_sizes(results: StudyResults, goals: dict[str, float], title: str, path: Path) -> bool:
-    """Each goal's figure over the replicas that were tried; nothing, and false, if nothing was sized."""
+    """Draw each goal's metric over the numbers of replicas that were tried; false if nothing was sized."""
     if not results.sizes:
         return False
     import matplotlib

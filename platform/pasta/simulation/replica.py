@@ -1,4 +1,4 @@
-"""One replica: continuous batching as ``engine/engine.py`` does it, with a price instead of a forward.
+"""One replica: continuous batching as ``engine/engine.py`` does it, with a cost in place of a forward.
 
 step:  admit waiting requests  →  prefill a chunk of one of them  →  forward all lanes  →  emit
 """
@@ -52,7 +52,8 @@ class Work:
 
 
 class Replica:
-    """Slots, a queue, and steps. ``overhead_s`` is added to every step, ``factor`` multiplies its cost.
+    """Simulates one replica: slots, a queue, and steps. ``overhead_s`` is added to every step, ``factor`` multiplies
+    its cost.
 
     ``load`` is the number of threads that decode here, of waiting requests one each.
     """
@@ -76,12 +77,12 @@ class Replica:
     # -- requests --------------------------------------------------------------------------------------
 
     def submit(self, piece: Piece) -> None:
-        """Queue it. (Whoever assigns it here has counted it as load.)"""
+        """Queue a piece. The caller has counted it as load."""
         self._waiting.append(piece)
 
     @property
     def is_full(self) -> bool:
-        """Whether every slot is held or waited for: a chunk from elsewhere is then refused."""
+        """Whether every slot is in use or waited for: a chunk of another replica is then refused."""
         return len(self._free) <= len(self._waiting)
 
     @property
@@ -110,11 +111,11 @@ class Replica:
         return bool(self._waiting and self._free) or any(slot.pending for slot in self._slots.values())
 
     def absorb(self, piece: Piece, path: Path, response_ids: Sequence[int]) -> None:
-        """A piece that decodes here takes in a chunk of it that was decoded elsewhere."""
+        """Add a chunk that another replica has decoded to its piece here."""
         self._change(piece, lambda slot: slot.absorb(path, response_ids))
 
     def adopt(self, piece: Piece, path: Path) -> None:
-        """A piece that decodes here decodes a chunk itself that was to be decoded elsewhere."""
+        """Decode a chunk here after all that was to be decoded on another replica."""
         self._change(piece, lambda slot: slot.adopt(path))
 
     def _change(self, piece: Piece, change: Callable[[LiveSlot], None]) -> None:
@@ -148,7 +149,7 @@ class Replica:
     def finish(self, now: float) -> tuple[list[tuple[Piece, Slot]], list[tuple[Piece, Left]]]:
         """End the step: returns the pieces that are done, and the chunks that leave, with the piece each is of.
 
-        What a step has decoded is known when all of it has ended, as it is outside of the engine.
+        The tokens of a step are known when the whole step has ended, as to the service.
         """
         done: list[tuple[Piece, Slot]] = []
         left: list[tuple[Piece, Left]] = []
@@ -192,7 +193,7 @@ class Replica:
         return number
 
     def _feed_lanes(self) -> float:
-        """Feed what all threads have chosen; seconds of the forward."""
+        """Feed the tokens that all threads have chosen; returns the seconds of the forward."""
         self._fed = fed = []
         all_rows = most_rows = most_held = 0
         slots, bulk, prefilled = self._slots, self._bulk, self._prefilled

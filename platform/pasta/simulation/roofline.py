@@ -1,4 +1,4 @@
-"""Costs derived from what a device's maker publishes: an estimate, for machines that nobody here has measured.
+"""Costs derived from a device's data sheet: an estimate for devices that were not measured.
 
 The roofline (Williams, Waterman and Patterson, 2009): a forward takes as long as the slower of reading what it must
 read and computing what it must compute.
@@ -63,7 +63,7 @@ class RooflineSection:
         return self._forward_s(1, tokens, cache_tokens)
 
     def covers(self, requests: int, lanes: float, cache_tokens: int) -> bool:
-        """It is a formula: it covers everything, and has measured nothing."""
+        """Always true: a formula has no range of measurements."""
         return True
 
     def _forward_s(self, requests: int, rows: float, cache_tokens: int) -> float:

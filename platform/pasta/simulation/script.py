@@ -1,4 +1,4 @@
-"""An answer as a replica decodes it: every token is known, and forced, as the engine's replay does."""
+"""An answer with known tokens, which a replica decodes by forcing them, as the engine's replay does."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Script:
     """One answer to decode: ``tokens`` of each thread, ``<async>`` left out.
 
     ``plain_tokens`` is the length of the same answer without tags, end-of-text included, whichever way it is
-    decoded. Without ``parallel`` the main thread says all of it.
+    decoded. Without ``parallel`` the main thread decodes all of it.
     """
 
     grammar: TagGrammar
@@ -29,7 +29,8 @@ class Script:
     def of(
         cls, grammar: TagGrammar, prompt_tokens: int, plain: Sequence[int], annotated: Sequence[int] | None
     ) -> "Script":
-        """From token ids, end-of-text last: of the plain answer, and in storage order of the annotated one.
+        """Make a script from the token ids of the plain and, in storage order, of the annotated answer, end-of-text
+        last.
 
         Without ``annotated`` it is decoded one token after another. Raises ``ConstraintError`` for ids that are no
         answer.
@@ -45,7 +46,7 @@ class Script:
         return sum(map(len, self.tokens.values())) + len(self.tokens) - 1
 
     def start(self) -> Interpreter:
-        """An interpreter at its beginning."""
+        """Return an interpreter at the start of the answer."""
         return Interpreter(
             self.grammar, UNBOUNDED, [0] * self.prompt_tokens, parallel=self.parallel, strict=False
         )
@@ -53,7 +54,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """The same answer both ways; ``arrival_s`` is when it was asked for, where its trace says so."""
+    """The same answer in both modes; ``arrival_s`` is its request's time if the trace has one."""
 
     sequential: Script
     parallel: Script
@@ -61,7 +62,7 @@ class Scripts:
 
     @property
     def num_tokens(self) -> int:
-        """What a slot's cache must hold, whichever way it is decoded."""
+        """Tokens of cache that a slot needs in either mode."""
         return self.parallel.prompt_tokens + max(self.sequential.num_tokens, self.parallel.num_tokens)
 
 

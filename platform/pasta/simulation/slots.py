@@ -1,9 +1,9 @@
-"""What a request feeds in each step of its replica: the engine's slot, without the model.
+"""What a request feeds in each step of its replica: the engine's slot without a model.
 
-``LiveSlot`` drives an interpreter as ``engine/slot.py`` does, token by token. Where all chunks stay at home, a slot
-takes part in every step from its prompt's end to its own, whatever else the replica does: what it feeds does not
-depend on the others. ``ScheduledSlot`` makes use of that: it plays back what a live slot fed, recorded once for
-each distinct answer. That both give the same simulation is tested.
+``LiveSlot`` drives an interpreter as ``engine/slot.py`` does, token by token. If all chunks stay at home, a slot takes
+part in every step from the end of its prompt to its own end, and what it feeds does not depend on other slots. So
+``ScheduledSlot`` replays what a live slot fed, recorded once for each distinct answer. A test checks that both give
+the same simulation.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ Stays = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A chunk that is to be decoded elsewhere."""
+    """A chunk that is to be decoded on another replica."""
 
     path: Path
     snapshot: Snapshot
@@ -49,7 +49,7 @@ class Slot(Protocol):
         ...
 
     def emit(self) -> Sequence[Left]:
-        """Emit what the tokens just fed have chosen; returns the chunks that leave."""
+        """Emit the tokens that follow from those just fed; returns the chunks that leave."""
         ...
 
 
@@ -89,7 +89,7 @@ class LiveSlot:
         return len(taken)
 
     def emit(self) -> Sequence[Left]:
-        """Each thread whose turn it is emits its next token."""
+        """Let each thread that was fed emit its next token; returns the chunks that leave."""
         interpreter, left = self.interpreter, []
         for thread in self._choosing:
             if interpreter.done:
@@ -154,7 +154,7 @@ class LiveSlot:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What an answer that is never parted feeds and emits, step by step.
+    """What an answer whose chunks all stay at home feeds and emits in each step.
 
     ``lanes[i]`` tokens are emitted in step i, of which step 0 ends the prompt; ``rows[i]`` are fed in step i + 1:
     those tokens but the last, each fork's ``<async>``, and a sync when its chunks are there.
@@ -166,7 +166,7 @@ class Schedule:
 
     @classmethod
     def of(cls, script: Script) -> "Schedule":
-        """Recorded from a live slot that has a replica to itself."""
+        """Record a live slot that has a replica to itself."""
         slot = LiveSlot(script)
         lanes, rows = [], []
         prompt = slot.take(slot.pending)
@@ -197,7 +197,7 @@ class ScheduledSlot:
         return taken
 
     def emit(self) -> Sequence[Left]:
-        """Emit the step's tokens, if all that chooses them has been fed."""
+        """Emit the step's tokens if the tokens that they follow from have been fed."""
         if self.pending:
             return ()
         at = self._at

@@ -17,7 +17,7 @@ from pasta.simulation.script import Script
 from pasta.simulation.slots import Schedule
 from pasta.simulation.trace import Trace
 
-#: Told after each run: which series, at which load, on how many replicas, and what came of it.
+#: Called after each run with its series, load, number of replicas and metrics.
 Tell = Callable[["Point"], None]
 
 
@@ -29,7 +29,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Its name in reports."""
         return "sequential" if self.placement is None else f"parallel, {self.placement}"
 
 
@@ -50,9 +50,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where a parallel series stops paying. ``speedups`` are sequential seconds over its own, the median answer, at
-    each load at which both keep up; ``until`` is the load at which they fall to 1, linear in between, ``None`` if
-    they do not. ``throughput`` is its largest rate of answers over sequential decoding's."""
+    """The load at which parallel decoding stops being faster. ``speedups`` are sequential seconds over its own, the
+    median answer, at each load at which both keep up; ``until`` is the load at which they fall to 1, linear in between,
+    ``None`` if they do not. ``throughput`` is its largest rate of answers over sequential decoding's."""
 
     series: Series
     speedups: dict[float, float]
@@ -73,7 +73,7 @@ class Size:
 
 @dataclass(slots=True)
 class StudyResults:
-    """What a study found."""
+    """The results of a study."""
 
     points: list[Point] = field(default_factory=list)
     crossovers: list[Crossover] = field(default_factory=list)
@@ -104,7 +104,7 @@ class StudyResults:
 
 
 class Study:
-    """Runs what a configuration asks for. ``overhead_s`` is the calibration's, added to every step."""
+    """Runs the simulations of a configuration. ``overhead_s`` is the calibration's, added to every step."""
 
     def __init__(
         self, config: SimulateConfig, trace: Trace, costs: StepCosts, overhead_s: float = 0.0
@@ -114,7 +114,7 @@ class Study:
         self.schedules: dict[Script, Schedule] = {}
 
     def trace_metrics(self) -> dict[str, float]:
-        """What the trace's answers are like: means over them, of the speedup the geometric one."""
+        """Means over the trace's answers; that of the speedup is geometric."""
         both = self.trace.scripts
         steps = [len(self._schedule(each.parallel).lanes) for each in both]
         speedups = [each.parallel.plain_tokens / count for each, count in zip(both, steps, strict=True)]
@@ -135,7 +135,7 @@ class Study:
 
     @property
     def series(self) -> list[Series]:
-        """Every way to decode that is asked for, sequential first."""
+        """All series of the configuration, sequential first."""
         sequential = [Series(None)] if "sequential" in self.config.modes else []
         parallel = [Series(placement) for placement in self.config.placements]
         return [*sequential, *(parallel if "parallel" in self.config.modes else [])]

@@ -1,4 +1,4 @@
-"""Traces: the answers that are asked for, from a file, and how their tokens are counted."""
+"""Reads traces, the answers that clients request, and counts their tokens."""
 
 import os
 import random
@@ -31,14 +31,14 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Scripts in the order in which they are asked for; ``left_out`` says why others are not among them."""
+    """Scripts in the order of their requests; ``left_out`` is the reason for each answer that was left out."""
 
     scripts: list[Scripts]
     left_out: dict[str, str]
 
     @property
     def arrivals_s(self) -> list[float]:
-        """When they were asked for. Raises ``UserError`` if one has no time."""
+        """The arrival times of the requests. Raises ``UserError`` if one has no time."""
         times = [scripts.arrival_s for scripts in self.scripts]
         known = [time for time in times if time is not None]
         if len(known) < len(times):
@@ -61,7 +61,7 @@ def read_trace(path: Path, field: str = "annotated", method: str | None = None) 
 
 
 def pick(traced: Sequence[Traced], section: TraceSection) -> list[Traced]:
-    """Those that a section asks for, in its order. Fewer are the first ones of more."""
+    """Pick a section's answers in its order. A smaller count picks the first ones of a larger count."""
     drawn = list(traced)
     if section.shuffle:
         random.Random(f"trace:{section.seed}").shuffle(drawn)
@@ -74,7 +74,7 @@ def make_trace(
     slot_tokens: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Trace:
-    """Count and script them. What the tokenizer cannot carry, or a slot cannot hold, is left out with its reason.
+    """Make a script of each answer. Answers that the tokenizer or a slot cannot hold are left out, with the reason.
 
     Raises ``UserError`` if nothing is left.
     """
