@@ -3,6 +3,8 @@
 import re
 import signal
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.stages.pipeline import PipelineConfig, instances
 from pasta.stages.stage import read_manifest
+from tests.support.nodes import Nodes
 from tests.support.paths import ROOT
 from tests.support.service import command
 from tests.training.runs import sft_dict
@@ -87,6 +90,13 @@ def write_pipeline(folder: Path, **sampling: Any) -> Path:
     return path
 
 
+@pytest.fixture
+def cluster() -> Iterator[Nodes]:
+    """One for the stages of all three runs: a stage without one starts its own."""
+    with Nodes(num_cpus=2, dashboard=True) as nodes:
+        yield nodes
+
+
 def plan(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What --dry-run says of each stage."""
     monkeypatch.setattr(sys, "argv", ["pipeline", "--config", str(path), "--dry-run"])
@@ -109,22 +119,24 @@ def refusal(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(2400)
-def test_a_pipeline_whose_driver_is_killed_and_then_interrupted_ends_whole(tmp_path, capsys, monkeypatch):
+def test_a_pipeline_whose_driver_is_killed_and_then_interrupted_ends_whole(
+    cluster, tmp_path, capsys, monkeypatch
+):
     path = write_pipeline(tmp_path)
-    arguments = ("-m", "jobs.pipeline", "--config", path)
-    with command(*arguments, log=tmp_path / "1.log") as job:
+    run = partial(command, "-m", "jobs.pipeline", "--config", path, **cluster.environment)
+    with run(log=tmp_path / "1.log") as job:
         job.wait_for(r"^tiny 2/7 round-1-sample: to run")
         job.wait_for(r"^round-1-sample: \d+/6 prompts")
         job.end(signal.SIGKILL, 60)
     assert [directory.name[:4] for directory in (tmp_path / "out").glob("[!.]*")] == ["sft-"]
 
-    with command(*arguments, log=tmp_path / "2.log") as job:
+    with run(log=tmp_path / "2.log") as job:
         job.wait_for(r"^tiny 2/7 round-1-sample: to run, from where it was cut")
         job.wait_for(r"^tiny 4/7 round-1-prefer: to run")
         assert job.end(signal.SIGINT, 240) == 130
         assert "cut in round-1-prefer; the same command goes on there" in job.output
 
-    with command(*arguments, log=tmp_path / "3.log") as job:
+    with run(log=tmp_path / "3.log") as job:
         assert job.process.wait(1500) == 0, job.output
         assert re.search(r"^tiny 3/7 round-1-score: unchanged", job.output, re.MULTILINE)
     done = plan(path, capsys, monkeypatch)
