@@ -27,6 +27,7 @@ from pasta.data.atlas import AtlasTask, grade, heldout_prompts
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.lang import Sync
+from serve.imports import uncollected, without_torch
 from serve.launch import ServiceConfig, read_service_config, running
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "serve" / "local.yaml"
@@ -73,7 +74,9 @@ def main() -> int:
         "--port", type=int, default=0, help="port of 127.0.0.1 to serve on; default: a free one"
     )
     arguments = parser.parse_args()
-    config = dataclasses.replace(read_service_config(arguments.config), port=arguments.port)
+    with uncollected():
+        without_torch()
+        config = dataclasses.replace(read_service_config(arguments.config), port=arguments.port)
     parallel, sequential = served_pair(config, arguments.config)
     started = time.perf_counter()
     show("PASTA: the same prompts, answered one token after another and in parallel threads")

@@ -5,7 +5,10 @@ import logging
 import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,12 +137,13 @@ def _start_ray(
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray runs its workers at niceness 15: the service would wait for everything else on the machine.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    from serve.calls.ray_serve import PROXY_ENV, REPLICA_ENV
+    from serve.calls.ray_serve import PROXY_ENV
 
     progress("starting Ray")
-    # The replicas' own variables too: replicas then use the workers that Ray starts ahead for this environment.
-    env_vars = {**PROXY_ENV, **REPLICA_ENV, **config.env_vars, "PYTHONPATH": python_path()}
-    with priority.starting_batch():
+    # Not as a runtime_env: the workers that Ray starts in advance have none, and could become neither controller nor
+    # proxy.
+    env_vars = {**PROXY_ENV, **config.env_vars, "PYTHONPATH": python_path()}
+    with priority.starting_batch(), _environment(env_vars):
         return start_ray(
             lambda: progress("Ray was too slow to start; trying once more"),
             address="local",
@@ -149,8 +153,20 @@ def _start_ray(
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=not quiet,
             logging_level=logging.ERROR if quiet else logging.WARNING,
-            runtime_env={"env_vars": env_vars},
         )
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the time of the block."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name)
+        os.environ.update({name: before[name] for name in values if name in before})
 
 
 def _started(url: str, context: Any) -> Started:
@@ -172,11 +188,43 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
     progress(
         f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
     )
-    serve.start(proxy_location="HeadOnly", http_options={"host": config.host, "port": port})
+    proxy = _start_serve(config.host, port)
     try:
-        return serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+        gateway = serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
     except RuntimeError as error:
         raise UserError(_failure(str(error))) from error
+    proxy.result()
+    return gateway
+
+
+def _start_serve(host: str, port: int) -> Future[None]:
+    """Start Ray Serve's controller, and its proxy meanwhile: replicas need the one and not the other.
+
+    Returns as soon as applications can be deployed; the result is there when the proxy listens.
+    """
+    from ray import serve
+
+    from serve.calls.ray_serve import controller
+
+    started: Future[None] = Future()
+
+    def start() -> None:
+        try:
+            serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
+            started.set_result(None)
+        except BaseException as error:
+            started.set_exception(error)
+
+    # No pool's: Ctrl-C would wait for its thread.
+    threading.Thread(target=start, name="serve.start", daemon=True).start()
+    while not started.done():
+        with contextlib.suppress(ValueError):  # there is no such actor yet
+            controller()
+            break
+        time.sleep(0.02)
+    if started.done():
+        started.result()
+    return started
 
 
 def _failure(otherwise: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pasta.entrypoint import run_main
 from serve.config import check_service
+from serve.imports import uncollected, without_torch
 from serve.launch import check_port, read_service_config, running
 
 
@@ -31,7 +32,9 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true", help="check the configuration and exit")
     arguments = parser.parse_args()
-    config = read_service_config(arguments.config)
+    with uncollected():
+        without_torch()
+        config = read_service_config(arguments.config)
     if arguments.port is not None:
         config = dataclasses.replace(config, port=arguments.port)
     if arguments.check:

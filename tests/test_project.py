@@ -123,7 +123,7 @@ def test_ray_is_imported_in_jobs_and_serve_only():
 
 
 #: What jobs may import of the service: how to start Ray and the service. The service imports nothing of jobs.
-OF_THE_SERVICE = {"serve.ray_start", "serve.launch", "serve.config"}
+OF_THE_SERVICE = {"serve.ray_start", "serve.launch", "serve.config", "serve.imports"}
 
 
 def test_the_service_imports_nothing_of_the_jobs_and_they_only_what_starts_it():

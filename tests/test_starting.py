@@ -72,3 +72,50 @@ def test_every_name_of_the_engine_is_there():
     assert all(getattr(pasta.engine, name) is not None for name in pasta.engine.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Turbine'"):
         pasta.engine.Turbine  # noqa: B018
+
+
+# What replicas of the service import, and prompts as the Interpreter encodes them.
+SERVED = """
+import json, sys
+
+import serve.app, serve.gateway.deployment, serve.interpreter.deployment
+
+front = sorted({"torch", "transformers"} & set(sys.modules))
+from serve.imports import without_torch
+
+without_torch()
+from serve.interpreter.encoding import RequestEncoder
+from serve.launch import read_service_config
+
+config = read_service_config("configs/serve/local.yaml").args
+served = [RequestEncoder(model, config) for model in config.models.values()]
+ids = [[each.codec.encode_prompt(json.loads(sys.argv[1])), each.codec.encode_text(sys.argv[2])] for each in served]
+print(json.dumps([front, "torch" in sys.modules, ids]))
+"""
+
+
+def test_gateway_and_interpreter_hold_no_torch_and_encode_the_same_tokens():
+    from serve.interpreter.encoding import RequestEncoder
+    from serve.launch import read_service_config
+
+    messages = [{"role": "user", "content": "Naïve <sync/> 12 + 3?\n\n- Paris\u2003日本 \U0001f600"}]
+    text = "- Capital: Paris </async> and so on.\n1. Oslo"
+    run = [sys.executable, "-c", SERVED, json.dumps(messages), text]
+    found = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    front, torch, ids = json.loads(found.stdout)
+    assert (front, torch) == ([], False)
+    assert "PyTorch was not found" not in found.stderr
+    config = read_service_config(ROOT / "configs" / "serve" / "local.yaml").args
+    codecs = [RequestEncoder(model, config).codec for model in config.models.values()]
+    assert ids == [[codec.encode_prompt(messages), codec.encode_text(text)] for codec in codecs]
+
+
+def test_garbage_is_collected_again_once_imports_are_done():
+    import gc
+
+    from serve.imports import uncollected
+
+    with uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.unfreeze()

@@ -7,6 +7,7 @@ tests/serve/calls/test_ray_serve.py fails, and names that version, when one of t
 - ``RequestRouter._choose_replica_for_request`` and ``_deployment_id``, with ``session_id`` as the pin: call one
   particular replica.
 - The environment variables in ``PROXY_ENV`` and ``REPLICA_ENV``, which Ray Serve reads when a process starts.
+- ``SERVE_CONTROLLER_NAME`` and ``SERVE_NAMESPACE``: find the controller before it answers.
 - ``Counter._record``: export a counter as 0 before it counts.
 
 Ray pickles the module of a router by value: its process gets a second copy of this module. So nothing here may be
@@ -17,6 +18,8 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import ray
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -35,6 +38,11 @@ REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
 _PIN = "pin:"
 #: How many replicas that Serve has taken out of the routing a router remembers.
 _MAX_LEAVING = 64
+
+
+def controller() -> Any:
+    """Ray Serve's controller, which may be starting still. Raises ``ValueError`` if there is none."""
+    return ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
 
 
 class DeploymentClient:

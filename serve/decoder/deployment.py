@@ -7,14 +7,10 @@ import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from time import perf_counter
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from pasta.engine import (
-    AsyncEngine,
     DoneEvent,
-    Engine,
     EngineConfig,
     EngineFull,
     EngineStopped,
@@ -27,8 +23,6 @@ from pasta.engine import (
     SamplingParams,
     TokenEvent,
     UnknownRequest,
-    load_model,
-    measure_costs,
 )
 from pasta.errors import UserError
 from pasta.interpreter import Limits
@@ -38,9 +32,13 @@ from serve.calls.replicas import ReplicaLost
 from serve.config import ServeConfig
 from serve.decoder.autoscaling import LANES
 from serve.errors import failed
+from serve.imports import uncollected
 from serve.observe import logs
 from serve.observe.metrics import ENGINE, Metrics, Reporter
 from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Refused, TokenItem
+
+if TYPE_CHECKING:
+    from pasta.engine import AsyncEngine, Engine
 
 logger = logging.getLogger("ray.serve")
 
@@ -49,6 +47,11 @@ class Decoder:
     """A replica with an engine for each served model; each engine steps in a thread of its own."""
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        # Here, since whoever starts the service imports this module too, and needs no engine.
+        with uncollected():
+            import torch
+
+            from pasta.engine import AsyncEngine, Engine, load_model
         torch.set_num_threads(config.decoder.threads)
         priority.set_batch()
         self._version = config.version
@@ -149,14 +152,14 @@ class Decoder:
         """
         self._leases.renew(request_ids)
 
-    def _reap(self, engine: AsyncEngine, order: DecodeOrder) -> None:
+    def _reap(self, engine: "AsyncEngine", order: DecodeOrder) -> None:
         self._num_reaped += 1
         self._metrics.count("pasta_leases_expired")
         logs.log(logger, "lease expired", order.http_request_id, logging.WARNING, attempt=order.request_id)
         self._num_cancelled += 1
         self._later(engine.cancel(order.request_id))
 
-    def _request(self, order: DecodeOrder, engine: AsyncEngine) -> Request:
+    def _request(self, order: DecodeOrder, engine: "AsyncEngine") -> Request:
         policy, costs = POLICIES[order.placement], self._costs[order.model]
         visible = len(order.prompt_ids) + (len(order.snapshot.token_ids) if order.snapshot else 0)
 
@@ -268,7 +271,9 @@ def _messages(batch: list[Event], submitted: float) -> tuple[list[Decoding], Don
     return [*([tokens] if tokens else []), *lent], last if isinstance(last, DoneEvent) else None
 
 
-def _costs(engine: Engine, config: ServeConfig) -> LaneCosts:
+def _costs(engine: "Engine", config: ServeConfig) -> LaneCosts:
+    from pasta.engine import measure_costs
+
     measured = measure_costs(engine)
     knee = config.decoder.lane_knee
     return measured if knee is None else dataclasses.replace(measured, knee=knee)
@@ -279,7 +284,7 @@ def _item(event: TokenEvent, submitted: float) -> TokenItem:
     return item if event.logprobs is None else (*item, (event.logprobs.chosen, event.logprobs.top))
 
 
-def _warm_up(engine: Engine) -> None:
+def _warm_up(engine: "Engine") -> None:
     """Decode two short answers with a few threads: the first steps compile and allocate, and no user waits for that."""
     prompt = engine.codec.encode_prompt([{"role": "user", "content": "Hello"}])
     for _ in range(2):

@@ -14,6 +14,7 @@ from serve import priority
 from serve.calls.ray_serve import DeploymentClient
 from serve.calls.replicas import Superseded
 from serve.config import ServeConfig
+from serve.imports import uncollected, without_torch
 from serve.interpreter.admission import Admission, Overloaded, TooLarge
 from serve.interpreter.dispatch import Dispatcher
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
@@ -59,6 +60,8 @@ class InterpreterDeployment:
         self, config: ServeConfig, decoders: DeploymentHandle
     ) -> None:
         priority.set_batch()
+        with uncollected():
+            without_torch()
         self._config = config
         self._decoders = DeploymentClient(decoders)
         self._dispatcher = Dispatcher(self._decoders, config)

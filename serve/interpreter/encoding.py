@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Any, cast
 
-from transformers import AutoConfig, AutoTokenizer
-
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, check_start, encode_messages, encode_start
@@ -31,6 +29,8 @@ class RequestEncoder:
     """
 
     def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
+        from transformers import AutoConfig, AutoTokenizer
+
         self.model = model
         self._placement = config.placement
         self.codec = Codec(AutoTokenizer.from_pretrained(model.location))

@@ -54,6 +54,13 @@ def test_a_handle_is_initialised_with_the_router_on_the_caller_s_loop():
     assert "_run_router_in_separate_loop" in known, gone("option _run_router_in_separate_loop of a handle")
 
 
+def test_the_controller_has_a_name():
+    from ray.serve._private import constants
+
+    for name in ("SERVE_CONTROLLER_NAME", "SERVE_NAMESPACE"):
+        assert hasattr(constants, name), gone(f"serve._private.constants.{name}")
+
+
 @pytest.mark.parametrize(
     "option", ["_by_reference", "session_id", "request_serialization", "response_serialization"]
 )
