@@ -1,4 +1,4 @@
-"""How many records a second are annotated by pattern, and how that grows with Ray Data workers:
+"""How many records a second are annotated by pattern, and how that grows with workers:
 
     python -m jobs.benchmark_annotate --workers 1,2
 
@@ -8,9 +8,11 @@ By default over answers of the atlas; ``--source`` takes what ``source.path`` of
 import argparse
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from jobs.annotate import TOKENIZER, AnnotateConfig, Finished, WorkersSection, annotate_shards
+from jobs.annotate import TOKENIZER, Finished, make_worker
+from jobs.pool import run_shards
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
 from pasta.data.annotate.config import AnnotationSections
@@ -19,6 +21,7 @@ from pasta.data.tokenizers import find_tokenizer
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.stages.records import write_json
+from pasta.stages.workers import LightWorkersSection
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.source, records=options.records, seed=0 if options.source == ATLAS else None
         )
         sections = AnnotationSections(source, "syntactic", shard_records=options.shard_records)
-        counts = [WorkersSection(number) for number in workers]
+        counts = [LightWorkersSection(number) for number in workers]
     except ValueError as error:
         raise UserError(str(error)) from None
     metrics: list[Metric] = []
     for section in counts:
-        metrics.append(_measure(AnnotateConfig("benchmark", options.out, sections, workers=section)))
+        metrics.append(_measure(sections, section))
         print(metrics_table(metrics[-1:]), flush=True)
     if len(metrics) > 1:
         growth = metrics[-1].value / metrics[0].value
@@ -60,14 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure(config: AnnotateConfig) -> Metric:
+def _measure(data: AnnotationSections, workers: LightWorkersSection) -> Metric:
     """Records a second while all workers are busy: Ray's start is not the annotator's."""
-    shards = plan_shards(config.data.source, config.data.shard_records)
+    shards = {shard.index: shard for shard in plan_shards(data.source, data.shard_records)}
+    number = workers.num_workers
+    finished: dict[int, Finished] = {}
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        find_tokenizer(config.data.tokenizer).save_pretrained(directory / TOKENIZER)
-        rate, counted = steady_rate([*annotate_shards(config, shards, directory)], config.workers.num_workers)
-    number = config.workers.num_workers
+        find_tokenizer(data.tokenizer).save_pretrained(Path(name) / TOKENIZER)
+        run_shards(
+            partial(make_worker, data, Path(name), number, None), shards, finished.__setitem__, workers
+        )
+        rate, counted = steady_rate([*finished.values()], number)
     label = f"annotation by pattern, records a second, {number} worker{'s' if number > 1 else ''}"
     return Metric(f"annotate.records.{number}", label, rate, count=counted)
 

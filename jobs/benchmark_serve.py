@@ -107,10 +107,10 @@ class ServeBenchmark:
             await bench.warm_up(1 if layout == "small budget" else max(self.settings.clients))
             for name in scenarios:
                 missing, total = self._missing(name), len(PLAN[name].keys(self.settings))
-                progress = self._kept.progress(f"serve, {name}", total, total - len(missing))
+                progress = self._kept.progress(f"serve, {name}", total, "measurements", total - len(missing))
                 for key in missing:
                     self._files[name].add(key, await PLAN[name].measure(bench, key))
-                    progress(len(self._files[name]), "")
+                    progress.add()
 
     @contextlib.contextmanager
     def _service(self, layout: Layout, url: str | None) -> Iterator[str]:

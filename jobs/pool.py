@@ -1,27 +1,18 @@
-"""A pool of Ray actors that works through shards. A shard whose worker dies is done again by another one."""
+"""A pool of Ray actors that works through shards. A shard whose worker dies is done again by another one.
+
+Ray Data's actor pool tries a shard that kills its worker again without end, and a job's first result comes seconds
+later: docs/notes/workers.md.
+"""
 
 import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from jobs.cluster import ray_cluster
 from pasta.errors import UserError, first_line
-
-
-class PoolOptions(Protocol):
-    """The ``workers`` section of a configuration."""
-
-    @property
-    def num_workers(self) -> int: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def use_gpu(self) -> bool | str: ...
-    @property
-    def max_failures(self) -> int: ...
-
+from pasta.stages.workers import LightWorkersSection, WorkersSection
 
 Work = Callable[[Any], Any]
 
@@ -54,7 +45,7 @@ def run_shards(
     make: Callable[[], Work],
     shards: Mapping[int, Any],
     on_result: Callable[[int, Any], None],
-    options: PoolOptions,
+    options: WorkersSection | LightWorkersSection,
     address: str | None = None,
 ) -> None:
     """Give every shard to ``make()`` on some worker; ``on_result(number, result)`` runs here, in order of completion.
@@ -73,7 +64,7 @@ def run_shards(
         use_gpu = options.use_gpu
         if use_gpu == "auto":
             use_gpu = ray.cluster_resources().get("GPU", 0) > 0
-        actor = ray.remote(num_cpus=1, num_gpus=1 if use_gpu else 0)(_Worker)
+        actor = ray.remote(num_cpus=options.cpus, num_gpus=1 if use_gpu else 0)(_Worker)
 
         waiting: deque[int] = deque(sorted(shards))
         idle: list[Any] = []
@@ -101,7 +92,7 @@ def run_shards(
             except (RayActorError, ObjectLostError) as error:
                 failures += 1
                 place = "before its first shard" if number is None else f"at shard {number}"
-                if failures > options.max_failures:
+                if 0 <= options.max_failures < failures:
                     raise UserError(
                         f"workers.max_failures: {failures} workers died, the last one {place} ({first_line(error)}); "
                         "finished shards are kept"

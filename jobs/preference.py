@@ -10,8 +10,9 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from jobs.arguments import job_parser
-from jobs.training import RESTART, fit, nothing_to_do, parse_arguments
+from jobs.training import RESTART, fit, parse_arguments
 from pasta.entrypoint import run_main
+from pasta.stages.run import nothing_to_do
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import TrainingStage
 
@@ -45,7 +46,7 @@ def run(config: PreferenceConfig, *, restart: bool = False, address: str | None 
     from pasta.training.preference import effective_beta, prepare, train
 
     training = stage(config, restart=restart)
-    if nothing_to_do(config, training):
+    if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
         return 0
     datasets.disable_progress_bars()
     prepared = prepare(config, config.run_dir.absolute() / "data")

@@ -7,25 +7,24 @@ goes on after the last finished shard, or says that nothing is left to do. Singl
 ``--set sampling.temperature=0.8``; ``--restart`` forgets what was done.
 """
 
-import hashlib
-import sys
 from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from jobs.arguments import job_parser
 from jobs.cluster import code_version
 from jobs.pool import Work, run_shards
 from pasta.candidates.config import SampleConfig
-from pasta.candidates.sample_report import SampleProgress, sample_figures
+from pasta.candidates.sample_report import num_tokens, sample_figures
 from pasta.config import load_config, to_dict
 from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
-from pasta.evaluation.prompts import read_prompts, source_paths
+from pasta.evaluation.prompts import digest, read_prompts, source_paths
+from pasta.stages.progress import Progress
+from pasta.stages.records import Record
+from pasta.stages.run import StageRun, nothing_to_do, stage_run
 from pasta.stages.shards import cut, done_shards, iter_records, shard_path, write_shard
-from pasta.stages.stage import StageOutput
-from pasta.tracking import start_tracker
+from pasta.stages.stage import StageOutput, model_inputs
 
 #: How a stage is run and not what comes out of it: it may change between two runs.
 RUNNING = ("workers",)
@@ -55,53 +54,49 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
     """Sample on Ray workers and leave ``samples-*.jsonl`` and a manifest in ``config.output_dir``."""
     prompts = read_prompts(config.prompts)
     output = _stage(config, prompts, restart)
-    if output.is_done:
-        print(
-            f"{config.name}: nothing to do: {config.output_dir} has this configuration (--restart samples again)"
-        )
+    if nothing_to_do(config.name, config.output_dir, output.is_done, "samples again"):
         return 0
-    work_dir = output.start()
-    shards = cut(prompts, config.shard_prompts)
-    done = done_shards(work_dir, PREFIX)
-    run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
-    tracker = start_tracker(
-        config.tracking, run_dir=run_dir, name=config.name, job="sample", config=to_dict(config)
-    )
-    progress = SampleProgress(config.name, len(prompts), sum(len(shards[n]) for n in done), tracker)
-
-    def finished(number: int, records: list[dict[str, Any]]) -> None:
-        write_shard(work_dir, PREFIX, number, records)
-        progress.add(records)
-
-    try:
-        left = {number: shard for number, shard in shards.items() if number not in done}
-        run_shards(partial(_make, config), left, finished, config.workers, address)
-        figures = sample_figures(iter_records(shard_path(work_dir, PREFIX, n) for n in shards))
-        if left:
-            figures["tokens_per_second"] = progress.tokens_per_second
-        output.finish(figures, code_version())
-        tracker.summary({f"sample/{key}": float(value) for key, value in figures.items()})
-    except KeyboardInterrupt:
-        print(f"{config.name}: the same command goes on after the last finished shard", file=sys.stderr)
-        raise
-    finally:
-        tracker.finish()
-    print(f"{config.name}: samples written to {config.output_dir}")
+    with stage_run(config, output, resumes="after the last finished shard") as job:
+        shards = cut(prompts, config.shard_prompts)
+        figures = _sample(config, shards, job, address)
+        figures |= sample_figures(iter_records(shard_path(job.work_dir, PREFIX, n) for n in shards))
+        job.tracker.summary({f"sample/{key}": float(value) for key, value in figures.items()})
+        job.finish("samples", figures, code_version())
     return 0
+
+
+def _sample(
+    config: SampleConfig, shards: Mapping[int, Sequence[Prompt]], job: StageRun, address: str | None
+) -> dict[str, float]:
+    """Do the shards that are not there yet; returns the rate at which tokens were decoded, if any were."""
+    done = done_shards(job.work_dir, PREFIX)
+    left = {number: shard for number, shard in shards.items() if number not in done}
+    total = sum(map(len, shards.values()))
+    found = total - sum(map(len, left.values()))
+    progress = Progress(config.name, total, "prompts", found, tracker=job.tracker, job="sample")
+    rate: dict[str, float] = {}
+    tokens = 0
+
+    def finished(number: int, records: list[Record]) -> None:
+        nonlocal tokens
+        write_shard(job.work_dir, PREFIX, number, records)
+        tokens += sum(map(num_tokens, records))
+        # By the wall clock from the start: models are loaded in that time.
+        rate["tokens_per_second"] = tokens / progress.seconds
+        figures = {"sample/tokens": float(tokens), "sample/tokens_per_second": rate["tokens_per_second"]}
+        progress.add(len(records), f"{rate['tokens_per_second']:,.0f} tokens/s", figures)
+
+    run_shards(partial(_make, config), left, finished, config.workers, address)
+    return rate
 
 
 def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageOutput:
     from pasta.candidates.sampling import check_models
 
     check_models(config)
-    models = {"model": config.model, "twin": config.twin or config.model}
-    # A directory is read; a Hub name stands for itself.
-    inputs = {
-        key: str(Path(name).absolute()) if Path(name).is_dir() else name for key, name in models.items()
-    }
     values = {key: value for key, value in to_dict(config).items() if key not in RUNNING}
-    ids = " ".join(prompt.id for prompt in prompts)
-    values["prompt_ids"] = hashlib.sha256(ids.encode()).hexdigest()[:16]
+    values["prompt_ids"] = digest(prompts)
+    inputs = model_inputs({"model": config.model, "twin": config.twin or config.model})
     return StageOutput(
         config.output_dir.absolute(), "sample", values, inputs | source_paths(config.prompts), restart=restart
     )

@@ -8,28 +8,30 @@ Single keys are set with ``--set quality_weight=inf``; ``--restart`` scores anew
 ``--rejudge`` forgets them too.
 """
 
-import sys
 from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from jobs.arguments import job_parser
 from jobs.cluster import code_version
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
-from pasta.candidates.score_stage import JudgeProgress, write_scores
+from pasta.candidates.score_stage import write_scores
 from pasta.candidates.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs
-from pasta.config import fingerprint, load_config, to_dict
+from pasta.config import fingerprint, load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.judges import judge_records
 from pasta.judges.config import JudgeSection
-from pasta.judges.make import check_judge, make_judge
+from pasta.judges.make import check_judge, make_judge, metered
+from pasta.judges.tally import VerdictTally
+from pasta.stages.progress import Progress
 from pasta.stages.records import Record
-from pasta.stages.shards import done_shards, read_shard, read_stage, write_shard
-from pasta.stages.stage import StageOutput, input_fingerprint
-from pasta.tracking import Tracker, start_tracker
+from pasta.stages.run import nothing_to_do, stage_run
+from pasta.stages.shards import done_shards, iter_records, read_shard, read_stage, shard_path, write_shard
+from pasta.stages.stage import StageOutput, input_fingerprint, model_inputs
+from pasta.tracking import Tracker
 
 CONFIG = ScoreConfig
 VERDICTS = "verdicts"
@@ -62,14 +64,14 @@ def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
         "quality_weight": config.weight,
         "min_gap": config.min_gap,
     }
-    inputs = {"samples": config.samples.absolute()} | _reward_input(config.judge)
+    inputs = {"samples": config.samples.absolute(), **_reward_input(config.judge)}
     return StageOutput(config.output_dir.absolute(), "score", values, inputs, restart=restart)
 
 
 def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     """The verdicts on disk: a stage of their own, named after samples and judge."""
     read_stage(config.samples, "sample", "samples", "samples")
-    inputs = {"samples": config.samples.absolute()} | _reward_input(config.judge)
+    inputs = {"samples": config.samples.absolute(), **_reward_input(config.judge)}
     values = {"judge": config.judge.identity()}
     read = {name: input_fingerprint(name, path) for name, path in inputs.items()}
     place = config.judgements_dir.absolute() / fingerprint(values | read)[:16]
@@ -79,39 +81,26 @@ def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
 def run(config: ScoreConfig, *, restart: bool = False, address: str | None = None) -> int:
     """Judge and score, and leave ``scores-*.jsonl``, ``pairs.jsonl`` and a manifest in ``config.output_dir``."""
     output = stage(config, restart=restart)
-    if output.is_done:
-        print(
-            f"{config.name}: nothing to do: {config.output_dir} has this configuration (--restart scores again)"
-        )
+    if nothing_to_do(config.name, config.output_dir, output.is_done, "scores again"):
         return 0
     verdicts = judgements(config)
     api_key = None if verdicts.is_done else judge_key(config.judge)
     _, samples = read_stage(config.samples, "sample", "samples", "samples")
-    run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
-    tracker = start_tracker(
-        config.tracking, run_dir=run_dir, name=config.name, job="score", config=to_dict(config)
-    )
-    try:
+    with stage_run(config, output, resumes="from the verdicts that are there") as job:
         if not verdicts.is_done:
-            _judge(config, verdicts, samples, api_key, tracker, address)
+            _judge(config, verdicts, samples, api_key, job.tracker, address)
         figures, histogram = write_scores(
-            samples, verdicts.output_dir, output.start(), weight=config.weight, min_gap=config.min_gap
+            samples, verdicts.output_dir, job.work_dir, weight=config.weight, min_gap=config.min_gap
         )
         assert verdicts.manifest is not None
         figures |= {k: v for k, v in verdicts.manifest.figures.items() if k.startswith("judge_")}
         print(f"{config.name}: {counts_line(figures)}", flush=True)
-        tracker.summary({f"score/{key}": value for key, value in figures.items()})
+        job.tracker.summary({f"score/{key}": value for key, value in figures.items()})
         if histogram:
-            tracker.table("score/histogram", ["low", "high", "count"], histogram)
+            job.tracker.table("score/histogram", ["low", "high", "count"], histogram)
         if not figures["pairs"]:
             raise UserError(no_pairs(figures, config.samples))
-        output.finish(figures, code_version())
-    except KeyboardInterrupt:
-        print(f"{config.name}: the same command goes on from the verdicts that are there", file=sys.stderr)
-        raise
-    finally:
-        tracker.finish()
-    print(f"{config.name}: scores and {PAIRS_FILE} written to {config.output_dir}")
+        job.finish(f"scores and {PAIRS_FILE}", figures, code_version())
     return 0
 
 
@@ -123,42 +112,40 @@ def _judge(
     tracker: Tracker,
     address: str | None,
 ) -> None:
+    """Rate the shards that are not rated yet; leaves the verdicts in a directory of their own."""
     work_dir = verdicts.start()
     done = done_shards(work_dir, VERDICTS)
-    left = {n: path for n, path in enumerate(samples) if n not in done}
-    found = [record for n in sorted(done) for record in read_shard(work_dir / f"{VERDICTS}-{n:05d}.jsonl")]
-    progress = JudgeProgress(config.name, len(samples), len(done), found, tracker)
+    left = {number: path for number, path in enumerate(samples) if number not in done}
+    tally = VerdictTally()
+    tally.count(_given(iter_records(shard_path(work_dir, VERDICTS, number) for number in sorted(done))))
+    progress = Progress(
+        f"{config.name}, judging", len(samples), "shards", len(done), tracker=tracker, job="score"
+    )
 
     def finished(number: int, result: tuple[list[Record], dict[str, float]]) -> None:
         records, usage = result
         write_shard(work_dir, VERDICTS, number, records)
-        progress.add(records, usage)
+        tally.count(_given(records))
+        tally.spend(usage)
+        progress.add(1, tally, {f"score/{key}": value for key, value in tally.figures().items()})
 
     make = partial(_make, config.judge, work_dir, api_key)
     run_shards(make, left, finished, config.workers, address)
-    verdicts.finish(progress.figures(), code_version())
+    verdicts.finish(tally.figures(), code_version())
+
+
+def _given(records: Iterable[Record]) -> Iterator[Record]:
+    return (verdict for record in records for verdict in record["verdicts"] if verdict is not None)
 
 
 def _make(section: JudgeSection, work_dir: Path, api_key: str | None) -> Work:
     """On a worker: the judge, made once; then a shard's verdicts, and what they took."""
     judge = make_judge(section, work_dir, api_key)
-    before: dict[str, float] = {}
-
-    def work(path: Path) -> tuple[list[Record], dict[str, float]]:
-        records = judge_records(judge, read_shard(path))
-        usage = judge.usage()
-        spent = {key: value - before.get(key, 0.0) for key, value in usage.items()}
-        before.update(usage)
-        return records, spent
-
-    return work
+    return metered(judge, lambda path: judge_records(judge, read_shard(path)))
 
 
-def _reward_input(judge: JudgeSection) -> dict[str, Any]:
-    if judge.reward is None:
-        return {}
-    source = Path(judge.reward.model)
-    return {"judge.reward.model": str(source.absolute()) if source.is_dir() else judge.reward.model}
+def _reward_input(judge: JudgeSection) -> dict[str, str | Path]:
+    return model_inputs({"judge.reward.model": judge.reward.model if judge.reward else None})
 
 
 if __name__ == "__main__":

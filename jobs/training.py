@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 
 from jobs.cluster import code_version, ray_cluster
 from pasta.config import load_config
+from pasta.stages.run import resumable
 from pasta.training.run import RunContext, TrainingConfig, TrainingStage
 from pasta.training.storage import open_url
 
@@ -27,15 +27,6 @@ def parse_arguments(parser: ArgumentParser, cls: type[T]) -> tuple[T, bool, str 
     return config, arguments.restart, arguments.address
 
 
-def nothing_to_do(config: TrainingConfig, stage: TrainingStage) -> bool:
-    """Whether the model that ``stage`` would make is there already; says so."""
-    if stage.is_done:
-        print(
-            f"{config.name}: nothing to do: {config.output_dir} has this configuration (--restart trains it again)"
-        )
-    return stage.is_done
-
-
 def fit(
     train: Train, config: TrainingConfig, stage: TrainingStage, *, data_dir: Path, address: str | None
 ) -> None:
@@ -45,11 +36,8 @@ def fit(
     through, and the same command goes on later.
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
-    try:
+    with resumable(config.name, "from the last checkpoint"):
         _fit(train, config, stage, data_dir, address)
-    except KeyboardInterrupt:
-        print(f"{config.name}: the same command goes on from the last checkpoint", file=sys.stderr)
-        raise
     print(f"{config.name}: model written to {config.output_dir}")
 
 

@@ -31,7 +31,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
         {"engine", "placement", "sizes", "interpreter", "lang", "errors", "files", "rows"},
         {"torch", "transformers", "numpy", "safetensors"},
     ),
-    "stages": ({"stages", "errors", "config", "files", "rows"}, set()),
+    "stages": ({"stages", "errors", "config", "files", "rows", "tracking", "bounds"}, set()),
     "data": ({"data", "interpreter", "lang", "stages", *BASE}, None),
     "training": ({"training", *SHARED}, None),
     "judges": ({"judges", *SHARED}, None),

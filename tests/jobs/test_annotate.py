@@ -1,4 +1,4 @@
-"""The annotate job as a user runs it: on Ray Data workers, interrupted, resumed, refused."""
+"""The annotate job as a user runs it: on Ray workers, interrupted, resumed, refused."""
 
 import copy
 import json
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,37 +226,34 @@ def test_an_interrupted_run_goes_on_shard_by_shard(tmp_path: Path) -> None:
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=2 * WAIT_S
     )
     assert again.returncode == 0, again.stderr
-    assert f"40 shards, {len(done)} of them found finished" in again.stdout
+    assert f"40 shards, {len(done)} found from an earlier run" in again.stdout
     assert sum(len(file.read_text().splitlines()) for file in (tmp_path / "out").glob("annotated-*")) == 4000
 
 
 def test_an_interrupt_between_shards_loses_none_and_the_next_run_does_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The driver alone: the same workers, called here, one shard after another."""
+    """The driver alone: the same worker, called here, one shard after another."""
     done: list[int] = []
 
     def one_by_one(stop_after: int) -> Any:
-        def shards_of(
-            config: Any, shards: Sequence[Shard], directory: Path, *_: Any
-        ) -> Iterator[annotate.Finished]:
-            worker = annotate._Worker(config, shards, str(directory), os.getcwd(), 1, None)
-            for number, shard in enumerate(shards):
-                if number == stop_after:
+        def run_shards(make: Any, shards: dict[int, Shard], finished: Any, *_: Any) -> None:
+            work = make()
+            for count, (number, shard) in enumerate(shards.items()):
+                if count == stop_after:
                     raise KeyboardInterrupt
-                done.append(shard.index)
-                row = worker({"shard": shard.index})
-                yield Finished(ShardResult.of(json.loads(row["result"])), row["worker"], row["time"])
+                done.append(number)
+                finished(number, work(shard))
 
-        return shards_of
+        return run_shards
 
     path = write_config(tmp_path)
-    monkeypatch.setattr(annotate, "annotate_shards", one_by_one(2))
+    monkeypatch.setattr(annotate, "run_shards", one_by_one(2))
     with pytest.raises(KeyboardInterrupt):
         run(path)
     assert "goes on after the last finished shard" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(annotate, "annotate_shards", one_by_one(9))
+    monkeypatch.setattr(annotate, "run_shards", one_by_one(9))
     assert run(path) == 0
     assert done == [0, 1, 2]
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["records"] == 10
@@ -265,20 +262,20 @@ def test_an_interrupt_between_shards_loses_none_and_the_next_run_does_the_rest(
 def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same(
     ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Python forgets what is raised in a finalizer, and Ray Data's iterator has many."""
-    reports = annotate._report
-    shown: list[int] = []
+    """Python forgets what is raised in a finalizer, and Ray's objects have many."""
+    line = annotate.rates_line
+    shown: list[float] = []
 
-    def swallow(config: Any, results: dict[int, ShardResult], *rest: Any) -> None:
-        shown.append(len(results))
-        reports(config, results, *rest)
+    def swallow(figures: Any) -> str:
+        shown.append(figures["records"])
         press_and_swallow()
+        return line(figures)
 
     path = write_config(tmp_path)
-    monkeypatch.setattr(annotate, "_report", swallow)
+    monkeypatch.setattr(annotate, "rates_line", swallow)
     with pytest.raises(KeyboardInterrupt):
         run(path)
-    assert shown == [1]
+    assert len(shown) == 1
     assert "goes on after the last finished shard" in capsys.readouterr().err
     monkeypatch.undo()
     assert run(path) == 0
@@ -295,7 +292,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no endpoint": ({"data__annotator": "teacher"}, "expected the section that names endpoint and model"),
     "no key": (
         {"data__annotator": "teacher", "data__teacher": teacher("http://127.0.0.1:1/v1")},
-        "the environment variable PASTA_TEST_KEY is not set",
+        "data.teacher.endpoint.api_key_env: PASTA_TEST_KEY is not set; export it",
     ),
     "no effect": ({"data__annotator": "atlas", "data__syntactic": {"lists": False}}, "has no effect"),
     "no workers": ({"workers__num_workers": 0}, "num_workers 0"),
@@ -309,7 +306,7 @@ def test_a_mistake_is_one_line_and_exit_code_2_before_any_worker_starts(
 ) -> None:
     changes, expected = CASES[case]
     path = write_config(tmp_path, **changes)
-    monkeypatch.setattr(annotate, "annotate_shards", lambda *_: pytest.fail("workers were started"))
+    monkeypatch.setattr(annotate, "run_shards", lambda *_: pytest.fail("workers were started"))
     with pytest.raises(SystemExit) as error:
         run_main(lambda: run(path))
     assert error.value.code == 2

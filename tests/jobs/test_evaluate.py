@@ -90,7 +90,7 @@ def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_not
         )
         arguments = ("-m", "jobs.evaluate", "--config", path)
         with command(*arguments, log=tmp_path / "1.log", JUDGE_KEY=KEY) as job:
-            job.wait_for(r"^tiny-evaluate: \d/3 prompts  .*eta")
+            job.wait_for(r"^tiny-evaluate, decoding: \d/3 prompts  .*eta")
             assert job.end(signal.SIGINT, 120) == 130
             assert "the same command goes on at the prompt where this one stopped" in job.output
             assert job.leaves_nothing(60)
@@ -103,7 +103,9 @@ def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_not
 
         with command(*arguments, log=tmp_path / "2.log", JUDGE_KEY=KEY) as job:
             assert job.process.wait(500) == 2, job.output
-            assert f"3 prompts to decode, {len(before)} found from an earlier run" in job.output
+            assert (
+                f"tiny-evaluate, decoding: 3 prompts, {len(before)} found from an earlier run" in job.output
+            )
             (error,) = [line for line in job.output.splitlines() if line.startswith("error: ")]
             assert "refused the key in JUDGE_KEY (HTTP 401); check it" in error
         after = records(tmp_path, "answers.jsonl")

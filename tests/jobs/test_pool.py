@@ -1,12 +1,17 @@
-"""The pool that evaluate, sample and score share, on real Ray: where there is less room than was asked for."""
+"""The pool that annotate, sample, score and evaluate share, on real Ray: too little room, dead workers, Ctrl-C."""
 
+import os
+import re
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobs.cluster import ray_cluster
 from jobs.pool import run_shards
-from pasta.stages.workers import WorkersSection
+from pasta.errors import UserError
+from pasta.stages.workers import LightWorkersSection, WorkersSection
 from tests.support.interrupts import press_and_swallow
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -23,6 +28,29 @@ def test_a_worker_that_finds_no_place_holds_nothing_up():
             WorkersSection(num_workers=2, use_gpu=False),
         )
     assert results == {0: 0, 1: 1, 2: 4, 3: 9}
+
+
+def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_are_kept(tmp_path: Path):
+    """What Ray Data's actor pool cannot do: it tries such a shard for ever, or ends with a stack trace."""
+    deaths = tmp_path / "deaths"
+
+    def work(shard: int) -> int:
+        if shard == 3:
+            with deaths.open("a") as file:
+                file.write("one\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return shard
+
+    results: dict[int, int] = {}
+    options = LightWorkersSection(num_workers=1, max_failures=1)
+    with ray_cluster(None, 1, dashboard=False), pytest.raises(UserError) as error:
+        run_shards(lambda: work, {number: number for number in range(4)}, results.__setitem__, options)
+    assert re.fullmatch(
+        r"workers\.max_failures: 2 workers died, the last one at shard 3 \(.*\); finished shards are kept",
+        str(error.value),
+    )
+    assert deaths.read_text().split() == ["one"] * 2
+    assert results == {0: 0, 1: 1, 2: 2}
 
 
 def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same():

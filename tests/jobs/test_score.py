@@ -70,7 +70,7 @@ def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(
         assert not (tmp_path / "scores").exists()
         assert exit_code(score.main, "--config", path) == 0
         printed = "".join(capsys.readouterr())
-        assert "judged 2/2 shards  0 of 12 verdicts invalid" in printed
+        assert "tiny-score, judging: 2/2 shards  0 of 12 verdicts invalid" in printed
         assert "4 pairs of 4 prompts" in printed
         # Two of a prompt's three answers are the twin's own text: the third takes two requests. And the 401.
         assert len(server.requests) == 4 * 2 + 1

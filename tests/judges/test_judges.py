@@ -12,7 +12,9 @@ from pasta.errors import UserError
 from pasta.judges import Case, judge_records
 from pasta.judges.config import RewardSection, TeacherSection
 from pasta.judges.grader import GraderJudge
+from pasta.judges.make import metered
 from pasta.judges.reward import RewardJudge
+from pasta.judges.tally import VerdictTally
 from pasta.judges.teacher import TeacherJudge, share_of_a
 from tests.support.endpoint import completion, endpoint_server
 from tests.support.models import SMALL, tiny
@@ -220,3 +222,31 @@ def test_a_reward_model_of_another_vocabulary_is_refused(tmp_path):
 def test_a_missing_reward_model_is_named():
     with pytest.raises(UserError, match=r"judge\.reward\.model: \./gone: no model can be read there"):
         RewardJudge(RewardSection("./gone", device="cpu"))
+
+
+# -- what came out, and what it took -------------------------------------------------------------------
+
+
+def test_invalid_verdicts_are_counted_and_shown_with_what_the_judge_used():
+    tally = VerdictTally()
+    tally.count([{"quality": None, "invalid": "Both."}])
+    tally.count([{"quality": 0.5}, {"quality": 1.0}])
+    tally.spend({"judge_requests": 2.0})
+    assert str(tally) == "1 of 3 verdicts invalid  requests 2"
+    assert tally.figures() == {"judge_requests": 2.0, "judge_verdicts": 3.0, "judge_invalid": 1.0}
+
+
+def test_a_call_is_metered_by_what_it_added_to_the_judge_s_usage():
+    class Counting(GraderJudge):
+        requests = 0.0
+
+        def usage(self) -> dict[str, float]:
+            return {"judge_requests": self.requests}
+
+    def ask(number: int) -> str:
+        judge.requests += number
+        return "A" * number
+
+    judge = Counting()
+    work = metered(judge, ask)
+    assert [work(2), work(1)] == [("AA", {"judge_requests": 2.0}), ("A", {"judge_requests": 1.0})]

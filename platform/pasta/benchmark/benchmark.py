@@ -83,7 +83,7 @@ class Benchmark:
         limits = Limits(max_tokens=self.settings.max_tokens)
         self._use_threads("shipped")
         file = self._kept.open(stage, self._identity("shipped") | self._asked | {"repeats": repeats})
-        progress = self._kept.progress(stage, len(self._tasks), len(file))
+        progress = self._kept.progress(stage, len(self._tasks), "prompts", len(file))
         if len(file) == len(self._tasks):
             return file
         twin, pasta = self._engine(self._twin), self._engine(self._pasta)
@@ -109,7 +109,7 @@ class Benchmark:
                     **record,
                 },
             )
-            progress(len(file), f"realised {record['realised']:.2f}x" if repeats else "")
+            progress.add(1, f"realised {record['realised']:.2f}x" if repeats else "")
         return file
 
     def _random(self, report: Report) -> None:
@@ -117,7 +117,7 @@ class Benchmark:
         total = 2 * len(self._tasks)
         self._use_threads("shipped")
         file = self._kept.open("random", self._identity("shipped") | self._asked)
-        progress = self._kept.progress("random weights", total, len(file))
+        progress = self._kept.progress("random weights", total, "answers", len(file))
         if len(file) < total:
             shape = self._pasta.model.config
             loaded = random_model(
@@ -142,7 +142,7 @@ class Benchmark:
                 threads, reason = len(result.trace.threads), result.finish_reason
                 fault = fault_of(loaded.codec, result)
                 file.add(result.request_id, {"fault": fault, "threads": threads, "finish_reason": reason})
-                progress(len(file), "")
+                progress.add()
         records = [*file.records.values()]
         share = sum(not record["fault"] for record in records) / len(records)
         chunks = sum(record["threads"] - 1 for record in records)
@@ -157,13 +157,13 @@ class Benchmark:
             rounds = settings.rounds * _ROUNDS_FACTOR[size]
             measured = {"lanes": settings.lanes, "cache_tokens": settings.cache_tokens, "rounds": rounds}
             file = self._kept.open(f"step-{size}", self._identity(size) | measured)
-            progress = self._kept.progress(f"step, {size}", rounds, len(file))
+            progress = self._kept.progress(f"step, {size}", rounds, "rounds", len(file))
             if len(file) < rounds:
                 bench = LaneBench(self._loaded(size), settings.lanes, settings.cache_tokens)
                 bench.round()
                 for number in range(len(file), rounds):
                     file.add(str(number), bench.round())
-                    progress(len(file), "")
+                    progress.add()
             records, label = [*file.records.values()], self._label(size)
             title = f"A step, {label}, cache of about {settings.cache_tokens} tokens"
             report.add(
@@ -177,7 +177,7 @@ class Benchmark:
             self._use_threads(size)
             axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
             file = self._kept.open(f"calibrate-{size}", self._identity(size) | axes.to_dict())
-            progress = self._kept.progress(f"calibrate, {size}", settings.rounds, len(file))
+            progress = self._kept.progress(f"calibrate, {size}", settings.rounds, "rounds", len(file))
             if len(file) < settings.rounds:
                 measure_rounds(file, self._loaded(size), axes, settings.rounds, progress)
             about = {"dtype": settings.dtype, "device": str(self._device), "threads": self._num_threads(size)}
@@ -196,7 +196,7 @@ class Benchmark:
             file = self._kept.open(
                 f"generate-{size}", self._identity(size) | {"prompts": count, "tokens": tokens}
             )
-            progress = self._kept.progress(f"generate, {size}", total, len(file))
+            progress = self._kept.progress(f"generate, {size}", total, "answers", len(file))
             if len(file) < total:
                 loaded = self._loaded(size)
                 bench = GenerateBench(loaded, tokens, self._stock(size))
@@ -204,7 +204,7 @@ class Benchmark:
                 for number in range(len(file), total):
                     task = tasks[number % count]
                     file.add(str(number), bench.measure(loaded.codec.encode_prompt(task.messages)))
-                    progress(len(file), "")
+                    progress.add()
             records, label = [*file.records.values()][:total], self._label(size)
             report.add(
                 generate_metrics(records, size, label, _GENERATE_TARGETS[size]),
@@ -217,7 +217,7 @@ class Benchmark:
         file = self._kept.open(
             "sampling", self._identity("shipped") | {"groups": GROUPS, "max_tokens": tokens}
         )
-        progress = self._kept.progress("sampling", GROUPS, len(file))
+        progress = self._kept.progress("sampling", GROUPS, "groups", len(file))
         if len(file) < GROUPS:
             measure_groups(file, self._pasta, tokens, progress)
         report.add(*sampling_report([*file.records.values()], self._label("shipped")))
@@ -234,7 +234,9 @@ class Benchmark:
         }
         self._use_threads("large")
         file = self._kept.open("replay", self._identity("large") | identity)
-        progress = self._kept.progress(f"replay, {settings.large_name}", len(documents), len(file))
+        progress = self._kept.progress(
+            f"replay, {settings.large_name}", len(documents), "documents", len(file)
+        )
         if len(file) < len(documents):
             loaded = self._loaded("large")
             entries = [encode(loaded.codec, document, str(n)) for n, document in enumerate(documents)]
@@ -251,7 +253,9 @@ class Benchmark:
         identity = document_identity(path, tokenizer) | {"repeats": settings.repeats, "longest": longest}
         file = self._kept.open("documents", self._identity("large") | identity)
         todo = sum(document.key not in file for document in documents)
-        progress = self._kept.progress(f"replay, {settings.large_name}", len(file) + todo, len(file))
+        progress = self._kept.progress(
+            f"replay, {settings.large_name}", len(file) + todo, "documents", len(file)
+        )
         if todo:
             counted = DocumentReplay(documents, tokenizer, longest, config.vocab_size)
             config.vocab_size = counted.vocabulary

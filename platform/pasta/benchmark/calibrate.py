@@ -13,6 +13,7 @@ from pasta.engine import AsyncEngine, DoneEvent, Engine, EngineConfig, Event, Lo
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
 from pasta.simulation.calibration import Calibration, PrefillPoint, StepPoint
+from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 
 #: Steps are timed while the cache grows by this much either way.
@@ -139,14 +140,14 @@ async def _through_facade(engine: Engine, request: Request) -> float:
 
 
 def measure_rounds(
-    file: RecordFile, loaded: LoadedModel, axes: Axes, rounds: int, progress: Callable[[int, str], None]
+    file: RecordFile, loaded: LoadedModel, axes: Axes, rounds: int, progress: Progress
 ) -> None:
     """Measure the rounds that ``file`` lacks, after one that warms the engines up."""
     bench = CalibrationBench(loaded, axes)
     bench.round()
     for number in range(len(file), rounds):
         file.add(str(number), bench.round())
-        progress(len(file), "")
+        progress.add()
 
 
 def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: Any) -> Calibration:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Report
-from pasta.stages.progress import stage_progress
+from pasta.stages.progress import Progress
 from pasta.stages.records import RecordFile, write_json
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class Measurement:
         self.files[stage] = path.name
         return file
 
-    def progress(self, stage: str, total: int, found: int) -> Callable[[int, str], None]:
-        """Says how far a stage is, at most every two seconds."""
-        return stage_progress(self.say, stage, total, found)
+    def progress(self, stage: str, total: int, unit: str, found: int) -> Progress:
+        """What prints how far a stage is."""
+        return Progress(stage, total, unit, found, again=" (--fresh measures again)", say=self.say)
 
     def write(self, report: Report, *, complete: bool) -> None:
         """The JSON file: command, machine, settings, metrics, tables, and where the records are."""

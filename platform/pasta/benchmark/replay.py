@@ -7,7 +7,7 @@ real words out, and make answers several times too long.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +25,7 @@ from pasta.engine.replay import annotated_ids
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, Document, plain_ids
 from pasta.markdown import markdown
+from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 from pasta.statistics import geometric_mean
 
@@ -66,7 +67,7 @@ def measure(
     entries: Sequence[Entry],
     loaded: LoadedModel,
     repeats: int,
-    progress: Callable[[int, str], None],
+    progress: Progress,
 ) -> None:
     """Replay the entries that ``file`` lacks, ``repeats`` timed runs of each; the shortest one warms the engine up."""
     longest = max(entry.num_tokens for entry in entries)
@@ -77,7 +78,7 @@ def measure(
         if entry.key not in file:
             record = replay_pair(engine, entry.prompt, entry.sequential, entry.annotated, repeats=repeats)
             file.add(entry.key, record | ({"source": entry.source} if entry.source else {}))
-            progress(len(file), f"realised {record['realised']:.2f}x of {record['theoretical']:.2f}x")
+            progress.add(1, f"realised {record['realised']:.2f}x of {record['theoretical']:.2f}x")
 
 
 # -- real answers ----------------------------------------------------------------------------------------
@@ -123,9 +124,7 @@ class DocumentReplay:
                 f"--documents: none of {len(documents)} can be replayed ({next(iter(self.skipped.values()))})"
             )
 
-    def run(
-        self, file: RecordFile, loaded: LoadedModel, repeats: int, progress: Callable[[int, str], None]
-    ) -> None:
+    def run(self, file: RecordFile, loaded: LoadedModel, repeats: int, progress: Progress) -> None:
         """Measure what ``file`` lacks; what is left out has its reason there."""
         for key, reason in self.skipped.items():
             if key not in file:

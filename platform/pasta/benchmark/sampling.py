@@ -1,7 +1,7 @@
 """Sampling candidates: many prompts at once against one prompt, and against one answer, at a time."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pasta.benchmark.metrics import Metric
 from pasta.candidates.config import SamplingSection
@@ -10,6 +10,7 @@ from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
+from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 from pasta.statistics import bootstrap
 
@@ -58,15 +59,13 @@ class SamplingBench:
         ]
 
 
-def measure_groups(
-    file: RecordFile, loaded: LoadedModel, max_tokens: int, progress: Callable[[int, str], None]
-) -> None:
+def measure_groups(file: RecordFile, loaded: LoadedModel, max_tokens: int, progress: Progress) -> None:
     """Measure the groups that ``file`` lacks: held-out prompts of the atlas."""
     bench = SamplingBench(loaded, max_tokens)
     prompts = [Prompt(task.messages) for task in heldout_prompts(GROUP_PROMPTS * GROUPS)]
     for number in range(len(file), GROUPS):
         file.add(str(number), bench.measure(prompts[number::GROUPS]))
-        progress(len(file), "")
+        progress.add()
 
 
 def sampling_report(records: Sequence[Record], label: str) -> tuple[list[Metric], dict[str, str]]:

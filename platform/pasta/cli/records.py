@@ -21,7 +21,7 @@ class RecordError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AnnotatedAnswer:
     """A valid line: the prompt (the last user message) and the document."""
 
     prompt: str
@@ -48,7 +48,7 @@ def _standard_input() -> Iterator[bytes]:
         yield from sys.stdin.buffer
 
 
-def parse_record(line: bytes, field: str = "annotated") -> Record:
+def parse_record(line: bytes, field: str = "annotated") -> AnnotatedAnswer:
     """One line of a JSONL file as a record. Raises RecordError, saying what was expected."""
     try:
         values = parse_object(line, 'an object such as {"prompt": …}')
@@ -59,7 +59,7 @@ def parse_record(line: bytes, field: str = "annotated") -> Record:
         raise RecordError(str(error)) from None
 
 
-def _record(values: dict[str, Any], field: str) -> Record:
+def _record(values: dict[str, Any], field: str) -> AnnotatedAnswer:
     if values.get(field) is None:
         raise RecordError(f"no key {field!r}; keys here: {', '.join(map(repr, values)) or 'none'}")
     annotated, prompt = text_of(values, field), _prompt(values)
@@ -71,7 +71,7 @@ def _record(values: dict[str, Any], field: str) -> Record:
         expected := text_of(values, "answer")
     ):
         raise RecordError(f"{field}: {_difference(answer, expected)}")
-    return Record(prompt, document)
+    return AnnotatedAnswer(prompt, document)
 
 
 def _prompt(values: dict[str, Any]) -> str:

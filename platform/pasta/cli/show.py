@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from pasta.cli.counting import codec_source
-from pasta.cli.records import Record, RecordError, parse_record, read_bytes
+from pasta.cli.records import AnnotatedAnswer, RecordError, parse_record, read_bytes
 from pasta.cli.timeline import LEGEND, render_timeline, to_ascii
 from pasta.data.measures import Measures, measure
 from pasta.errors import UserError
@@ -45,7 +45,7 @@ def summary(counts: Measures) -> str:
     )
 
 
-def _read(file: Path, number: int, field: str) -> Record:
+def _read(file: Path, number: int, field: str) -> AnnotatedAnswer:
     data = read_bytes(file)
     name = "standard input" if str(file) == "-" else str(file)
     if not data.strip():
@@ -64,9 +64,9 @@ def _read(file: Path, number: int, field: str) -> Record:
         raise UserError(f"{name}:{line_number}: {error}") from None
 
 
-def _plain(data: bytes, name: str) -> Record:
+def _plain(data: bytes, name: str) -> AnnotatedAnswer:
     try:
-        return Record("", parse(data.decode("utf-8")))
+        return AnnotatedAnswer("", parse(data.decode("utf-8")))
     except UnicodeDecodeError as error:
         raise UserError(f"{name}: byte {error.start + 1} is not UTF-8") from None
     except ParseError as error:

@@ -151,3 +151,29 @@ class EvaluateConfig:
                 f"workers.num_workers {self.workers.num_workers}: expected 1 with repeats {self.repeats}; answers that "
                 "share a machine's cores take each other's time (repeats: 0 decodes on several, without timing)"
             )
+
+    def measured(self) -> dict[str, Any]:
+        """What is compared with what."""
+        methods = {name: section.identity() for name, section in self.methods.items()}
+        return {"baseline": self.baseline, "methods": methods}
+
+    def identity(self) -> dict[str, Any]:
+        """What records depend on, but for the prompts' own texts."""
+        values = {
+            "prompts": to_dict(self.prompts),
+            **self.measured(),
+            "judge": self.judge.identity() if self.judge else None,
+            "repeats": self.repeats,
+            "limits": to_dict(self.limits),
+            "engine": to_dict(self.engine),
+        }
+        if self.repeats:
+            values["threads"] = self.workers.threads  # what times depend on, and answers do not
+        return values
+
+    def models(self) -> dict[str, str | None]:
+        """The models of methods and judge by key; None where there is none."""
+        models = {f"methods.{name}.model": section.model for name, section in self.methods.items()}
+        return models | {
+            "judge.reward.model": self.judge.reward.model if self.judge and self.judge.reward else None
+        }

@@ -1,11 +1,37 @@
 """What a judge says of the answers of an evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from pasta.errors import UserError
+from pasta.evaluation.prompts import EvalPrompt
+from pasta.judges.config import JudgeSection
 from pasta.judges.judge import Case, Judge, Verdict
+from pasta.judges.make import Metered, check_judge, make_judge, metered
 from pasta.stages.records import Record
 
+Judging = Metered[Sequence[Record], list[Record]]
+#: Records that are judged together: an endpoint is asked about all of them at once.
+JUDGED = 16
 _NO_BASELINE = "the baseline has no answer to compare with"
+
+
+def check_prompts(section: JudgeSection, prompts: Iterable[EvalPrompt]) -> None:
+    """Raise UserError if the judge cannot rate answers to these prompts: the grader knows atlas tasks alone."""
+    check_judge(section)
+    for entry in prompts:
+        if section.kind == "grader" and entry.family is None:
+            shown = entry.prompt.messages[-1]["content"][:60]
+            raise UserError(
+                f"judge.kind: grader: {shown!r} is no atlas prompt; use teacher or reward for other prompts"
+            )
+
+
+def answer_judge(section: JudgeSection, work_dir: Path, api_key: str | None, baseline: str) -> Judging:
+    """Make the judge; returns what rates some records and says what that took."""
+    judge = make_judge(section, work_dir, api_key)
+    pairwise = section.kind != "grader"
+    return metered(judge, lambda records: judge_answers(judge, records, baseline=baseline, pairwise=pairwise))
 
 
 def judge_answers(judge: Judge, records: Sequence[Record], *, baseline: str, pairwise: bool) -> list[Record]:

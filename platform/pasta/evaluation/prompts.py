@@ -1,5 +1,6 @@
 """The prompts of a stage: tasks of the atlas, a file of one's own, AlpacaEval's, or what another stage left behind."""
 
+import hashlib
 import itertools
 import os
 import random
@@ -50,6 +51,11 @@ def read_prompts(section: PromptsSection) -> list[Prompt]:
     if section.count is not None and section.count < len(prompts):
         prompts = random.Random(f"prompts:{section.seed}").sample(prompts, section.count)
     return _enough(prompts, section)
+
+
+def digest(prompts: Iterable[Prompt]) -> str:
+    """What tells these prompts from others, whatever source they came from."""
+    return hashlib.sha256(" ".join(prompt.id for prompt in prompts).encode()).hexdigest()[:16]
 
 
 def read_eval_prompts(section: PromptsSection) -> list[EvalPrompt]:

@@ -1,12 +1,17 @@
 """From a configuration to a judge. The reward model's needs torch, which the others do without."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from pasta.judges.config import JudgeSection
 from pasta.judges.grader import GraderJudge
 from pasta.judges.judge import Judge
 from pasta.judges.teacher import TeacherJudge
 
+T = TypeVar("T")
+R = TypeVar("R")
+Metered = Callable[[T], tuple[R, dict[str, float]]]
 JOURNAL = "replies.jsonl"
 
 
@@ -27,3 +32,16 @@ def make_judge(section: JudgeSection, work_dir: Path, api_key: str | None = None
 
         return RewardJudge(section.reward)
     return GraderJudge()
+
+
+def metered(judge: Judge, ask: Callable[[T], R]) -> Metered[T, R]:
+    """``ask`` with what it made ``judge`` use: requests, tokens and cost of that call alone."""
+    before: dict[str, float] = {}
+
+    def work(given: T) -> tuple[R, dict[str, float]]:
+        answer, usage = ask(given), judge.usage()
+        spent = {key: value - before.get(key, 0.0) for key, value in usage.items()}
+        before.update(usage)
+        return answer, spent
+
+    return work

@@ -4,14 +4,14 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pasta.errors import UserError
 from pasta.files import write_whole
 from pasta.rows import read_rows
+from pasta.stages.records import Record
 from pasta.stages.stage import Manifest, read_manifest
 
-Record = dict[str, Any]
 T = TypeVar("T")
 
 

@@ -183,6 +183,15 @@ def input_fingerprint(name: str, path: str | Path) -> str:
     return f"name:{path}"
 
 
+def model_inputs(models: Mapping[str, str | None]) -> dict[str, str | Path]:
+    """Models as a stage's inputs: a directory is read, a Hub name stands for itself; None is left out."""
+    return {
+        key: str(Path(name).absolute()) if Path(name).is_dir() else name
+        for key, name in models.items()
+        if name is not None
+    }
+
+
 def _file_digest(path: Path) -> str:
     stat = path.stat()
     if stat.st_size > _HASHED_BYTES:

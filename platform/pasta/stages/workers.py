@@ -1,14 +1,16 @@
 """The ``workers`` section of a configuration."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
+
+from pasta.bounds import check_positive
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersSection:
-    """A pool of workers, each with a model of its own. ``use_gpu: auto`` takes GPUs if the cluster has any.
+    """Workers with a model each. ``use_gpu: auto`` takes GPUs if the cluster has any.
 
-    ``threads`` are a worker's on a CPU; ``max_failures`` workers may die before the stage gives up.
+    ``threads`` are a worker's on a CPU; ``max_failures`` workers may die before the job gives up (-1: any number).
     """
 
     num_workers: int = 1
@@ -16,9 +18,33 @@ class WorkersSection:
     threads: int = 1
     max_failures: int = 2
 
+    #: CPUs that a worker reserves.
+    cpus: ClassVar[float] = 1.0
+
     def __post_init__(self) -> None:
-        for name in ("num_workers", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)}: expected at least 1")
-        if self.max_failures < 0:
-            raise ValueError(f"max_failures {self.max_failures}: expected 0 or more")
+        check_positive(self, "num_workers", "threads")
+        _check_failures(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LightWorkersSection:
+    """Workers without a model. ``cpus`` is what each reserves: less than 1 for one that mostly waits for an endpoint.
+
+    ``max_failures`` workers may die before the job gives up (-1: any number).
+    """
+
+    num_workers: int = 2
+    cpus: float = 1.0
+    max_failures: int = 10
+
+    use_gpu: ClassVar[bool] = False
+    threads: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_workers", "cpus")
+        _check_failures(self)
+
+
+def _check_failures(section: WorkersSection | LightWorkersSection) -> None:
+    if section.max_failures < -1:
+        raise ValueError(f"max_failures {section.max_failures}: expected 0 or more, or -1 for no limit")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pasta.bounds import check_positive
 from pasta.data.asked import check_asked
 from pasta.data.linearise import Mode
+from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
 
 
@@ -125,19 +126,6 @@ class ScheduleSection:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersSection:
-    """Ray Train workers. ``use_gpu: auto`` takes GPUs if the cluster has any; ``threads`` a worker on CPUs."""
-
-    num_workers: int = 1
-    use_gpu: bool | Literal["auto"] = "auto"
-    threads: int = 1
-    max_failures: int = 2
-
-    def __post_init__(self) -> None:
-        check_positive(self, "num_workers")
-
-
-@dataclass(frozen=True, slots=True)
 class LoraSection:
     """Adapters of ``rank`` on the linear layers named in ``targets``, their product scaled by ``alpha``/``rank``.
 
@@ -181,7 +169,7 @@ class SftConfig:
     run_dir: Path = Path("runs/sft")
     checkpoints: str | None = None
     schedule: ScheduleSection = ScheduleSection()
-    workers: WorkersSection = WorkersSection()
+    workers: WorkersSection = field(default_factory=WorkersSection)
     tracking: TrackingSection = field(default_factory=TrackingSection)
     lora: LoraSection | None = None
 

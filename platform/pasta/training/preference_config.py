@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Literal
 
 from pasta.bounds import check_not_negative, check_positive
+from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
 from pasta.training.config import (
     LoraSection,
     ModelSection,
     OptimisationSection,
     ScheduleSection,
-    WorkersSection,
     check_url,
 )
 

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from pasta.errors import UserError
 from pasta.rows import read_json
 from pasta.stages.stage import Manifest, Stage, read_manifest
-from pasta.training.config import OptimisationSection, ScheduleSection, WorkersSection
+from pasta.stages.workers import WorkersSection
+from pasta.training.config import OptimisationSection, ScheduleSection
 from pasta.training.storage import open_url, remove
 
 Report = Callable[[dict[str, float], Path | None], None]

@@ -38,7 +38,7 @@ def config(twin: str, engine: dict[str, Any] | None = None, **others: dict[str, 
 
 def problem(config: EvaluateConfig) -> str:
     with pytest.raises(UserError) as error:
-        check_methods(config)
+        check_methods(config.methods, config.baseline, config.engine.num_slots)
     return str(error.value)
 
 
@@ -78,15 +78,13 @@ def test_a_model_is_loaded_once_however_many_methods_use_it(model, monkeypatch: 
 
     monkeypatch.setattr(methods, "load_model", counted)
     pasta = {"kind": "pasta", "model": model}
-    made = make_methods(
-        config(
-            model,
-            pasta=pasta,
-            biased=pasta | {"promise_bias": 8.0},
-            sot={"kind": "sot", "model": model},
-        ),
-        {},
+    said = config(
+        model,
+        pasta=pasta,
+        biased=pasta | {"promise_bias": 8.0},
+        sot={"kind": "sot", "model": model},
     )
+    made = make_methods(said.methods, said.limits, said.engine, {})
     assert [*made] == ["pasta", "biased", "sot", "twin"]
     assert loads == [model]
     # And they do not get into each other's way.

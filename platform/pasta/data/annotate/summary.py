@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -151,3 +151,24 @@ def _bars(histogram: dict[str, int]) -> list[str]:
         f"  {name:<12}{count:>8} {'█' * math.ceil(_BAR * count / most)}".rstrip()
         for name, count in list(histogram.items())[used[0] : used[-1] + 1]
     ]
+
+
+def rates(results: Collection[ShardResult], records_per_second: float) -> dict[str, float]:
+    """Counts and shares over all finished shards, and the rate of this run."""
+    records = sum(result.num_records for result in results)
+    annotated = sum(result.num_annotated for result in results)
+    kept = annotated + sum(result.num_plain for result in results)
+    return {
+        "records": records,
+        "records_per_second": records_per_second,
+        "share_annotated": annotated / max(kept, 1),
+        "share_rejected": 1 - kept / max(records, 1),
+    }
+
+
+def rates_line(figures: Mapping[str, float]) -> str:
+    """``rates`` in a few words."""
+    return (
+        f"{figures['records']:,} records, {figures['records_per_second']:.1f} a second, "
+        f"{figures['share_annotated']:.1%} annotated, {figures['share_rejected']:.1%} rejected"
+    )

@@ -8,8 +8,9 @@ from typing import Any
 from pasta.candidates.sampling import check_model, check_vocabularies
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams, load_model
+from pasta.engine.section import EngineSection
 from pasta.errors import UserError
-from pasta.evaluation.config import EvaluateConfig, MethodSection, SotSection
+from pasta.evaluation.config import MethodSection, SotSection
 from pasta.evaluation.methods.answers import Answer, Method
 from pasta.evaluation.methods.endpoint import EndpointMethod
 from pasta.evaluation.methods.sot import SotEndpointMethod, SotMethod
@@ -36,15 +37,18 @@ class EngineMethod:
         return replace(Answer.from_result(result, codec), seconds=(seconds,))
 
 
-def check_methods(config: EvaluateConfig) -> None:
-    """What can be wrong with the methods and is seen without weights or a request. Raises UserError, one line."""
-    for name, section in config.methods.items():
-        _check_points(name, section, config.engine.num_slots)
+def check_methods(methods: Mapping[str, MethodSection], baseline: str, num_slots: int) -> None:
+    """Raise UserError, one line, for what can be wrong with methods and is seen without weights or a request.
+
+    ``num_slots`` is how many requests an engine decodes at once.
+    """
+    for name, section in methods.items():
+        _check_points(name, section, num_slots)
     tokenizers: dict[str, Any] = {}
     first = ""
     # The baseline first: what the others are compared with.
-    for name in sorted(config.methods, key=lambda name: name != config.baseline):
-        source, key = config.methods[name].model, f"methods.{name}.model"
+    for name in sorted(methods, key=lambda name: name != baseline):
+        source, key = methods[name].model, f"methods.{name}.model"
         if source is None or source in tokenizers:
             continue
         tokenizers[source] = check_model(key, source)
@@ -68,16 +72,18 @@ def _check_points(name: str, section: MethodSection, num_slots: int) -> None:
         )
 
 
-def make_methods(config: EvaluateConfig, keys: Mapping[str, str | None]) -> dict[str, Method]:
-    """All methods by name, in the configuration's order; ``keys`` are those of methods with an endpoint.
+def make_methods(
+    methods: Mapping[str, MethodSection],
+    limits: Limits,
+    engine: EngineSection,
+    keys: Mapping[str, str | None],
+) -> dict[str, Method]:
+    """Make all methods, by name in their order; ``keys`` are those of methods with an endpoint.
 
     A model is loaded once, whatever the number of methods that use it. Raises UserError if one cannot be loaded.
     """
-    engines = _Engines(config)
-    return {
-        name: _make(section, config.limits, engines, keys.get(name))
-        for name, section in config.methods.items()
-    }
+    engines = _Engines(engine)
+    return {name: _make(section, limits, engines, keys.get(name)) for name, section in methods.items()}
 
 
 def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str | None) -> Method:
@@ -102,8 +108,8 @@ def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str 
 class _Engines:
     """Engines by model. One whose methods send several requests at once has slots for them, the others have one."""
 
-    def __init__(self, config: EvaluateConfig) -> None:
-        self._section = config.engine
+    def __init__(self, section: EngineSection) -> None:
+        self._section = section
         self._models: dict[str, LoadedModel] = {}
         self._engines: dict[tuple[str, bool], Engine] = {}
 

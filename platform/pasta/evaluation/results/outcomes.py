@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pasta.stages.records import Record
+from pasta.statistics import geometric_mean
 
 #: A pairwise judge is not asked about the baseline: an answer is as good as itself.
 PAIRWISE_BASELINE = 0.5
@@ -125,3 +126,35 @@ def realised_speedup(baseline: Mapping[str, Any], answer: Mapping[str, Any]) -> 
 def theoretical_speedup(baseline: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
     """Tokens of the baseline's record of a prompt over another's critical path (design section 3)."""
     return baseline["tokens"] / answer["critical_path"] if answer["critical_path"] else None
+
+
+class RunningSpeedups:
+    """Geometric means over all prompts that both methods ended by themselves, as records come in.
+
+    They are of wall clocks if answers are timed, theoretical otherwise.
+    """
+
+    def __init__(self, baseline: str, *, is_timed: bool) -> None:
+        self._baseline, self._is_timed = baseline, is_timed
+        self._speedups: dict[str, list[float]] = {}
+
+    def count(self, record: Record) -> None:
+        """Take in the answers to one prompt."""
+        answers = record["answers"]
+        base = answers[self._baseline]
+        for method, answer in answers.items():
+            if method == self._baseline:
+                continue
+            if any(entry.get("finish_reason") != "stop" for entry in (base, answer)):
+                continue  # skipped, or cut: that says nothing of how long it would have taken
+            speedup = realised_speedup(base, answer) if self._is_timed else theoretical_speedup(base, answer)
+            if speedup is not None:
+                self._speedups.setdefault(method, []).append(speedup)
+
+    def means(self) -> dict[str, float]:
+        """Each method's mean; none where nothing can be compared."""
+        return {method: geometric_mean(values) for method, values in self._speedups.items()}
+
+    def __str__(self) -> str:
+        told = [f"{method} {mean:.2f}x" for method, mean in self.means().items()]
+        return "  ".join([*told, *(["(theoretical)"] if told and not self._is_timed else [])])

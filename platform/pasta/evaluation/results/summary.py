@@ -141,6 +141,16 @@ class Summary:
         """As JSON-able values."""
         return asdict(self)
 
+    def headline(self) -> dict[str, float]:
+        """The figures that a manifest shows: the number of prompts, each method's speedups and quality."""
+        figures: dict[str, float] = {"prompts": self.prompts}
+        for name, method in self.methods.items():
+            for key in ("realised", "theoretical", "quality"):
+                estimate: Estimate | None = getattr(method, key)
+                if estimate is not None:
+                    figures[f"{name}.{key}"] = estimate.value
+        return figures
+
 
 def summarise(
     records: Iterable[Record],

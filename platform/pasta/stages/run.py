@@ -1,0 +1,78 @@
+"""Runs one stage of a job: what annotate, sample, score and evaluate have in common, and training in part."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pasta.config import to_dict
+from pasta.stages.stage import StageOutput
+from pasta.tracking import Tracker, TrackingSection, start_tracker
+
+
+class StageConfig(Protocol):
+    """The part of a job's configuration that says what its run is called, where it goes and who watches it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def output_dir(self) -> Path: ...
+    @property
+    def run_dir(self) -> Path: ...
+    @property
+    def tracking(self) -> TrackingSection: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage under way: ``work_dir`` is where it writes, ``tracker`` where it records."""
+
+    config: StageConfig
+    output: StageOutput
+    work_dir: Path
+    tracker: Tracker
+
+    def finish(self, what: str, figures: Mapping[str, Any], code_version: str) -> None:
+        """Put the output in place with its manifest, and say that ``what`` was written."""
+        self.output.finish(figures, code_version)
+        print(f"{self.config.name}: {what} written to {self.config.output_dir}", flush=True)
+
+
+@contextmanager
+def stage_run(config: StageConfig, output: StageOutput, *, resumes: str) -> Iterator[StageRun]:
+    """Start a stage, or go on with it, for the time of the block; its tracker ends with the block.
+
+    After Ctrl-C the user is told where the same command ``resumes``.
+    """
+    work_dir = output.start()
+    tracker = start_tracker(
+        config.tracking,
+        run_dir=config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}",
+        name=config.name,
+        job=output.stage,
+        config=to_dict(config),
+    )
+    try:
+        with resumable(config.name, resumes):
+            yield StageRun(config, output, work_dir, tracker)
+    finally:
+        tracker.finish()
+
+
+@contextmanager
+def resumable(name: str, where: str) -> Iterator[None]:
+    """Tell the user after Ctrl-C that the same command goes on ``where``; the KeyboardInterrupt passes through."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"{name}: the same command goes on {where}", file=sys.stderr)
+        raise
+
+
+def nothing_to_do(name: str, output_dir: Path, is_done: bool, restart: str) -> bool:
+    """Whether the stage's output is there already; says so, and what ``--restart`` would do."""
+    if is_done:
+        print(f"{name}: nothing to do: {output_dir} has this configuration (--restart {restart})")
+    return is_done
