@@ -1,4 +1,8 @@
-"""What the training jobs share: their command line, and a library function run on Ray Train workers."""
+"""What the training jobs share: their command line, and a library function run on Ray Train workers.
+
+The only module that uses a private API of Ray Train, ``TorchTrainer._register_sigint_handler``, written against ray
+2.60.0; tests/training/test_private.py fails when it is gone.
+"""
 
 import os
 import pickle

@@ -2,6 +2,9 @@
 
 Logged names are listed where they are logged; a run that is restarted goes on under the same id, so that a stage is
 one run after ``wandb sync`` whatever happened to it.
+
+The only module that uses a private API of wandb, ``wandb.env.SERVICE``, written against wandb 0.31.0;
+tests/training/test_private.py fails when it is gone.
 """
 
 import hashlib

@@ -1,4 +1,14 @@
-"""The BoNBoN objective (Gui et al. 2024, arXiv 2406.00832) in TRL's DPOTrainer, on thread-aware log-probabilities."""
+"""The BoNBoN objective (Gui et al. 2024, arXiv 2406.00832) in TRL's DPOTrainer, on thread-aware log-probabilities.
+
+The only module that uses private APIs of TRL, written against trl 1.16.0. tests/training/test_private.py fails, and
+names that version, when one of them is gone:
+
+- ``DPOTrainer._prepare_dataset``, overridden: our rows are tokenised already.
+- ``DPOTrainer.precompute_ref_logps`` and ``_precompute_engine``: free the reference model once its log-probabilities
+  are in the data.
+- ``DPOTrainer._metrics`` and ``compute_ref_log_probs``; the forward's ``fused_lm_head=True``, which yields
+  ``log_probs``: compute BoNBoN's loss, and log it as TRL's own losses are.
+"""
 
 from typing import Any
 

@@ -3,14 +3,11 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.integrations import deepspeed as integration
 
 from pasta.errors import UserError
 from pasta.rows import read_json
@@ -18,6 +15,7 @@ from pasta.stages.stage import Manifest, write_manifest
 from pasta.training.config import LoraSection, ModelSection
 from pasta.training.lora import ADAPTER_DIR, merge
 from pasta.training.model import build_model
+from pasta.training.transformers_private import outside_deepspeed
 
 CARD = "model_card.json"
 
@@ -34,7 +32,7 @@ def save_model(
 
     Written to a directory beside it and renamed, so that ``output_dir`` never holds half a model.
     """
-    with _outside_deepspeed():
+    with outside_deepspeed():
         model = AutoModelForCausalLM.from_pretrained(trained, dtype=getattr(torch, dtype))
         _write(model, output_dir, dtype, tokenizer, card, manifest)
 
@@ -52,7 +50,7 @@ def save_trained(
     if lora is None:
         save_model(trained, output_dir, section.save_dtype, tokenizer, card, manifest)
         return
-    with _outside_deepspeed():
+    with outside_deepspeed():
         # The seed is for weights from scratch, on which adapters make no sense.
         model = merge(build_model(section, tokenizer, seed=0), trained)
         model = model.to(getattr(torch, section.save_dtype))
@@ -89,18 +87,6 @@ def _write(
         replace_directory(staging, output_dir)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-@contextmanager
-def _outside_deepspeed() -> Iterator[None]:
-    """Make models whole: under a ZeRO-3 configuration one rank alone would wait for the others to take their parts."""
-    reference = integration._hf_deepspeed_config_weak_ref
-    integration.unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        if reference is not None and (config := reference()) is not None:
-            integration.set_hf_deepspeed_config(config)
 
 
 def check_output_dir(output_dir: Path) -> None:

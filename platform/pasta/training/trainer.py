@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase, Trainer
 from trl import SFTTrainer
-from trl.models.utils import unwrap_model_for_generation
+from trl.models import unwrap_model_for_generation
 
 from pasta.interpreter import IGNORE, TokenKind
 from pasta.tracking import Tracker
 from pasta.training.callbacks import KIND_NAMES
 from pasta.training.held_out import COLUMNS, HeldOut, figures_of, generate_answers, table_rows
+from pasta.training.transformers_private import prepare_inputs
 
 EXAMPLES = "eval/examples"
 
@@ -63,7 +64,7 @@ class ThreadTrainer(SFTTrainer):
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor, None, None]:
         """The batch's mean loss; sums by kind go to ``_sums`` [kinds, 3]: losses, right guesses, targets."""
-        inputs = self._prepare_inputs(inputs)
+        inputs = prepare_inputs(self, inputs)
         kinds, targets = inputs.pop("kinds"), inputs.pop("shift_labels")
         del inputs["labels"]
         with torch.no_grad(), self.compute_loss_context_manager():

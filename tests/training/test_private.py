@@ -1,0 +1,118 @@
+"""Private APIs that training and tracking use are still there: who upgrades a library learns what to look at."""
+
+import inspect
+import re
+from types import ModuleType
+
+import pytest
+import ray
+import transformers
+import trl
+import wandb
+import wandb.env
+from ray.train.torch import TorchTrainer
+from transformers import Trainer
+from transformers.integrations import deepspeed
+from trl import DPOTrainer
+from trl.trainer import utils as trl_utils
+
+from jobs import training
+from pasta import tracking
+from pasta.training import bonbon, transformers_private
+from tests.support.paths import ROOT
+
+ADAPTERS: dict[ModuleType, ModuleType] = {
+    ray: training,
+    transformers: transformers_private,
+    trl: bonbon,
+    wandb: tracking,
+}
+
+
+def pinned(library: ModuleType) -> str:
+    """The version that the adapter names."""
+    found = re.search(rf"{library.__name__}\s(\d+\.\d+\.\d+)", ADAPTERS[library].__doc__ or "")
+    assert found is not None
+    return found[1]
+
+
+def gone(library: ModuleType, what: str) -> str:
+    name = library.__name__
+    return (
+        f"{name} {library.__version__} has no {what}: {ADAPTERS[library].__name__} was written against {name} "
+        f"{pinned(library)}. Adapt that module, or pin that version again."
+    )
+
+
+@pytest.mark.parametrize("library", ADAPTERS, ids=lambda library: library.__name__)
+def test_the_pinned_version_is_the_one_that_the_adapter_was_written_against(library: ModuleType):
+    name = library.__name__
+    locked = re.search(rf"^{name}==(\S+)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert locked is not None
+    assert locked[1] == pinned(library), (
+        f"check each private API that {ADAPTERS[library].__name__} lists, then name the new version"
+    )
+
+
+def test_ray_train_registers_its_interrupt_handler_with_the_method_that_is_replaced():
+    what = "TorchTrainer._register_sigint_handler(controller)"
+    method = getattr(TorchTrainer, "_register_sigint_handler", None)
+    assert method is not None, gone(ray, what)
+    assert [*inspect.signature(method).parameters] == ["self", "controller"], gone(ray, what)
+    called = {name for cls in TorchTrainer.__mro__ for f in vars(cls).values() for name in names(f)}
+    assert "_register_sigint_handler" in called, gone(ray, f"call of {what}")
+
+
+def names(function: object) -> tuple[str, ...]:
+    """Every name that a function's code mentions."""
+    code = getattr(function, "__code__", None)
+    return code.co_names if code is not None else ()
+
+
+def test_transformers_moves_a_batch_to_the_device():
+    method = getattr(Trainer, "_prepare_inputs", None)
+    assert method is not None, gone(transformers, "Trainer._prepare_inputs(inputs)")
+    assert [*inspect.signature(method).parameters] == ["self", "inputs"], gone(
+        transformers, "Trainer._prepare_inputs(inputs)"
+    )
+
+
+def test_transformers_remembers_the_deepspeed_configuration_that_models_are_made_under():
+    what = "integrations.deepspeed._hf_deepspeed_config_weak_ref"
+    assert hasattr(deepspeed, "_hf_deepspeed_config_weak_ref"), gone(transformers, what)
+
+    class Config:
+        """What a weak reference can point at."""
+
+    config = Config()
+    deepspeed.set_hf_deepspeed_config(config)
+    try:
+        with transformers_private.outside_deepspeed():
+            assert deepspeed._hf_deepspeed_config_weak_ref is None, gone(transformers, what)
+        assert deepspeed._hf_deepspeed_config_weak_ref() is config, gone(transformers, what)
+    finally:
+        deepspeed.unset_hf_deepspeed_config()
+
+
+@pytest.mark.parametrize("method", ["_prepare_dataset", "compute_ref_log_probs"])
+def test_trl_has_the_method(method: str):
+    assert callable(getattr(DPOTrainer, method, None)), gone(trl, f"DPOTrainer.{method}")
+
+
+def test_trl_s_trainer_prepares_its_data_by_the_method_that_is_overridden():
+    assert "_prepare_dataset" in names(DPOTrainer.__init__), gone(trl, "call of DPOTrainer._prepare_dataset")
+
+
+@pytest.mark.parametrize("attribute", ["precompute_ref_logps", "_precompute_engine", "_metrics"])
+def test_trl_s_trainer_sets_the_attribute(attribute: str):
+    assert attribute in names(DPOTrainer.__init__), gone(trl, f"DPOTrainer.{attribute}")
+
+
+def test_trl_s_fused_head_yields_log_probabilities():
+    source = inspect.getsource(trl_utils)
+    for name in ("fused_lm_head", "log_probs"):
+        assert name in source, gone(trl, f"{name} in a model's forward")
+
+
+def test_wandb_names_its_service_in_an_environment_variable():
+    assert getattr(wandb.env, "SERVICE", None) == "WANDB_SERVICE", gone(wandb, "wandb.env.SERVICE")
