@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and one line instead of a stack trace for a user's mistake."""
+"""Runs a command: exit codes, and one line instead of a stack trace for a user's mistake."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from pasta.errors import UserError
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-# What no code can mend: the file that was named, the disk, or the rights to them.
+# Errors of the environment: a file, the disk, or permissions.
 _REFUSALS = {
     errno.EACCES,
     errno.EDQUOT,

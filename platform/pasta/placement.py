@@ -1,10 +1,10 @@
-"""Where threads are decoded: pure decisions.
+"""Decides where threads are decoded; does no I/O.
 
-``serve/interpreter/response.py`` carries them out, ``simulation/cluster.py`` plays them.
+``serve/interpreter/response.py`` carries the decisions out, ``simulation/cluster.py`` simulates them.
 
 A response has a home: the replica that decodes its main thread. Whenever a chunk is forked, its policy decides
 twice: the home, which knows its lanes, whether the chunk leaves; the Interpreter, which knows all replicas, where
-it then goes. What comes out does not depend on either.
+it then goes. The decoded text depends on neither decision.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _KNEE_RATIO = 1.5
 @dataclass(frozen=True, slots=True)
 class LaneCosts:
     """``step_s``: a step with one lane; ``knee``: lanes up to which a step costs little more than that;
-    ``lane_s``: what a lane more adds to a step; ``prefill_s``: what a token of a prompt costs. Seconds."""
+    ``lane_s``: what another lane adds to a step; ``prefill_s``: a token of a prompt. Seconds."""
 
     step_s: float
     knee: int
@@ -31,8 +31,8 @@ class LaneCosts:
 
     @classmethod
     def of(cls, step_s: Mapping[int, float], prefill_s: float) -> "LaneCosts":
-        """From the seconds of a step by its lanes: one of them is 1. The knee is the last one before a step that
-        costs much more."""
+        """Make the costs from the seconds of a step by its number of lanes, 1 among them. The knee is the last one
+        before a step that costs much more."""
         lanes, knee = sorted(step_s), 1
         for count in lanes:
             if step_s[count] > _KNEE_RATIO * step_s[1]:
@@ -44,7 +44,7 @@ class LaneCosts:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What the home knows when a chunk is forked: its ``lanes`` in use, the new chunk's included, and its costs."""
+    """The home's state when a chunk is forked: its ``lanes`` in use, the new chunk's included, and its costs."""
 
     lanes: int
     costs: LaneCosts
@@ -89,8 +89,8 @@ class Spread:
 class Auto(Spread):
     """At home up to its knee. Beyond it, a chunk leaves if that saves more than it costs.
 
-    Staying, it slows every lane of the home in each of its steps. Leaving, it has to be prefilled elsewhere, what
-    it sees, and at home when it comes back, what it says.
+    A chunk that stays slows every lane of the home in each of its steps. For one that leaves, the other replica
+    prefills what the chunk sees, and the home prefills the chunk's tokens when it comes back.
     """
 
     def leaves(self, home: Home, estimate: int, visible: int) -> bool:
@@ -105,14 +105,14 @@ POLICIES: dict[Policy, Placement] = {"local": Local(), "spread": Spread(), "auto
 
 
 class PrefixTable:
-    """Which replica was home to which prompts: whole blocks of tokens, the least recently used forgotten."""
+    """Remembers which replica was home to which prompts: whole blocks of tokens, least recently used evicted."""
 
     def __init__(self, block: int = 64, size: int = 4096) -> None:
         self._block, self._size = block, size
         self._homes: OrderedDict[bytes, str] = OrderedDict()
 
     def learn(self, prompt_ids: Sequence[int], replica: str) -> None:
-        """``replica`` is home to this prompt."""
+        """Record that ``replica`` is home to this prompt."""
         for key in self._keys(prompt_ids):
             self._homes[key] = replica
             self._homes.move_to_end(key)
@@ -120,7 +120,7 @@ class PrefixTable:
             self._homes.popitem(last=False)
 
     def longest(self, prompt_ids: Sequence[int]) -> str | None:
-        """The replica that was home to the prompt with the longest prefix in common."""
+        """Return the replica that was home to the prompt with the longest common prefix."""
         found = None
         for key in self._keys(prompt_ids):
             if key not in self._homes:

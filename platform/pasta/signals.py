@@ -1,4 +1,4 @@
-"""Signals while other people's code runs."""
+"""Keeps Ctrl-C from getting lost in code of other libraries."""
 
 import contextlib
 import signal
@@ -9,7 +9,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def handling(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """Handle a signal this way for a while; nothing changes outside the main thread."""
+    """Install a signal handler for the time of the block; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -25,7 +25,7 @@ def deferred_interrupt() -> Iterator[None]:
     """Raise the ``KeyboardInterrupt`` of a Ctrl-C at the end of the block, however the block ends.
 
     For short blocks that fork or call back from C: Python prints and forgets what is raised in a finalizer or in a
-    function that runs around a fork, and the interrupt would be lost. A second Ctrl-C is not deferred.
+    function that runs around a fork, so that the interrupt would be lost. A second Ctrl-C is not deferred.
     """
     seen = False
 

@@ -1,4 +1,4 @@
-"""Means, percentiles and bootstrap intervals. numpy is imported where an interval is asked for: it takes a while."""
+"""Means, percentiles and bootstrap intervals. numpy is imported on first use, since its import takes long."""
 
 import math
 import random
@@ -26,7 +26,7 @@ class Estimate:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """The mean that is right for ratios. ``values`` must be positive and at least one."""
+    """Return the geometric mean, the one for ratios. ``values`` must be positive and at least one."""
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
@@ -64,7 +64,8 @@ def _interval(values: Sequence[float], seed: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=32)
 def _resamples(count: int, seed: int) -> "npt.NDArray[np.int32]":
-    """What each resample draws: [resamples, count]. Kept: most metrics of an evaluation are of as many prompts."""
+    """The indices that each resample draws: [resamples, count]. Cached: most metrics have the same number of
+    prompts."""
     import numpy as np
 
     rng = random.Random(f"bootstrap:{seed}")

@@ -1,4 +1,4 @@
-"""The benchmark: stages that measure and leave records, and the metrics that follow from the records."""
+"""Runs a benchmark: its stages measure and write records, and metrics are computed from the records."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ from pasta.stages.records import RecordFile, write_json
 
 _STEP_TARGETS = {"shipped": 1.5, "large": 1.10}
 _GENERATE_TARGETS = {"shipped": 1.3, "large": 1.1}
-#: (prompts, tokens of each) that generate is timed on; the shipped twin ends its answers by itself.
+#: (prompts, tokens of each) for ``generate``; the shipped twin ends its answers by itself.
 _GENERATE_PROMPTS = {"shipped": (8, 512), "large": (2, 48)}
 _ROUNDS_FACTOR = {"shipped": 4, "large": 1}
 _RANDOM_TOKENS = 256
@@ -47,7 +47,7 @@ _BIAS = 7.0
 
 
 class Benchmark:
-    """Runs stages. The same settings again go on where an interrupted run stopped."""
+    """Runs stages. With the same settings it resumes an interrupted run."""
 
     def __init__(self, settings: Settings, command: str, say: Callable[[str], None] | None = None) -> None:
         self.settings = settings
@@ -55,7 +55,7 @@ class Benchmark:
         self._kept = Measurement(settings, command, self._device, say)
 
     def run(self, stages: Sequence[str]) -> Report:
-        """Measure ``stages``; returns what came out. Raises ``UserError`` on a wrong model or file."""
+        """Measure ``stages``; returns the report. Raises ``UserError`` on a wrong model or file."""
         self._check(stages)
         report = Report()
         for number, stage in enumerate(stages, start=1):
@@ -244,7 +244,7 @@ class Benchmark:
         report.add(replay_metrics([*file.records.values()], settings.large_name, label))
 
     def _replay_documents(self, path: Path, report: Report) -> None:
-        """Real answers, annotated. More of them, or others, are added to what was measured."""
+        """Replay real annotated answers. Documents that were measured before are not measured again."""
         settings, tokenizer = self.settings, self.settings.tokenizer or WORDS
         self._use_threads("large")
         documents = sample_documents(read_documents(path), settings.replay_prompts, settings.replay_seed)
@@ -276,7 +276,7 @@ class Benchmark:
     # -- inputs ----------------------------------------------------------------------------------------
 
     def _check(self, stages: Sequence[str]) -> None:
-        """Find a user's mistakes before anything is measured or written."""
+        """Check the settings before anything is measured or written."""
         settings = self.settings
         for name in ("twin", "pasta"):
             if not (settings.models / name / "config.json").is_file():
@@ -339,14 +339,15 @@ class Benchmark:
     # -- files -----------------------------------------------------------------------------------------
 
     def _use_threads(self, size: str) -> None:
-        """A model of a few million parameters loses by a second thread, a large one needs all cores."""
+        """Set torch's threads: a second one slows a model of a few million parameters, a large model needs all
+        cores."""
         torch.set_num_threads(self._num_threads(size))
 
     def _num_threads(self, size: str) -> int:
         return self.settings.threads if size == "shipped" else self.settings.large_threads
 
     def _identity(self, size: str) -> dict[str, Any]:
-        """What a stage's records depend on, for its own settings to be added."""
+        """What a stage's records depend on, apart from the stage's own settings."""
         threads = {"threads": self._num_threads(size)}
         if size == "shipped":
             return self._shipped_identity | threads

@@ -1,5 +1,5 @@
-"""Costs of an engine's steps, measured for ``pasta simulate``: several requests of several lanes, prompts, and what the
-asyncio façade adds."""
+"""Measures the costs of an engine's steps for ``pasta simulate``: several requests of several lanes, prefill, and the
+overhead of the asyncio façade."""
 
 import asyncio
 import statistics
@@ -18,16 +18,16 @@ from pasta.stages.records import Record, RecordFile
 
 #: Steps are timed while the cache grows by this much either way.
 _HALF = 48
-#: Tokens of a prompt in one step, and tokens before them in the cache.
+#: Prefilled tokens in one step, and tokens before them in the cache.
 _PREFILLED, _BEFORE = (16, 64, 256), (0, 1024)
-#: Steps of an answer that the façade is timed on.
+#: Steps of the answer with which the façade is timed.
 _FACADE_TOKENS = 128
 _UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What is varied: requests at once, lanes of each, cached tokens of each (once and four times as many)."""
+    """The values that are varied: requests at once, lanes of each, cached tokens of each (once and four times)."""
 
     requests: tuple[int, ...]
     lanes: tuple[int, ...]
@@ -128,7 +128,7 @@ class CalibrationBench:
 
 
 async def _through_facade(engine: Engine, request: Request) -> float:
-    """Seconds of a request's answer, its events followed on an event loop."""
+    """Return the seconds of a request whose events are read on an event loop."""
     facade = AsyncEngine(engine)
     await facade.start()
     begun = time.perf_counter()
@@ -142,7 +142,7 @@ async def _through_facade(engine: Engine, request: Request) -> float:
 def measure_rounds(
     file: RecordFile, loaded: LoadedModel, axes: Axes, rounds: int, progress: Progress
 ) -> None:
-    """Measure the rounds that ``file`` lacks, after one that warms the engines up."""
+    """Measure the rounds that ``file`` lacks, after a warm-up round."""
     bench = CalibrationBench(loaded, axes)
     bench.round()
     for number in range(len(file), rounds):

@@ -1,4 +1,4 @@
-"""Documents to replay: from a user's file, an annotate stage, or the answers that a model gave."""
+"""Reads documents to replay: from a user's file, an annotate stage, or recorded answers of a model."""
 
 import os
 import random
@@ -48,7 +48,8 @@ def read_documents(path: Path) -> list[Recorded]:
 
 
 def sample_documents(documents: Sequence[Recorded], count: int, seed: int) -> list[Recorded]:
-    """Up to ``count`` documents in a random order that follows from ``seed``: fewer are the first ones of more."""
+    """Up to ``count`` documents in a random order that depends on ``seed`` alone: a smaller count gives the first ones
+    of a larger."""
     drawn = list(documents)
     random.Random(f"replay:{seed}").shuffle(drawn)
     return drawn[:count]

@@ -1,4 +1,4 @@
-"""The engine's sequential decoding against ``generate`` of transformers: same model, prompt and length."""
+"""Compares the engine's sequential decoding with ``generate`` of transformers: same model, prompt and length."""
 
 import time
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from pasta.markdown import markdown
 from pasta.stages.records import Record
 from pasta.statistics import bootstrap
 
-#: Name → what ``generate`` is told. It compiles a static cache's forward by itself on a GPU, never on a CPU.
+#: Name → options of ``generate``, which compiles the forward of a static cache on a GPU, never on a CPU.
 VARIANTS: dict[str, dict[str, Any]] = {
     "dynamic": {},
     "static": {"cache_implementation": "static"},

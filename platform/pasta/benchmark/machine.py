@@ -1,4 +1,4 @@
-"""What a measurement was taken on, and with which code."""
+"""Describes the machine, the code and the model of a measurement."""
 
 import datetime
 import hashlib
@@ -37,7 +37,7 @@ def describe_machine(device: "torch.device | None" = None) -> dict[str, Any]:
 
 
 def code_fingerprint(*more: Path) -> str:
-    """A digest of the sources that decide a measurement: the benchmarks but for their reports, what they rest on, and
+    """A digest of the sources that affect a measurement: the benchmarks but for their reports, what they use, and
     those in the directories ``more``."""
     root = Path(pasta.__file__).parent
     digest = hashlib.sha256()

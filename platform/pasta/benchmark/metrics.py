@@ -29,7 +29,7 @@ class Metric:
 
     @classmethod
     def of(cls, key: str, label: str, estimate: Estimate, **rest: Any) -> "Metric":
-        """A metric of an estimate with its interval."""
+        """Make a metric of an estimate with its interval."""
         return cls(
             key, label, estimate.value, low=estimate.low, high=estimate.high, count=estimate.count, **rest
         )
@@ -54,7 +54,7 @@ class Report:
     tables: dict[str, str] = field(default_factory=dict)
 
     def add(self, metrics: Iterable[Metric], tables: Mapping[str, str] | None = None) -> None:
-        """Put more in."""
+        """Add metrics and tables."""
         self.metrics += metrics
         self.tables.update(tables or {})
 

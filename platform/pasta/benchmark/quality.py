@@ -20,7 +20,7 @@ from pasta.statistics import geometric_mean, ratio_of_sums
 
 
 def fault_of(codec: Codec, result: Result) -> str:
-    """Why an output is not well-formed; empty if it is.
+    """Say why an output is not well-formed; empty if it is.
 
     Checked from its token ids alone: they are one document, a linearisation accepts them, and the document
     survives printing and parsing.
@@ -39,7 +39,7 @@ def fault_of(codec: Codec, result: Result) -> str:
 
 
 def grades(task: AtlasTask, twin_text: str, text: str, document: Document) -> dict[str, Any]:
-    """Statements right in the twin's and in PASTA's answer, and how far PASTA's structure is the task's."""
+    """Grade the statements of both answers, and compare PASTA's structure with the task's."""
     twin, pasta = grade(task, twin_text), grade(task, text)
     structure = grade_structure(task, document)
     return {

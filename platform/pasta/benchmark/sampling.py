@@ -1,4 +1,4 @@
-"""Sampling candidates: many prompts at once against one prompt, and against one answer, at a time."""
+"""Compares ways to sample candidates: many prompts at once, one prompt at a time, one answer at a time."""
 
 import time
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 from pasta.statistics import bootstrap
 
-#: Prompts that are sampled together, how often, and the slots of the engine that does it.
+#: Prompts sampled together, groups of them, and slots of the engine.
 GROUP_PROMPTS, GROUPS, NUM_SLOTS = 4, 2, 16
 WAYS = {
     "answer": "one answer at a time",
@@ -74,7 +74,7 @@ def sampling_report(records: Sequence[Record], label: str) -> tuple[list[Metric]
 
 
 def sampling_metrics(records: Sequence[Record], label: str) -> list[Metric]:
-    """Tokens a second of many prompts at once, and over those of the other two ways."""
+    """Tokens a second of many prompts at once, and their ratio to the other two ways."""
     tokens, seconds = (sum(record["shard"][i] for record in records) for i in (0, 1))
     metrics = [
         Metric("sampling.rate", f"sampling, tokens a second, {label}", tokens / seconds, note=WAYS["shard"])

@@ -1,4 +1,4 @@
-"""What a benchmark run measures."""
+"""The settings of a benchmark run. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path

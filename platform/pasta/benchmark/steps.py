@@ -1,4 +1,4 @@
-"""What a step costs with several lanes, against one lane at the same cache length."""
+"""Measures the cost of a step with several lanes, compared with one lane at the same cache length."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ _ESTIMATE = 10  # chunks outgrow it; positions may overlap, and stay within the 
 
 
 class LaneBench:
-    """Times single steps of one engine in which exactly so many lanes decode.
+    """Times single steps of one engine in which a given number of lanes decodes.
 
     The cache holds ``cache_tokens`` ± 3/16 tokens in every step that is counted. Raises ``UserError`` if so
     many lanes cannot be forked before the cache is that long.
@@ -54,7 +54,7 @@ class LaneBench:
 
 
 def lane_ratio(rounds: Sequence[Record], lanes: int) -> float:
-    """A step of ``lanes`` over a step of one: the median over rounds of the ratio of their median steps."""
+    """Time of a step with ``lanes`` ÷ with one: the median over rounds of the ratio of the median steps."""
     return statistics.median(
         statistics.median(entry[str(lanes)]) / statistics.median(entry["1"]) for entry in rounds
     )
@@ -93,7 +93,8 @@ def lane_table(rounds: Sequence[Record], lanes: Sequence[int]) -> str:
 
 
 def lane_request(codec: Codec, lanes: int, cache_tokens: int, half: int, extra: int = 0) -> Request:
-    """A document whose ``lanes`` chunks all decode while the cache grows through the window, and ``extra`` steps more.
+    """Make a document whose ``lanes`` chunks all decode while the cache grows through the window, and ``extra`` steps
+    more.
 
     Raises ``UserError`` if so many lanes cannot be forked before the cache is that long.
     """

@@ -1,4 +1,4 @@
-"""What sampling is told: every key of ``configs/sample/*.yaml``."""
+"""The configuration of a sample stage: every key of ``configs/sample/*.yaml``."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -48,7 +48,8 @@ class SampleConfig:
     """One sample stage: every key of ``configs/sample/*.yaml``.
 
     ``model`` writes the candidates; ``twin`` the baseline, sequentially and greedily (by default ``model`` itself with
-    promises masked out). Both are directories or Hub names. ``shard_prompts`` prompts are done or not done together.
+    promises masked out). Both are directories or Hub names. A shard is ``shard_prompts`` prompts, which are written
+    together.
     """
 
     name: str

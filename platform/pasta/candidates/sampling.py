@@ -33,7 +33,7 @@ class Sampler:
         self.sampling, self.limits = sampling, limits
 
     def sample(self, prompts: Sequence[Prompt]) -> list[Record]:
-        """The records of some prompts, all of whose answers are decoded together."""
+        """Decode the answers of some prompts together; returns the record of each prompt."""
         records: dict[str, Record] = {}
         baselines: list[Request] = []
         candidates: list[Request] = []
@@ -68,7 +68,8 @@ class Sampler:
 
 
 def load_sampler(config: SampleConfig) -> Sampler:
-    """A sampler on the configuration's models. Raises UserError if one cannot be loaded or they do not fit together."""
+    """Load the configuration's models into a sampler. Raises UserError if one cannot be loaded or they do not fit
+    together."""
     section = config.engine
     loaded = load_model(config.model, dtype=section.dtype, device=section.device)
     pasta = twin = Engine(loaded, EngineConfig.of(section))
@@ -80,7 +81,7 @@ def load_sampler(config: SampleConfig) -> Sampler:
 
 
 def check_models(config: SampleConfig) -> None:
-    """What can be wrong with the models and is seen without reading weights. Raises UserError, one line."""
+    """Check the models without reading their weights. Raises UserError."""
     pasta = check_model("model", config.model)
     if config.twin is not None and config.twin != config.model:
         check_vocabularies(pasta, config.model, check_model("twin", config.twin), config.twin)
@@ -89,7 +90,7 @@ def check_models(config: SampleConfig) -> None:
 def check_vocabularies(ours: Any, name: str, theirs: Any, other: str, key: str = "twin") -> None:
     """Raise UserError, naming ``key``, unless two tokenizers have the same vocabulary and chat template.
 
-    A speedup is tokens of one model over steps of the other: in two vocabularies it would mean nothing.
+    A speedup is tokens of one model ÷ steps of the other, which is meaningless for two vocabularies.
     """
     vocabulary, twin = ours.get_vocab(), theirs.get_vocab()
     for token in sorted(vocabulary.keys() | twin.keys()):
@@ -103,7 +104,7 @@ def check_vocabularies(ours: Any, name: str, theirs: Any, other: str, key: str =
 
 
 def check_model(key: str, source: str) -> Any:
-    """The tokenizer of a model whose configuration and vocabulary fit together; weights are not read.
+    """Check that a model's configuration and vocabulary fit together, without its weights; returns its tokenizer.
 
     Raises UserError, naming ``key``, if there is none or they do not.
     """

@@ -11,7 +11,8 @@ terms are without a unit and are not normalised over a group, so that scores of 
   given up for a worthless one. This scale of quality is the project's own.
 
 Candidates that are no answers (cut at the length limit, empty) and those without a valid verdict have no score. An
-answer that leaves parts out takes fewer steps and so scores as faster: quality has to tell, the more so the lower λ is.
+answer that leaves parts out takes fewer steps and so scores as faster: only its quality counts against it, and less so
+the lower λ is.
 """
 
 import math
@@ -39,8 +40,8 @@ _BINS = 20
 class ScoreConfig:
     """One score stage: every key of ``configs/score/*.yaml``.
 
-    ``samples`` is the directory of a sample stage. ``quality_weight`` is λ, ``inf`` for quality alone. A best and a
-    worst score that differ by less than ``min_gap`` are a tie. Verdicts do not depend on λ: they lie in
+    ``samples`` is the directory of a sample stage. ``quality_weight`` is λ, ``inf`` for quality alone. The best and the
+    worst score are a tie if they differ by less than ``min_gap``. Verdicts do not depend on λ: they lie in
     ``judgements_dir``, and other score stages with the same samples and judge take them from there.
     """
 
@@ -133,7 +134,7 @@ def choose_pair(record: Record, scores: Record, min_gap: float) -> tuple[Record 
 
 
 class ScoreSummary:
-    """Counts and means over prompts, candidates and pairs, taken in one by one."""
+    """Adds up counts and means over prompts, candidates and pairs."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(("prompts", "candidates", "pairs", *DROPPED, *UNSCORED), 0)
@@ -186,7 +187,7 @@ class ScoreSummary:
 
 
 def no_pairs(figures: dict[str, float], samples: Path) -> str:
-    """What to say when no prompt gives a pair."""
+    """The error message when no prompt gives a pair."""
     why = ", ".join(f"{int(figures[key])} {key}" for key in DROPPED if figures[key])
     unscored = ", ".join(f"{int(figures[key])} {key}" for key in UNSCORED if figures[key]) or "none"
     return (

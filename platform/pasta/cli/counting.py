@@ -1,4 +1,4 @@
-"""What counts tokens for the ``pasta`` command."""
+"""Finds the tokenizer that the ``pasta`` command counts tokens with."""
 
 import importlib.resources
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from pasta.lang import Codec, add_control_tokens
 
 
 def codec_source(name: str) -> tuple[str, Callable[[], Codec]]:
-    """What counts tokens, by name, and what makes its codec for each document.
+    """Return the tokenizer's name, and a function that makes a codec for each document.
 
     ``words``, ``atlas``, ``auto`` (atlas if its model is installed, else words), or a directory with a tokenizer.
     Raises UserError if there is no such tokenizer.

@@ -35,7 +35,7 @@ def show(file: Path, number: int, tokenizer: str, field: str, width: int | None)
 
 
 def summary(counts: Measures) -> str:
-    """A document's figures, in two lines."""
+    """A document's counts, in two lines."""
     lanes = counts.trace.lanes()
     busy = [lane for lane in lanes if lane]
     return (

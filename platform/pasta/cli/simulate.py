@@ -1,4 +1,4 @@
-"""``pasta simulate``: how long answers take under load, and how many replicas it needs."""
+"""``pasta simulate``: latencies under load, and the number of replicas that a load needs."""
 
 import json
 import sys
@@ -21,12 +21,12 @@ from pasta.simulation.study import Point, Study, StudyResults
 from pasta.simulation.trace import Traced, make_trace, pick, read_trace
 
 REPORT, FIGURES = "report.md", "figures.json"
-#: What a load is counted in, by its kind.
+#: The unit of a load, by its kind.
 UNITS = {"poisson": "requests a second", "users": "users", "trace": "times the trace's own speed"}
 
 
 def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None) -> int:
-    """Simulate what a file asks for, write the report into its ``output_dir``, print it; returns the exit code.
+    """Run the simulations of a file, write the report into its ``output_dir``, print it; returns the exit code.
 
     ``measured`` is a load to compare with: the benchmark's, block by block, instead of ``load``, or one whose lines,
     if they hold the answers, are the trace. Raises UserError.
@@ -132,7 +132,7 @@ def _codec(name: str) -> Codec:
 
 
 def _teller() -> Callable[[str, bool], None]:
-    """Says on stderr how far it is; what is not ``important`` at most every two seconds."""
+    """Return a function that prints progress on stderr; lines that are not ``important`` at most every two seconds."""
     said = 0.0
 
     def say(text: str, important: bool = False) -> None:

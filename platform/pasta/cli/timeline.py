@@ -190,12 +190,12 @@ def _paint(row: str, color: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without control characters, which a terminal would obey."""
+    """Escape control characters, which a terminal would interpret."""
     return "".join(c if c.isprintable() else "·" for c in text)
 
 
 def _cells(text: str) -> int:
-    """Columns that a terminal gives to ``text``."""
+    """Columns that ``text`` takes in a terminal."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
     )

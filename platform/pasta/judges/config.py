@@ -1,4 +1,4 @@
-"""What a judge is told: the ``judge`` section of ``configs/score/*.yaml``."""
+"""The ``judge`` section of a configuration."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -57,7 +57,7 @@ class JudgeSection:
                 raise ValueError(f"{name}: expected a section of this name with kind: {name}, and only then")
 
     def identity(self) -> dict[str, Any]:
-        """What its verdicts depend on: not where an endpoint is, how fast it is asked, or what it costs."""
+        """What verdicts depend on: without an endpoint's address, concurrency and prices."""
         values: dict[str, Any] = to_dict(self)
         if self.teacher is not None:
             endpoint = values["teacher"]["endpoint"]

@@ -26,5 +26,5 @@ class GraderJudge:
         return out
 
     def usage(self) -> dict[str, float]:
-        """Nothing: grading is free."""
+        """Empty: grading uses nothing."""
         return {}

@@ -1,4 +1,4 @@
-"""What a judge is asked and what it says."""
+"""The interface of judges: cases in, verdicts out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,35 +28,36 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Says how good answers are.
+    """Rates answers.
 
-    What 1 and 0 mean is the judge's: for the grader the share of right statements, for the others the probability
-    that the answer is preferred to the baseline's. Equal texts get equal verdicts.
+    Quality is the share of right statements for the grader, and for the others the probability that the answer is
+    preferred to the baseline's. Equal texts get equal verdicts.
     """
 
     def judge(self, cases: Sequence[Case]) -> list[list[Verdict]]:
-        """A verdict for each answer of each case. Raises UserError if it cannot judge at all."""
+        """Return a verdict for each answer of each case. Raises UserError if it cannot judge at all."""
 
     def usage(self) -> dict[str, float]:
-        """Figures of what judging took so far, such as requests, tokens and cost."""
+        """Return what judging has used so far, such as requests, tokens and cost."""
 
 
 def why_unfit(candidate: Record) -> str:
-    """Why a candidate is no answer to choose from: ``cut`` at the length limit, or ``empty``; "" if it is one."""
+    """Say why a candidate cannot be chosen: ``cut`` at the length limit, or ``empty``; "" if it can."""
     if candidate["finish_reason"] != "stop":
         return "cut"
     return "" if strip(candidate["annotated"]).strip() else "empty"
 
 
 def why_dropped(record: Record) -> str:
-    """Why a whole record is not judged: its prompt was ``skipped``, or its twin's answer was cut; "" if it is."""
+    """Say why a whole record is not judged: its prompt was ``skipped``, or its twin's answer was cut; "" if it is."""
     if "skipped" in record:
         return "skipped"
     return "" if record["twin"]["finish_reason"] == "stop" else "baseline_cut"
 
 
 def judge_records(judge: Judge, records: Sequence[Record]) -> list[Record]:
-    """``{"id", "verdicts"}`` of each sample record: a verdict ``{"quality", …}`` a candidate, null for those unfit.
+    """Judge sample records; returns ``{"id", "verdicts"}`` of each: a verdict ``{"quality", …}`` a candidate, null for
+    those unfit.
 
     Equal texts of one prompt are judged once: they may differ in their tags alone.
     """

@@ -1,4 +1,4 @@
-"""From a configuration to a judge. The reward model's needs torch, which the others do without."""
+"""Makes the judge of a configuration. Only the reward model needs torch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ JOURNAL = "replies.jsonl"
 
 
 def check_judge(section: JudgeSection) -> None:
-    """What can be wrong with a judge and is seen without a request and without reading weights. Raises UserError."""
+    """Check a judge's section without sending a request or reading weights. Raises UserError."""
     if section.reward is not None:
         from pasta.judges.reward import check_reward_model
 
@@ -24,7 +24,7 @@ def check_judge(section: JudgeSection) -> None:
 
 
 def make_judge(section: JudgeSection, work_dir: Path, api_key: str | None = None) -> Judge:
-    """The judge of a section. What costs money is written down in ``work_dir`` as it comes."""
+    """Make the judge of a section. Replies that cost money are written to ``work_dir`` as they come."""
     if section.teacher is not None:
         return TeacherJudge(section.teacher, work_dir / JOURNAL, api_key)
     if section.reward is not None:

@@ -17,8 +17,8 @@ _KEY = "judge.reward.model"
 
 
 class RewardJudge:
-    """Quality is sigmoid(r(answer) − r(baseline)): under Bradley and Terry's model, with which rewards are trained, the
-    probability that the answer is preferred to the baseline's. So quality is on the same scale as the teacher's.
+    """Rates an answer by sigmoid(r(answer) − r(baseline)): under the Bradley–Terry model, with which reward models are
+    trained, the probability that it is preferred to the baseline's. The teacher's quality has the same scale.
 
     Raises UserError for a model that is missing, has another head, or does not fit its tokenizer.
     """
@@ -83,7 +83,7 @@ class RewardJudge:
         turns = [*messages, {"role": "assistant", "content": answer}]
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False)
-        except Exception as error:  # a template is a program of the model's own
+        except Exception as error:  # the template is code of the model directory
             raise UserError(f"{_KEY}: {self._section.model}: chat template: {first_line(error)}") from None
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids

@@ -1,4 +1,4 @@
-"""What came out of judging, and what it took."""
+"""Counts verdicts and a judge's usage."""
 
 from collections.abc import Iterable, Mapping
 
@@ -19,7 +19,7 @@ class VerdictTally:
             self._invalid += verdict["quality"] is None
 
     def spend(self, usage: Mapping[str, float]) -> None:
-        """What some of them took (``Judge.usage``)."""
+        """Add the usage of some verdicts (``Judge.usage``)."""
         for key, value in usage.items():
             self._usage[key] = self._usage.get(key, 0.0) + value
 

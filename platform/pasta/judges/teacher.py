@@ -1,8 +1,8 @@
-"""The teacher judge: a large model says which of two answers it prefers, the candidate's or the sequential twin's.
+"""The teacher judge: asks a large model which of two answers it prefers, the candidate's or the sequential twin's.
 
-Each pair is asked about in both orders, since models favour a place. With token log-probabilities a verdict counts
+Each pair is sent in both orders, since models have a position bias. With token log-probabilities a verdict counts
 p(A) / (p(A) + p(B)), without them 1 or 0; quality is the mean over both orders of the probability that the candidate is
-preferred. A judge that only ever chooses the first place thus says 0.5.
+preferred. A judge that always chooses the first answer so gives 0.5.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _AGAIN = "That is not a verdict. Reply with one letter, A or B, and nothing else
 
 
 class TeacherJudge:
-    """Asks an endpoint. Every verdict is in ``journal`` as soon as it is there: none is paid for twice."""
+    """Asks an endpoint. Every verdict is written to ``journal`` at once, so that none is paid for twice."""
 
     def __init__(self, section: TeacherSection, journal: Path, api_key: str | None) -> None:
         self._section = section

@@ -32,8 +32,8 @@ def bonbon_loss(chosen_logps: Tensor, delta: Tensor, alpha: float, beta: float) 
     """α·(−log p(y⁺)) + (1−α)·(Δ − 1/(2β))² of each pair, [N].
 
     ``chosen_logps`` [N] are the policy's log-probabilities of the better answers, summed over their tokens; ``delta``
-    [N] is what their log-ratios to the reference have over those of the worse answers. Nothing is divided by
-    length: the sums are what the optimum 1/(2β) is about.
+    [N] is the chosen minus the rejected log-ratio to the reference. Nothing is divided by length: the optimum 1/(2β)
+    holds for sums.
     """
     return alpha * -chosen_logps + (1.0 - alpha) * (delta - 1.0 / (2.0 * beta)) ** 2
 

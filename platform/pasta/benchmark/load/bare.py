@@ -1,4 +1,4 @@
-"""The engine by itself: the same prompts in one process, without a service around it."""
+"""Decodes the same prompts with the bare engine: in one process, without a service."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from pasta.interpreter import Limits
 
 @dataclass(frozen=True)
 class Models:
-    """What a service of one decoder would load: models by name, its engines' sizes, its limits on an answer."""
+    """What a service with one decoder loads: models by name, the sizes of their engines, the limits of an answer."""
 
     loaded: Mapping[str, LoadedModel]
     config: EngineConfig
@@ -28,7 +28,7 @@ class Bare:
         self._engines = {way.name: engines[way.model] for way in ways}
 
     def throughput(self, way: Way, prompts: Sequence[Messages], at_once: int) -> tuple[int, float]:
-        """Tokens (tags counted) and seconds of all prompts, so many of them under way at once."""
+        """Decode all prompts, ``at_once`` of them at a time; returns tokens (tags counted) and seconds."""
         engine = self._engines[way.name]
         requests = [self._request(way, prompt) for prompt in prompts]
         begun = perf_counter()

@@ -1,4 +1,4 @@
-"""A client of the service: sends a request, notes when its answer came, and how it ended."""
+"""A client of the service: sends requests and times their answers."""
 
 import asyncio
 import hashlib

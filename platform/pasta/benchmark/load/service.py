@@ -1,4 +1,4 @@
-"""The service that is measured: its address, and what its decoders say of themselves."""
+"""The service that is measured: sends it requests, and reads the state of its decoders."""
 
 import asyncio
 import os
@@ -15,21 +15,21 @@ Decoders = list[dict[str, Any]]
 
 
 class Service:
-    """What is asked of a service; ``http`` is connected to it."""
+    """Sends requests to a service; ``http`` is connected to it."""
 
     def __init__(self, http: httpx.AsyncClient, timeout_s: float = 600.0) -> None:
         self.http, self._timeout_s = http, timeout_s
 
     async def send(self, ask: Ask) -> Reply:
-        """One request."""
+        """Send one request."""
         return await send(self.http, ask, self._timeout_s)
 
     async def run(self, asks: Sequence[Ask], clients: int) -> tuple[list[Reply], float]:
-        """All of them by so many clients: answers in order, and seconds."""
+        """Send all requests from ``clients`` clients; returns the replies in order, and seconds."""
         return await closed_loop(asks, clients, self.send)
 
     async def decoders(self) -> Decoders:
-        """What each decoder is doing (GET /ready); none while the service does not say."""
+        """Read the state of each decoder (GET /ready); empty while the service does not answer."""
         try:
             response = await self.http.get("/ready", timeout=10.0)
         except httpx.HTTPError:
@@ -37,19 +37,19 @@ class Service:
         return list(response.json()["decoders"]) if response.status_code == 200 else []
 
     async def until(self, holds: Callable[[Decoders], bool], within_s: float) -> float | None:
-        """Seconds until it holds, asked without a pause; ``None`` if it did not in time."""
+        """Poll the decoders without a pause until ``holds``; returns seconds, ``None`` after ``within_s``."""
         begun = perf_counter()
         while perf_counter() - begun < within_s:
             decoders = await self.decoders()
             if holds(decoders):
                 return perf_counter() - begun
             if not decoders:
-                await asyncio.sleep(0.05)  # it refuses to say much faster than it says
+                await asyncio.sleep(0.05)  # a refusal comes much sooner than an answer
         return None
 
 
 def busy(decoders: Decoders) -> int:
-    """Requests and threads that are there; what a lease still holds (``open``) counts."""
+    """Number of requests and threads in the decoders, open leases counted."""
     return sum(each.get(name, 0) for each in decoders for name in ("active", "waiting", "lanes", "open"))
 
 
@@ -59,7 +59,7 @@ def idle(decoders: Decoders) -> bool:
 
 
 def kill(decoder: dict[str, Any]) -> int:
-    """Kill a decoder as a crash would: at once. Returns its process id; it must run on this machine."""
+    """Kill a decoder with SIGKILL, like a crash. Returns its process id; it must run on this machine."""
     pid = int(decoder["pid"])
     os.kill(pid, signal.SIGKILL)
     return pid

@@ -1,4 +1,4 @@
-"""What a measurement under load asks for."""
+"""The settings of a measurement under load. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path

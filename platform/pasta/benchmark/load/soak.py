@@ -1,4 +1,6 @@
-"""The soak: many requests of all kinds while decoders die and clients leave. Nothing may be lost, stuck, or leaked."""
+"""The soak test: many requests of all kinds while decoders are killed and clients disconnect. No request may be lost
+or stuck, and no memory leaked.
+"""
 
 import asyncio
 import contextlib
@@ -21,14 +23,14 @@ _LENGTHS = (16, 64, 256, None)
 _PLACEMENTS = ("local", "spread", "auto")
 _MEMORY_EVERY_S = 5.0
 _IDLE_WITHIN_S = 30.0
-#: What a process may have grown by in the second half of its life: a share of what it had, and MiB.
+#: Allowed growth of a process's memory in the second half of its life: a share, plus MiB.
 GROWTH, SLACK_MIB = 0.10, 16.0
-#: Samples that a process must have for its growth to be judged: about a minute.
+#: Fewest samples of a process to judge its growth: about a minute.
 _ENOUGH = 12
 
 
 def schedule(bench: Bench) -> list[Ask]:
-    """The requests, which follow from the seed alone."""
+    """Make the requests, which depend on the seed alone."""
     settings = bench.settings
     rng = random.Random(f"soak:{settings.soak_seed}")
     asks = []
@@ -50,7 +52,7 @@ def schedule(bench: Bench) -> list[Ask]:
 
 
 async def soak(bench: Bench, key: str) -> Record:
-    """Run all of it."""
+    """Run the soak test; returns its record."""
     asks, settings = schedule(bench), bench.settings
     samples: dict[str, list[float]] = {}
     kills: list[float] = []
@@ -58,7 +60,7 @@ async def soak(bench: Bench, key: str) -> Record:
     begun = perf_counter()
 
     async def patient(ask: Ask) -> Reply:
-        """A refused client asks again when it was told to."""
+        """Send a request, again after Retry-After while it is refused."""
         give_up = perf_counter() + settings.timeout_s
         answer = await bench.service.send(ask)
         while answer.ending == "refused" and perf_counter() < give_up:
@@ -69,7 +71,7 @@ async def soak(bench: Bench, key: str) -> Record:
         return answer
 
     async def killer() -> None:
-        """Kills one decoder of several; the only one left is spared until another is there."""
+        """Kill one decoder of several, again and again; never the only one left."""
         rng = random.Random(f"kills:{settings.soak_seed}")
         while True:
             await asyncio.sleep(settings.kill_every_s)
@@ -121,7 +123,7 @@ async def soak(bench: Bench, key: str) -> Record:
 
 
 def differing(asks: Sequence[Ask], answers: Sequence[Reply]) -> int:
-    """Greedy answers that are not what the same prompt, model, mode and length had before, wherever decoded."""
+    """Count greedy answers that differ from the first one with the same prompt, model, mode and length."""
     first: dict[str, str] = {}
     count = 0
     for ask, answer in zip(asks, answers, strict=True):
@@ -134,14 +136,14 @@ def differing(asks: Sequence[Ask], answers: Sequence[Reply]) -> int:
 def growth(samples: Sequence[float]) -> tuple[float, float]:
     """Medians of the second and of the last quarter of a process's memory, in MiB.
 
-    The first quarter is its start: caches fill, allocators settle.
+    The first quarter is warm-up: caches fill, allocators settle.
     """
     quarter = len(samples) // 4
     return statistics.median(samples[quarter : 2 * quarter]), statistics.median(samples[-quarter:])
 
 
 def violations(record: Record) -> list[str]:
-    """What the soak must not show, one line each; empty if all is well."""
+    """The violations that the record shows, one line each; empty if there are none."""
     found = []
     for ending, what in (("lost", "lost"), ("stuck", "stuck"), ("refused", "never admitted")):
         wrong = [each for each in record["wrong"] if each["ending"] == ending]
@@ -158,7 +160,7 @@ def violations(record: Record) -> list[str]:
 
 
 def memory_table(samples: Mapping[str, Sequence[float]]) -> str:
-    """MiB of each process that lived long enough."""
+    """A table of MiB by process, of those with enough samples."""
     rows: list[list[Any]] = []
     for name, each in samples.items():
         if len(each) >= _ENOUGH:
