@@ -6,8 +6,8 @@ after the paper's stage 2 (arXiv 2502.11517, section 4; design section 1), which
 terms are without a unit and are not normalised over a group, so that scores of different prompts and rounds compare:
 
 * speedup(y) = tokens of the sequential twin's answer / critical path of y in steps, tags counted on both sides (design
-  section 3, the same as ``evaluation/speed.py``); 1 means as many steps as the twin takes.
-* quality(y) from 0 to 1 is the judge's (``evaluation/judges``): λ is the speedup for which a perfect answer would be
+  section 3, as in ``pasta.evaluation.results.outcomes``); 1 means as many steps as the twin takes.
+* quality(y) from 0 to 1 is the judge's (``pasta.judges``): λ is the speedup for which a perfect answer would be
   given up for a worthless one. This scale of quality is the project's own.
 
 Candidates that are no answers (cut at the length limit, empty) and those without a valid verdict have no score. An

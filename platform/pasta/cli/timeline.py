@@ -190,7 +190,7 @@ def _paint(row: str, color: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape control characters, which a terminal would interpret."""
+    """Replace control characters, which a terminal would interpret."""
     return "".join(c if c.isprintable() else "·" for c in text)
 
 

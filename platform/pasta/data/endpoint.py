@@ -1,8 +1,8 @@
 """A language model behind an OpenAI-compatible endpoint: limits kept, failures retried, tokens and cost counted.
 
-The official client does the HTTP. What fails for a while (429, 5xx, timeouts, a broken connection, an answer that is no
-chat completion) is tried again with growing pauses; what cannot get better (a refused key, an unknown model, no quota)
-ends the work at once, in one line.
+The official client does the HTTP. Transient failures (429, 5xx, timeouts, a broken connection, an answer that is no
+chat completion) are retried with exponential backoff; permanent ones (a refused key, an unknown model, no quota) raise
+at once, in one line.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ _SHOWN = 160
 
 
 class EndpointError(UserError):
-    """An endpoint that gave no answer: its address, what it said, and what to do. ``status`` is HTTP's, if any."""
+    """An endpoint gave no answer; the message has its address, its error and what to do. ``status`` is HTTP's, if
+    any."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -38,7 +39,7 @@ class EndpointSection:
     """The ``endpoint`` section of a configuration.
 
     ``base_url`` ends where ``/chat/completions`` begins. ``api_key_env`` names the environment variable that holds the
-    key (the key itself belongs into no file; ``null``: the endpoint needs none). ``concurrency``,
+    key (never put the key itself into a file; ``null``: the endpoint needs none). ``concurrency``,
     ``requests_per_minute`` and ``tokens_per_minute`` (read and written) bound the whole run. A failure is tried again
     ``retries`` times, after ``backoff_s`` seconds, twice that, and so on up to ``max_backoff_s``, or after what the
     endpoint asks for. ``price_read`` and ``price_written`` are what a million tokens cost. ``extra_body`` is sent with
@@ -75,7 +76,7 @@ class EndpointSection:
 
 @dataclass(slots=True)
 class EndpointUsage:
-    """What was asked of an endpoint so far: requests answered, tries that failed, tokens as it counts them."""
+    """Usage of an endpoint so far: requests answered, failed attempts, tokens as it counts them."""
 
     requests: int = 0
     retries: int = 0
@@ -97,7 +98,7 @@ class Reply:
 
 
 class Endpoint:
-    """One model to ask, within its limits. To be used from one event loop."""
+    """Sends requests to one model within its rate limits. Use it from one event loop."""
 
     def __init__(self, section: EndpointSection, api_key: str | None) -> None:
         import openai  # a second's work, which a configuration that only names an endpoint need not do
@@ -109,7 +110,7 @@ class Endpoint:
             base_url=section.base_url,
             api_key=api_key or "none",
             timeout=section.timeout_s,
-            max_retries=0,  # retries are ours: they are counted, and wait for what the endpoint asks for
+            max_retries=0,  # retries are done here: they are counted, and wait as long as the endpoint says
         )
         self._running = asyncio.Semaphore(section.concurrency)
         self._requests = _Pace(section.requests_per_minute)
@@ -167,7 +168,7 @@ class Endpoint:
         await self._client.close()
 
     def _status_failure(self, error: "openai.APIStatusError") -> str:
-        """What a status says, if it may pass. Raises EndpointError if it will not."""
+        """Describe a transient HTTP status. Raises EndpointError for a permanent one."""
         section, status = self.section, error.status_code
         where = f"endpoint {section.base_url}"
         if status in (401, 403):
@@ -184,7 +185,7 @@ class Endpoint:
         return f"HTTP {status}: {self._reason(error)}"
 
     def _reason(self, error: Exception) -> str:
-        """The first line of what went wrong, short, and without the key should the endpoint repeat it."""
+        """The first line of an error, cut short, with the API key removed if the endpoint repeats it."""
         body = getattr(error, "body", None)
         message = body.get("message") if isinstance(body, dict) else body
         line = first_line(Exception(message) if isinstance(message, str) and message.strip() else error)
@@ -194,7 +195,7 @@ class Endpoint:
         section = self.section
         pause = min(section.backoff_s * 2**attempt, section.max_backoff_s) * random.uniform(0.5, 1.0)
         if asked is not None:
-            # An endpoint that is over its limit is over it for everybody who asks.
+            # A rate limit holds for all requests to the endpoint.
             pause = min(asked, section.max_backoff_s)
             self._not_before = max(self._not_before, time.monotonic() + pause)
         await asyncio.sleep(pause)
@@ -210,21 +211,21 @@ class Endpoint:
 
 
 class _Pace:
-    """Spreads amounts over time, so that no minute holds more than ``per_minute``; None is no limit."""
+    """Rate limiter: at most ``per_minute`` in each minute; None is no limit."""
 
     def __init__(self, per_minute: float | None) -> None:
         self._seconds_each = 60.0 / per_minute if per_minute else 0.0
         self._free_at = 0.0
 
     def take(self, amount: float) -> float:
-        """Seconds to wait before doing something of this size."""
+        """Take an amount; returns the seconds to wait before using it."""
         now = time.monotonic()
         start = max(now, self._free_at)
         self._free_at = start + amount * self._seconds_each
         return start - now
 
     def give_back(self, amount: float) -> None:
-        """Correct what was taken: it was ``amount`` less (or, if negative, more)."""
+        """Give back ``amount`` of what was taken (take more if negative)."""
         self._free_at -= amount * self._seconds_each
 
 

@@ -1,4 +1,4 @@
-"""One instruction with its answer, out of the shapes in which chat data come."""
+"""Reads an instruction and its answer from the common formats of chat data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Training examples from documents: what a model reads, at which positions, and what each row predicts.
+"""Makes training examples from documents: token ids, positions, and the target of each row.
 
 The thread-aware form is the interpreter's own linearisation. The sequential twin of a document is the same
 response with its tags taken out, token for token, so that both models learn the same text.

@@ -1,4 +1,4 @@
-"""Packing: several documents in one row, so that rows are full; documents never see each other.
+"""Packs several documents into one row, so that rows are full; documents never see each other.
 
 A packed row keeps each document's own visibility matrix as bits. Dense masks are made on the device, by the
 same code that the engine uses.

@@ -57,7 +57,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPairs:
-    """A prepared directory and its figures. Tokens count both sequences of every pair, prompts included.
+    """A prepared directory and its counts. Tokens are of both sequences of every pair, prompts included.
 
     Left out are ``num_too_long`` pairs with a sequence longer than ``max_length`` and ``num_equal`` pairs of one
     answer with itself.

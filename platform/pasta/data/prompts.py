@@ -1,4 +1,4 @@
-"""Prompts of a stage: where they come from, and what one is."""
+"""Prompts of a stage, and the configuration of their source."""
 
 import hashlib
 import json

@@ -1,7 +1,7 @@
-"""Instruction data from outside: JSONL, JSON and parquet files, Hugging Face data sets, and the atlas.
+"""Reads instruction data: JSONL, JSON and parquet files, Hugging Face data sets, and the atlas.
 
-A source is cut into shards, ranges of records that do not depend on who reads them or how many read at once. What
-cannot be read is given out too, as :class:`Broken`, so that it can be counted and named.
+A source is cut into shards, ranges of records that do not depend on who reads them or how many read at once. Records
+that cannot be read are returned as :class:`Broken`, so that they can be counted and named.
 """
 
 import codecs

@@ -1,4 +1,4 @@
-"""The tokenizer that lengths are counted with, by name."""
+"""Finds the tokenizer that counts lengths, by name."""
 
 import logging
 import tempfile

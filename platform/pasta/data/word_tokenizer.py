@@ -1,4 +1,4 @@
-"""A tokenizer of words and punctuation marks, for where there is none to be had."""
+"""A tokenizer of words and punctuation marks, for use without a trained one."""
 
 import re
 from collections.abc import Sequence

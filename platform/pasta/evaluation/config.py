@@ -1,4 +1,4 @@
-"""What an evaluation compares, and on what: every key of ``configs/evaluate/*.yaml``."""
+"""The configuration of an evaluation: every key of ``configs/evaluate/*.yaml``."""
 
 import re
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
 
 Kind = Literal["sequential", "pasta", "apar", "sot", "endpoint"]
-#: Kinds that write one token after another: what a speedup can be measured against.
+#: Kinds that decode sequentially: possible baselines of a speedup.
 BASELINES: tuple[Kind, ...] = ("sequential", "endpoint")
-#: Kinds whose models open promises by themselves.
+#: Kinds whose models write promises.
 PROMISING: tuple[Kind, ...] = ("pasta", "apar")
 
 
@@ -98,7 +98,7 @@ class MethodSection:
             )
 
     def identity(self) -> dict[str, Any]:
-        """What its answers and their times depend on: not how it is drawn, or what an endpoint asks for."""
+        """What its answers and their times depend on: without how it is drawn, and an endpoint's prices."""
         values = to_dict(self)
         del values["line"], values["label"]
         if self.endpoint is not None:

@@ -1,4 +1,4 @@
-"""What a judge says of the answers of an evaluation."""
+"""Judges the answers of an evaluation."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -35,7 +35,8 @@ def answer_judge(section: JudgeSection, work_dir: Path, api_key: str | None, bas
 
 
 def judge_answers(judge: Judge, records: Sequence[Record], *, baseline: str, pairwise: bool) -> list[Record]:
-    """``{"key", "verdicts": {method: {"quality", …}}}`` of each record; a method that skipped a prompt has no verdict.
+    """Judge records; returns ``{"key", "verdicts": {method: {"quality", …}}}`` of each; a method that skipped a prompt
+    has no verdict.
 
     Answers are judged as a user gets them, also those that a limit cut. ``pairwise`` judges compare with the baseline's
     answer, which has no verdict itself: its quality is 0.5 by definition. Equal texts of one prompt are judged once.

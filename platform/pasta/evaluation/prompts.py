@@ -1,4 +1,4 @@
-"""The prompts of a stage: tasks of the atlas, a file of one's own, AlpacaEval's, or what another stage left behind."""
+"""Reads the prompts of a stage: atlas tasks, a user's file, AlpacaEval's file, or another stage's directory."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""What a run says while it goes: progress lines, tracked figures, checkpoints."""
+"""Reports a run: progress lines, tracked metrics, checkpoints."""
 
 import time
 from collections.abc import Callable
@@ -59,7 +59,7 @@ LOGGED = {
 
 
 class ProgressReporter(TrainerCallback):
-    """Prints one line each time the trainer logs, and tracks the figures in ``LOGGED`` and tokens a second."""
+    """Prints one line each time the trainer logs, and tracks the metrics in ``LOGGED`` and tokens a second."""
 
     def __init__(self, tracker: Tracker, rank: int) -> None:
         self._tracker = tracker
@@ -127,7 +127,7 @@ class ProgressReporter(TrainerCallback):
 
 
 class CheckpointReporter(TrainerCallback):
-    """Hands each finished checkpoint over: its directory on rank 0, None on the others."""
+    """Reports each finished checkpoint: its directory on rank 0, None on the others."""
 
     def __init__(self, report: Callable[[dict[str, float], Path | None], None], rank: int) -> None:
         self._report = report
@@ -136,7 +136,7 @@ class CheckpointReporter(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # Every worker writes its own optimizer shard and random state: rank 0 must not look before all are there.
+        # Every worker writes its own optimizer shard and random state: rank 0 must wait for all of them.
         if dist.is_initialized():
             dist.barrier()
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]

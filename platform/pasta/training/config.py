@@ -1,4 +1,4 @@
-"""What a training run is told: every key of ``configs/sft/*.yaml`` and ``configs/models/*.yaml``."""
+"""The configuration of a training run: every key of ``configs/sft/*.yaml`` and ``configs/models/*.yaml``."""
 
 import re
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
-    """What is learned. ``source`` is ``atlas``, a JSONL file of ``{"messages": [...], "annotated": text form}``, or a
+    """The training data. ``source`` is ``atlas``, a JSONL file of ``{"messages": [...], "annotated": text form}``, or a
     stage directory of jobs.annotate.
 
     ``mode`` is ``pasta`` (with threads), ``sequential`` (annotations taken out, plain causal) or ``both``.
@@ -146,7 +146,7 @@ class LoraSection:
 
 
 def check_url(checkpoints: str | None) -> None:
-    """Raise ValueError for what is no URL."""
+    """Raise ValueError if this is not a URL."""
     if checkpoints is not None and not re.match(r"[a-z][a-z0-9+.-]*://[^/]*/?.", checkpoints):
         raise ValueError(
             f"checkpoints {checkpoints!r}: expected a URL such as s3://bucket/path (they are in run_dir by default)"
@@ -155,7 +155,7 @@ def check_url(checkpoints: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SftConfig:
-    """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it.
+    """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` everything else of the run.
 
     ``checkpoints`` is a URL that fsspec knows, if they are not to be kept in ``run_dir``. With ``lora``, adapters are
     trained instead of all weights, and the control tokens' rows where they are new.

@@ -1,4 +1,4 @@
-"""One run of a trainer, from its data to the finished model: the same for supervised and preference training."""
+"""Runs a trainer from its data to the finished model: for supervised and preference training alike."""
 
 import time
 from collections.abc import Callable

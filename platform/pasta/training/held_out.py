@@ -1,4 +1,4 @@
-"""What a model writes on held-out prompts while it trains: how much of it is well-formed, and how parallel it is."""
+"""Generates answers to held-out prompts during training, and measures whether they are well-formed and parallel."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -42,7 +42,7 @@ class Answer:
     """One generated answer, as a row of ``COLUMNS``.
 
     ``speedup`` is the number of tokens of the answer's own text (tags left out, end-of-text counted) over its
-    critical path: what the threads save against writing the same text sequentially.
+    critical path: the gain over decoding the same text sequentially.
     """
 
     prompt: str
@@ -144,7 +144,7 @@ def _answer(codec: Codec, document: HeldOut, result: Result) -> Answer:
 
 
 def _text(codec: Codec, response_ids: Sequence[int]) -> str:
-    """The answer in text form; what was cut off in the middle as far as it can be read."""
+    """The answer in text form; as far as it can be read if it was cut off."""
     ids = [token for token in response_ids if token not in codec.eos_ids]
     try:
         return to_text(codec.decode(ids))

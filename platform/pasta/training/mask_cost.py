@@ -1,4 +1,4 @@
-"""What thread masks cost a training step, against the plain causal training of the same rows."""
+"""Measures what thread masks cost a training step, compared with plain causal training on the same rows."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ PLAIN = ("sdpa", "eager")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One training step of a way to train: seconds, and tokens (padding is none) that it read."""
+    """One training step: seconds, and tokens that it read (without padding)."""
 
     seconds: float
     tokens: int
@@ -54,7 +54,7 @@ class MaskCost:
         return len(self._rows) // self._options.rows
 
     def round(self, number: int) -> dict[str, Step]:
-        """A step of every way on batch ``number``; who goes first changes with the number."""
+        """A step of every way on batch ``number``; the order changes with the number."""
         size = self._options.rows
         batch = self._collate(self._rows.select(range(number * size, (number + 1) * size)))
         batch = {name: value.to(self._device) for name, value in batch.items()}

@@ -1,6 +1,6 @@
-"""The seam between training batches and unmodified Hugging Face models: masks are made on the device.
+"""Gives unmodified Hugging Face models their thread masks, which are made on the device.
 
-A batch says in a few bytes who sees whom (``segment_ids`` and ``sees``). Just before the backbone runs, a hook
+A batch holds visibility in compact form (``segment_ids`` and ``sees``). Just before the backbone runs, a hook
 expands that to the mask its architecture takes. Trainer and loss see an ordinary two-dimensional mask.
 """
 

@@ -1,4 +1,4 @@
-"""The model that is trained: from scratch or from a directory, with room for the control tokens."""
+"""Builds the model to train: from scratch or from a directory, with rows for the control tokens."""
 
 import os
 import tempfile
@@ -51,7 +51,7 @@ def load_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
 
 
 def check_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Whether the model can be built: cheap, so that a mistake is found before any worker starts."""
+    """Check whether the model can be built. It is cheap, so that errors are found before workers start."""
     if section.architecture is not None:
         _scratch_config(section.architecture, tokenizer)
         return
@@ -87,7 +87,7 @@ def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed:
 def new_token_ids(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of the tokens that the model in ``init_from`` has never seen, in order; none if it lies without a tokenizer.
 
-    Some models have more rows than their tokenizer has tokens: a new token then takes a row that is there already.
+    Some models have more rows than their tokenizer has tokens: a new token then takes an existing row.
     """
     assert section.init_from is not None
     try:
@@ -129,7 +129,7 @@ def _set_to_mean(weight: Any, rows: list[int]) -> None:
 
 
 def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The backbone's stack of layers."""
+    """Return the backbone's list of layers."""
     layers = model.base_model.layers
     assert isinstance(layers, nn.ModuleList)
     return layers

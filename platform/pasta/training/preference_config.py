@@ -1,4 +1,4 @@
-"""What a preference run is told: every key of ``configs/preference/*.yaml``."""
+"""The configuration of a preference run: every key of ``configs/preference/*.yaml``."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,12 +35,12 @@ class PairsSection:
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveSection:
-    """What is minimised, and against which reference.
+    """The loss and its reference model.
 
     ``bonbon``: α·(−log p(y⁺)) + (1−α)·(Δ − 1/(2β))² with Δ the difference of the summed log-ratios, β that of the best
     and worst of ``num_samples`` samples unless ``beta`` is given (Gui et al. 2024, arXiv 2406.00832). ``dpo``
     and ``ipo`` are TRL's, the latter with log-ratios divided by length; their ``beta`` is 0.1 unless given, and
-    ``alpha`` and ``num_samples`` do not concern them.
+    ``alpha`` and ``num_samples`` do not apply to them.
     ``reference`` is a model directory or Hub name, by default the model that training starts from. Its
     log-probabilities are taken at every step (``live``), or once before the first (``precomputed``), which frees
     the reference's memory.
@@ -63,7 +63,7 @@ class ObjectiveSection:
 
 @dataclass(frozen=True, slots=True)
 class PreferenceConfig:
-    """One preference run. ``output_dir`` gets the finished model, ``run_dir`` all that leads to it.
+    """One preference run. ``output_dir`` gets the finished model, ``run_dir`` everything else of the run.
 
     ``checkpoints`` is a URL that fsspec knows, if they are not to be kept in ``run_dir``. In ``optimisation``, ``rows``
     counts pairs a worker. With ``lora``, adapters are trained and merged at the end.

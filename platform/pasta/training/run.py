@@ -1,4 +1,4 @@
-"""What supervised and preference runs share: where a worker runs, and the arguments of its trainer."""
+"""What supervised and preference runs share: a worker's context, and the arguments of its trainer."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ class TrainingConfig(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a worker is told about where it runs.
+    """A worker's context.
 
     ``work_dir`` is storage that all workers share. ``report(metrics, checkpoint)`` is called by every worker at every
     checkpoint, with the directory on rank 0 and None elsewhere. ``stage`` is what the finished model's manifest says
@@ -51,7 +51,7 @@ class RunContext:
     code_version: str = "unknown"
 
     def manifest(self, figures: Mapping[str, Any]) -> Manifest | None:
-        """What the finished model says of itself."""
+        """Make the finished model's manifest."""
         return None if self.stage is None else self.stage.to_manifest(figures, self.code_version)
 
 

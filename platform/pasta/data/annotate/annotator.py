@@ -11,7 +11,7 @@ from pasta.lang import Document, Text, to_text
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What proposals cost: requests sent, tokens read and written by a model, in its own tokenizer."""
+    """The cost of proposals: requests sent, tokens read and written by a model, in its own tokenizer."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -30,7 +30,7 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """An annotator's word on one record: the annotated answer in text form, or else why there is none.
+    """An annotator's proposal for one record: the annotated answer in text form, or the reason why there is none.
 
     ``reason`` is a short word that rejects are counted by, ``detail`` the whole story.
     """
@@ -54,7 +54,7 @@ Deliver = Callable[[Instruction, Proposal], None]
 
 
 class Annotator(Protocol):
-    """Says which parts of answers are independent. Its word is validated by the caller, never trusted."""
+    """Marks which parts of answers are independent. The caller validates every proposal."""
 
     @property
     def is_costly(self) -> bool:

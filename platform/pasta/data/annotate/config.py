@@ -1,4 +1,4 @@
-"""What an annotation run is told: the keys of ``configs/annotate/*.yaml`` that the library reads."""
+"""The configuration of an annotation run: the keys of ``configs/annotate/*.yaml`` that the library reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class AnnotationSections:
     nothing is annotated: each record becomes the plain requests of Skeleton-of-Thought, in the words of ``skeletons``.
 
     ``tokenizer`` counts lengths and estimates: ``atlas``, a directory, or a Hub name; it should be the one of the
-    model that will be trained. Work is cut into shards of ``shard_records``, which is what a rerun goes on by.
+    model that will be trained. Work is cut into shards of ``shard_records``; a rerun skips finished shards.
     """
 
     source: SourceSection
@@ -52,7 +52,7 @@ class AnnotationSections:
         return to_requests(record, self.skeletons) if self.annotator == "sot" else [record]
 
     def identity(self) -> dict[str, Any]:
-        """What the output depends on. How fast a teacher is asked, and at what price, is not part of it."""
+        """What the output depends on, without the teacher's rate limits and prices."""
         by_kind: dict[str, Any] = {
             "teacher": self.teacher.identity() if self.teacher else None,
             "syntactic": self.syntactic,

@@ -1,4 +1,4 @@
-"""Annotations as marks at characters of the answer: what they build strips to the answer by construction."""
+"""Annotations as marks at characters of the answer, so that the document strips to the answer by construction."""
 
 import re
 from collections.abc import Sequence
@@ -64,5 +64,5 @@ def to_topic(title: str, words: int = _TITLE_WORDS) -> str:
 
 
 def opening(text: str) -> str:
-    """A topic for text without a title: few words, for they are written twice."""
+    """A topic for text without a title: its first few words, since they are decoded twice."""
     return to_topic(text, _OPENING_WORDS)

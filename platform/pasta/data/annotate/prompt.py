@@ -1,4 +1,4 @@
-"""What a teacher is told: the rules of the language, and seven worked examples of our own."""
+"""The teacher's prompt: the rules of the language, and seven worked examples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Annotations that are not quite PASTA-LANG, put right where there is only one way to.
+"""Repairs annotations that are not quite PASTA-LANG, where there is only one way to.
 
 A teacher copies the answer and puts tags into it. What it must not do is change the answer; what it often does is
 change white space, forget to escape a literal tag, write a tag a little differently, or wrap everything in a code

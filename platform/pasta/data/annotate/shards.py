@@ -1,4 +1,4 @@
-"""One shard from source to files: read, annotate, validate, write; each file whole or not there at all.
+"""Processes one shard: read, annotate, validate, write; each file is written atomically.
 
 annotated-00012.jsonl   records that are valid: id, source, messages, annotated, answer, figures
 rejects-00012.jsonl     all others: where they were read, why they were refused, and what there was

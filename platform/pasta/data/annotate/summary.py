@@ -1,4 +1,4 @@
-"""What came out of an annotation run: counts, threads, theoretical speedups, reasons of refusal, cost."""
+"""Summarises an annotation run: counts, threads, theoretical speedups, reasons for rejection, cost."""
 
 import itertools
 import math

@@ -1,6 +1,6 @@
-"""Annotation by pattern: list items and paragraphs, whatever they say. What APAR does, here as a baseline.
+"""Annotates by pattern: list items and paragraphs, whatever their content, as APAR does. A baseline.
 
-Independence is taken for granted where text is laid out as a list or in paragraphs. The head of an item (its marker,
+Items of a list and paragraphs are assumed to be independent. The head of an item (its marker,
 and its title up to a colon or in bold) or the first sentence of a paragraph stays with the parent, the rest becomes a
 chunk. Nothing ever waits for a chunk unless ``sync`` says so.
 """

@@ -1,8 +1,8 @@
 """Annotation by a large language model behind any OpenAI-compatible endpoint.
 
-``pasta.data.endpoint`` keeps the limits and tries again what may pass. A record is given up only while the endpoint
-answers others; when it answers nothing any more, or refuses the key or the model, the run stops, and what was paid for
-by then is in the shard's journal.
+``pasta.data.endpoint`` keeps the rate limits and retries transient failures. A record is given up only while the
+endpoint answers others; when it answers nothing any more, or refuses the key or the model, the run stops, and what was
+paid for by then is in the shard's journal.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from pasta.data.annotate.validator import Validator
 from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection
 from pasta.data.instructions import Instruction
 
-# Refusals that may concern one record only: too long, or something in it that the endpoint does not like.
+# Statuses that may concern one record only: it is too long, or its content is refused.
 _REFUSED_RECORD = (400, 413, 422)
 _PROBE = [{"role": "user", "content": "Answer with the word yes."}]
 
 
 @dataclass(frozen=True, slots=True)
 class TeacherSection:
-    """Who is asked, and how often.
+    """The teacher, and how often it is asked.
 
     ``endpoint`` is address, model, key, limits and prices of the whole run. A record is asked for up to ``attempts``
     times, the fault named, if its annotation is not valid. ``max_tokens`` bounds one annotated answer.
@@ -40,7 +40,7 @@ class TeacherSection:
         check_positive(self, "max_tokens", "attempts")
 
     def identity(self) -> dict[str, Any]:
-        """What its annotations depend on: not where it is, how fast it is asked, or what it costs."""
+        """What annotations depend on: without the endpoint's address, rate limits and prices."""
         return {
             "model": self.endpoint.model,
             "extra_body": self.endpoint.extra_body,
@@ -113,7 +113,7 @@ class _Lesson:
                 return await self._given_up(error, usage)
             usage = usage + Usage(1, reply.prompt_tokens, reply.completion_tokens)
             if reply.finish_reason == "length":
-                # Asked again it would be as long.
+                # A second answer would be as long.
                 return Proposal(None, "cut off", "the annotation is longer than teacher.max_tokens", usage)
             proposal = Proposal(reply.text, usage=usage)
             try:
@@ -129,7 +129,7 @@ class _Lesson:
         if error.status is not None and error.status not in _REFUSED_RECORD:
             raise error
         try:
-            # An endpoint that answers the simplest of questions is up: then it is this record that it cannot take.
+            # If the endpoint answers a trivial question it is up, so the record is at fault.
             reply = await self.endpoint.chat(_PROBE, max_tokens=16, temperature=self._options.temperature)
         except EndpointError:
             raise error from None

@@ -1,4 +1,4 @@
-"""What every annotation passes before it is kept: it strips to the answer, and its chunks are worth their tags."""
+"""Validates annotations: they must strip to the answer, and their chunks must be worth their tags."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ CountTokens = Callable[[tuple[Item, ...]], int]
 
 @dataclass(frozen=True, slots=True)
 class ChecksSection:
-    """What is asked of an annotation; lengths in tokens of the run's tokenizer, tags included.
+    """The requirements on an annotation; lengths in tokens of the run's tokenizer, tags included.
 
     ``strip`` lets white space differ (``whitespace``; the answer's own is put back) or not (``exact``). A chunk nested
     deeper than ``max_depth``, shorter than ``min_chunk_tokens`` or longer than ``max_chunk_tokens`` is dissolved into

@@ -1,4 +1,4 @@
-"""The atlas as a corpus: its tasks in any proportions, among exercises in copying if wanted."""
+"""The atlas as a corpus: its tasks in any proportions, optionally mixed with copying exercises."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence

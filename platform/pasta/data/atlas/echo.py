@@ -1,4 +1,4 @@
-"""Exercises in copying: say again, in order, what the prompt lists.
+"""Copying exercises: repeat, in order, what the prompt lists.
 
 A training aid, not a task family. The tasks ask a model to take the next subject out of the prompt, but only one
 token in forty of their answers depends on that, and a model learns every fact long before it learns to look. In these

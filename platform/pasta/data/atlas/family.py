@@ -1,4 +1,4 @@
-"""What a task family is, and helpers that the families share."""
+"""The interface of task families, and helpers that they share."""
 
 import random
 import re

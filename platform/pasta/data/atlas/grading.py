@@ -1,4 +1,4 @@
-"""Exact grading: every sentence of an answer is read back and checked against the facts and the prompt."""
+"""Grades exactly: every sentence of an answer is read back and checked against the facts and the prompt."""
 
 import re
 from collections import Counter

@@ -16,7 +16,7 @@ from pasta.statistics import geometric_mean, percentile
 
 @dataclass(frozen=True)
 class Shape:
-    """Figures of one answer; lengths in tokens, the end token included."""
+    """Counts of one answer; lengths in tokens, the end token included."""
 
     family: str
     prompt: int

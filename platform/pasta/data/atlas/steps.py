@@ -1,4 +1,4 @@
-"""What task families share in which each step needs the one before: nothing may be decoded out of order."""
+"""The base of task families in which each step needs the one before: nothing can be decoded in parallel."""
 
 import itertools
 import random

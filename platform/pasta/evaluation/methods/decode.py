@@ -1,4 +1,4 @@
-"""Every method's answer to one prompt, timed in turn.
+"""Decodes one prompt with every method in turn, and times them.
 
 All methods are decoded in one process, prompt by prompt, so that the machine's drift cancels: each once to warm up,
 then ``repeats`` timed rounds. The order is drawn anew for each round, so that none always follows the same one.
@@ -19,7 +19,7 @@ from pasta.stages.records import Record
 
 
 def decode_prompt(methods: Mapping[str, Method], entry: EvalPrompt, repeats: int) -> Record:
-    """The record of a prompt, but for its key (``evaluation/answers.py`` says what an answer holds).
+    """The record of a prompt, but for its key (``methods/answers.py`` has the format of an answer).
 
     A method that cannot take the prompt has ``{"skipped": reason}``. With ``repeats`` 0 nothing is timed. Raises
     EndpointError if an endpoint does not answer any more.
@@ -46,12 +46,12 @@ def decode_prompt(methods: Mapping[str, Method], entry: EvalPrompt, repeats: int
 
 
 def turns(names: Sequence[str], prompt: Prompt, number: int) -> list[str]:
-    """The order of round ``number`` of a prompt: another one for each, the same whenever it is asked for."""
+    """The order of the methods in round ``number`` of a prompt: random, and always the same for that round."""
     return random.Random(f"turns:{prompt.id}:{number}").sample(names, len(names))
 
 
 def _merged(runs: Sequence[Answer]) -> Answer:
-    """The last run's answer with the times of all but the first: an endpoint may answer otherwise each time."""
+    """The last run's answer (an endpoint's may differ each time) with the times of all runs but the first."""
     timed = runs[1:]
     first = [run.ttft_s for run in timed if run.ttft_s is not None]
     return replace(

@@ -13,23 +13,23 @@ from pasta.evaluation.methods.answers import Answer
 from pasta.interpreter import Limits
 
 T = TypeVar("T")
-# How servers word it that a prompt leaves no room for an answer: OpenAI, vLLM, SGLang, llama.cpp, this project's own.
+# How servers say that a prompt leaves no room for an answer: OpenAI, vLLM, SGLang, llama.cpp, this project.
 _TOO_LONG = re.compile(r"context|too (?:long|large|many tokens)|maximum.*(?:length|tokens)", re.IGNORECASE)
 
 
 class Asker:
-    """Chat completions, greedy, of one endpoint. Pauses for its limits and for what is tried again count as time."""
+    """Requests greedy chat completions of one endpoint. Pauses for rate limits and retries count as time."""
 
     def __init__(self, section: EndpointSection, api_key: str | None) -> None:
         self._runner = asyncio.Runner()
         self._endpoint = Endpoint(section, api_key)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of ``work``, which may ask several things at once."""
+        """Run ``work``, which may send several requests at once; returns its result."""
         return self._runner.run(work)
 
     async def ask(self, messages: Sequence[Mapping[str, str]], max_tokens: int) -> Reply:
-        """One completion. Raises UserError if the prompt is too long, EndpointError if there is no answer to be had."""
+        """Request one completion. Raises UserError if the prompt is too long, EndpointError if there is no answer."""
         try:
             return await self._endpoint.chat(messages, max_tokens=max_tokens)
         except EndpointError as error:
@@ -40,7 +40,7 @@ class Asker:
 
 
 class EndpointMethod:
-    """Sends the prompt as it is. Tokens are what the endpoint counts (0 if it does not); steps it does not tell."""
+    """Sends the prompt as it is. Tokens are what the endpoint counts (0 if it does not); steps are unknown."""
 
     def __init__(self, endpoint: EndpointSection, api_key: str | None, limits: Limits) -> None:
         self._asker = Asker(endpoint, api_key)

@@ -26,7 +26,7 @@ _SKELETON = "skeleton"
 
 
 class SotMethod:
-    """Both stages on one engine: a skeleton's points are requests that decode side by side in its slots.
+    """Both stages on one engine: a skeleton's points are requests that decode in parallel in its slots.
 
     In steps the critical path is the skeleton and then the longest point, prompts not counted; the seconds hold the
     prefill of every point's prompt. The first token that a user sees is the first one of the first point. Raises
@@ -104,8 +104,8 @@ class SotMethod:
 class SotEndpointMethod:
     """Both stages through an OpenAI-compatible endpoint: a skeleton's points are as many requests at the same time.
 
-    Tokens are what the endpoint counts, over all requests. Raises UserError if the endpoint may not be asked as many
-    things at once as a skeleton may have points.
+    Tokens are what the endpoint counts, over all requests. Raises UserError if the endpoint takes fewer
+    requests at once than a skeleton may have points.
     """
 
     def __init__(
@@ -175,5 +175,5 @@ def _threads(skeleton: Result, results: Sequence[Result], points: Sequence[str])
 
 
 def _finish_reason(reasons: Sequence[str]) -> str:
-    """What ended the first text that did not end by itself, else ``stop``."""
+    """The finish reason of the first text that did not end by itself, else ``stop``."""
     return next((reason for reason in reasons if reason != "stop"), "stop")

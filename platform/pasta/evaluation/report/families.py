@@ -1,4 +1,4 @@
-"""Speed and quality by task family: a row a family, a column a method."""
+"""Draws speed and quality by task family: a row for each family, a column for each method."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What came out, in sentences made from the numbers alone."""
+"""The findings of an evaluation in sentences, made from the numbers alone."""
 
 from collections.abc import Callable, Sequence
 
@@ -65,7 +65,7 @@ def _without_loss(summary: Summary) -> list[str]:
 
 
 def _told(method: MethodSummary) -> str:
-    """A difference in quality, and whether it can be told from none."""
+    """A difference in quality, and whether it is significant."""
     difference = method.quality_difference
     assert difference is not None
     if abs(difference.value) < _EQUAL and difference.low == difference.high:
@@ -126,7 +126,7 @@ def _dominators(summary: Summary, by: Sequence[Domination]) -> list[str]:
 
 
 def _evidence(summary: Summary, entry: Domination) -> str:
-    """What the prompts say that both methods have."""
+    """The evidence from the prompts that both methods have."""
     title = summary.methods[entry.better].title
     if entry.speed_ratio is None or entry.quality_difference is None:
         return f"There is no prompt of which both it and *{title}* have a speed or a quality."
@@ -178,7 +178,7 @@ def _shown(estimate: Estimate | None, number: Callable[[float], str], unit: str,
 
 
 def with_sign(value: float) -> str:
-    """A difference; one that is rounded to nothing has no sign."""
+    """Format a difference; one that rounds to zero has no sign."""
     return f"{0.0 if abs(value) < 5e-4 else value:+.3f}".replace("-", "−")
 
 

@@ -1,4 +1,4 @@
-"""Threads over time: what decodes side by side in the fastest, the median and the slowest answer of a method."""
+"""Draws threads over time: the fastest, the median and the slowest answer of a method."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The Pareto figure: quality against speed, a point a method."""
+"""Draws the Pareto figure: quality against speed, a point for each method."""
 
 import itertools
 from collections.abc import Sequence
@@ -136,7 +136,7 @@ def _reference(axes: Axes) -> None:
 
 
 def _shade(axes: Axes, front: Sequence[tuple[float, float]]) -> None:
-    """What lies below and to the left of the front."""
+    """Shade the area below and to the left of the front."""
     left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
     xs, ys = [left], []
     for x, y in front:  # the slowest first, so quality falls

@@ -1,4 +1,4 @@
-"""Speedups of single prompts, and how they depend on the length of answers and on the number of threads."""
+"""Draws the speedups of single prompts, and by length of the answer and number of threads."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence

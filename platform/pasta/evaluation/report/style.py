@@ -45,7 +45,7 @@ _RC: Any = {  # the keys' type is a list of all that matplotlib knows
     "xtick.color": FAINT,
     "ytick.color": FAINT,
     "text.color": INK,
-    "text.parse_math": False,  # dollars in a prompt are dollars
+    "text.parse_math": False,  # a dollar sign in a prompt starts no formula
     "hatch.linewidth": 0.7,
     "legend.frameon": False,
     "legend.fontsize": 9,
@@ -231,7 +231,7 @@ def batches(summary: Summary, most: int = 6) -> list[tuple[str, list[MethodSumma
 
 
 def named(method: MethodSummary) -> str:
-    """What a method is called in a figure."""
+    """A method's name in a figure."""
     return shortened(method.title, _LONGEST_NAME)
 
 

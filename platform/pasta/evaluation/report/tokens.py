@@ -1,4 +1,4 @@
-"""The token budget: what the tokens of an answer are spent on, a bar a method."""
+"""Draws the token budget, tokens of an answer by kind: a bar for each method."""
 
 from collections.abc import Sequence
 

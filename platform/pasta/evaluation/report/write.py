@@ -1,4 +1,4 @@
-"""A report on disk and in W&B."""
+"""Writes a report to disk and to W&B."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -39,7 +39,7 @@ def write_report(
     """Write the figures (PNG), ``figures.json`` and ``report.md``, each whole or not at all; returns their paths.
 
     ``records`` and ``verdicts`` are those of ``summary``; ``config`` the evaluation's, as JSON-able values;
-    ``machines`` what it was measured on (``evaluation/machine.py``). Pictures of an earlier report are
+    ``machines`` what it was measured on (``benchmark/machine.py``). Pictures of an earlier report are
     replaced. Raises UserError if a file cannot be written.
     """
     outcomes = outcomes_of(records, verdicts, baseline=summary.baseline, methods=summary.methods)
@@ -67,9 +67,9 @@ def write_report(
 
 
 def log_report(tracker: Tracker, summary: Summary, paths: Iterable[Path]) -> None:
-    """Record figures, the table of methods and the pictures: ``evaluate/METHOD/FIGURE``, ``evaluate/methods``,
-    ``evaluate/PICTURE``."""
-    figures: dict[str, float] = {}
+    """Record metrics, the table of methods and the figures: ``evaluate/METHOD/METRIC``, ``evaluate/methods``,
+    ``evaluate/FIGURE``."""
+    metrics: dict[str, float] = {}
     rows = []
     columns = ["method", *_COUNTS]
     columns += [f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")]
@@ -77,12 +77,12 @@ def log_report(tracker: Tracker, summary: Summary, paths: Iterable[Path]) -> Non
         counts = {key: float(getattr(method, key)) for key in _COUNTS}
         estimates: dict[str, Estimate | None] = {key: getattr(method, key) for key in _ESTIMATES}
         known = {key: e.value for key, e in estimates.items() if e is not None}
-        figures |= {f"evaluate/{name}/{key}": value for key, value in (counts | known).items()}
+        metrics |= {f"evaluate/{name}/{key}": value for key, value in (counts | known).items()}
         ends = [
             value for e in estimates.values() for value in ((e.value, e.low, e.high) if e else (None,) * 3)
         ]
         rows.append([name, *counts.values(), *ends])
-    tracker.summary(figures)
+    tracker.summary(metrics)
     tracker.table("evaluate/methods", columns, rows)
     for path in paths:
         if path.suffix == ".png":
@@ -91,7 +91,7 @@ def log_report(tracker: Tracker, summary: Summary, paths: Iterable[Path]) -> Non
 
 
 def _draw(directory: Path, summary: Summary, outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """Every figure that there is something to show in; their paths in ``directory``."""
+    """Draw every figure that has data; returns their paths in ``directory``."""
     first = featured(summary)
     figures: dict[str, Callable[[], Canvas | None]] = {
         "pareto.png": lambda: draw_pareto(summary),
@@ -127,5 +127,5 @@ def _remove_stale(directory: Path, pictures: Sequence[str]) -> None:
 
 
 def _file_name(method: str) -> str:
-    """A method's name without what a path would read in it."""
+    """A method's name without characters that have a meaning in paths."""
     return "".join(c if c.isalnum() or c in "-_.=" else "_" for c in method)

@@ -1,4 +1,4 @@
-"""AlpacaEval's files: outputs and annotations read and checked, an evaluation's answers written for its own tool.
+"""Reads and checks AlpacaEval's files, and writes an evaluation's answers for AlpacaEval's own tool.
 
     outputs      JSON array of {"instruction", "output", "generator"}: a model's answers
     annotations  JSON array of {"instruction", "output_1", "generator_1", "output_2", "generator_2", "preference"}:
@@ -22,7 +22,7 @@ from pasta.evaluation.results.evaluations import Evaluation
 from pasta.evaluation.results.win_rate import Preference, WinRates, win_rates
 from pasta.rows import cut, placed, read_json, text_of
 
-#: What the package reads beyond the annotations, and where it is.
+#: What the package reads besides the annotations: data set and file.
 DATA_SET, DATA_FILE = "tatsu-lab/alpaca_eval", "df_gamed.csv"
 _TEXTS = ("instruction", "output_1", "generator_1", "output_2", "generator_2")
 _DRAW = 1.5
@@ -116,7 +116,7 @@ def official_win_rate(annotations: Sequence[Annotation]) -> OfficialWinRate:
             f"{DATA_FILE} of the data set {DATA_SET} is neither in the local cache nor can it be fetched; where the "
             f"Hub can be reached: hf download --repo-type dataset {DATA_SET} {DATA_FILE}"
         ) from None
-    except Exception as error:  # whatever its dependencies raise when their versions do not fit
+    except Exception as error:  # whatever its dependencies raise when their versions are incompatible
         raise OfficialUnavailable(
             f"alpaca_eval failed with {type(error).__name__} ({first_line(error)})"
         ) from None

@@ -1,8 +1,8 @@
-"""What changed between two methods' answers, of two evaluations or of one, with intervals, and which prompts moved.
+"""Compares two methods, of two evaluations or of one: changes with intervals, and the prompts that changed most.
 
 Prompts are paired by their id. Differences (quality, threads) are of arithmetic means, ratios (speedups, tokens,
 critical path) of geometric ones; every interval is a 95% percentile bootstrap over the pairs
-(``evaluation/statistics.py``).
+(``pasta.statistics``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from pasta.evaluation.results.outcomes import Outcome, outcomes_of
 from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean
 
 Kind = Literal["difference", "ratio"]
-#: Of the configuration, what says nothing of its own: names, how a figure is drawn, a digest of the prompts.
+#: Keys of the configuration that are not compared: names, how a figure is drawn, a digest of the prompts.
 _IGNORED = {"line", "label", "prompt_ids"}
 
 
@@ -32,7 +32,8 @@ class Side:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Prompts, and those without a usable figure: ``cut`` at a limit, ``skipped``, ``invalid`` verdicts."""
+        """The number of prompts, and of those without a usable value: ``cut`` at a limit, ``skipped``, ``invalid``
+        verdicts."""
         outcomes = self.outcomes.values()
         return {
             "prompts": len(outcomes),
@@ -44,7 +45,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure of one answer, and how two of them are set against each other."""
+    """A metric of one answer, and how two values of it are compared."""
 
     name: str
     kind: Kind
@@ -117,9 +118,9 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All that ``compare`` finds. ``families`` maps a task family to its quality and speed; ``moved`` has the lists
-    ``quality down``, ``quality up``, ``speed down`` and ``speed up``, the farthest first; ``speed`` is the name of the
-    measure behind the latter two."""
+    """The result of ``compare``. ``families`` maps a task family to its quality and speed; ``moved`` has the lists
+    ``quality down``, ``quality up``, ``speed down`` and ``speed up``, the largest change first; ``speed`` is the name
+    of the measure behind the latter two."""
 
     a: dict[str, Any]
     b: dict[str, Any]
@@ -139,7 +140,7 @@ class Comparison:
 def read_side(given: str, method: str | None = None) -> Side:
     """``DIR`` or ``DIR:METHOD`` (which goes before ``method``); without a method, the only one beside the baseline.
 
-    Raises UserError for what is no evaluation, an unknown method, or one that has to be named.
+    Raises UserError for a directory that is no evaluation, an unknown method, or one that has to be named.
     """
     directory, separator, named = given.rpartition(":")
     if not separator or Path(given).is_dir():
@@ -161,7 +162,7 @@ def read_side(given: str, method: str | None = None) -> Side:
 
 
 def compare(a: Side, b: Side, top: int = 5) -> Comparison:
-    """Set ``b`` against ``a``; up to ``top`` prompts in each list of those that moved.
+    """Compare ``b`` with ``a``; each list of changed prompts has up to ``top`` entries.
 
     Raises UserError if they have no prompt in common.
     """
@@ -317,7 +318,7 @@ def _asked(outcome: Outcome) -> str:
 
 
 def _notes(a: Side, b: Side, configuration: Sequence[Difference]) -> tuple[str, ...]:
-    """What makes figures of the two incomparable, or weaker than they look."""
+    """Warnings: what makes the two incomparable, or the comparison weaker than it looks."""
     notes = []
     differing = [difference.key for difference in configuration]
     if any(key == "judge" or key.startswith(("judge.", "content of judge.")) for key in differing):

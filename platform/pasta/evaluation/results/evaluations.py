@@ -1,6 +1,6 @@
-"""A finished or interrupted evaluation, read back from its directory without changing a file.
+"""Reads a finished or interrupted evaluation from its directory, without changing a file.
 
-Needs neither torch nor pydantic: what reads results should run wherever they were copied to.
+Imports neither torch nor pydantic, so that results can be read wherever they are copied to.
 """
 
 import os
@@ -46,7 +46,7 @@ class Evaluation:
 
     @property
     def baseline(self) -> str | None:
-        """The method that the others are measured against, where it is known."""
+        """The method that the others are compared with, if it is known."""
         return self.config.get("baseline")
 
     def require(self, method: str) -> str:
@@ -59,7 +59,7 @@ class Evaluation:
 
 
 def read_evaluation(directory: Path) -> Evaluation:
-    """The evaluation in ``directory``. Raises UserError, naming file and line, for what is none."""
+    """Read the evaluation in ``directory``. Raises UserError, naming file and line, if it is none."""
     if not os.path.isdir(directory):
         raise UserError(f"{shown(directory)}: no such directory; expected an evaluation's (with {ANSWERS})")
     config, answers = _read(directory / ANSWERS, "answers", _check_answers)
@@ -88,7 +88,7 @@ def read_machines(directory: Path) -> list[dict[str, Any]]:
 
 
 def last_user_message(messages: Sequence[Mapping[str, str]]) -> str:
-    """What the user asked last."""
+    """Return the content of the last user message."""
     return next((turn["content"] for turn in reversed(messages) if turn["role"] == "user"), "")
 
 

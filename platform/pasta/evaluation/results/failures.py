@@ -1,4 +1,4 @@
-"""Where each method fails: the task families in which it loses most, why, and what that looks like."""
+"""Finds where each method fails: the task families in which it loses most, the reasons, and an example."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any
 from pasta.data.atlas import grade, task_for_prompt
 from pasta.evaluation.results.outcomes import Outcome
 
-#: What ``grade`` says of a statement that is wrong by its place; any other reason means that what it says is false.
+#: The reasons of ``grade`` for a statement in the wrong place; any other reason means that the statement is false.
 PLACES = ("missing", "not asked for", "cannot be read")
 FALSE = "false"
 ALL_PROMPTS = "all prompts"
@@ -17,7 +17,7 @@ _NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An answer that shows a failure. ``said`` is what the judge had to say of it, a line a point."""
+    """An answer that shows a failure. ``said`` are the judge's remarks, one a line."""
 
     key: str
     prompt: str
@@ -62,7 +62,7 @@ def failures_of(
 
 
 def _loss(members: Sequence[Outcome], is_baseline: bool, is_judged: bool) -> float:
-    """How badly a family does; 0 is not at all."""
+    """The loss of a family, 0 for none."""
     lost = [-o.quality_difference for o in members if o.quality_difference is not None]
     if lost and not is_baseline:
         return fmean(lost)
@@ -119,7 +119,7 @@ def _example(outcome: Outcome) -> Example:
 
 
 def _said(outcome: Outcome) -> tuple[str, ...]:
-    """What the judge said, in words."""
+    """The judge's remarks as lines of text."""
     note = outcome.verdict
     if outcome.quality is None:
         return (f"no valid verdict: {note['invalid']!r}",) if "invalid" in note else ()

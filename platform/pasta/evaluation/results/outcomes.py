@@ -1,4 +1,4 @@
-"""What each method made of each prompt, set against the baseline: the numbers that all figures of a report are of.
+"""The outcome of each method on each prompt, compared with the baseline: what all metrics are computed from.
 
 Read from the records of an evaluation (``answers.jsonl``) and the verdicts on them (``verdicts.jsonl``).
 """
@@ -11,7 +11,7 @@ from typing import Any
 from pasta.stages.records import Record
 from pasta.statistics import geometric_mean
 
-#: A pairwise judge is not asked about the baseline: an answer is as good as itself.
+#: The baseline's quality under a pairwise judge, by definition.
 PAIRWISE_BASELINE = 0.5
 
 
@@ -21,9 +21,9 @@ class Outcome:
 
     ``answer`` is None where the method skipped the prompt, and ``skipped`` says why. ``length`` is the tokens of the
     baseline's answer. ``seconds`` is the median of the timed runs. ``realised`` and ``theoretical`` are the speedups
-    over the baseline, None unless both answers ended by themselves: one that is cut at the length limit says nothing
-    of how long it would have taken. ``quality`` is None where there is no valid verdict; ``invalid`` tells a verdict
-    out of format from none at all. ``verdict`` is all that the judge said.
+    over the baseline, None unless both answers ended by themselves: the full time of an answer that was cut
+    is unknown. ``quality`` is None where there is no valid verdict; ``invalid`` marks a verdict
+    out of format, as opposed to none at all. ``verdict`` is the judge's whole verdict.
     """
 
     key: str
@@ -77,7 +77,7 @@ def outcomes_of(
 
 
 def is_pairwise(verdicts: Iterable[Mapping[str, Any]], baseline: str) -> bool:
-    """Whether the judge compared with the baseline: then it was not asked about the baseline's own answers, whose
+    """Whether the judge compared answers with the baseline's. It then did not judge the baseline's own answers, whose
     verdicts are missing or 0.5 without a note."""
     judged = False
     for by_method in verdicts:

@@ -1,8 +1,8 @@
-"""Which methods dominate which in speed and quality.
+"""Finds which methods dominate which in speed and quality.
 
-A method dominates another if it is at least as fast and at least as good, and one of both more. That is a statement
-about means, those that tables and figures show. Whether it can be trusted is told from the prompts that both methods
-have a figure of: ``Domination.is_clear``.
+A method dominates another if it is at least as fast and at least as good, and better in one of
+both. This compares the means that tables and figures show. ``Domination.is_clear`` says whether the prompts that both
+methods have in common support it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from statistics import fmean
 from pasta.evaluation.results.outcomes import Outcome
 from pasta.statistics import Estimate, bootstrap, bootstrap_mean, geometric_mean
 
-_EQUAL = 1e-9  # a difference that is rounding
+_EQUAL = 1e-9  # smaller differences are rounding errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +27,17 @@ class Domination:
 
     @property
     def is_no_slower(self) -> bool:
-        """Whether the interval leaves no doubt that it is at least as fast."""
+        """Whether the whole interval says that it is at least as fast."""
         return _low(self.speed_ratio) >= 1.0 - _EQUAL
 
     @property
     def is_no_worse(self) -> bool:
-        """Whether the interval leaves no doubt that its quality is at least as high."""
+        """Whether the whole interval says that its quality is at least as high."""
         return _low(self.quality_difference) >= -_EQUAL
 
     @property
     def is_clear(self) -> bool:
-        """Whether the intervals leave no doubt that it dominates."""
+        """Whether both whole intervals say that it dominates."""
         more = _low(self.speed_ratio) > 1.0 + _EQUAL or _low(self.quality_difference) > _EQUAL
         return self.is_no_slower and self.is_no_worse and more
 

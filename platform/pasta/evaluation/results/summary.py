@@ -1,7 +1,7 @@
-"""The figures of an evaluation: each method's speed, quality and structure, over all prompts and over groups of them.
+"""Summarises an evaluation: each method's speed, quality and structure, over all prompts and over groups of them.
 
 Means of speedups are geometric, all others arithmetic; intervals are 95% percentile bootstraps over prompts
-(``evaluation/statistics.py``). Speedups are over prompts that baseline and method both ended by themselves, quality is
+(``pasta.statistics``). Speedups are over prompts that baseline and method both ended by themselves, quality is
 over all answers with a valid verdict, and everything else over all answers.
 """
 
@@ -19,8 +19,8 @@ from pasta.stages.records import Record
 from pasta.statistics import Estimate, bootstrap, bootstrap_mean, ratio_of_sums
 
 SpeedName = Literal["realised", "theoretical"]
-_TEXT = "text"  # the kind of token that is no overhead
-_LENGTH_STEPS = (50, 75)  # bins of answer length end at these numbers of tokens, doubled again and again
+_TEXT = "text"  # the only kind of token that is not overhead
+_LENGTH_STEPS = (50, 75)  # bins of answer length end at these numbers of tokens times powers of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Structure:
     ``threads``, ``tokens`` and ``critical_path`` (steps) are means an answer, ``budget`` the mean tokens an answer by
     kind; ``mean_lanes`` is threads that decode, over all steps; ``waited`` the share of steps in which the main thread
     waits at a sync; ``overhead`` the share of tokens that are no text of the answer; ``ttft_s`` the median of seconds
-    to the first token. None where a method does not show it (an endpoint has no steps).
+    to the first token. None where it is unknown (an endpoint reports no steps).
     """
 
     tokens: float
@@ -98,15 +98,15 @@ class MethodSummary:
 
     @property
     def title(self) -> str:
-        """What figures and tables call it: its line and label where it has them."""
+        """Its name in figures and tables: line and label if it has them."""
         return " ".join(part for part in (self.line, self.label) if part) if self.label else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All of an evaluation's figures.
+    """All metrics of an evaluation.
 
-    ``speed_name`` is the speedup that methods are set against each other by: ``realised``, or ``theoretical`` where
+    ``speed_name`` is the speedup by which methods are compared: ``realised``, or ``theoretical`` where
     nothing was timed. ``pairwise``: quality is the probability that a judge prefers the answer to the baseline's, whose
     own quality is 0.5 by definition. ``front`` are the methods that none dominates, the slowest first.
     """
@@ -159,7 +159,7 @@ def summarise(
     baseline: str,
     methods: Mapping[str, MethodSection],
 ) -> Summary:
-    """The figures of records and verdicts (their forms: ``evaluation/answers.py``, ``evaluation/judges``)."""
+    """Summarise records and verdicts (formats: ``methods/answers.py``, ``evaluation/judging.py``)."""
     records, verdicts = list(records), list(verdicts)
     methods = {baseline: methods[baseline], **methods}  # the baseline first
     outcomes = outcomes_of(records, verdicts, baseline=baseline, methods=methods)

@@ -11,7 +11,7 @@ AlpacaEval's own 805 prompts and cannot be had for any others:
 
 and the win rate at equal length, where tanh(0) = 0, is sigmoid(θ). That is another quantity than AlpacaEval's, whose
 fit is also regularised, so it is called ``length_controlled_without_difficulty`` wherever it appears; the official
-figure is ``pasta.evaluation.results.alpaca.official_win_rate``'s. θ and φ are of maximum likelihood for a binomial
+rate is ``pasta.evaluation.results.alpaca.official_win_rate``'s. θ and φ are of maximum likelihood for a binomial
 model whose outcomes may be fractions. Intervals are 95% percentile bootstrap over prompts, with θ and φ found anew
 in each resample; std(Δ) is a unit, that of all prompts.
 """
