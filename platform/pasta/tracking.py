@@ -1,7 +1,7 @@
 """Weights & Biases, on one process, offline unless told otherwise.
 
-Logged names are listed where they are logged; a run that is restarted goes on under the same id, so that a stage is
-one run after ``wandb sync`` whatever happened to it.
+Logged names are listed where they are logged; a restarted run keeps its id, so that a stage is one run after ``wandb
+sync``.
 
 The only module that uses a private API of wandb, ``wandb.env.SERVICE``, written against wandb 0.31.0;
 tests/training/test_private.py fails when it is gone.
@@ -25,10 +25,10 @@ class TrackingSection:
 
 
 class Tracker:
-    """A run that ignores everything: what all ranks but the first, and ``mode: disabled``, get."""
+    """A tracker that records nothing: for ``mode: disabled``, and for all ranks but the first."""
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Record figures of one step."""
+        """Record metrics of one step."""
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Record a table."""
@@ -37,7 +37,7 @@ class Tracker:
         """Record a picture from its file."""
 
     def summary(self, figures: Mapping[str, float]) -> None:
-        """Record the figures of the whole run."""
+        """Record the metrics of the whole run."""
 
     def finish(self) -> None:
         """Flush and close; nothing can be recorded after."""

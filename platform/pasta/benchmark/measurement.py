@@ -1,4 +1,4 @@
-"""The files of a benchmark run: records of each stage, and the JSON that says what followed from them."""
+"""The files of a benchmark run: the records of each stage, and the JSON of the results."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Say = Callable[[str], None]
 
 
 class Measurement:
-    """Keeps what is measured. Every record is on disk before the next is measured; ``settings.out`` is rewritten
+    """Writes what is measured. Every record is on disk before the next is measured; ``settings.out`` is rewritten
     after each stage. ``settings`` is a dataclass with ``out`` and ``fresh``."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Measurement:
         self._begun = describe_machine(device)
 
     def open(self, stage: str, identity: Mapping[str, Any]) -> RecordFile:
-        """The records of a stage; ``identity`` is all that they depend on."""
+        """Open the records of a stage; ``identity`` is all that they depend on."""
         path = self._settings.out.with_suffix(f".{stage}.jsonl")
         file = RecordFile(path, identity, fresh=self._settings.fresh and stage not in self.files)
         self.files[stage] = path.name
@@ -42,7 +42,7 @@ class Measurement:
         return Progress(stage, total, unit, found, again=" (--fresh measures again)", say=self.say)
 
     def write(self, report: Report, *, complete: bool) -> None:
-        """The JSON file: command, machine, settings, metrics, tables, and where the records are."""
+        """Write the JSON file: command, machine, settings, metrics, tables, and the names of the record files."""
         settings = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in asdict(self._settings).items()

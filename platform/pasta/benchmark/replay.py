@@ -1,9 +1,9 @@
-"""Replaying documents as a stage of the benchmark: what is fed, measured document by document, and the metrics.
+"""The replay stage of the benchmark: encodes documents, measures one after another, and computes metrics.
 
 Tokens of real answers are counted by ``--tokenizer``. With ``words`` each word and punctuation mark, with the space
-before it, is one token, whatever the model's vocabulary is: forced tokens need ids that the model has, not ids that it
-knows. A trained tokenizer of a large vocabulary makes somewhat more of a text; one as small as the atlas' would spell
-real words out, and make answers several times too long.
+before it, is one token, whatever the model's vocabulary is: a forced token needs only an id that the model has. A
+trained tokenizer with a large vocabulary makes somewhat more tokens of a text; the small one of the atlas would spell
+real words out and make answers several times too long.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def num_tokens(self) -> int:
-        """What its cache must hold."""
+        """Tokens of cache that it needs."""
         return len(self.prompt) + len(self.annotated)
 
 
@@ -85,7 +85,7 @@ def measure(
 
 
 class DocumentReplay:
-    """Real answers as a tokenizer counts them, in the order given.
+    """Replays real answers, whose tokens a tokenizer counts, in the order given.
 
     ``tokenizer`` is ``words``, ``atlas``, a directory or a Hub name. Estimates are counted anew with it, but for those
     of the atlas' own. What has ``longest`` tokens or more (prompt and annotated answer) is left out. ``vocabulary`` is
@@ -125,7 +125,7 @@ class DocumentReplay:
             )
 
     def run(self, file: RecordFile, loaded: LoadedModel, repeats: int, progress: Progress) -> None:
-        """Measure what ``file`` lacks; what is left out has its reason there."""
+        """Measure the documents that ``file`` lacks; those left out are recorded with the reason."""
         for key, reason in self.skipped.items():
             if key not in file:
                 file.add(key, {"skipped": reason})
@@ -133,7 +133,7 @@ class DocumentReplay:
 
 
 def document_identity(path: Path, tokenizer: str) -> Record:
-    """What records of replayed documents depend on: the files' content, and what counts their tokens."""
+    """What records of replayed documents depend on: the content of the files, and the tokenizer."""
     digest = hashlib.sha256()
     for file in document_files(path):
         digest.update(file.read_bytes())

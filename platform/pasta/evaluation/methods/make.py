@@ -46,7 +46,7 @@ def check_methods(methods: Mapping[str, MethodSection], baseline: str, num_slots
         _check_points(name, section, num_slots)
     tokenizers: dict[str, Any] = {}
     first = ""
-    # The baseline first: what the others are compared with.
+    # The baseline first: the others are compared with it.
     for name in sorted(methods, key=lambda name: name != baseline):
         source, key = methods[name].model, f"methods.{name}.model"
         if source is None or source in tokenizers:
@@ -58,7 +58,7 @@ def check_methods(methods: Mapping[str, MethodSection], baseline: str, num_slots
 
 
 def _check_points(name: str, section: MethodSection, num_slots: int) -> None:
-    """Points of a skeleton that wait for each other would be timed as what they are not."""
+    """Check that all points of a skeleton can be decoded at once: points that wait would distort the time."""
     if section.kind != "sot":
         return
     points = (section.sot or SotSection()).words.max_points
