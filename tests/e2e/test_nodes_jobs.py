@@ -1,7 +1,6 @@
 """Jobs over two nodes, one of which dies in the middle: they end as if it had not. Real Ray, tiny models."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,9 +81,7 @@ def test_annotation_ends_on_the_nodes_that_are_left_with_all_of_its_records(
     job = Job("annotate", path, environment=nodes.environment)
     try:
         job.wait_for(
-            lambda: (
-                bool(other.workers("MapWorker")) and len([*storage.glob(".out.*.partial/shard-*.json")]) > 3
-            )
+            lambda: bool(other.workers("_Worker")) and len([*storage.glob(".out.*.partial/shard-*.json")]) > 3
         )
         nodes.kill(other)
         assert not (storage / "out").exists()
@@ -107,7 +104,7 @@ def alone(path: Path, directory: Path) -> Path:
     directory.mkdir()
     find_tokenizer(config.data.tokenizer).save_pretrained(directory / annotate.TOKENIZER)
     shards = plan_shards(config.data.source, config.data.shard_records)
-    worker = annotate._Worker(config, shards, str(directory), os.getcwd(), 1, None)
+    work = annotate.make_worker(config.data, directory, 1, None)
     for shard in shards:
-        worker({"shard": shard.index})
+        work(shard)
     return directory

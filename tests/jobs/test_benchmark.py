@@ -143,7 +143,7 @@ def test_replay_goes_on_with_more_of_an_annotate_stage_s_documents(place, tmp_pa
     run(place, tmp_path, "replay", *given, "--replay-prompts", "6")
     code, written = run(place, tmp_path, "replay", *given, "--replay-prompts", "40")
     assert code == 0
-    assert "6 of 40 found from an earlier run" in capsys.readouterr().err
+    assert "40 documents, 6 found from an earlier run" in capsys.readouterr().err
     metrics = {metric["key"]: metric for metric in written["figures"]}
     left_out = metrics["replay.skipped.large"]["value"]
     assert 0 < left_out < 20
@@ -184,7 +184,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
     assert not out.exists()
     decoded.clear()
     assert main([*given, "--threads", "1"]) == 0
-    assert "2 of 3 found from an earlier run" in capsys.readouterr().err
+    assert "3 prompts, 2 found from an earlier run" in capsys.readouterr().err
     # One to warm up, one that was missing.
     assert len(decoded) == 2
     assert json.loads(out.read_text())["complete"]

@@ -99,7 +99,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(server, config, tmp_pat
     assert "the same command goes on" in capsys.readouterr().err
     asked = len(server.requests)
     assert run(config, tmp_path / "serve.json", *options)[0] == 0
-    assert "1 of 2 found from an earlier run" in capsys.readouterr().err
+    assert "2 measurements, 1 found from an earlier run" in capsys.readouterr().err
     # The service and the other way warm up, then each prompt.
     assert len(server.requests) - asked == 2 + 1 + 4
 
