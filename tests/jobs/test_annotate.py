@@ -259,6 +259,7 @@ def test_an_interrupt_between_shards_loses_none_and_the_next_run_does_the_rest(
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["records"] == 10
 
 
+@pytest.mark.e2e
 def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same(
     ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
