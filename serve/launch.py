@@ -165,7 +165,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         yield
     finally:
         for name in values:
-            os.environ.pop(name)
+            os.environ.pop(name, None)
         os.environ.update({name: before[name] for name in values if name in before})
 
 
