@@ -252,6 +252,8 @@ run_main(main)
         ("raise KeyboardInterrupt", 130, "interrupted\n"),
         ("return 1", 1, ""),
         ("return None", 0, ""),
+        ("open('a' * 300)", 2, f"error: {'a' * 300!r}: File name too long\n"),
+        ("print('\\udcff')", 0, ""),
     ],
 )
 def test_a_command_ends_with_its_exit_code_and_at_most_one_line(body, code, stderr):

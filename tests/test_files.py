@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from pasta.files import write_whole
+from pasta.errors import UserError
+from pasta.files import read_lines, read_text, write_whole
 
 
 def test_a_directory_is_made_for_a_file(tmp_path):
@@ -20,6 +22,47 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         write_whole(path, "new \ud800")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["/", "", "dir", "a" * 300, "file/in"])
+def test_a_place_where_no_file_can_be_is_named(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        write_whole(Path(name), "text")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dir", "file"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nothing", "key: nothing: no such file; expected a text"),
+        ("file/in", "key: file/in: no such file"),
+        ("dir", "key: dir: cannot be read (Is a directory)"),
+        ("loop", "key: loop: cannot be read (Too many levels of symbolic links)"),
+        ("a" * 300, "cannot be read (File name too long)"),
+        ("a\0b", "key: 'a\\x00b': cannot be read (embedded null byte)"),
+        ("bytes", "key: bytes: cannot be read (byte 2 is not UTF-8 text)"),
+        ("a\nb", "key: 'a\\nb': no such file"),
+    ],
+)
+def test_what_the_system_refuses_to_read_is_one_line(tmp_path, monkeypatch, name, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "bytes").write_bytes(b"a\xff")
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError) as caught:
+        read_text(Path(name), key="key", expected="a text")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_text_is_read_without_a_byte_order_mark(tmp_path):
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfa\r\n")
+    assert read_text(tmp_path / "a") == "a\r\n"
+    assert [*read_lines(tmp_path / "a")] == [b"\xef\xbb\xbfa\r\n"]
 
 
 def test_what_the_system_refuses_to_write_is_one_line_and_leaves_nothing(tmp_path):

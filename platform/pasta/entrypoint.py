@@ -1,6 +1,7 @@
 """Runs a command: exit codes, and one line instead of a stack trace for a user's mistake."""
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -32,6 +33,9 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     2, Ctrl-C one line and 130; a reader that went away (``pasta show | head``) ends the command quietly. Anything else
     is a bug and keeps its stack trace.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A file's name may hold bytes, and a text characters, that the terminal's encoding has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = main() or 0
         sys.stdout.flush()

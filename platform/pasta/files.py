@@ -66,6 +66,8 @@ def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> N
     ``private``: nobody but its owner may read it. Raises UserError if it cannot be written, for a disk that is full
     as for any other reason.
     """
+    if not path.name:
+        raise UserError(f"{str(path)!r}: cannot be written (Is a directory)")
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

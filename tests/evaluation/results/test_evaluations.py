@@ -1,5 +1,6 @@
 """An evaluation is read back from its files alone, and what is none is one clear line."""
 
+import json
 import subprocess
 import sys
 
@@ -51,6 +52,14 @@ def test_reading_changes_nothing(tmp_path):
         ('{"config": {}}\n', "it holds no answers yet"),
         ("[]\n", "answers.jsonl:1: expected a record of an evaluation"),
         ("{\n\n", "answers.jsonl:1: not JSON"),
+        (
+            '{"config": {"methods": ["twin"]}}\n',
+            "answers.jsonl:1: config.methods: expected an object of objects",
+        ),
+        ('{"config": {"baseline": 3}}\n', "answers.jsonl:1: config.baseline: expected the name of a method"),
+        (json.dumps(prompt("a", {"twin": answer(seconds=3)})) + "\n", "answers.jsonl:1: expected a record"),
+        (json.dumps(prompt("a", {"twin": answer(tokens="3")})) + "\n", "answers.jsonl:1: expected a record"),
+        (json.dumps(prompt("a", {"twin": answer()}, family=[])) + "\n", "answers.jsonl:1: expected a record"),
         ('{"key": "a", "answers": {}}\n', "answers.jsonl:1: expected a record"),
         (
             '{"config": {}}\n{"key": "a", "messages": [], "answers": {"x": {"text": "y"}}}\n',

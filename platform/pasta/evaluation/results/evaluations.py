@@ -12,7 +12,7 @@ from typing import Any
 
 from pasta.errors import UserError
 from pasta.files import read_lines, shown
-from pasta.rows import NotJson, messages_of, numbered, parse_object, read_json
+from pasta.rows import NotJson, messages_of, numbered, parse_object, placed, read_json
 from pasta.stages.records import Record
 
 ANSWERS, VERDICTS, MANIFEST = "answers.jsonl", "verdicts.jsonl", "manifest.json"
@@ -101,7 +101,7 @@ def _read(path: Path, key: str, check: Any) -> tuple[dict[str, Any], list[Record
         try:
             value = parse_object(line, row)
             if "config" in value and "key" not in value:
-                config = value["config"] if isinstance(value["config"], dict) else {}
+                config = _checked_config(value["config"])
             elif isinstance(value.get("key"), str) and check(value):
                 records[value["key"]] = value
             else:
@@ -111,6 +111,18 @@ def _read(path: Path, key: str, check: Any) -> tuple[dict[str, Any], list[Record
                 break
             raise UserError(f"{shown(path)}:{number}: {error}") from None
     return config, [*records.values()]
+
+
+def _checked_config(config: Any) -> dict[str, Any]:
+    """The configuration, if it is a mapping. Raises UserError where what is read of it is of another type."""
+    if not isinstance(config, dict):
+        return {}
+    methods = config.get("methods", {})
+    if not isinstance(methods, dict) or not all(isinstance(method, dict) for method in methods.values()):
+        raise UserError("config.methods: expected an object of objects, a method each")
+    if not isinstance(config.get("baseline"), str | None):
+        raise UserError("config.baseline: expected the name of a method")
+    return config
 
 
 def _check_answers(record: Record) -> bool:
@@ -172,4 +184,5 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         isinstance(each, dict) and isinstance(each.get("fingerprint"), str) for each in inputs.values()
     ):
         raise UserError(f"{shown(path)}: expected the manifest of an evaluation")
-    return dict(value)
+    with placed(shown(path)):
+        return {**value, "config": _checked_config(value.get("config"))}
