@@ -124,6 +124,9 @@ def test_overrides_are_applied_on_top(load):
         ("name: a\nsources: [{weight: 1}]", "missing key 'sources.0.path'"),
         ("name: 5", "a.yaml: name: expected a valid string, got 5"),
         ("name: a\nsteps: '5'", "steps: expected a valid integer, got '5'"),
+        ("name: a\noptimizer: {learning_rate: .nan}", "optimizer.learning_rate: expected a finite number, got nan"),
+        ("name: a\nsources: [{path: x, weight: -.inf}]", "sources.0.weight: expected a finite number, got -inf"),
+        ("name: a\noptimizer: {learning_rate: 1e999}", "learning_rate: expected a finite number, got inf"),
         ("name: a\nsteps: true", "steps: expected a valid integer, got True"),
         ("name: a\nsteps: 1.5", "steps: expected a valid integer"),
         ("name: a\nshuffle: 1", "shuffle: expected a valid boolean, got 1"),
@@ -194,6 +197,10 @@ def test_a_mistake_is_one_line_that_names_it(message, text, expected):
         ("sources." + "9" * 5000 + "=1", "which has no '999"),
         ("second=" + "{a: " * 99 + "1" + "}" * 99, "second: unknown key 'a'"),
         ("second" + ".a" * 99 + "=" + "[" * 99 + "]" * 99, "second: unknown key 'a'"),
+        (
+            "optimizer.learning_rate=.inf",
+            "override 'optimizer.learning_rate=.inf': optimizer.learning_rate: expected a",
+        ),
         ("steps=!!bool 3", "override 'steps=!!bool 3':1:1: '3' is no bool"),
     ],
 )

@@ -8,10 +8,11 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import os
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +55,11 @@ def load_config(path: str | os.PathLike[str], cls: type[T], overrides: Sequence[
 def parse_config(data: Mapping[str, Any], cls: type[T], source: str, overrides: Sequence[str] = ()) -> T:
     """Validate plain ``data`` (as read from YAML or JSON) into ``cls``; ``source`` is named in errors."""
     adapter = TypeAdapter(cls)
+    for key, value in _numbers(data):
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"{_source_of(key, source, overrides)}: {key}: expected a finite number, got {value}"
+            )
     try:
         # Through JSON, because strict validation takes a list for a tuple and a string for a path only from there.
         return adapter.validate_json(json.dumps(data), strict=True, extra="forbid")
@@ -128,10 +134,7 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
     first, *others = sorted(error.errors(include_url=False), key=lambda e: e["type"] not in UNKNOWN_KEY)
     keys = _path(first["loc"], data, missing=first["type"] in MISSING_KEY)
     dotted = ".".join(map(str, keys))
-    for override in overrides:
-        given = override.partition("=")[0].strip()
-        if dotted == given or dotted.startswith(given + "."):
-            source = f"override {cut(override)}"
+    source = _source_of(dotted, source, overrides)
     if first["type"] in UNKNOWN_KEY:
         *parents, unknown = keys
         known = _fields_at(cls, parents)
@@ -151,6 +154,26 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
         message = f"{source}: {dotted}: expected {expected}, got {cut(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
     return " ".join((message + more).split())
+
+
+def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """Every float in plain values, with its dotted key."""
+    items = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, each in items:
+        yield from _numbers(each, f"{path}.{key}" if path else str(key))
+    if isinstance(value, float):
+        yield path, value
+
+
+def _source_of(dotted: str, source: str, overrides: Sequence[str]) -> str:
+    """Where the value of a key is from: the last override that sets it, or the file."""
+    for override in overrides:
+        given = override.partition("=")[0].strip()
+        if dotted == given or dotted.startswith(given + "."):
+            source = f"override {cut(override)}"
+    return source
 
 
 def _path(loc: Sequence[Key], data: Any, missing: bool) -> list[Key]:

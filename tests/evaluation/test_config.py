@@ -62,7 +62,7 @@ def test_a_mistake_is_one_line(changes, expected):
         ({"kind": "sequential", "model": "m", "promise_bias": 2}, "promise_bias 2.0: expected none with"),
         (
             {"kind": "pasta", "model": "m", "promise_bias": float("nan")},
-            "promise_bias: nan, expected a finite",
+            "promise_bias: expected a finite number, got nan",
         ),
     ],
 )

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass, field
 
 from pasta.bounds import check_positive
+from pasta.data.asked import check_asked
 from pasta.rows import Messages
 
 
@@ -21,6 +22,7 @@ class PromptsSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "count")
+        check_asked(self.source, {"count": self.count}, {}, 0.0)
         if self.source == "atlas" and self.count is None:
             raise ValueError("count: expected the number of atlas prompts to draw")
 

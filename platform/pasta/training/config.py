@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_not_negative, check_positive
 from pasta.data.asked import check_asked
 from pasta.data.linearise import Mode
 from pasta.stages.workers import WorkersSection
@@ -112,7 +112,12 @@ class OptimisationSection:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_positive(self, "learning_rate", "rows", "accumulate", "epochs")
+        check_positive(self, "learning_rate", "rows", "accumulate", "max_steps", "epochs")
+        check_not_negative(self, "warmup_steps", "weight_decay", "max_grad_norm")
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ValueError(f"betas {list(self.betas)}: expected two numbers from 0 to below 1")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed {self.seed}: expected an integer from 0 to 4294967295")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,9 @@ class ScheduleSection:
     save_steps: int = 200
     eval_steps: int = 0
     keep_checkpoints: int = 2
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "log_steps", "save_steps", "eval_steps", "keep_checkpoints")
 
 
 @dataclass(frozen=True, slots=True)
