@@ -1,12 +1,10 @@
-"""Every command in README.md, CONTRIBUTING.md and docs/ is run here, or names what it needs; what is not run is read.
+"""Every command in README.md, CONTRIBUTING.md and docs/ can be read: its arguments and its configurations.
 
-A block without a mark runs as it stands. ``# takes …`` runs too, and takes longer. ``# needs the service`` runs against
-one service. Any other ``# needs …`` is not run, but its arguments and configurations are read.
+Those that name nothing that they need run too (tests/e2e/test_guides.py).
 """
 
 import importlib
 import re
-import runpy
 
 import pytest
 
@@ -14,11 +12,9 @@ from jobs import submit
 from pasta.config import load_config
 from pasta.simulation.config import SimulateConfig
 from pasta.stages.pipeline import PipelineConfig
-from tests.support.guides import GUIDES, ROOT, blocks, shell, workplace
-from tests.support.service import command
+from tests.support.guides import GUIDES, ROOT, blocks
 
 BLOCKS = [block for guide in GUIDES for block in blocks(guide)]
-SERVICE = "needs the service"
 #: What others have made. Whoever runs it knows it.
 FOREIGN = {
     *("base64", "cat", "chmod", "curl", "export", "grep", "jq", "mkdir", "openssl", "sed"),
@@ -32,80 +28,11 @@ COMMANDS = [
 ]
 
 
-def by_guide(chosen):
-    """Parametrise by guide, those of them that have such blocks."""
-    guides = [guide for guide in GUIDES if any(chosen(block) for block in blocks(guide))]
-    return pytest.mark.parametrize("guide", guides, ids=lambda guide: guide.stem)
-
-
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
 def test_a_block_is_of_a_language_that_is_tested(block):
     assert block.language in {"sh", "python", ""}, (
         "tests know sh and python; pictures and grammars have no language"
     )
-
-
-def runs(block):
-    return block.is_shell and not block.mark
-
-
-@pytest.mark.slow
-@pytest.mark.e2e
-@by_guide(runs)
-def test_the_commands_of_a_guide_run_in_their_order(guide, tmp_path):
-    folder = workplace(tmp_path)
-    for block in filter(runs, blocks(guide)):
-        shell(block.text, folder)
-
-
-def takes_longer(block):
-    return block.is_shell and block.mark.startswith("takes ")
-
-
-@pytest.mark.slow
-@pytest.mark.e2e
-@pytest.mark.timeout(1500)
-@by_guide(takes_longer)
-def test_the_longer_commands_of_a_guide_run_after_those_before_them(guide, tmp_path):
-    folder = workplace(tmp_path)
-    chosen = [block for block in blocks(guide) if takes_longer(block) or runs(block)]
-    for block in chosen[: 1 + max(n for n, block in enumerate(chosen) if takes_longer(block))]:
-        shell(block.text, folder, timeout_s=900)
-
-
-def is_snippet(block):
-    return block.language == "python" and not block.mark
-
-
-@pytest.mark.slow
-@by_guide(is_snippet)
-def test_the_snippets_of_a_guide_run_in_their_order(guide, tmp_path):
-    file = tmp_path / "snippets.py"
-    file.write_text("\n".join(block.text for block in filter(is_snippet, blocks(guide))))
-    runpy.run_path(str(file))
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    """What ``make serve`` starts, on a free port."""
-    log = tmp_path_factory.mktemp("service") / "log"
-    with command("-m", "serve.run", "configs/serve/local.yaml", "--port", 0, log=log) as running:
-        yield running.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
-
-
-@pytest.mark.slow
-@pytest.mark.e2e
-@pytest.mark.parametrize(
-    "block", [block for block in BLOCKS if block.mark == SERVICE], ids=lambda block: block.place
-)
-def test_what_needs_the_service_runs_against_it(block, service, tmp_path):
-    text = block.text.replace("http://127.0.0.1:8000", service)
-    if block.is_shell:
-        assert shell(text, workplace(tmp_path)) or list(tmp_path.glob("*.json"))
-        return
-    file = tmp_path / "snippet.py"
-    file.write_text(text)
-    runpy.run_path(str(file))
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -14,7 +14,8 @@ import yaml
 
 from serve.ray_start import free_port
 from tests.support.nodes import Node, Nodes
-from tests.support.service import eventually, shipped_config
+from tests.support.service import shipped_config
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 

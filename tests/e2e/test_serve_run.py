@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -11,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from serve.ray_start import free_port
 from tests.support.service import START_S, command, save_tiny_model, service_config
+from tests.support.waiting import eventually
 
 
 def test_serve_run_serves_the_configuration(tmp_path):
@@ -21,14 +21,12 @@ def test_serve_run_serves_the_configuration(tmp_path):
     # Without an address of its own it would join a Ray that happens to run on this machine.
     serve = Path(sys.executable).parent / "serve"
     with command(serve, "run", "--address", "local", file, log=tmp_path / "log") as run:
-        answer = None
-        deadline = time.monotonic() + START_S
-        while answer is None and time.monotonic() < deadline:
+
+        def models():
             assert run.process.poll() is None, run.output
-            try:
-                answer = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=5).raise_for_status().json()
-            except httpx.HTTPError:
-                time.sleep(0.5)
+            return httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=5).raise_for_status().json()
+
+        answer = eventually(models, START_S)
         assert answer is not None, run.output
         assert [model["id"] for model in answer["data"]] == ["pasta-atlas", "pasta-atlas-sequential"]
         run.end(signal.SIGINT)

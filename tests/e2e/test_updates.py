@@ -3,7 +3,6 @@
 import concurrent.futures
 import json
 import threading
-import time
 
 import httpx
 import pytest
@@ -12,6 +11,7 @@ import yaml
 from serve.ray_start import free_port
 from tests.support.cluster import BIN, ray_head
 from tests.support.service import save_tiny_model, service_config
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
 MODEL = "pasta-atlas"
@@ -55,10 +55,7 @@ class Service:
         return sum(replica["state"] == "RUNNING" for replica in replicas)
 
     def wait_for(self, condition, timeout_s=240):
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, json.dumps(self.status(), indent=1)[:4000]
-            time.sleep(0.2)
+        assert eventually(condition, timeout_s, every_s=0.2), json.dumps(self.status(), indent=1)[:4000]
 
     def client(self):
         return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)

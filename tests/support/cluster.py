@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import psutil
 from serve.ray_start import free_port
 from tests.support.paths import ROOT
 from tests.support.service import START_S, Command, command
+from tests.support.waiting import eventually
 
 BIN = Path(sys.executable).parent
 #: Without it Ray's command would write over the log in colours.
@@ -92,11 +92,8 @@ def ray_head(log: Path, num_cpus: int = 2, **environment: str) -> Iterator[Clust
 
 
 def _wait_until_healthy(url: str, head: Command) -> None:
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
+    def healthy() -> bool:
         assert head.process.poll() is None, head.output
-        with contextlib.suppress(httpx.HTTPError):
-            if httpx.get(url, timeout=10).is_success:
-                return
-        time.sleep(0.5)
-    raise AssertionError(f"{url} does not answer:\n{head.output}")
+        return httpx.get(url, timeout=10).is_success
+
+    assert eventually(healthy, START_S), f"{url} does not answer:\n{head.output}"

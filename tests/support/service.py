@@ -8,18 +8,18 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
-import httpx
 import psutil
 import torch
 import yaml
 
 from tests.support.models import tiny
 from tests.support.paths import ROOT
+from tests.support.waiting import eventually
 
 #: A service is up in half a minute on two idle cores; a busy machine takes its time.
 START_S = 280.0
@@ -65,17 +65,6 @@ def shipped_config(folder: Path, **args: object) -> Path:
     return file
 
 
-def eventually(condition: Callable[[], object], timeout_s: float = 60.0) -> bool:
-    """Whether something becomes true in time; a service that does not answer yet is asked again."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        with contextlib.suppress(httpx.HTTPError):
-            if condition():
-                return True
-        time.sleep(0.05)
-    return False
-
-
 class Command:
     """A command in the repository's root, with its output as it comes and everything that it starts."""
 
@@ -101,13 +90,13 @@ class Command:
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """Wait until a line matches."""
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            if found := re.search(pattern, self.output, re.MULTILINE):
-                return found
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.1)
+
+        def search() -> re.Match[str] | None:
+            return re.search(pattern, self.output, re.MULTILINE)
+
+        eventually(lambda: search() or self.process.poll() is not None, START_S)
+        if found := search():
+            return found
         raise AssertionError(
             f"no {pattern!r} in the output, exit code {self.process.poll()}:\n{self.output[-4000:]}"
         )
@@ -129,10 +118,7 @@ class Command:
 
     def leaves_nothing(self, timeout_s: float = 20.0) -> bool:
         """Whether every process is gone, at once or in a while: a killed process takes a moment to vanish."""
-        deadline = time.monotonic() + timeout_s
-        while (left := self.descendants()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return not left
+        return bool(eventually(lambda: not self.descendants(), timeout_s))
 
     def kill(self) -> None:
         """Leave nothing behind, whatever happened."""
@@ -153,3 +139,23 @@ def command(*arguments: object, log: Path, **environment: str) -> Iterator[Comma
         yield running
     finally:
         running.kill()
+
+
+class Service(Command):
+    """``python -m serve.run`` on a free port."""
+
+    @cached_property
+    def url(self) -> str:
+        """Where it serves, once it does."""
+        return self.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
+
+
+@contextlib.contextmanager
+def serving(config: Path | str, log: Path, **environment: str) -> Iterator[Service]:
+    """The service of a configuration, once it serves; everything it started is gone afterwards."""
+    service = Service("-m", "serve.run", config, "--port", 0, log=log, **environment)
+    try:
+        assert service.url
+        yield service
+    finally:
+        service.kill()

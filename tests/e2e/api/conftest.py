@@ -6,16 +6,21 @@ import httpx
 import openai
 import pytest
 
-from tests.support.service import command, save_tiny_model, service_config
+from tests.support.service import Service, save_tiny_model, service_config, serving
 
 
 @pytest.fixture(scope="package")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running service with two decoders of three slots each."""
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Two decoders of three slots each."""
     folder = tmp_path_factory.mktemp("service")
     config = service_config(folder, save_tiny_model(folder / "model"))
-    with command("-m", "serve.run", config, "--port", 0, log=folder / "log") as service:
-        yield service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
+    with serving(config, folder / "log") as service:
+        yield service
+
+
+@pytest.fixture
+def url(service: Service) -> str:
+    return service.url
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pasta.lang import CONTROL_TOKENS, parse, render
 from tests.support.models import tiny
+from tests.support.waiting import eventually
 
 MODEL, TWIN = "pasta-atlas", "pasta-atlas-sequential"
 HELLO = [{"role": "user", "content": "Tell me about France"}]
@@ -42,13 +43,6 @@ def count(http, *names):
 
 def idle(http):
     return count(http, "active", "waiting") == 0
-
-
-def eventually(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not (holds := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return holds
 
 
 # -- answers ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def missing(what):
 
 
 @pytest.fixture(scope="module")
-def javascript(url, tmp_path_factory):
+def javascript(service, tmp_path_factory):
     """What tests/e2e/api/node/client.mjs saw."""
     if shutil.which("npm") is None:
         missing("no npm on PATH (Debian: apt install nodejs npm)")
@@ -30,7 +30,7 @@ def javascript(url, tmp_path_factory):
     done = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         missing(f"npm could not install OpenAI's client: {done.stderr[-500:]}")
-    command = ["node", "client.mjs", url]
+    command = ["node", "client.mjs", service.url]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

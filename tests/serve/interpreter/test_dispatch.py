@@ -5,6 +5,7 @@ Only the way between replicas is not Ray's here, so that a replica can be lost a
 
 import asyncio
 import dataclasses
+import functools
 from collections import Counter
 from contextlib import aclosing
 
@@ -123,6 +124,7 @@ def order(placement, **changes):
     return DecodeOrder(**{**fields, **changes})
 
 
+@functools.cache
 def expected(stop=(), limits=LIMITS, **fields):
     engine = Engine(tiny(), EngineConfig(num_slots=1, slot_tokens=1024))
     sampling = SamplingParams(promise_bias=7.0, stop=stop)

@@ -8,26 +8,10 @@ import signal
 import httpx
 import pytest
 
-from tests.support.service import command, eventually, shipped_config
+from tests.e2e.shipped.conftest import LEASE_S
+from tests.support.waiting import eventually
 
 PROMPTS = ["Describe four planets.", "Which countries border France?", "Describe Mars, Venus and Saturn."]
-LEASE_S = 2.0
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("failures")
-    config = shipped_config(folder, decoder={"num_replicas": 2, "lease_s": LEASE_S})
-    with command("-m", "serve.run", config, "--port", 0, log=folder / "log") as service:
-        service.url = service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
-        yield service
-
-
-@pytest.fixture
-def http(service):
-    with httpx.Client(base_url=service.url, timeout=60) as client:
-        yield client
 
 
 def body(prompt, placement="spread", **fields):

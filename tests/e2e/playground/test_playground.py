@@ -6,33 +6,13 @@ import shutil
 from urllib.parse import urlsplit
 
 import pytest
-import yaml
 from playwright import sync_api as playwright
 
-from tests.support.service import command, save_tiny_model, service_config
+from tests.e2e.playground.conftest import ENDLESS
 
 expect = playwright.expect
 
 TIMEOUT_MS = 120_000
-ENDLESS = "endless"
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    """The service with the shipped models, and one with random weights, which never ends an answer by itself."""
-    folder = tmp_path_factory.mktemp("service")
-    file = service_config(
-        folder, save_tiny_model(folder / "model", endless=True, max_position_embeddings=16384)
-    )
-    config = yaml.safe_load(file.read_text())
-    models = config["applications"][0]["args"]["models"]
-    models[ENDLESS] = {"path": str(folder / "model")}
-    for name, directory in (("pasta-atlas", "pasta"), ("pasta-atlas-sequential", "twin")):
-        models[name]["path"] = f"platform/pasta/data/atlas/models/{directory}"
-    config["applications"][0]["args"]["engine"] = {"num_slots": 3, "slot_tokens": 8192}
-    file.write_text(yaml.safe_dump(config, sort_keys=False))  # the first model is the page's own choice
-    with command("-m", "serve.run", file, "--port", 0, log=folder / "log") as service:
-        yield service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import contextlib
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +10,11 @@ import openai
 import pytest
 
 from serve.keys import new_key
-from tests.support.service import command, save_tiny_model, service_config
+from tests.support.service import save_tiny_model, service_config, serving
+from tests.support.waiting import eventually
 
 SHIPPED = "platform/pasta/data/atlas/models/pasta"
 HELLO = [{"role": "user", "content": "Tell me about France"}]
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 class Guarded:
@@ -52,9 +51,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     # Sockets have short paths.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as ray:
         log = folder / "log"
-        with command("-m", "serve.run", config, "--port", 0, log=log, RAY_TMPDIR=ray) as run:
-            url = run.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
-            yield Guarded(url, file, keys, [log, Path(ray)])
+        with serving(config, log, RAY_TMPDIR=ray) as run:
+            yield Guarded(run.url, file, keys, [log, Path(ray)])
 
 
 def ask(client, **fields):
@@ -159,10 +157,7 @@ def test_beyond_the_budget_a_long_request_is_429_and_a_short_one_finds_room(serv
             assert response.json()["error"]["code"] == "overloaded"
             assert ask(client, max_tokens=5, stream=streams).status_code == 200
         # Its place is free again when its client is gone.
-        deadline = time.monotonic() + 20
-        while ask(client, max_tokens=4000, stop="g").status_code == 429:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        assert eventually(lambda: ask(client, max_tokens=4000, stop="g").status_code != 429, 20.0)
 
 
 def test_a_deadline_that_passes_is_408(service):

@@ -13,26 +13,12 @@ import psutil
 import pytest
 
 from serve.observe.metrics import METRICS
+from tests.e2e.shipped.conftest import EXPORT_S
 from tests.serve.observe.test_metrics import named, queries
-from tests.support.service import command, shipped_config
+from tests.support.waiting import eventually
 
 MODEL = "pasta-atlas"
 SPREAD = {"placement": "spread"}
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("observed")
-    with command("-m", "serve.run", shipped_config(folder), "--port", 0, log=folder / "log") as service:
-        service.url = service.wait_for(r"^serving .* at (http://127\.0\.0\.1:\d+)/v1")[1]
-        yield service
-
-
-@pytest.fixture
-def http(service):
-    with httpx.Client(base_url=service.url, timeout=60) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +35,6 @@ def ask(http, content="Describe Mars, Venus and Saturn.", headers=None, **fields
     body = {"model": MODEL, "messages": [{"role": "user", "content": content}], "temperature": 0}
     body |= {"pasta": SPREAD, **fields}
     return http.post("/v1/chat/completions", json=body, headers=headers)
-
-
-def eventually(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return found
 
 
 # -- metrics ---------------------------------------------------------------------------------------------
@@ -101,7 +80,7 @@ def test_an_answer_is_counted_once_with_its_tokens_threads_and_spills(http, metr
         names += "pasta_threads_total", "pasta_request_threads_count"
         return [sum(value for _, value in samples[f"ray_{name}"]) for name in names]
 
-    time.sleep(12)  # what came before has been exported
+    time.sleep(3 * EXPORT_S)  # what came before has been exported
     before = counts()
     figures = ask(http).json()["pasta"]
     assert figures["spills"] > 0
@@ -116,7 +95,7 @@ def test_no_label_says_who_asked_or_what(http, metrics_url):
     ask(http, canary, headers, user=canary)
     http.get(f"/v1/models/{canary}")
     http.get(f"/{canary}")
-    time.sleep(12)
+    time.sleep(3 * EXPORT_S)
     assert canary not in httpx.get(metrics_url, trust_env=False).text
 
 
