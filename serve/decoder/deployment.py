@@ -17,10 +17,10 @@ from pasta.engine import (
     Event,
     ForkEvent,
     LaneCosts,
-    Progress,
     Request,
     Result,
     SamplingParams,
+    ThreadProgress,
     TokenEvent,
     UnknownRequest,
 )
@@ -137,7 +137,7 @@ class Decoder:
     ) -> None:
         """Continue a chunk that another replica began: decode it here, after ``tokens``."""
         with _ignoring_ended():
-            await self._engines[model].adopt(request_id, path, Progress(tokens, lent))
+            await self._engines[model].adopt(request_id, path, ThreadProgress(tokens, lent))
 
     async def cancel(self, model: str, request_id: str) -> None:
         """Stop a request that its client or its Interpreter has abandoned."""
@@ -181,7 +181,7 @@ class Decoder:
             parallel=order.parallel,
             place_locally=None if order.placement == "local" else stays,
             lent=order.snapshot is not None,
-            progress=Progress(order.tokens, order.lent),
+            progress=ThreadProgress(order.tokens, order.lent),
             logprobs=order.logprobs,
             request_id=order.request_id,
         )

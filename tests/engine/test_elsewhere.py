@@ -12,9 +12,9 @@ from pasta.engine import (
     EngineConfig,
     EngineFull,
     ForkEvent,
-    Progress,
     Request,
     SamplingParams,
+    ThreadProgress,
     TokenEvent,
 )
 from pasta.errors import UserError
@@ -83,7 +83,7 @@ def test_a_chunk_that_comes_back_late_has_room_though_its_parent_used_all_it_cou
         chunk = elsewhere(fork, request)
         assert chunk.num_tokens <= fork.lent.max_tokens
         home.absorb(request_id, fork.path, chunk.response_ids)
-    result = finish(home, request_id, lambda fork: home.adopt(request_id, fork.path, Progress()))
+    result = finish(home, request_id, lambda fork: home.adopt(request_id, fork.path, ThreadProgress()))
     assert result.num_tokens <= max_tokens
     assert len(result.trace.threads) <= 6
     assert result.document is not None
@@ -103,7 +103,7 @@ def come_back_late(home, request):
         chunk = elsewhere(fork, request)
         if chunk.finish_reason == "short":
             short += 1
-            home.adopt(request_id, fork.path, Progress(order_of(chunk, root=fork.path)))
+            home.adopt(request_id, fork.path, ThreadProgress(order_of(chunk, root=fork.path)))
         else:
             home.absorb(request_id, fork.path, chunk.response_ids)
 
@@ -152,7 +152,7 @@ def test_a_chunk_that_no_other_engine_takes_is_decoded_here_after_all():
 
     def adopt(fork):
         adopted.append(fork.path)
-        home.adopt(request_id, fork.path, Progress())
+        home.adopt(request_id, fork.path, ThreadProgress())
 
     assert finish(home, request_id, adopt).response_ids == expected.response_ids
     assert adopted
@@ -167,7 +167,7 @@ def test_a_chunk_goes_on_here_from_where_it_had_come_elsewhere(tokens):
         chunk = elsewhere(fork, ask())
         start = order_of(chunk, root=fork.path)[:tokens]
         if len(start) < len(order_of(chunk, root=fork.path)):
-            home.adopt(request_id, fork.path, Progress(start))
+            home.adopt(request_id, fork.path, ThreadProgress(start))
         else:
             home.absorb(request_id, fork.path, chunk.response_ids)
 
@@ -199,7 +199,7 @@ def test_an_answer_goes_on_from_any_of_its_tokens_on_another_engine(stops):
             if isinstance(event, TokenEvent):
                 decoded.append((paths[event.thread], event.token))
     for cut in itertools.chain(range(0, len(decoded) - 1, 60), [1, len(decoded) - 1]):
-        result = engine().generate(ask(stop=stop, progress=Progress(tuple(decoded[:cut]))))
+        result = engine().generate(ask(stop=stop, progress=ThreadProgress(tuple(decoded[:cut]))))
         assert (result.text, result.response_ids) == (expected.text, expected.response_ids)
     assert request_id
 
@@ -217,7 +217,7 @@ def test_an_answer_goes_on_on_another_engine_while_its_chunks_are_still_elsewher
                 decoded.append((paths[event.thread], event.token))
     second = engine(num_slots=1)
     busy = second.submit(ask())  # what comes back before the answer has its slot must not be lost
-    progress = Progress(tuple(decoded), {fork.path: fork.lent for fork in forks})
+    progress = ThreadProgress(tuple(decoded), {fork.path: fork.lent for fork in forks})
     request_id = second.submit(ask(progress=progress, place_locally=None))
     for fork in forks:
         second.absorb(request_id, fork.path, elsewhere(fork, ask()).response_ids)

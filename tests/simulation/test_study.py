@@ -18,7 +18,7 @@ from pasta.simulation.config import (
     TraceSection,
 )
 from pasta.simulation.load import LoadSection
-from pasta.simulation.metrics import Spread
+from pasta.simulation.metrics import Distribution
 from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.study import Series, Study, crossovers
 from pasta.simulation.trace import Trace
@@ -172,6 +172,6 @@ def test_what_was_not_measured_is_named(tmp_path):
 
 
 def test_a_spread_is_of_one_value_at_least():
-    assert Spread.of([5.0]).p99 == 5.0
+    assert Distribution.of([5.0]).p99 == 5.0
     with pytest.raises(ValueError, match="no values"):
-        Spread.of([])
+        Distribution.of([])

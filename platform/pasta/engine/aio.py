@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from pasta.engine.engine import Engine
-from pasta.engine.request import DoneEvent, EngineStopped, Event, ForkEvent, Path, Progress, Request
+from pasta.engine.request import DoneEvent, EngineStopped, Event, ForkEvent, Path, Request, ThreadProgress
 
 
 class AsyncEngine:
@@ -101,7 +101,7 @@ class AsyncEngine:
         """Give a request a chunk that was decoded elsewhere. Raises ``UserError`` if the request is gone."""
         await self._call(lambda: self._dispatch(self.engine.absorb(request_id, path, response_ids)))
 
-    async def adopt(self, request_id: str, path: Path, progress: Progress) -> None:
+    async def adopt(self, request_id: str, path: Path, progress: ThreadProgress) -> None:
         """Have a request decode a chunk itself that was to be decoded elsewhere. Raises as ``absorb`` does."""
         await self._call(lambda: self.engine.adopt(request_id, path, progress))
 

@@ -3,7 +3,7 @@
 import time
 
 from pasta.engine.engine import Engine
-from pasta.engine.request import DoneEvent, Path, Progress, Request, TokenEvent
+from pasta.engine.request import DoneEvent, Path, Request, ThreadProgress, TokenEvent
 from pasta.interpreter import Limits
 from pasta.placement import LaneCosts
 
@@ -28,22 +28,22 @@ def _context(engine: Engine) -> int:
     return min(engine.config.slot_tokens, engine.loaded.max_positions)
 
 
-def _document(engine: Engine, lanes: int) -> tuple[list[int], Progress]:
+def _document(engine: Engine, lanes: int) -> tuple[list[int], ThreadProgress]:
     """Return a document with ``lanes`` parallel threads as ids to force, and the progress after which all of them
     run."""
     codec = engine.codec
     (filler,) = codec.encode_text(" a")[:1]
     text = [filler] * (_STEPS + 4)
     if lanes == 1:
-        return [*text, codec.eos_id], Progress([((), filler)])
+        return [*text, codec.eos_id], ThreadProgress([((), filler)])
     promise = codec.encode_promise("a", 10)
     chunk = [codec.control.async_open, *text, codec.control.async_close]
     opened: list[tuple[Path, int]] = [((), token) for _ in range(lanes) for token in promise]
     begun: list[tuple[Path, int]] = [((number,), filler) for number in range(lanes)]
-    return [*[*promise, *chunk] * lanes, codec.control.sync, codec.eos_id], Progress([*opened, *begun])
+    return [*[*promise, *chunk] * lanes, codec.control.sync, codec.eos_id], ThreadProgress([*opened, *begun])
 
 
-def _fastest(engine: Engine, lanes: int, document: list[int], progress: Progress) -> float:
+def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadProgress) -> float:
     """The fastest of ``_STEPS`` steps in which so many threads, and nothing else, decode a token each."""
     prompt = engine.codec.encode_text(" a")[:1] * 2
     request_id = engine.submit(Request(prompt, limits=_UNBOUNDED, forced=document, progress=progress))

@@ -23,9 +23,9 @@ from pasta.engine.request import (
     Event,
     Logprobs,
     Path,
-    Progress,
     Request,
     Result,
+    ThreadProgress,
     UnknownRequest,
 )
 from pasta.engine.runner import Runner
@@ -123,7 +123,7 @@ class Engine:
             request_id, lambda slot: slot.absorb(path, response_ids, time.perf_counter(), self.num_steps)
         )
 
-    def adopt(self, request_id: str, path: Path, progress: Progress) -> None:
+    def adopt(self, request_id: str, path: Path, progress: ThreadProgress) -> None:
         """Decode chunk ``path`` here after all, from the progress that it has made elsewhere.
 
         Raises ``UnknownRequest`` if there is no such request, ``UserError`` if the chunk is not expected.

@@ -78,7 +78,7 @@ class EngineConfig(EngineSizes):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ThreadProgress:
     """The tokens of an answer or chunk that were decoded elsewhere, in the order in which they were decoded.
 
     ``lent`` names the chunks in it that other engines still decode, with their limits: their tokens are missing
@@ -111,7 +111,7 @@ class Request:
     forced: Sequence[int] | None = None
     place_locally: Callable[[int, int], bool] | None = None
     lent: bool = False
-    progress: Progress = field(default_factory=Progress)
+    progress: ThreadProgress = field(default_factory=ThreadProgress)
     stream_text: bool = False
     logprobs: int | None = None
     request_id: str = ""

@@ -13,9 +13,9 @@ from pasta.engine.request import (
     JoinEvent,
     Logprobs,
     Path,
-    Progress,
     Request,
     Result,
+    ThreadProgress,
     TokenEvent,
     WaitEvent,
 )
@@ -80,7 +80,7 @@ class Slot:
         feeds = [Feed(0, *row, wants_logits=False) for row in rows]
         self.pending = deque(self._continued([*feeds, *it.take_feeds(), *self._replay(request.progress)]))
 
-    def _replay(self, progress: Progress) -> list[Feed]:
+    def _replay(self, progress: ThreadProgress) -> list[Feed]:
         """Replay the tokens that were decoded elsewhere; returns those to feed."""
         it = self.interpreter
         # In another order the same tokens may come closer to a limit.
@@ -180,7 +180,7 @@ class Slot:
         self.bulk = True
         return events
 
-    def adopt(self, path: Path, progress: Progress) -> None:
+    def adopt(self, path: Path, progress: ThreadProgress) -> None:
         """Decode a chunk here after all, from the ``progress`` that it has made elsewhere."""
         _, opened = self._take_back(path)
         self.pending.extend(self._continued([opened, *self._replay(progress)]))

@@ -17,7 +17,7 @@ from pasta.simulation.cluster import Cluster, ClusterSection
 from pasta.simulation.compare import Deviation, Measured, compare
 from pasta.simulation.config import Mode
 from pasta.simulation.load import Users
-from pasta.simulation.metrics import Metrics, Spread, metrics_of
+from pasta.simulation.metrics import Distribution, Metrics, metrics_of
 from pasta.simulation.study import Study
 from pasta.simulation.trace import Messages, Traced
 
@@ -207,8 +207,8 @@ def _solve(rising: Callable[[float], float], wanted: float, low: float, high: fl
 def _measured(rounds: Sequence[Mapping[str, Any]]) -> Measured:
     answers = [answer for each in rounds for answer in each["answers"]]
     return Measured(
-        Spread.of(float(answer["ttft_s"]) for answer in answers if answer["ttft_s"] is not None),
-        Spread.of(float(answer["total_s"]) for answer in answers),
+        Distribution.of(float(answer["ttft_s"]) for answer in answers if answer["ttft_s"] is not None),
+        Distribution.of(float(answer["total_s"]) for answer in answers),
         len(answers) / sum(float(each["seconds"]) for each in rounds),
     )
 

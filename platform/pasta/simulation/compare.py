@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.simulation.metrics import Metrics, Spread
+from pasta.simulation.metrics import Distribution, Metrics
 from pasta.simulation.trace import number_of, read_objects
 
 #: Metrics that are compared, and the tolerance of each.
@@ -18,8 +18,8 @@ class Measured:
     """What clients saw of a load: seconds of each answer, and answers a second (``None`` if it is not known when they
     were asked for). ``has_answers``: its lines hold the answers too, and so are a trace."""
 
-    ttft_s: Spread
-    total_s: Spread
+    ttft_s: Distribution
+    total_s: Distribution
     requests_s: float | None
     has_answers: bool = False
 
@@ -74,8 +74,8 @@ def read_measured(path: Path, field: str = "annotated") -> Measured:
             ended.append(arrival + seconds["total_s"][-1])
     lasted = max(ended, default=0.0) - min(begun, default=0.0)
     return Measured(
-        Spread.of(seconds["ttft_s"]),
-        Spread.of(seconds["total_s"]),
+        Distribution.of(seconds["ttft_s"]),
+        Distribution.of(seconds["total_s"]),
         len(objects) / lasted if len(begun) == len(objects) and lasted > 0 else None,
         has_answers=all(field in value or "answers" in value for _, value in objects),
     )

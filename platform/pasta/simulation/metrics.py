@@ -14,7 +14,7 @@ _KEEPS_UP = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Distribution:
     """Mean and percentiles of a sample, in its own unit."""
 
     mean: float
@@ -24,7 +24,7 @@ class Spread:
     p99: float
 
     @classmethod
-    def of(cls, values: Iterable[float]) -> "Spread":
+    def of(cls, values: Iterable[float]) -> "Distribution":
         """Raises ``ValueError`` if there are none."""
         ordered = sorted(values)
         if not ordered:
@@ -47,10 +47,10 @@ class Metrics:
     """
 
     requests: int
-    queue_s: Spread
-    ttft_s: Spread
-    total_s: Spread
-    token_s: Spread
+    queue_s: Distribution
+    ttft_s: Distribution
+    total_s: Distribution
+    token_s: Distribution
     requests_s: float
     plain_tokens_s: float
     busy: float
@@ -81,10 +81,10 @@ def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson
     steps = max(ended.steps - begun.steps, 1)
     return Metrics(
         requests=len(served),
-        queue_s=Spread.of(request.queue_s for request in served),
-        ttft_s=Spread.of(request.ttft_s for request in served),
-        total_s=Spread.of(request.total_s for request in served),
-        token_s=Spread.of(request.token_s for request in served),
+        queue_s=Distribution.of(request.queue_s for request in served),
+        ttft_s=Distribution.of(request.ttft_s for request in served),
+        total_s=Distribution.of(request.total_s for request in served),
+        token_s=Distribution.of(request.token_s for request in served),
         requests_s=requests_s,
         plain_tokens_s=(ended.plain_tokens - begun.plain_tokens) / seconds,
         busy=min(1.0, (ended.busy_s - begun.busy_s) / seconds / run.replicas),

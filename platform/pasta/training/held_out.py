@@ -38,7 +38,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HeldOutAnswer:
     """One generated answer, as a row of ``COLUMNS``.
 
     ``speedup`` is the number of tokens of the answer's own text (tags left out, end-of-text counted) over its
@@ -68,7 +68,7 @@ def generate_answers(
     max_tokens: int,
     parallel: bool,
     num_slots: int = 4,
-) -> list[Answer]:
+) -> list[HeldOutAnswer]:
     """Greedy answers to the documents' prompts, ``num_slots`` at a time, from a model as it is in memory.
 
     Leaves the model in the mode (training or evaluation) in which it was.
@@ -99,7 +99,7 @@ def generate_answers(
     return [_answer(codec, document, results[str(number)]) for number, document in enumerate(documents)]
 
 
-def figures_of(answers: Sequence[Answer]) -> dict[str, float]:
+def figures_of(answers: Sequence[HeldOutAnswer]) -> dict[str, float]:
     """``well_formed`` (share), ``speedup`` (geometric mean) and ``threads`` (mean) of generated answers."""
     if not answers:
         return {}
@@ -110,7 +110,7 @@ def figures_of(answers: Sequence[Answer]) -> dict[str, float]:
     }
 
 
-def table_rows(answers: Sequence[Answer]) -> list[list[Any]]:
+def table_rows(answers: Sequence[HeldOutAnswer]) -> list[list[Any]]:
     """Rows of ``COLUMNS``."""
     return [[asdict(answer)[column] for column in COLUMNS] for answer in answers]
 
@@ -126,12 +126,12 @@ def _unpacked(row: Mapping[str, Any]) -> Iterator[HeldOut]:
         yield HeldOut(ids[:given], ids[given:])
 
 
-def _answer(codec: Codec, document: HeldOut, result: Result) -> Answer:
+def _answer(codec: Codec, document: HeldOut, result: Result) -> HeldOutAnswer:
     ids = list(result.response_ids)
     plain = [token for token in without_tags(codec, ids) if token not in codec.eos_ids]
     # A model at the start of its training may write nothing but tags.
     speedup = (len(plain) + 1) / max(result.critical_path, 1)
-    return Answer(
+    return HeldOutAnswer(
         prompt=codec.decode_text([i for i in document.prompt_ids if i not in codec.special_ids]),
         answer=_text(codec, ids),
         expected=_text(codec, document.response_ids),

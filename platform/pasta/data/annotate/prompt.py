@@ -36,15 +36,15 @@ Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class WorkedExample:
     """A question with its annotated answer, in text form; the plain answer is what it strips to."""
 
     question: str
     annotated: str
 
 
-EXAMPLES: tuple[Example, ...] = (
-    Example(
+EXAMPLES: tuple[WorkedExample, ...] = (
+    WorkedExample(
         "Name three uses of beeswax, each with a sentence or two.",
         "Beeswax has many uses. Here are three:\n"
         '\n1.<promise topic="candles" tokens="30"/><async> **Candles.** It burns slowly and hardly drips, so candles'
@@ -54,7 +54,7 @@ EXAMPLES: tuple[Example, ...] = (
         '\n3.<promise topic="wraps" tokens="30"/><async> **Food wraps.** Cloth soaked in melted wax clings to a bowl'
         " and can be washed and used again.</async>",
     ),
-    Example(
+    WorkedExample(
         "I can spend one free afternoon in Basel or in Bern. What would you do?",
         '<promise topic="an afternoon in Basel" tokens="40"/><async>In Basel I would look at the old masters in the'
         " Kunstmuseum and then cross the Rhine on one of the ferries that only the current drives.</async>"
@@ -62,12 +62,12 @@ EXAMPLES: tuple[Example, ...] = (
         " Park and watch the river Aare from the Nydegg bridge.</async>"
         "<sync/> Both are walks along a river; the difference is the museum, so rain decides for Basel.",
     ),
-    Example(
+    WorkedExample(
         "A shop sells pencils at 4 for 3 euros. What do 20 pencils cost after a discount of 10 percent?",
         "Twenty pencils are 20 / 4 = 5 packs. Five packs cost 5 × 3 = 15 euros. Ten percent of 15 euros is 1.50 euros,"
         " so the price is 15 − 1.50 = 13.50 euros.",
     ),
-    Example(
+    WorkedExample(
         "Show me how to greet a user in HTML and in Python.",
         'Two small files do it.\n\n<promise topic="HTML version" tokens="50"/><async>The page asks the browser to break'
         " the line after the greeting:\n\n```html\n<p>Hello, Ada!<br\\/>Welcome back.</p>\n```</async>\n\n"
@@ -75,7 +75,7 @@ EXAMPLES: tuple[Example, ...] = (
         '```python\nname = input("Your name: ")\nprint(f"Hello, {name}!")\n```</async>\n\n'
         "Save them as hello.html and hello.py.",
     ),
-    Example(
+    WorkedExample(
         "Plan a weekend in two parts: what to pack, and what to cook. Keep it short and tell me the total weight.",
         '<promise topic="packing list" tokens="90"/><async>## To pack\n'
         '<promise topic="clothes to pack" tokens="20"/><async>\n- Clothes: a rain jacket, two shirts, warm socks and'
@@ -86,7 +86,7 @@ EXAMPLES: tuple[Example, ...] = (
         " oats with apples. The food for both days weighs another 2 kg.</async>"
         "<sync/>\n\nIn total you carry 5 kg.",
     ),
-    Example(
+    WorkedExample(
         "Tell me in one paragraph how a heron, a kingfisher and an otter catch fish.",
         "All three wait for the right moment."
         '<promise topic="heron" tokens="30"/><async> The heron stands still in shallow water until a fish swims by and'
@@ -96,7 +96,7 @@ EXAMPLES: tuple[Example, ...] = (
         '<promise topic="otter" tokens="30"/><async> The otter swims after its prey and feels its movements with its'
         " whiskers when the water is muddy.</async>",
     ),
-    Example(
+    WorkedExample(
         "What is the capital of Mongolia?",
         "The capital of Mongolia is Ulaanbaatar.",
     ),

@@ -16,7 +16,7 @@ _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class FailureExample:
     """An answer that shows a failure. ``said`` are the judge's remarks, one a line."""
 
     key: str
@@ -39,7 +39,7 @@ class FamilyFailure:
     quality: float | None
     quality_difference: float | None
     reasons: dict[str, int]
-    example: Example
+    example: FailureExample
 
 
 def failures_of(
@@ -105,9 +105,9 @@ def wrong_statements(outcome: Outcome) -> list[tuple[str, str]]:
     return [(said, why) for said, ok, why in grade(task, outcome.answer["text"]).statements if not ok]
 
 
-def _example(outcome: Outcome) -> Example:
+def _example(outcome: Outcome) -> FailureExample:
     assert outcome.answer is not None
-    return Example(
+    return FailureExample(
         key=outcome.key,
         prompt=outcome.messages[-1]["content"],
         answer=outcome.answer["text"],
