@@ -57,7 +57,8 @@ format: $(STAMP) ## rewrite the sources in the project's style
 	$(BIN)/ruff format .
 
 docs: $(STAMP) ## render the doc strings of pasta, serve and jobs to site/ (docs/ is read as it is)
-	$(BIN)/python -m pdoc --output-directory site pasta serve jobs
+	# The star imports what pasta.engine leaves to its first use: pdoc documents what is there.
+	$(BIN)/python -c 'from pasta.engine import *; from pdoc.__main__ import cli; cli()' --output-directory site pasta serve jobs
 
 serve: $(STAMP) ## serve the atlas model on this machine (OpenAI-compatible API)
 	$(BIN)/python -m serve.run configs/serve/local.yaml

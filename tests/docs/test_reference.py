@@ -7,7 +7,12 @@ import pytest
 
 from tests.support.paths import ROOT
 
+AS_MAKE_DOCS = "from pasta.engine import *; from pdoc.__main__ import cli; cli()"
 WARNINGS_ARE_ERRORS = ["-W", "error::UserWarning", "-W", "error::RuntimeWarning:pdoc"]
+
+
+def test_make_docs_runs_what_is_tested():
+    assert AS_MAKE_DOCS in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -16,8 +21,8 @@ def test_doc_strings_render_without_a_warning(tmp_path):
         [
             sys.executable,
             *WARNINGS_ARE_ERRORS,
-            "-m",
-            "pdoc",
+            "-c",
+            AS_MAKE_DOCS,
             "--output-directory",
             tmp_path,
             "pasta",

@@ -77,5 +77,6 @@ def __getattr__(name: str) -> Any:
     """The names above that need torch (PEP 562)."""
     for module, names in _HEAVY.items():
         if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
