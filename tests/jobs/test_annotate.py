@@ -2,12 +2,9 @@
 
 import copy
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ import yaml
 from jobs import annotate
 from jobs.annotate import Finished
 from jobs.benchmark_annotate import steady_rate
-from jobs.cluster import ray_cluster
 from pasta.cli.check import check
 from pasta.config import load_config
 from pasta.data.annotate.annotator import Usage
@@ -32,6 +28,7 @@ from tests.data.annotate.test_teacher import KEY, RECORDS, truth
 from tests.support.endpoint import completion, endpoint_server
 from tests.support.interrupts import press_and_swallow
 from tests.support.paths import ROOT
+from tests.support.service import command, eventually
 from tests.support.tokenizers import byte_level
 
 WAIT_S = 300.0
@@ -84,12 +81,6 @@ def teacher(url: str, **endpoint: Any) -> dict[str, Any]:
 
 def run(path: Path, *arguments: str) -> int:
     return annotate.main(["--config", str(path), *arguments])
-
-
-@pytest.fixture(scope="module")
-def ray() -> Iterator[None]:
-    with ray_cluster(None, 2, dashboard=False):
-        yield
 
 
 @pytest.mark.e2e
@@ -199,35 +190,23 @@ def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_ends_the_run(
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_an_interrupted_run_goes_on_shard_by_shard(tmp_path: Path) -> None:
-    source = {"path": "atlas", "records": 4000, "seed": 1}
-    path = write_config(tmp_path, data__source=source, data__shard_records=100)
-    command = [sys.executable, "-m", "jobs.annotate", "--config", str(path)]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
-    with (tmp_path / "log").open("w") as log:
-        job = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            deadline = time.monotonic() + WAIT_S
-            while not list(tmp_path.glob(".out.*.partial/shard-*.json")):
-                assert job.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-                time.sleep(0.05)
-            os.kill(job.pid, signal.SIGINT)
-            assert job.wait(WAIT_S) == 130, (tmp_path / "log").read_text()
-        finally:
-            job.kill()
-    assert "the same command goes on after the last finished shard" in (tmp_path / "log").read_text()
+@pytest.mark.usefixtures("ray")
+def test_an_interrupted_run_goes_on_shard_by_shard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = {"path": "atlas", "records": 2000, "seed": 1}
+    path = write_config(tmp_path, data__source=source, data__shard_records=50)
+    with command("-m", "jobs.annotate", "--config", path, log=tmp_path / "log") as job:
+        finished = lambda: list(tmp_path.glob(".out.*.partial/shard-*.json"))
+        assert eventually(lambda: finished() or job.process.poll() is not None, WAIT_S), job.output
+        assert job.end(signal.SIGINT, WAIT_S) == 130, job.output
+        assert "the same command goes on after the last finished shard" in job.output
     assert not (tmp_path / "out").exists()
-    done = {file.name for file in tmp_path.glob(".out.*.partial/shard-*.json")}
+    done = {file.name for file in finished()}
     assert 0 < len(done) < 40
-    again = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=2 * WAIT_S
-    )
-    assert again.returncode == 0, again.stderr
-    assert f"40 shards, {len(done)} found from an earlier run" in again.stdout
-    assert sum(len(file.read_text().splitlines()) for file in (tmp_path / "out").glob("annotated-*")) == 4000
+    assert run(path) == 0
+    assert f"40 shards, {len(done)} found from an earlier run" in capsys.readouterr().out
+    assert sum(len(file.read_text().splitlines()) for file in (tmp_path / "out").glob("annotated-*")) == 2000
 
 
 def test_an_interrupt_between_shards_loses_none_and_the_next_run_does_the_rest(

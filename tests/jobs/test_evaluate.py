@@ -62,7 +62,9 @@ def records(folder: Path, name: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(1500)
-def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_nothing_twice(tmp_path):
+def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_nothing_twice(
+    tmp_path, monkeypatch, capsys, ray, exit_code
+):
     def answer(body, number):
         if body["model"] == "writer":
             return completion(f"Answer {number}.")
@@ -88,8 +90,7 @@ def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_not
                 "teacher": {"endpoint": remote(server, model="judge", concurrency=1)},
             },
         )
-        arguments = ("-m", "jobs.evaluate", "--config", path)
-        with command(*arguments, log=tmp_path / "1.log", JUDGE_KEY=KEY) as job:
+        with command("-m", "jobs.evaluate", "--config", path, log=tmp_path / "log", JUDGE_KEY=KEY) as job:
             job.wait_for(r"^tiny-evaluate, decoding: \d/3 prompts  .*eta")
             assert job.end(signal.SIGINT, 120) == 130
             assert "the same command goes on at the prompt where this one stopped" in job.output
@@ -101,21 +102,21 @@ def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_not
         assert evaluate.main(["--config", str(path), "--report-only"]) == 0
         assert list(tmp_path.glob(".evaluation.*/report.md"))
 
-        with command(*arguments, log=tmp_path / "2.log", JUDGE_KEY=KEY) as job:
-            assert job.process.wait(500) == 2, job.output
-            assert (
-                f"tiny-evaluate, decoding: 3 prompts, {len(before)} found from an earlier run" in job.output
-            )
-            (error,) = [line for line in job.output.splitlines() if line.startswith("error: ")]
-            assert "refused the key in JUDGE_KEY (HTTP 401); check it" in error
+        monkeypatch.setenv("JUDGE_KEY", KEY)
+        capsys.readouterr()
+        assert exit_code(evaluate.main, "--config", path) == 2
+        printed = capsys.readouterr()
+        found = f"tiny-evaluate, decoding: 3 prompts, {len(before)} found from an earlier run"
+        assert found in printed.out + printed.err
+        (error,) = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+        assert "refused the key in JUDGE_KEY (HTTP 401); check it" in error
         after = records(tmp_path, "answers.jsonl")
         assert len(after) == 3
         # Timings and all: what was decoded was not decoded again.
         assert {key: after[key] for key in before} == before
 
-        with command(*arguments, log=tmp_path / "3.log", JUDGE_KEY=KEY) as job:
-            assert job.process.wait(500) == 0, job.output
-            assert "0 of 6 verdicts invalid" in job.output
+        assert exit_code(evaluate.main, "--config", path) == 0
+        assert "0 of 6 verdicts invalid" in "".join(capsys.readouterr())
         questions = [json.dumps(body["messages"]) for body in judged()]
         assert len(questions) == len(set(questions)) + len(refused)
     assert records(tmp_path, "answers.jsonl") == after
@@ -137,12 +138,11 @@ def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_not
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
 def test_quality_alone_is_decoded_by_several_workers_and_its_report_is_made_again(
-    tmp_path, capsys, monkeypatch
+    tmp_path, capsys, monkeypatch, ray, exit_code
 ):
     path = write_config(tmp_path, repeats=0, workers={"num_workers": 2, "use_gpu": False})
-    with command("-m", "jobs.evaluate", "--config", path, log=tmp_path / "1.log") as job:
-        assert job.process.wait(500) == 0, job.output
-        assert "(theoretical)" in job.output
+    assert exit_code(evaluate.main, "--config", path) == 0
+    assert "(theoretical)" in "".join(capsys.readouterr())
     manifest = read_manifest(tmp_path / "evaluation")
     assert manifest is not None
     assert manifest.stage == "evaluate"
