@@ -191,7 +191,7 @@ def test_answers_are_what_the_openapi_page_says(http, extra):
     schemas.ChatCompletion.model_validate_json(answer.text)
     answer = http.post("/v1/completions", json={**body, "prompt": "a", "logprobs": 2})
     schemas.Completion.model_validate_json(answer.text)
-    schemas.Models.model_validate_json(http.get("/v1/models").text)
+    schemas.ModelList.model_validate_json(http.get("/v1/models").text)
     schemas.Error.model_validate_json(http.post("/v1/completions", json={}).text)
 
 
