@@ -114,7 +114,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=int, default=1024, help="longest answer (1024)")
     add("--replay-prompts", type=int, default=24, help="documents to replay (24)")
     add("--replay-seed", type=int, default=0, help="draws them from --documents (0)")
-    add("--dtype", default="bfloat16", help="float32, bfloat16 or float16 (bfloat16)")
+    add("--dtype", default="bfloat16", help="auto, float32, bfloat16, float16 or int8 (bfloat16)")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")
     add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")

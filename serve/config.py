@@ -40,7 +40,7 @@ class ModelConfig(_Strict):
     """
 
     path: str
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "float32"
     device: str = "auto"
     mode: DecodingMode = "parallel"
     temperature: float = Field(default=0.0, ge=0, le=2)

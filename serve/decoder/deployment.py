@@ -64,6 +64,7 @@ class Decoder:
         self._metrics = Metrics(ENGINE)
         for name, model in config.models.items():
             loaded = load_model(model.location, dtype=model.dtype, device=model.device)
+            logger.info("model %s decodes in %s: %s", name, loaded.format.name, loaded.format.why)
             engine = Engine(loaded, EngineConfig.of(config.engine))
             try:
                 _warm_up(engine)
