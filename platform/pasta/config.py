@@ -55,15 +55,15 @@ def load_config(path: str | os.PathLike[str], cls: type[T], overrides: Sequence[
 def parse_config(data: Mapping[str, Any], cls: type[T], source: str, overrides: Sequence[str] = ()) -> T:
     """Validate plain ``data`` (as read from YAML or JSON) into ``cls``; ``source`` is named in errors."""
     adapter = TypeAdapter(cls)
-    for key, value in _numbers(data):
-        if not math.isfinite(value):
-            raise ConfigError(
-                f"{_source_of(key, source, overrides)}: {key}: expected a finite number, got {value}"
-            )
+    odd = next(((key, value) for key, value in _numbers(data) if not math.isfinite(value)), None)
     try:
+        if odd is not None and odd[1] != math.inf:
+            raise _not_finite(*odd, source, overrides)
         # Through JSON, because strict validation takes a list for a tuple and a string for a path only from there.
-        return adapter.validate_json(json.dumps(data), strict=True, extra="forbid")
+        return adapter.validate_json(json.dumps(_spelled(data)), strict=True, extra="forbid")
     except ValidationError as error:
+        if odd is not None:
+            raise _not_finite(*odd, source, overrides) from None
         raise ConfigError(_explain(error, data, cls, source, overrides)) from None
     except (
         TypeError,
@@ -71,6 +71,19 @@ def parse_config(data: Mapping[str, Any], cls: type[T], source: str, overrides: 
         RecursionError,
     ) as error:  # json.dumps: what no YAML file of plain values contains
         raise ConfigError(f"{source}: {first_line(error)}; expected plain values") from None
+
+
+def _spelled(value: Any) -> Any:
+    """``value`` with infinity as the word that a key with a meaning for it takes: no plain number is one."""
+    if isinstance(value, Mapping):
+        return {key: _spelled(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(each) for each in value]
+    return "inf" if isinstance(value, float) and value == math.inf else value
+
+
+def _not_finite(key: str, value: float, source: str, overrides: Sequence[str]) -> ConfigError:
+    return ConfigError(f"{_source_of(key, source, overrides)}: {key}: expected a finite number, got {value}")
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
