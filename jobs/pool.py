@@ -72,41 +72,48 @@ def run_shards(
         running: dict[Any, tuple[Any, int | None]] = {}
         number: int | None
         missing, failures = set(shards), 0
+        workers: list[Any] = []
 
         def start() -> None:
             worker = actor.remote(make, os.getcwd(), options.threads)
+            workers.append(worker)
             running[worker.ready.remote()] = (worker, None)
 
-        for _ in range(num_workers):
-            start()
-        while missing:
-            while waiting and idle:
-                worker, number = idle.pop(), waiting.popleft()
-                running[worker.run.remote(shards[number])] = (worker, number)
-            (ready, *_), _ = ray.wait(list(running), num_returns=1)
-            check_interrupt()
-            worker, number = running.pop(ready)
-            try:
-                answer = ray.get(ready)
-            # The second: its node died when it had finished, and before this process had what it found.
-            except (RayActorError, ObjectLostError) as error:
-                failures += 1
-                place = "before its first shard" if number is None else f"at shard {number}"
-                if 0 <= options.max_failures < failures:
-                    raise UserError(
-                        f"workers.max_failures: {failures} workers died, the last one {place} ({first_line(error)}); "
-                        "finished shards are kept"
-                    ) from None
-                again = "" if number is None else f"; shard {number} is done again"
-                print(f"a worker died{again}", file=sys.stderr, flush=True)
-                if number is not None:
-                    waiting.appendleft(number)
+        try:
+            for _ in range(num_workers):
                 start()
-                continue
-            idle.append(worker)
-            if number is not None:
-                result, mistake = answer
-                if mistake is not None:
-                    raise UserError(mistake)
-                missing.discard(number)
-                on_result(number, result)
+            while missing:
+                while waiting and idle:
+                    worker, number = idle.pop(), waiting.popleft()
+                    running[worker.run.remote(shards[number])] = (worker, number)
+                (ready, *_), _ = ray.wait(list(running), num_returns=1)
+                check_interrupt()
+                worker, number = running.pop(ready)
+                try:
+                    answer = ray.get(ready)
+                # The second: its node died when it had finished, and before this process had what it found.
+                except (RayActorError, ObjectLostError) as error:
+                    failures += 1
+                    place = "before its first shard" if number is None else f"at shard {number}"
+                    if 0 <= options.max_failures < failures:
+                        raise UserError(
+                            f"workers.max_failures: {failures} workers died, the last one {place} "
+                            f"({first_line(error)}); finished shards are kept"
+                        ) from None
+                    again = "" if number is None else f"; shard {number} is done again"
+                    print(f"a worker died{again}", file=sys.stderr, flush=True)
+                    if number is not None:
+                        waiting.appendleft(number)
+                    start()
+                    continue
+                idle.append(worker)
+                if number is not None:
+                    result, mistake = answer
+                    if mistake is not None:
+                        raise UserError(mistake)
+                    missing.discard(number)
+                    on_result(number, result)
+        finally:
+            # The cluster may outlive this call, and a traceback would keep its workers and their places.
+            for worker in workers:
+                ray.kill(worker)

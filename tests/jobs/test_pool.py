@@ -53,6 +53,22 @@ def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_
     assert results == {0: 0, 1: 1, 2: 2}
 
 
+@pytest.mark.timeout(120)
+def test_a_run_that_failed_leaves_its_places_to_the_next_one():
+    """Its error is kept, as a caller may do, and with it all that its frames hold."""
+
+    def full(number: int, result: int) -> None:
+        raise UserError("no space left")
+
+    results: dict[int, int] = {}
+    options = LightWorkersSection(num_workers=1)
+    with ray_cluster(None, 1, dashboard=False):
+        with pytest.raises(UserError) as kept:
+            run_shards(lambda: lambda shard: shard, {0: 0, 1: 1}, full, options)
+        run_shards(lambda: lambda shard: shard, {0: 0, 1: 1}, results.__setitem__, options)
+    assert (results, str(kept.value)) == ({0: 0, 1: 1}, "no space left")
+
+
 def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same():
     """Python forgets what is raised in a finalizer, and Ray's objects have many."""
     done: list[int] = []
