@@ -44,7 +44,7 @@ demo: $(STAMP) ## start the app, ask three prompts in sequential and parallel mo
 test: $(STAMP) ## run all tests
 	$(PYTEST)
 
-test-unit: $(STAMP) ## run the tests that start no Ray, no service and no browser (two minutes)
+test-unit: $(STAMP) ## run the tests that start no Ray, no service and browser (three minutes)
 	$(PYTEST) -m "not e2e and not slow"
 
 lint: $(STAMP) ## check style (ruff) and types (mypy)
