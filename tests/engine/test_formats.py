@@ -98,6 +98,11 @@ def test_auto_takes_the_format_that_is_fastest_on_one_layer(monkeypatch):
     assert chosen.why == "the fastest for one layer with 1 and 8 rows (float32 4 ms, bfloat16 1 ms)"
 
 
+def test_auto_takes_float32_on_a_gpu_without_bfloat16(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    assert fastest_float(tiny().model, torch.device("cuda")).name == "float32"
+
+
 def test_auto_really_times_every_format_that_runs_here():
     loaded = random_model(CONFIGS["llama"], byte_level(), dtype="auto", device="cpu")
     assert loaded.format.name in ("float32", "bfloat16")

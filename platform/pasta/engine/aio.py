@@ -171,8 +171,7 @@ class AsyncEngine:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._deliver, by_request)
 
-    # -- from the event loop to the engine's thread
-    # -------------------------------------------------------------------------------
+    # -- from the event loop to the engine's thread ------------------------------------------------------
 
     def _deliver(self, by_request: dict[str, list[Event]]) -> None:
         for request_id, events in by_request.items():

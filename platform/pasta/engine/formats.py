@@ -73,7 +73,8 @@ def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, p
 def _runs(name: str, device: torch.device) -> bool:
     if device.type == "cpu":
         return name == "float32" or can_pack(device, _TORCH[name])
-    return name == "bfloat16" and (device.type != "cuda" or torch.cuda.is_bf16_supported())
+    has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported()
+    return name == ("bfloat16" if has_bfloat16 else "float32")
 
 
 def _runner(linears: list[nn.Linear], dtype: torch.dtype, device: torch.device) -> Callable[[int], None]:
