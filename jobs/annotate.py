@@ -57,7 +57,7 @@ class AnnotateConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedShard:
     """A finished shard, by whom (process id), and when (seconds since the epoch)."""
 
     result: ShardResult
@@ -131,7 +131,7 @@ def _annotate(
     progress = Progress(config.name, len(shards), "shards", len(results), tracker=tracker, job="annotate")
     num_records = 0
 
-    def finished(number: int, done: Finished) -> None:
+    def finished(number: int, done: FinishedShard) -> None:
         nonlocal num_records
         results[number] = done.result
         num_records += done.result.num_records
@@ -159,14 +159,14 @@ def _api_key(teacher: TeacherSection | None) -> str | None:
 
 def make_worker(
     data: AnnotationSections, directory: Path, num_workers: int, api_key: str | None
-) -> Callable[[Shard], Finished]:
+) -> Callable[[Shard], FinishedShard]:
     """On one of ``num_workers`` workers: what annotates a shard into ``directory``, which holds the tokenizer."""
     validator = Validator(data.checks, Codec(load_tokenizer(directory / TOKENIZER)))
     annotator = make_annotator(data, validator, num_workers=num_workers, api_key=api_key)
 
-    def work(shard: Shard) -> Finished:
+    def work(shard: Shard) -> FinishedShard:
         result = annotate_shard(shard, data.source, annotator, validator, directory, data.rewrite)
-        return Finished(result, os.getpid(), time.time())
+        return FinishedShard(result, os.getpid(), time.time())
 
     return work
 

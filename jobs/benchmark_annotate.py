@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from jobs.annotate import TOKENIZER, Finished, make_worker
+from jobs.annotate import TOKENIZER, FinishedShard, make_worker
 from jobs.pool import run_shards
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
@@ -67,7 +67,7 @@ def _measure(data: AnnotationSections, workers: LightWorkersSection) -> Metric:
     """Records a second while all workers are busy: Ray's start is not the annotator's."""
     shards = {shard.index: shard for shard in plan_shards(data.source, data.shard_records)}
     number = workers.num_workers
-    finished: dict[int, Finished] = {}
+    finished: dict[int, FinishedShard] = {}
     with tempfile.TemporaryDirectory() as name:
         find_tokenizer(data.tokenizer).save_pretrained(Path(name) / TOKENIZER)
         run_shards(
@@ -78,7 +78,7 @@ def _measure(data: AnnotationSections, workers: LightWorkersSection) -> Metric:
     return Metric(f"annotate.records.{number}", label, rate, count=counted)
 
 
-def steady_rate(finished: Sequence[Finished], num_workers: int) -> tuple[float, int]:
+def steady_rate(finished: Sequence[FinishedShard], num_workers: int) -> tuple[float, int]:
     """Records a second, and how many were counted, between the last worker's first shard and the first one's last.
 
     Raises UserError if there are too few shards for every worker to have finished some in that time.

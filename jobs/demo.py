@@ -51,7 +51,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SideBySide:
     """The same prompt answered both ways."""
 
     task: AtlasTask
@@ -132,11 +132,11 @@ def chosen_prompts() -> list[AtlasTask]:
     return [many, joined, dependent]
 
 
-def compare(http: httpx.Client, task: AtlasTask, parallel: str, sequential: str) -> Comparison:
+def compare(http: httpx.Client, task: AtlasTask, parallel: str, sequential: str) -> SideBySide:
     """Ask both models, each twice; the second run counts."""
     for model in (sequential, parallel):
         ask(http, model, task.prompt)
-    return Comparison(task, ask(http, sequential, task.prompt), ask(http, parallel, task.prompt))
+    return SideBySide(task, ask(http, sequential, task.prompt), ask(http, parallel, task.prompt))
 
 
 def ask(http: httpx.Client, model: str, prompt: str) -> Run:
@@ -210,7 +210,7 @@ def lanes_of(run: Run, label: str) -> list[Lane]:
     return list(lane(0, 0))
 
 
-def describe(comparison: Comparison, columns: int, color: bool) -> list[str]:
+def describe(comparison: SideBySide, columns: int, color: bool) -> list[str]:
     """A prompt, its answer, and both runs' lanes on one time axis."""
     sequential, parallel = comparison.sequential, comparison.parallel
     lanes = [*lanes_of(sequential, "sequential"), *lanes_of(parallel, "parallel")]
@@ -238,7 +238,7 @@ def figures(run: Run, task: AtlasTask) -> str:
     )
 
 
-def summary(comparisons: Sequence[Comparison]) -> list[str]:
+def summary(comparisons: Sequence[SideBySide]) -> list[str]:
     """What the three prompts say, and what they do not."""
     mean = geometric_mean([comparison.speedup for comparison in comparisons])
     each = ", ".join(f"{comparison.speedup:.2f}" for comparison in comparisons)

@@ -13,6 +13,7 @@ from typing import Any
 from jobs.cluster import ray_cluster
 from pasta.errors import UserError, first_line
 from pasta.stages.workers import LightWorkersSection, WorkersSection
+from serve.imports import without_torch
 
 Work = Callable[[Any], Any]
 
@@ -20,11 +21,16 @@ Work = Callable[[Any], Any]
 class _Worker:
     """One actor. What it works with (a model) is made with its first shard, so that a mistake is that shard's error."""
 
-    def __init__(self, make: Callable[[], Work], cwd: str, threads: int) -> None:
-        import torch
-
+    def __init__(
+        self, make: Callable[[], Work], cwd: str, options: WorkersSection | LightWorkersSection
+    ) -> None:
+        if not options.holds_model:
+            without_torch()
         os.chdir(cwd)  # relative paths in a configuration mean the same on every worker
-        torch.set_num_threads(threads)
+        # Torch reads it when it is imported. Not every worker needs torch, and importing it takes seconds.
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(options.threads)
         self._make = make
         self._work: Work | None = None
 
@@ -75,7 +81,7 @@ def run_shards(
         workers: list[Any] = []
 
         def start() -> None:
-            worker = actor.remote(make, os.getcwd(), options.threads)
+            worker = actor.remote(make, os.getcwd(), options)
             workers.append(worker)
             running[worker.ready.remote()] = (worker, None)
 

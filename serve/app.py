@@ -15,11 +15,17 @@ from serve.calls.ray_serve import REPLICA_ENV
 from serve.config import DecoderSettings, FrontSettings, ServeConfig, check_service
 from serve.decoder.deployment import Decoder
 from serve.gateway.deployment import Gateway
+from serve.imports import uncollected, without_torch
 from serve.interpreter.deployment import InterpreterDeployment
 
 
 def build(args: ServeConfig) -> Application:
-    """Build the deployments Gateway → Interpreter → Decoder. Raises ``UserError`` if a model cannot be served."""
+    """Build the deployments Gateway → Interpreter → Decoder. Raises ``UserError`` if a model cannot be served.
+
+    Checks tokenizers, not weights: ``serve deploy`` calls this in a process of its own, which needs no torch.
+    """
+    with uncollected():
+        without_torch()
     check_service(args)
     ongoing = args.max_ongoing_requests
     decoder = args.decoder

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from pasta.errors import UserError, first_line
+from pasta.lang.document import MAX_DEPTH
 from pasta.placement import Policy
 from pasta.sizes import EngineSizes
 from serve.keys import read_keys
@@ -59,7 +60,7 @@ class LimitSettings(_Strict):
     """
 
     max_threads: PositiveInt = 64
-    max_depth: PositiveInt = 4
+    max_depth: PositiveInt = Field(default=4, le=MAX_DEPTH)
     max_chunk_tokens: PositiveInt = 1024
     max_prompt_tokens: PositiveInt | None = None
 

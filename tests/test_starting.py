@@ -74,27 +74,26 @@ def test_every_name_of_the_engine_is_there():
         pasta.engine.Turbine  # noqa: B018
 
 
-# What replicas of the service import, and prompts as the Interpreter encodes them.
+# What replicas of the service import, the application as serve deploy builds it, and prompts as the Interpreter
+# encodes them.
 SERVED = """
 import json, sys
 
 import serve.app, serve.gateway.deployment, serve.interpreter.deployment
 
 front = sorted({"torch", "transformers"} & set(sys.modules))
-from serve.imports import without_torch
-
-without_torch()
 from serve.interpreter.encoding import RequestEncoder
 from serve.launch import read_service_config
 
 config = read_service_config("configs/serve/local.yaml").args
+serve.app.build(config)
 served = [RequestEncoder(model, config) for model in config.models.values()]
 ids = [[each.codec.encode_prompt(json.loads(sys.argv[1])), each.codec.encode_text(sys.argv[2])] for each in served]
 print(json.dumps([front, "torch" in sys.modules, ids]))
 """
 
 
-def test_gateway_and_interpreter_hold_no_torch_and_encode_the_same_tokens():
+def test_the_build_gateway_and_interpreter_hold_no_torch_and_encode_the_same_tokens():
     from serve.interpreter.encoding import RequestEncoder
     from serve.launch import read_service_config
 
@@ -108,6 +107,34 @@ def test_gateway_and_interpreter_hold_no_torch_and_encode_the_same_tokens():
     config = read_service_config(ROOT / "configs" / "serve" / "local.yaml").args
     codecs = [RequestEncoder(model, config).codec for model in config.models.values()]
     assert ids == [[codec.encode_prompt(messages), codec.encode_text(text)] for codec in codecs]
+
+
+# What a worker of jobs.annotate makes of a shard.
+ANNOTATED = """
+import sys
+from functools import partial
+from pathlib import Path
+
+from jobs.annotate import TOKENIZER, AnnotateConfig, make_worker
+from jobs.pool import _Worker
+from pasta.config import load_config
+from pasta.data.sources import plan_shards
+from pasta.data.tokenizers import find_tokenizer
+
+config = load_config("configs/annotate/atlas.yaml", AnnotateConfig, ["data.source.records=2"])
+data, directory = config.data, Path(sys.argv[1])
+worker = _Worker(partial(make_worker, data, directory, 1, None), ".", config.workers)
+find_tokenizer(data.tokenizer).save_pretrained(directory / TOKENIZER)
+done, mistake = worker.run(*plan_shards(data.source, data.shard_records))
+print(done.result.num_records, mistake, "torch" in sys.modules)
+"""
+
+
+def test_a_worker_that_annotates_holds_no_torch(tmp_path):
+    run = [sys.executable, "-c", ANNOTATED, str(tmp_path)]
+    assert (
+        subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout == "2 None False\n"
+    )
 
 
 def test_garbage_is_collected_again_once_imports_are_done():

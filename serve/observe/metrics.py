@@ -39,7 +39,7 @@ REPORT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricSpec:
     """One metric. ``labels`` come beside Ray Serve's; ``buckets`` are a histogram's upper bounds."""
 
     name: str
@@ -56,62 +56,68 @@ class Metric:
 
 #: Recorded by the Gateway, for whole requests.
 HTTP = (
-    Metric("pasta_http_responses", "counter", "HTTP responses by route and status", ("endpoint", "status")),
-    Metric(
+    MetricSpec(
+        "pasta_http_responses", "counter", "HTTP responses by route and status", ("endpoint", "status")
+    ),
+    MetricSpec(
         "pasta_requests",
         "counter",
         "Answers by how they ended: stop, length, error, or abandoned by the client",
         (*_OF, "finish_reason"),
     ),
-    Metric("pasta_prompt_tokens", "counter", "Tokens of prompts that were answered", _OF),
-    Metric("pasta_generation_tokens", "counter", "Tokens decoded for answers, tags counted", _OF),
-    Metric("pasta_threads", "counter", "Threads of answers, the main ones counted", _OF),
-    Metric(
+    MetricSpec("pasta_prompt_tokens", "counter", "Tokens of prompts that were answered", _OF),
+    MetricSpec("pasta_generation_tokens", "counter", "Tokens decoded for answers, tags counted", _OF),
+    MetricSpec("pasta_threads", "counter", "Threads of answers, the main ones counted", _OF),
+    MetricSpec(
         "pasta_time_to_first_token_seconds",
         "histogram",
         "From a request's arrival to the first text that is sent",
         _OF,
         _FIRST_TOKEN_S,
     ),
-    Metric(
+    MetricSpec(
         "pasta_inter_token_latency_seconds",
         "histogram",
         "Between two tokens of one thread, the mean of an answer, waits at syncs counted",
         _OF,
         _TOKEN_S,
     ),
-    Metric(
+    MetricSpec(
         "pasta_time_per_output_token_seconds",
         "histogram",
         "From the first token to the last, over the other tokens of the answer: parallel threads make it less",
         _OF,
         _TOKEN_S,
     ),
-    Metric(
+    MetricSpec(
         "pasta_e2e_request_latency_seconds",
         "histogram",
         "From a request's arrival to the end of its answer",
         _OF,
         _REQUEST_S,
     ),
-    Metric(
+    MetricSpec(
         "pasta_request_queue_time_seconds",
         "histogram",
         "Waiting for a slot of the home decoder's engine",
         _OF,
         _FIRST_TOKEN_S,
     ),
-    Metric(
+    MetricSpec(
         "pasta_request_sync_wait_seconds",
         "histogram",
         "Spent by the main thread waiting at syncs, and at the end, for its chunks",
         _OF,
         _REQUEST_S,
     ),
-    Metric("pasta_request_prompt_tokens", "histogram", "Tokens of a prompt", _OF, _TOKENS),
-    Metric("pasta_request_generation_tokens", "histogram", "Tokens of an answer, tags counted", _OF, _TOKENS),
-    Metric("pasta_request_threads", "histogram", "Threads of an answer, the main one counted", _OF, _THREADS),
-    Metric(
+    MetricSpec("pasta_request_prompt_tokens", "histogram", "Tokens of a prompt", _OF, _TOKENS),
+    MetricSpec(
+        "pasta_request_generation_tokens", "histogram", "Tokens of an answer, tags counted", _OF, _TOKENS
+    ),
+    MetricSpec(
+        "pasta_request_threads", "histogram", "Threads of an answer, the main one counted", _OF, _THREADS
+    ),
+    MetricSpec(
         "pasta_request_parallelism_ratio",
         "histogram",
         "Realised parallelism: tokens of an answer over the engine's steps that it took",
@@ -121,11 +127,11 @@ HTTP = (
 )
 #: Recorded by the Interpreter: admission and placement.
 PLACEMENT = (
-    Metric("pasta_admitted_tokens", "gauge", "Tokens of the admission budget that are held", ("length",)),
-    Metric("pasta_admission_budget_tokens", "gauge", "The admission budget in tokens"),
-    Metric("pasta_spills", "counter", "Chunks that were decoded away from their home"),
-    Metric("pasta_returns", "counter", "Chunks that their home took back unfinished"),
-    Metric(
+    MetricSpec("pasta_admitted_tokens", "gauge", "Tokens of the admission budget that are held", ("length",)),
+    MetricSpec("pasta_admission_budget_tokens", "gauge", "The admission budget in tokens"),
+    MetricSpec("pasta_spills", "counter", "Chunks that were decoded away from their home"),
+    MetricSpec("pasta_returns", "counter", "Chunks that their home took back unfinished"),
+    MetricSpec(
         "pasta_redispatches",
         "counter",
         "Main threads and chunks that went on elsewhere when their replica was lost",
@@ -133,16 +139,22 @@ PLACEMENT = (
 )
 #: Recorded by each Decoder: its engines.
 ENGINE = (
-    Metric(
+    MetricSpec(
         "pasta_num_requests_running", "gauge", "Requests, or chunks of some, in an engine's slots", ("model",)
     ),
-    Metric("pasta_num_requests_waiting", "gauge", "Requests that wait for a slot of an engine", ("model",)),
-    Metric("pasta_active_lanes", "gauge", "Threads that decode a token in an engine's next step", ("model",)),
-    Metric(
+    MetricSpec(
+        "pasta_num_requests_waiting", "gauge", "Requests that wait for a slot of an engine", ("model",)
+    ),
+    MetricSpec(
+        "pasta_active_lanes", "gauge", "Threads that decode a token in an engine's next step", ("model",)
+    ),
+    MetricSpec(
         "pasta_kv_cache_usage_ratio", "gauge", "Slots in use over all slots of an engine: 0 to 1", ("model",)
     ),
-    Metric("pasta_engine_steps", "counter", "Steps of an engine", ("model",)),
-    Metric("pasta_leases_expired", "counter", "Requests that nobody claimed in time, and that were given up"),
+    MetricSpec("pasta_engine_steps", "counter", "Steps of an engine", ("model",)),
+    MetricSpec(
+        "pasta_leases_expired", "counter", "Requests that nobody claimed in time, and that were given up"
+    ),
 )
 METRICS = {metric.name: metric for metric in (*HTTP, *PLACEMENT, *ENGINE)}
 
@@ -281,7 +293,7 @@ class Reporter:
 class Metrics:
     """Some metrics of one actor. Make it in that actor: Ray Serve adds its application, deployment and replica."""
 
-    def __init__(self, metrics: Iterable[Metric]) -> None:
+    def __init__(self, metrics: Iterable[MetricSpec]) -> None:
         from ray.serve import metrics as ray
 
         from serve.calls.ray_serve import export_zero

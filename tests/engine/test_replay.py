@@ -5,7 +5,7 @@ import pytest
 from pasta.engine import Engine, EngineConfig
 from pasta.engine.replay import annotated_ids, replay
 from pasta.errors import UserError
-from pasta.interpreter import Interpreter, Limits, TokenKind, linearise
+from pasta.interpreter import UNBOUNDED, Interpreter, TokenKind, linearise
 from pasta.lang import Chunk, Document, Sync, Text, plain_ids, render
 from tests.support.documents import random_document
 from tests.support.models import tiny
@@ -13,7 +13,6 @@ from tests.support.models import tiny
 LOADED = tiny()
 CODEC = LOADED.codec
 PROMPT = CODEC.encode_prompt([{"role": "user", "content": "Hi"}])
-UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20, max_depth=1 << 20)
 
 
 @pytest.fixture(scope="module")

@@ -135,3 +135,9 @@ def test_ending_by_itself_is_reported_as_stop():
 def test_a_limit_must_be_a_positive_integer(value):
     with pytest.raises(UserError, match="max_depth"):
         Limits(max_depth=value)
+
+
+def test_a_limit_of_depth_is_at_most_a_document_s():
+    assert Limits(max_depth=100).max_depth == 100
+    with pytest.raises(UserError, match="max_depth: 101, expected at most 100"):
+        Limits(max_depth=101)

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from jobs import annotate
-from jobs.annotate import Finished
+from jobs.annotate import FinishedShard
 from jobs.benchmark_annotate import steady_rate
 from pasta.cli.check import check
 from pasta.config import load_config
-from pasta.data.annotate.annotator import Usage
+from pasta.data.annotate.annotator import TeacherUsage
 from pasta.data.annotate.shards import ShardResult
 from pasta.data.dataset import prepare_data
 from pasta.data.sources import Shard
@@ -311,8 +311,8 @@ def test_limits_of_the_teacher_are_no_part_of_what_the_output_is() -> None:
 
 
 def test_the_rate_counts_only_while_all_workers_are_busy() -> None:
-    def shard(worker: int, at: float) -> Finished:
-        return Finished(ShardResult(0, 10, 10, 0, {}, {}, [], Usage(), 1.0), worker, at)
+    def shard(worker: int, at: float) -> FinishedShard:
+        return FinishedShard(ShardResult(0, 10, 10, 0, {}, {}, [], TeacherUsage(), 1.0), worker, at)
 
     finished = [shard(1, 1.0), shard(1, 2.0), shard(2, 2.5), shard(1, 3.0), shard(2, 3.5), shard(1, 4.0)]
     assert steady_rate(finished, 2) == (20.0, 20)

@@ -78,6 +78,7 @@ def test_a_valid_configuration_passes(tmp_path, model):
         (lambda top, app: app["args"].update(decoder={"num_replica": 3}), "did you mean 'num_replicas'"),
         (lambda top, app: app["args"].update(decoder={"num_replicas": 0}), "decoder.num_replicas"),
         (lambda top, app: app["args"].update(placement="everywhere"), "placement"),
+        (lambda top, app: app["args"].update(limits={"max_depth": 101}), "limits.max_depth"),
         (lambda top, app: app["args"].update(front={"resources": {"front": 0}}), "front.resources.front"),
         (lambda top, app: app["args"].update(front={"resources": ["front"]}), "front.resources"),
         (lambda top, app: app["args"].update(decoder={"resources": {"GPU": 1}}), "decoder.resources"),

@@ -13,7 +13,7 @@ from pasta.simulation.load import LoadSection, Users
 from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.roofline import RooflineSection
 from pasta.simulation.study import Study
-from pasta.simulation.trace import Trace, Traced
+from pasta.simulation.trace import Traced, Workload
 from tests.support.simulations import Flat, drinks, scripts_of
 
 SERVICE = ClusterSection(replicas=2, hop_s=0.0, request_s=0.02, step_factor=1.5, cores=2, item_s=0.004)
@@ -34,7 +34,7 @@ def study(**section):
         engine=SIZES,
         cluster=ClusterSection(replicas=2, hop_s=0.0, **section),
     )
-    return Study(config, Trace(SCRIPTS, {}), COSTS)
+    return Study(config, Workload(SCRIPTS, {}), COSTS)
 
 
 def records(section=SERVICE):

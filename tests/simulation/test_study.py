@@ -21,7 +21,7 @@ from pasta.simulation.load import LoadSection
 from pasta.simulation.metrics import Distribution
 from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.study import Series, Study, crossovers
-from pasta.simulation.trace import Trace
+from pasta.simulation.trace import Workload
 from tests.support.simulations import Flat, drinks, scripts_of, some_scripts
 
 SEQUENTIAL, LOCAL = Series(None), Series("local")
@@ -40,7 +40,7 @@ def study(scripts=None, costs=COSTS, **changes):
         cluster=ClusterSection(gpus_per_replica=2.0),
         requests=300,
     )
-    trace = Trace(list(scripts or some_scripts()), {})
+    trace = Workload(list(scripts or some_scripts()), {})
     return Study(replace(config, **changes), trace, costs)
 
 

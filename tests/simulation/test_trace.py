@@ -51,6 +51,10 @@ def test_an_annotate_stage_and_an_evaluation_can_be_read(tmp_path):
         ({**LINE, "annotated": "</async>"}, r"trace.jsonl:2: annotated: "),
         ({"annotated": "x"}, r"trace.jsonl:2: expected prompt \(text\), messages, or prompt_tokens"),
         ({**LINE, "prompt_tokens": 0}, r"prompt_tokens: 0, expected a positive integer"),
+        (
+            {**LINE, "prompt_tokens": 2**63 - 1},
+            r"prompt_tokens: 9.22337e\+18, expected a positive integer up to 10000000",
+        ),
         ({**LINE, "arrival_s": "now"}, r"arrival_s: 'now', expected a number"),
     ],
 )

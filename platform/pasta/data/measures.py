@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pasta.interpreter import ConstraintError, Interpreter, Limits, Trace
+from pasta.interpreter import UNBOUNDED, ConstraintError, Interpreter, Trace
 from pasta.lang import Chunk, Codec, CodecError, Document, Item, Sync, plain_ids
-
-_UNLIMITED = Limits(max_tokens=1 << 40, max_chunk_tokens=1 << 40, max_threads=1 << 40, max_depth=1 << 40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Measures:
 def measure(document: Document, codec: Codec) -> Measures:
     """Count a document. Raises CodecError if the tokenizer cannot carry it."""
     ids = [*codec.encode(document), codec.eos_id]
-    interpreter = Interpreter(codec.grammar, _UNLIMITED, (), strict=False)
+    interpreter = Interpreter(codec.grammar, UNBOUNDED, (), strict=False)
     try:
         interpreter.drive(0, ids)
     except ConstraintError as error:

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from pasta.engine.engine import Engine
 from pasta.engine.request import Request, Result
 from pasta.errors import UserError
-from pasta.interpreter import Limits
+from pasta.interpreter import UNBOUNDED
 from pasta.lang import Codec, Document
-
-#: Limits for a document that exists already: only the cache bounds it.
-_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20, max_depth=1 << 20)
 
 
 def annotated_ids(codec: Codec, document: Document) -> list[int]:
@@ -32,5 +29,5 @@ def replay(engine: Engine, prompt_ids: Sequence[int], response_ids: Sequence[int
             f"replay: prompt and answer hold {len(prompt_ids) + len(response_ids)} tokens, but the engine's context "
             f"holds {context}; raise slot_tokens or leave the document out"
         )
-    request = Request(prompt_ids=prompt_ids, limits=_UNBOUNDED, parallel=parallel, forced=response_ids)
+    request = Request(prompt_ids=prompt_ids, limits=UNBOUNDED, parallel=parallel, forced=response_ids)
     return engine.generate(request)

@@ -2,7 +2,7 @@
 
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.lending import allowed_freely, lend, set_aside, take_back
-from pasta.interpreter.limits import Constraint, ConstraintError, Limits
+from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
 from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
 from pasta.interpreter.reading import ReadingOrder
 from pasta.interpreter.snapshot import Snapshot
@@ -11,6 +11,7 @@ from pasta.interpreter.trace import ThreadTrace, Trace
 
 __all__ = [
     "IGNORE",
+    "UNBOUNDED",
     "Action",
     "Constraint",
     "ConstraintError",

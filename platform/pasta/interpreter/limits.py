@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from pasta.errors import UserError
+from pasta.lang.document import MAX_DEPTH
 from pasta.lang.grammar import TagGrammar
 
 #: Most characters of a generated topic token: a topic further from its limit needs no check of each token.
@@ -13,7 +14,8 @@ Base = Literal["text", "topic", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one response. Raises ``UserError`` when one is not a positive integer.
+    """Bounds on one response. Raises ``UserError`` when one is not a positive integer, or ``max_depth`` is more than
+    documents may have (100).
 
     ``max_tokens`` counts every token of the response, tags included; ``max_chunk_tokens`` one chunk's own
     tokens; ``max_positions`` is the model's context; ``max_depth`` 1 means chunks without chunks inside.
@@ -31,6 +33,12 @@ class Limits:
             value = getattr(self, field.name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UserError(f"{field.name}: {value!r}, expected a positive integer")
+        if self.max_depth > MAX_DEPTH:
+            raise UserError(f"max_depth: {self.max_depth}, expected at most {MAX_DEPTH}")
+
+
+#: For an answer that exists already: only the cache bounds it.
+UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20, max_depth=MAX_DEPTH)
 
 
 class ConstraintError(ValueError):

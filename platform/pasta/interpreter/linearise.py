@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pasta.interpreter.interpreter import Interpreter
-from pasta.interpreter.limits import Limits
+from pasta.interpreter.limits import UNBOUNDED
 from pasta.lang.grammar import TagGrammar
 
 IGNORE = -100
@@ -49,8 +49,7 @@ def linearise(grammar: TagGrammar, prompt_ids: Sequence[int], response_ids: Sequ
     Raises ``ConstraintError`` if it is not well-formed. A thread's row predicts the thread's next token: a
     promise's ``/>`` its parent's, ``<async>`` the chunk's first; ``</async>`` predicts nothing.
     """
-    limits = Limits(max_depth=1 << 20, max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 30)
-    interpreter = Interpreter(grammar, limits, prompt_ids, strict=False)
+    interpreter = Interpreter(grammar, UNBOUNDED, prompt_ids, strict=False)
     interpreter.drive(0, response_ids)
     feeds = interpreter.take_feeds()
     ids = [*prompt_ids, *(feed.token for feed in feeds)]

@@ -17,7 +17,7 @@ from pasta.simulation.cluster import Cluster, ClusterSection
 from pasta.simulation.compare import Deviation, Measured, compare
 from pasta.simulation.config import Mode
 from pasta.simulation.load import Users
-from pasta.simulation.metrics import Distribution, Metrics, metrics_of
+from pasta.simulation.metrics import Distribution, RunMetrics, metrics_of
 from pasta.simulation.study import Study
 from pasta.simulation.trace import Messages, Traced
 
@@ -179,7 +179,7 @@ class Fit:
 
         return replace(found, crowding=_solve(begins, block.measured.ttft_s.mean, 0.0, _MOST_FACTOR))
 
-    def _metrics(self, block: Block, section: ClusterSection) -> Metrics:
+    def _metrics(self, block: Block, section: ClusterSection) -> RunMetrics:
         study, scripts = self._study, self._study.trace.scripts
         run = Cluster(
             section,

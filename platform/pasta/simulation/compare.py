@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.simulation.metrics import Distribution, Metrics
+from pasta.simulation.metrics import Distribution, RunMetrics
 from pasta.simulation.trace import number_of, read_objects
 
 #: Metrics that are compared, and the tolerance of each.
@@ -82,7 +82,12 @@ def read_measured(path: Path, field: str = "annotated") -> Measured:
 
 
 def compare(
-    measured: Measured, metrics: Metrics, tolerance: float = TOLERANCE, *, of: str = "", fitted: bool = False
+    measured: Measured,
+    metrics: RunMetrics,
+    tolerance: float = TOLERANCE,
+    *,
+    of: str = "",
+    fitted: bool = False,
 ) -> list[Deviation]:
     """Compare every metric that both have; ``of`` is put before their names."""
     found = []
@@ -93,7 +98,7 @@ def compare(
     return found
 
 
-def _value(metrics: Measured | Metrics, name: str) -> float | None:
+def _value(metrics: Measured | RunMetrics, name: str) -> float | None:
     value: Any = metrics
     for part in name.split("."):
         value = getattr(value, part)

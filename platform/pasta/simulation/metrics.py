@@ -34,7 +34,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class RunMetrics:
     """The metrics of a run. Seconds: ``queue_s`` until a slot is free, ``ttft_s`` until the first token, ``total_s`` to
     the end, all from the request's arrival; ``token_s`` a token of the plain answer after the first.
 
@@ -69,7 +69,7 @@ class Metrics:
         return asdict(self)
 
 
-def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson") -> Metrics:
+def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson") -> RunMetrics:
     """Compute the metrics of a run. Rates of a trace are up to the end of the last answer, those of other loads between
     the first and the last arrival."""
     served, begun, ended = run.served, run.begun, run.ended
@@ -79,7 +79,7 @@ def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson
     answers = ended.ended - begun.ended
     requests_s = answers / seconds
     steps = max(ended.steps - begun.steps, 1)
-    return Metrics(
+    return RunMetrics(
         requests=len(served),
         queue_s=Distribution.of(request.queue_s for request in served),
         ttft_s=Distribution.of(request.ttft_s for request in served),

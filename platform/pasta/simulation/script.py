@@ -3,12 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pasta.interpreter import Interpreter, Limits, Path
+from pasta.interpreter import UNBOUNDED, Interpreter, Path
 from pasta.lang import Codec, Document, plain_ids
 from pasta.lang.grammar import TagGrammar
-
-#: A document that exists already is bound by the cache alone.
-UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20, max_depth=1 << 20)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pasta.interpreter import Action, Feed, Fork, Interpreter, Path, Snapshot
-from pasta.simulation.script import UNBOUNDED, Script
+from pasta.interpreter import UNBOUNDED, Action, Feed, Fork, Interpreter, Path, Snapshot
+from pasta.simulation.script import Script
 
 #: Whether a chunk just forked, of so many estimated tokens, is decoded where its parent is.
 Stays = Callable[[int], bool]

@@ -12,10 +12,10 @@ from pasta.simulation.cluster import Cluster
 from pasta.simulation.config import GoalsSection, SimulateConfig
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.load import LoadSection, make_arrivals
-from pasta.simulation.metrics import Metrics, metrics_of
+from pasta.simulation.metrics import RunMetrics, metrics_of
 from pasta.simulation.script import Script
 from pasta.simulation.slots import Schedule
-from pasta.simulation.trace import Trace
+from pasta.simulation.trace import Workload
 
 #: Called after each run with its series, load, number of replicas and metrics.
 Tell = Callable[["Point"], None]
@@ -40,7 +40,7 @@ class Point:
     series: Series
     load: float
     replicas: int
-    metrics: Metrics
+    metrics: RunMetrics
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able values."""
@@ -107,7 +107,7 @@ class Study:
     """Runs the simulations of a configuration. ``overhead_s`` is the calibration's, added to every step."""
 
     def __init__(
-        self, config: SimulateConfig, trace: Trace, costs: StepCosts, overhead_s: float = 0.0
+        self, config: SimulateConfig, trace: Workload, costs: StepCosts, overhead_s: float = 0.0
     ) -> None:
         self.config, self.trace = config, trace
         self.costs, self.overhead_s = costs, overhead_s
@@ -210,12 +210,12 @@ def at_load(load: LoadSection, value: float) -> LoadSection:
     return replace(load, rate=value) if load.kind == "poisson" else replace(load, speed=value)
 
 
-def meets(metrics: Metrics, goals: GoalsSection) -> bool:
+def meets(metrics: RunMetrics, goals: GoalsSection) -> bool:
     """Whether a run keeps up and reaches every goal."""
     return metrics.keeps_up and all(goal_value(metrics, name) <= goal for name, goal in goals.given.items())
 
 
-def goal_value(metrics: Metrics, name: str) -> float:
+def goal_value(metrics: RunMetrics, name: str) -> float:
     """The metric that a goal such as ``total_p95_s`` bounds."""
     what, which, _ = name.split("_")
     return float(getattr(getattr(metrics, f"{what}_s"), which))

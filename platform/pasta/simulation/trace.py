@@ -16,6 +16,8 @@ from pasta.simulation.config import TraceSection
 from pasta.simulation.script import Ids, Scripts
 
 Messages = Sequence[Mapping[str, str]]
+#: More than any model's context; the simulator holds every token of a prompt.
+MAX_PROMPT_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Traced:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Workload:
     """Scripts in the order of their requests; ``left_out`` is the reason for each answer that was left out."""
 
     scripts: list[Scripts]
@@ -73,7 +75,7 @@ def make_trace(
     codec: Codec,
     slot_tokens: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Trace:
+) -> Workload:
     """Make a script of each answer. Answers that the tokenizer or a slot cannot hold are left out, with the reason.
 
     Raises ``UserError`` if nothing is left.
@@ -103,7 +105,7 @@ def make_trace(
     if not scripts:
         key, reason = next(iter(left_out.items()))
         raise UserError(f"trace: none of {len(traced)} answers can be decoded ({key}: {reason})")
-    return Trace(scripts, left_out)
+    return Workload(scripts, left_out)
 
 
 def read_objects(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -148,8 +150,12 @@ def _read(value: dict[str, Any], where: str, field: str, method: str | None) -> 
     with placed(f"{where}: {field}"):
         document = parse(annotated)
     prompt_tokens = number_of(value, "prompt_tokens", where)
-    if prompt_tokens is not None and (prompt_tokens < 1 or prompt_tokens != int(prompt_tokens)):
-        raise UserError(f"{where}: prompt_tokens: {prompt_tokens:g}, expected a positive integer")
+    if prompt_tokens is not None and (
+        not 1 <= prompt_tokens <= MAX_PROMPT_TOKENS or prompt_tokens != int(prompt_tokens)
+    ):
+        raise UserError(
+            f"{where}: prompt_tokens: {prompt_tokens:g}, expected a positive integer up to {MAX_PROMPT_TOKENS}"
+        )
     return Traced(
         messages=_messages(value, where, needed=prompt_tokens is None),
         document=document,

@@ -20,6 +20,7 @@ class WorkersSection:
 
     #: CPUs that a worker reserves.
     cpus: ClassVar[float] = 1.0
+    holds_model: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, "num_workers", "threads")
@@ -39,6 +40,7 @@ class LightWorkersSection:
 
     use_gpu: ClassVar[bool] = False
     threads: ClassVar[int] = 1
+    holds_model: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_positive(self, "num_workers", "cpus")

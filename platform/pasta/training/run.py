@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pasta.errors import UserError
 from pasta.rows import read_json
+from pasta.stages.run import StageConfig
 from pasta.stages.stage import Manifest, Stage, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.training.config import OptimisationSection, ScheduleSection
@@ -16,15 +17,9 @@ from pasta.training.storage import open_url, remove
 Report = Callable[[dict[str, float], Path | None], None]
 
 
-class TrainingConfig(Protocol):
+class TrainingConfig(StageConfig, Protocol):
     """The part of a training configuration that says where and on what it runs."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def output_dir(self) -> Path: ...
-    @property
-    def run_dir(self) -> Path: ...
     @property
     def checkpoints(self) -> str | None: ...
     @property

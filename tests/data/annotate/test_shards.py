@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pasta.cli.records import parse_record
-from pasta.data.annotate.annotator import AtlasAnnotator, Deliver, PlainAnnotator, Proposal, Usage
+from pasta.data.annotate.annotator import AtlasAnnotator, Deliver, PlainAnnotator, Proposal, TeacherUsage
 from pasta.data.annotate.config import AnnotationSections
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
 from pasta.data.annotate.summary import describe, logged, summarise
@@ -47,7 +47,10 @@ class Costly:
             if len(self.asked) == self._limit:
                 raise UserError("the endpoint is gone")
             self.asked.append(record.answer)
-            deliver(record, Proposal(self._answers.get(record.answer, record.answer), usage=Usage(1, 10, 5)))
+            deliver(
+                record,
+                Proposal(self._answers.get(record.answer, record.answer), usage=TeacherUsage(1, 10, 5)),
+            )
 
 
 @pytest.fixture
@@ -144,7 +147,7 @@ def test_proposals_outlive_an_annotator_that_fails(
     again = Costly()
     result = annotate(source, again, validator, tmp_path / "out")
     assert again.asked == ["Another drink."]
-    assert result.usage == Usage(3, 30, 15)
+    assert result.usage == TeacherUsage(3, 30, 15)
 
 
 def test_half_a_line_in_a_journal_is_asked_for_again(

@@ -10,22 +10,22 @@ from pasta.lang import Document, Text, to_text
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TeacherUsage:
     """The cost of proposals: requests sent, tokens read and written by a model, in its own tokenizer."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
+    def __add__(self, other: "TeacherUsage") -> "TeacherUsage":
+        return TeacherUsage(
             self.requests + other.requests,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
         )
 
 
-NO_USAGE = Usage()
+NO_USAGE = TeacherUsage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Proposal:
     annotated: str | None
     reason: str = ""
     detail: str = ""
-    usage: Usage = NO_USAGE
+    usage: TeacherUsage = NO_USAGE
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able values; ``Proposal.of`` reads them back."""
@@ -47,7 +47,7 @@ class Proposal:
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Proposal":
         """From what ``to_dict`` gave."""
-        return cls(**{**values, "usage": Usage(**values["usage"])})
+        return cls(**{**values, "usage": TeacherUsage(**values["usage"])})
 
 
 Deliver = Callable[[Instruction, Proposal], None]

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pasta.data.annotate.annotator import NO_USAGE, Annotator, Proposal, Usage
+from pasta.data.annotate.annotator import NO_USAGE, Annotator, Proposal, TeacherUsage
 from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Validator
 from pasta.data.instructions import Instruction
@@ -42,7 +42,7 @@ class ShardResult:
     rejected: dict[str, int]
     repairs: dict[str, int]
     broken: list[str]
-    usage: Usage
+    usage: TeacherUsage
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class ShardResult:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "ShardResult":
         """From what ``to_dict`` gave."""
-        return cls(**{**values, "usage": Usage(**values["usage"])})
+        return cls(**{**values, "usage": TeacherUsage(**values["usage"])})
 
 
 def finished_shard(directory: Path, index: int) -> ShardResult | None:
@@ -73,7 +73,7 @@ class _Written:
     rejected: Counter[str] = field(default_factory=Counter)
     repairs: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
-    usage: Usage = NO_USAGE
+    usage: TeacherUsage = NO_USAGE
 
     def reject(self, number: int, place: str, reason: str, detail: str, **rest: Any) -> None:
         self.rejected[reason] += 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pasta.data.annotate.annotator import Usage
+from pasta.data.annotate.annotator import TeacherUsage
 from pasta.data.annotate.shards import ShardResult
 from pasta.errors import UserError
 from pasta.rows import read_rows
@@ -34,7 +34,7 @@ def summarise(
         reasons = ", ".join(f"{reason} {count}" for reason, count in rejected.most_common())
         raise UserError(f"none of {sum(r.num_records for r in results)} records could be kept: {reasons}")
     annotated = [each for each in figures if each["threads"] > 1]
-    usage = sum((result.usage for result in results), Usage())
+    usage = sum((result.usage for result in results), TeacherUsage())
     num_records = sum(result.num_records for result in results)
     summary: dict[str, Any] = {
         "records": num_records,

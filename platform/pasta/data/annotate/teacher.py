@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasta.bounds import check_positive
-from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, Usage
+from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, TeacherUsage
 from pasta.data.annotate.prompt import ask_again, prompt_for
 from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Validator
@@ -111,7 +111,7 @@ class _Lesson:
                 )
             except EndpointError as error:
                 return await self._given_up(error, usage)
-            usage = usage + Usage(1, reply.prompt_tokens, reply.completion_tokens)
+            usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
             if reply.finish_reason == "length":
                 # A second answer would be as long.
                 return Proposal(None, "cut off", "the annotation is longer than teacher.max_tokens", usage)
@@ -124,7 +124,7 @@ class _Lesson:
                 break
         return proposal
 
-    async def _given_up(self, error: EndpointError, usage: Usage) -> Proposal:
+    async def _given_up(self, error: EndpointError, usage: TeacherUsage) -> Proposal:
         """What becomes of a record without an answer. Raises the error again if it is not the record's own fault."""
         if error.status is not None and error.status not in _REFUSED_RECORD:
             raise error
@@ -133,7 +133,7 @@ class _Lesson:
             reply = await self.endpoint.chat(_PROBE, max_tokens=16, temperature=self._options.temperature)
         except EndpointError:
             raise error from None
-        usage = usage + Usage(1, reply.prompt_tokens, reply.completion_tokens)
+        usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
         return Proposal(None, "refused" if error.status is not None else "no answer", str(error), usage)
 
 
