@@ -3,6 +3,7 @@
     python -m jobs.benchmark all
     python -m jobs.benchmark replay --model-config configs/models/replay-llama-7b.json --device cuda
     python -m jobs.benchmark serve --help
+    python -m jobs.benchmark peers --help
 
 Needs torch and transformers, nothing else (serve: what serving needs). An interrupted run goes on where it stopped when
 it is started again with the same options.
@@ -24,7 +25,8 @@ MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
 _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
     "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
-    "replay: a large random model; calibrate: costs of a step for pasta simulate; serve: the service under load"
+    "replay: a large random model; calibrate: costs of a step for pasta simulate; serve: the service under load; "
+    "peers: against transformers and llama.cpp"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
 
@@ -35,6 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
         from jobs import benchmark_serve  # it needs Ray, the other parts do not
 
         return benchmark_serve.main(given[1:])
+    if given[:1] == ["peers"]:
+        from jobs import benchmark_peers
+
+        return benchmark_peers.main(given[1:], MODELS, _num_cores())
     options = parser().parse_args(given)
     settings = Settings(
         models=options.models,
@@ -89,8 +95,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    # serve is among them for the help; it has a parser of its own.
-    add("what", nargs="?", choices=sorted([*COMMANDS, "serve"]), default="all", help=_WHAT)
+    # serve and peers are among them for the help; they have parsers of their own.
+    add("what", nargs="?", choices=sorted([*COMMANDS, "serve", "peers"]), default="all", help=_WHAT)
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add(
         "--model-config",

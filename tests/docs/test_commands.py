@@ -67,6 +67,8 @@ def read_module(module, arguments):
             read_job(f"jobs.{options.command}", ["--config", str(options.config), *rest])
     elif module == "jobs.benchmark" and arguments[:1] == ["serve"]:
         importlib.import_module("jobs.benchmark_serve").parser().parse_args(arguments[1:])
+    elif module == "jobs.benchmark" and arguments[:1] == ["peers"]:
+        importlib.import_module("jobs.benchmark_peers").parser().parse_args(arguments[1:])
     elif module.startswith("jobs."):
         read_job(module, arguments)
 

@@ -1,0 +1,126 @@
+"""Measure the engine side by side with what a user would pick instead, on the same weights, in turn:
+
+    python -m jobs.benchmark peers
+    python -m jobs.benchmark peers --shapes shipped --parts check,decode
+    python -m jobs.benchmark peers --shapes configs/models/replay-llama-400m.json --documents runs/data/alpaca-syntactic
+
+Peers are transformers' generate and llama.cpp, whose files the command writes itself. llama.cpp is an extra that
+nothing else needs: CMAKE_ARGS=-DGGML_NATIVE=ON pip install '.[peers]' builds it; without it llama.cpp is left out. All
+run on the CPU. The same command resumes an interrupted run.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from jobs.arguments import numbers
+from pasta.benchmark.peers.settings import FORMATS, PARTS, SHIPPED, PeerSettings
+from pasta.entrypoint import EXIT_INTERRUPTED
+from serve.ray_start import ROOT
+
+_CONFIGS = ROOT / "configs" / "models"
+#: Shapes that are named without their file.
+SHAPES = {name: _CONFIGS / f"replay-llama-{name}.json" for name in ("30m", "400m", "1.1b")}
+
+
+def main(arguments: list[str], models: Path, num_cores: int) -> int:
+    """Run the command; ``models`` holds the shipped models."""
+    options = parser(models, num_cores).parse_args(arguments)
+    out = options.out or Path("runs") / "benchmark" / "peers.json"
+    settings = PeerSettings(
+        models=options.models,
+        shapes=tuple(str(SHAPES.get(shape, shape)) for shape in options.shapes),
+        out=out,
+        weights=options.weights or out.parent / "peers",
+        parts=options.parts,
+        formats=options.formats,
+        threads=options.threads,
+        rounds=options.rounds,
+        tokens=options.tokens,
+        prompt_tokens=options.prompt_tokens,
+        lanes=options.lanes,
+        requests=options.requests,
+        contexts=options.contexts,
+        documents=options.documents,
+        replay_prompts=options.replay_prompts,
+        replay_seed=options.replay_seed,
+        longest=options.longest,
+        compiled=options.compiled,
+        wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
+        fresh=options.fresh,
+    )
+    import transformers
+
+    from pasta.benchmark.peers.bench import PeerBenchmark
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        report = PeerBenchmark(
+            settings, shlex.join(["python", "-m", "jobs.benchmark", "peers", *arguments])
+        ).run()
+    except KeyboardInterrupt:
+        print(f"interrupted: the same command goes on from the records in {out.parent}/", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(report.markdown())
+    print(f"\nwritten to {out}, records beside it")
+    return 0
+
+
+def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m jobs.benchmark peers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    shapes = ",".join([SHIPPED, *SHAPES])
+    add(
+        "--shapes",
+        type=names,
+        default=names(shapes),
+        help=f"some of {shapes}, or files of a transformers configuration, made with random weights (all four)",
+    )
+    add("--parts", type=names, default=PARTS, help=f"some of {','.join(PARTS)} (all)")
+    add(
+        "--formats",
+        type=names,
+        default=tuple(FORMATS),
+        help=f"some of {','.join(FORMATS)} (all that run here)",
+    )
+    add("--threads", type=int, default=num_cores, help="threads that every decoder may use (all cores)")
+    add("--rounds", type=int, default=6, help="rounds in which each is measured in turn (6)")
+    add("--tokens", type=int, default=64, help="tokens that each decodes in a round (64)")
+    add("--prompt-tokens", type=int, default=128, help="tokens of its prompt (128)")
+    points = "1,2,4,8,16,32"
+    add("--lanes", type=numbers(points), default=numbers(points)(points), help=f"lanes ({points})")
+    add("--requests", type=numbers(points), default=numbers(points)(points), help=f"requests ({points})")
+    lengths = "256,512,1024,2048,4096,8192"
+    add("--contexts", type=numbers(lengths), default=numbers(lengths)(lengths), help=f"contexts ({lengths})")
+    add(
+        "--compiled",
+        action="store_true",
+        help="also generate with a static cache, compiled on the CPU (minutes)",
+    )
+    add(
+        "--documents",
+        type=Path,
+        help='replay these: JSONL of {"prompt", "annotated"}, or a directory of jobs.annotate',
+    )
+    add("--replay-prompts", type=int, default=12, help="documents to replay (12)")
+    add("--replay-seed", type=int, default=0, help="draws them from --documents (0)")
+    add("--longest", type=int, default=1024, help="leave out those of as many tokens (1024)")
+    add("--models", type=Path, default=models, help="directory with twin/ (the shipped one)")
+    add("--weights", type=Path, help="directory for random models and GGUF files (peers/ beside --out)")
+    add("--out", type=Path, help="the JSON file to write (runs/benchmark/peers.json); records go beside it")
+    add("--fresh", action="store_true", help="measure again what an earlier run has measured")
+    return made
+
+
+def names(text: str) -> tuple[str, ...]:
+    """The type of an option that takes names, each once, in the order given."""
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -1,0 +1,88 @@
+"""Runs a comparison with peers, shape by shape and part by part, and reports what came out."""
+
+import importlib.util
+from collections.abc import Callable
+
+import torch
+
+from pasta.benchmark.documents import read_documents
+from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.metrics import Report
+from pasta.benchmark.peers.comparison import Comparison
+from pasta.benchmark.peers.gguf_file import check_converted
+from pasta.benchmark.peers.llama import why_no_llama
+from pasta.benchmark.peers.plot import Growth, draw_growth
+from pasta.benchmark.peers.replay import measure_replay
+from pasta.benchmark.peers.report import (
+    check_report,
+    decode_report,
+    growth_points,
+    growth_report,
+    replay_report,
+)
+from pasta.benchmark.peers.settings import SHIPPED, PeerSettings
+from pasta.benchmark.peers.weights import make_weights
+from pasta.engine import read_model_config
+from pasta.errors import UserError
+
+
+class PeerBenchmark:
+    """Compares the engine with its peers on this machine's CPU. With the same settings it resumes."""
+
+    def __init__(
+        self, settings: PeerSettings, command: str, say: Callable[[str], None] | None = None
+    ) -> None:
+        self.settings = settings
+        self._kept = Measurement(settings, command, torch.device("cpu"), say)
+        self._growth: Growth = {}
+
+    def run(self) -> Report:
+        """Measure every part of every shape; returns the report. Raises ``UserError`` on a wrong model or file."""
+        self._check()
+        settings, report = self.settings, Report()
+        if reason := why_no_llama():
+            self._kept.say(f"llama.cpp is left out, {reason}")
+        if "replay" in settings.parts and settings.documents is None:
+            self._kept.say("replay is left out: --documents names no answers")
+        self._kept.say(f"OMP_WAIT_POLICY: {settings.wait_policy or 'not set'}")
+        parts = [part for part in settings.parts if part != "replay" or settings.documents is not None]
+        for shape in settings.shapes:
+            weights = make_weights(shape, settings.models, settings.weights, self._kept.say)
+            comparison = Comparison(weights, settings, self._kept)
+            for part in parts:
+                if part != "replay" or shape != SHIPPED:
+                    self._measure(comparison, part, report)
+                    self._kept.write(report, complete=False)
+        picture = settings.out.with_suffix(".png")
+        if importlib.util.find_spec("matplotlib") is not None and draw_growth(self._growth, picture):
+            self._kept.say(f"drawn: {picture}")
+        self._kept.write(report, complete=True)
+        return report
+
+    def _measure(self, comparison: Comparison, part: str, report: Report) -> None:
+        shape = comparison.weights.name
+        if part == "check":
+            report.add(*check_report(shape, comparison.check().records.get("tokens")))
+        elif part == "decode":
+            records = [*comparison.decode().records.values()][: self.settings.rounds]
+            setups = {name: found["setup"] for name, found in comparison.setups().records.items()}
+            report.add(*decode_report(shape, records, setups))
+        elif part == "replay":
+            report.add(*replay_report(shape, [*measure_replay(comparison).records.values()]))
+        else:
+            records = [*getattr(comparison, part)().records.values()]
+            report.add(*growth_report(shape, part, records))
+            self._growth.setdefault(shape, {})[part] = growth_points(records)
+
+    def _check(self) -> None:
+        """Check the settings before anything is measured or written."""
+        settings = self.settings
+        if not (settings.models / "twin" / "config.json").is_file():
+            raise UserError(
+                f"--models {str(settings.models)!r}: no model in twin/; expected config.json, model.safetensors and a "
+                "tokenizer"
+            )
+        for shape in settings.shapes:
+            check_converted(read_model_config(settings.models / "twin" if shape == SHIPPED else shape))
+        if settings.documents is not None:
+            read_documents(settings.documents)

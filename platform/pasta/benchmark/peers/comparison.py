@@ -1,0 +1,260 @@
+"""Measures all decoders on the weights of one shape, in turn."""
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from pasta.benchmark.machine import code_fingerprint, describe_machine
+from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.peers.check import check_tokens
+from pasta.benchmark.peers.decoders import Chosen, Decoder, Session, fastest_setup, time_steps
+from pasta.benchmark.peers.engine import Generate, Ours, OurSession
+from pasta.benchmark.peers.llama import Llama, why_no_llama
+from pasta.benchmark.peers.settings import FORMATS, PeerSettings
+from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
+from pasta.data.atlas import heldout_prompts
+from pasta.engine.packing import why_no_int8
+from pasta.stages.records import Record, RecordFile
+
+#: Steps of each session in a round; tokens of a run that chooses settings.
+STEPS, _TUNING_TOKENS = 8, 24
+_GENERATE: dict[str, dict[str, Any]] = {
+    "dynamic cache": {},
+    "static cache": {"cache_implementation": "static"},
+}
+
+
+class Comparison:
+    """All decoders of one shape. Every method measures what its record file lacks, and returns the file."""
+
+    def __init__(self, weights: Weights, settings: PeerSettings, kept: Measurement) -> None:
+        self.weights, self.settings, self.kept = weights, settings, kept
+        self.has_llama = not why_no_llama()
+        formats = [f for f in settings.formats if f != "int8" or not why_no_int8(torch.device("cpu"))]
+        self.formats = formats_that_fit(weights, formats, kept.say)
+        self._context = max(settings.prompt_tokens + settings.tokens, 256)
+
+    # -- parts -----------------------------------------------------------------------------------------
+
+    def check(self) -> RecordFile:
+        """Greedy tokens and log-probabilities of llama.cpp in f32 against the engine's in float32."""
+        file = self.open("check", {})
+        if self.has_llama and "tokens" not in file and "float32" in self.formats:
+            file.add("tokens", check_tokens(self.weights, self._prompts(4, 48), self.kept.say))
+            gc.collect()
+        return file
+
+    def decode(self) -> RecordFile:
+        """Rounds in which every decoder decodes the same number of tokens after the same prompt, in turn."""
+        settings = self.settings
+        asked = {"tokens": settings.tokens, "prompt": settings.prompt_tokens, "compiled": settings.compiled}
+        file = self.open("decode", asked)
+        progress = self.kept.progress(
+            f"decode, {self.weights.name}", settings.rounds, "rounds", min(len(file), settings.rounds)
+        )
+        if len(file) < settings.rounds:
+            prompts = self._prompts(settings.rounds, settings.prompt_tokens)
+            with self.decoders(self.formats, stock=True) as chosen:
+                for number in range(len(file), settings.rounds):
+                    record = {
+                        name: each.use().decode(prompts[number], settings.tokens).to_dict()
+                        for name, each in chosen.items()
+                    }
+                    file.add(str(number), record)
+                    progress.add()
+        return file
+
+    def lanes(self) -> RecordFile:
+        """Single steps with several lanes of one request; llama.cpp: so many sequences that share a prompt."""
+        prompt = self._prompts(1, 256)
+
+        def open_ours(ours: Ours, lanes: int, steps: int) -> Session:
+            return OurSession(ours.loaded, prompt, steps, lanes)
+
+        def open_llama(llama: Llama, lanes: int, steps: int) -> Session:
+            return llama.session(prompt, steps, lanes)
+
+        return self._grow("lanes", self.settings.lanes, open_ours, open_llama)
+
+    def requests(self) -> RecordFile:
+        """Single steps with several requests, each after a prompt of its own."""
+        prompts = self._prompts(max(self.settings.requests), self.settings.prompt_tokens)
+
+        def open_ours(ours: Ours, count: int, steps: int) -> Session:
+            return OurSession(ours.loaded, prompts[:count], steps)
+
+        def open_llama(llama: Llama, count: int, steps: int) -> Session:
+            return llama.session(prompts[:count], steps)
+
+        return self._grow("requests", self.settings.requests, open_ours, open_llama)
+
+    def context(self) -> RecordFile:
+        """Single steps of one request after so many tokens."""
+        prompt = self._prompts(1, max(self.settings.contexts))[0]
+
+        def open_ours(ours: Ours, tokens: int, steps: int) -> Session:
+            return OurSession(ours.loaded, [prompt[: tokens - steps // 2]], steps)
+
+        def open_llama(llama: Llama, tokens: int, steps: int) -> Session:
+            return llama.session([prompt[: tokens - steps // 2]], steps)
+
+        return self._grow("context", self.settings.contexts, open_ours, open_llama)
+
+    def _grow(
+        self,
+        part: str,
+        points: Sequence[int],
+        open_ours: Callable[[Ours, int, int], Session],
+        open_llama: Callable[[Llama, int, int], Session],
+    ) -> RecordFile:
+        """One record a point: the milliseconds of each session's steps, round by round."""
+        settings = self.settings
+        file = self.open(part, {"rounds": settings.rounds, "prompt": settings.prompt_tokens})
+        todo = [point for point in points if str(point) not in file]
+        progress = self.kept.progress(
+            f"{part}, {self.weights.name}", len(points), "points", len(points) - len(todo)
+        )
+        if not todo:
+            return file
+        steps = settings.rounds * (STEPS + 1)
+        with self.decoders(self.narrow) as chosen:
+            for point in todo:
+                with contextlib.ExitStack() as stack:
+                    sessions: dict[str, tuple[Session, Callable[[], Any]]] = {}
+                    for name, each in chosen.items():
+                        decoder: Any = each.use()
+                        opened = (open_ours if each.decoder.side == "ours" else open_llama)(
+                            decoder, point, steps
+                        )
+                        stack.callback(opened.close)
+                        sessions[name] = (opened, each.use)
+                    rounds = [time_steps(sessions, STEPS) for _ in range(settings.rounds)]
+                file.add(str(point), {"rounds": rounds})
+                progress.add()
+        return file
+
+    # -- decoders --------------------------------------------------------------------------------------
+
+    @property
+    def narrow(self) -> list[str]:
+        """The formats in which growth and replay are measured: those of at most 16 bits, if there are any."""
+        return [name for name in self.formats if bits_of(name) <= 16] or self.formats
+
+    @contextlib.contextmanager
+    def decoders(self, formats: Sequence[str], stock: bool = False) -> Iterator[dict[str, Chosen]]:
+        """The decoders in these formats by name, each with its fastest settings; ``stock``: transformers' too."""
+        made: list[Any] = []
+        try:
+            made += [self.ours(name) for name in formats]
+            if self.has_llama:
+                made += [self.llama(name) for name in formats]
+            if stock:
+                made += self._generates([name for name in formats if bits_of(name) >= 16])
+            yield {decoder.name: Chosen(decoder, self._setup(decoder)) for decoder in made}
+        finally:
+            for decoder in made:
+                if isinstance(decoder, Llama):
+                    decoder.close()
+            made.clear()
+            gc.collect()
+
+    def ours(self, dtype: str) -> Ours:
+        """Our engine in this format."""
+        loaded = self.weights.load(dtype, context=max(self.settings.contexts) + 512)
+        return Ours(loaded, f"ours {dtype}", bits_of(dtype), self._threads, self._context)
+
+    def llama(self, dtype: str) -> Llama:
+        """llama.cpp in the format of as many bits."""
+        bits, theirs = FORMATS[dtype]
+        path = self.weights.gguf(theirs, max(self.settings.contexts) + 512, self.kept.say)
+        return Llama(path, theirs, bits, self._threads, self._context)
+
+    def _generates(self, formats: Sequence[str]) -> list[Generate]:
+        variants = dict(_GENERATE)
+        if self.settings.compiled:
+            variants["static cache, compiled"] = {
+                "cache_implementation": "static",
+                "compile_config": _compile_everywhere(),
+            }
+        out = []
+        for dtype in formats:
+            loaded = self.weights.load(dtype, context=self._context, packed=False)
+            for name, options in variants.items():
+                threads = self._threads[-1:] if "compiled" in name else self._threads
+                out.append(Generate(loaded, f"generate {dtype}, {name}", bits_of(dtype), threads, options))
+        return out
+
+    def setups(self) -> RecordFile:
+        """The fastest settings of each decoder, by name."""
+        return self.open("settings", {"prompt": self.settings.prompt_tokens})
+
+    def _setup(self, decoder: Decoder) -> Record:
+        """Its fastest settings, found once."""
+        file = self.setups()
+        if decoder.name not in file:
+            begun = time.perf_counter()
+            setup = fastest_setup(decoder, self._prompts(1, self.settings.prompt_tokens)[0], _TUNING_TOKENS)
+            file.add(decoder.name, {"setup": setup})
+            self.kept.say(
+                f"{decoder.name}, {self.weights.name}: fastest with {setup} "
+                f"(tried in {time.perf_counter() - begun:.0f} s)"
+            )
+        return dict(file.records[decoder.name]["setup"])
+
+    @property
+    def _threads(self) -> list[int]:
+        return sorted({1, self.settings.threads})
+
+    # -- files -----------------------------------------------------------------------------------------
+
+    def _prompts(self, count: int, tokens: int) -> list[list[int]]:
+        """Different prompts of exactly so many tokens: held-out prompts of the atlas, one after another."""
+        codec = self._codec
+        texts = [codec.encode_prompt(task.messages) for task in heldout_prompts(200)]
+        out = []
+        for number in range(count):
+            ids: list[int] = []
+            for offset in range(tokens):
+                ids += texts[(number + offset) % len(texts)]
+                if len(ids) >= tokens:
+                    break
+            out.append(ids[:tokens])
+        return out
+
+    @cached_property
+    def _codec(self) -> Any:
+        from transformers import AutoTokenizer
+
+        from pasta.lang import Codec
+
+        return Codec(AutoTokenizer.from_pretrained(self.weights.directory))
+
+    def open(self, part: str, identity: Record) -> RecordFile:
+        """The records of a part; ``identity`` is what they depend on besides."""
+        return self.kept.open(f"{self.weights.name}.{part}", self._identity | identity)
+
+    @cached_property
+    def _identity(self) -> Record:
+        machine = describe_machine()
+        return {
+            "code": code_fingerprint(),
+            "weights": self.weights.fingerprint,
+            "formats": list(self.formats),
+            "threads": self.settings.threads,
+            "wait_policy": self.settings.wait_policy,
+            **{name: machine.get(name) for name in ("processor", "torch", "transformers")},
+        }
+
+
+def _compile_everywhere() -> Any:
+    """A compile configuration that ``generate`` follows on a CPU too, where by itself it compiles nothing."""
+    from transformers import CompileConfig
+
+    config = CompileConfig(mode="default")
+    config._compile_all_devices = True
+    return config

@@ -1,0 +1,96 @@
+"""What every decoder under comparison does: decode after a prompt, and take single steps from a state that it holds."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pasta.stages.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """``first_s`` until the first token, and ``seconds`` for the ``tokens`` after it."""
+
+    first_s: float
+    tokens: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second after the first."""
+        return self.tokens / self.seconds
+
+    def to_dict(self) -> Record:
+        """As a record."""
+        return {"first_s": self.first_s, "tokens": self.tokens, "seconds": self.seconds}
+
+
+class Session(Protocol):
+    """A state in which each call of ``step`` decodes one token in every sequence or lane."""
+
+    def step(self) -> object:
+        """Decode one more token each."""
+
+    def close(self) -> None:
+        """Free its memory."""
+
+
+class Decoder(Protocol):
+    """One side of the comparison in one number format.
+
+    ``side`` is ``ours``, ``llama.cpp`` or ``transformers``, ``bits`` those of a weight. ``setups`` are the settings to
+    choose the fastest of; ``use`` switches to one.
+    """
+
+    name: str
+    side: str
+    bits: int
+    setups: Sequence[Record]
+
+    def use(self, setup: Record) -> None:
+        """Decode with these settings from now on."""
+
+    def decode(self, prompt: Sequence[int], count: int) -> Timing:
+        """Decode ``count`` tokens greedily, one after another, after ``prompt``."""
+
+
+@dataclass
+class Chosen:
+    """A decoder with the settings in which it was fastest, by name."""
+
+    decoder: Decoder
+    setup: Record = field(default_factory=dict)
+
+    def use(self) -> Decoder:
+        """The decoder, switched to them."""
+        self.decoder.use(self.setup)
+        return self.decoder
+
+
+def fastest_setup(decoder: Decoder, prompt: Sequence[int], count: int) -> Record:
+    """The settings in which ``decoder`` decodes most tokens a second: of each the better of two runs, in turn."""
+    best: dict[int, float] = {}
+    for _ in range(2 if len(decoder.setups) > 1 else 1):
+        for number, setup in enumerate(decoder.setups):
+            decoder.use(setup)
+            best[number] = max(best.get(number, 0.0), decoder.decode(prompt, count).rate)
+    return decoder.setups[max(best, key=best.__getitem__)]
+
+
+def time_steps(sessions: dict[str, tuple[Session, Callable[[], Any]]], steps: int) -> Record:
+    """Milliseconds of ``steps`` steps of each session, in turn; the first of a turn is not counted (caches are cold).
+
+    Each comes with the function that switches to its settings.
+    """
+    record: Record = {}
+    for name, (session, use) in sessions.items():
+        use()
+        session.step()
+        spent = []
+        for _ in range(steps):
+            begun = time.perf_counter()
+            session.step()
+            spent.append(round(1e3 * (time.perf_counter() - begun), 4))
+        record[name] = spent
+    return record

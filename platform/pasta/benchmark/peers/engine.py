@@ -1,0 +1,171 @@
+"""Our engine and transformers' ``generate`` as decoders."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+
+from pasta.benchmark.peers.decoders import Timing
+from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, ThreadProgress, TokenEvent
+from pasta.engine.request import Path as ThreadPath
+from pasta.interpreter import Limits
+from pasta.stages.records import Record
+
+_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
+_BUCKET = 256
+#: Switches of ``EngineConfig`` that help a decoder, each by the value that switches it on. Those that this version of
+#: the engine has are measured one by one, each against all of them off.
+HELPS: dict[str, dict[str, Any]] = {}
+
+
+def helps() -> dict[str, dict[str, Any]]:
+    """The helps whose switches ``EngineConfig`` has."""
+    known = {field.name for field in fields(EngineConfig)}
+    return {name: values for name, values in HELPS.items() if known >= set(values)}
+
+
+class Ours:
+    """A ``Decoder``: the engine in sequential mode, with ``switches`` set."""
+
+    side = "ours"
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        name: str,
+        bits: int,
+        threads: Sequence[int],
+        tokens: int,
+        switches: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.loaded, self.name, self.bits = loaded, name, bits
+        self.setups: Sequence[Record] = [{"threads": count} for count in threads]
+        slot_tokens = -(-(tokens + 1) // _BUCKET) * _BUCKET
+        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, **(switches or {})))
+
+    def use(self, setup: Record) -> None:
+        """Decode with these settings from now on."""
+        torch.set_num_threads(setup["threads"])
+
+    def decode(self, prompt: Sequence[int], count: int) -> Timing:
+        """Decode ``count`` tokens after ``prompt``: chosen greedily, and then replaced by given ones, so that no
+        end of text comes before."""
+        codec = self.loaded.codec
+        forced = [*codec.encode_text(" a")[:1] * (count - 1), codec.eos_id]
+        begun = time.perf_counter()
+        self.engine.submit(Request(prompt_ids=prompt, limits=_UNBOUNDED, parallel=False, forced=forced))
+        first, tokens, done = 0.0, 0, False
+        while not done:
+            events = self.engine.step()
+            tokens += sum(isinstance(event, TokenEvent) for event in events)
+            done = any(isinstance(event, DoneEvent) for event in events)
+            if not first and tokens:
+                first, at_first = time.perf_counter(), tokens
+        return Timing(first - begun, max(tokens - at_first, 1), time.perf_counter() - first)
+
+
+class OurSession:
+    """Steps of an engine that decodes ``prompts`` at once, or ``lanes`` threads of one request."""
+
+    def __init__(
+        self, loaded: LoadedModel, prompts: Sequence[Sequence[int]], steps: int, lanes: int = 1
+    ) -> None:
+        assert lanes == 1 or len(prompts) == 1
+        codec = loaded.codec
+        (filler,) = codec.encode_text(" a")[:1]
+        # Those that are prefilled first decode while the others are prefilled.
+        chunks = sum(-(-len(prompt) // EngineConfig().prefill_chunk) for prompt in prompts)
+        text = [filler] * (steps + chunks + 2)
+        forced, progress = [*text, codec.eos_id], ThreadProgress()
+        if lanes > 1:
+            forced, progress = _threads(codec, lanes, text, filler)
+        longest = max(len(prompt) for prompt in prompts) + len(forced) + 1
+        self.engine = Engine(
+            loaded, EngineConfig(num_slots=len(prompts), slot_tokens=-(-longest // _BUCKET) * _BUCKET)
+        )
+        for prompt in prompts:
+            self.engine.submit(
+                Request(
+                    prompt_ids=prompt,
+                    limits=_UNBOUNDED,
+                    parallel=lanes > 1,
+                    forced=forced,
+                    progress=progress,
+                )
+            )
+        self._rows = lanes * len(prompts)
+        while self._step() != self._rows:
+            assert self.engine.has_work, "the answers are long enough"
+
+    def step(self) -> None:
+        """Decode one more token each."""
+        tokens = self._step()
+        assert tokens == self._rows, "every sequence decodes in every step"
+
+    def close(self) -> None:
+        """Free its memory."""
+        del self.engine
+
+    def _step(self) -> int:
+        return sum(isinstance(event, TokenEvent) for event in self.engine.step())
+
+
+def _threads(codec: Any, lanes: int, text: list[int], filler: int) -> tuple[list[int], ThreadProgress]:
+    """A document with so many parallel chunks, and the progress after which all of them decode."""
+    promise = codec.encode_promise("a", 10)
+    chunk = [codec.control.async_open, *text, codec.control.async_close]
+    opened: list[tuple[ThreadPath, int]] = [((), token) for _ in range(lanes) for token in promise]
+    begun: list[tuple[ThreadPath, int]] = [((number,), filler) for number in range(lanes)]
+    document = [*[*promise, *chunk] * lanes, codec.control.sync, codec.eos_id]
+    return document, ThreadProgress([*opened, *begun])
+
+
+class _Clock(StoppingCriteria):
+    """Notes when each token was there; never stops."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        self.times.append(time.perf_counter())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+class Generate:
+    """A ``Decoder``: transformers' ``generate`` on the model as transformers makes it."""
+
+    side = "transformers"
+
+    def __init__(
+        self, stock: LoadedModel, name: str, bits: int, threads: Sequence[int], options: Mapping[str, Any]
+    ) -> None:
+        self.name, self.bits = name, bits
+        self.setups: Sequence[Record] = [{"threads": count} for count in threads]
+        self._model: Any = stock.model
+        self._options = dict(options)
+
+    def use(self, setup: Record) -> None:
+        """Decode with these settings from now on."""
+        torch.set_num_threads(setup["threads"])
+
+    def decode(self, prompt: Sequence[int], count: int) -> Timing:
+        """Decode ``count`` tokens greedily after ``prompt``; there is no end of text."""
+        model, clock = self._model, _Clock()
+        ids = torch.tensor([list(prompt)])
+        config = GenerationConfig(
+            max_new_tokens=count, do_sample=False, use_cache=True, pad_token_id=0, **self._options
+        )
+        model.generation_config.eos_token_id = None
+        model.set_attn_implementation("sdpa")
+        begun = time.perf_counter()
+        model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            generation_config=config,
+            stopping_criteria=StoppingCriteriaList([clock]),
+        )
+        assert len(clock.times) == count
+        return Timing(clock.times[0] - begun, count - 1, clock.times[-1] - clock.times[0])

@@ -1,0 +1,126 @@
+"""Writes a model's weights as GGUF, the file format of llama.cpp. Needs the ``gguf`` package (extra ``peers``)."""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pasta.errors import UserError
+
+#: Families of which llama.cpp computes the same function, by ``model_type``; it knows no window in a layer of Qwen 3.
+CONVERTED = ("llama", "qwen3")
+_BLOCK = 32
+_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def check_converted(config: Any) -> None:
+    """Raise ``UserError`` if this family is not converted."""
+    if config.model_type not in CONVERTED:
+        raise UserError(
+            f"llama.cpp: {config.model_type!r} is not converted; expected {' or '.join(CONVERTED)}"
+        )
+    if config.rope_parameters["rope_type"] != "default":
+        raise UserError(
+            f"llama.cpp: rope_type {config.rope_parameters['rope_type']!r} is not converted; expected 'default'"
+        )
+    for name in ("hidden_size", "intermediate_size"):
+        if getattr(config, name) % _BLOCK:
+            raise UserError(
+                f"llama.cpp: {name} {getattr(config, name)}, expected a multiple of {_BLOCK}, the size of a q8_0 block"
+            )
+
+
+def write_gguf(
+    config: Any, weights: Mapping[str, Tensor], path: Path, format_name: str, context: int
+) -> None:
+    """Write ``weights`` (a state dictionary) to ``path`` as ``f32``, ``bf16`` or ``q8_0``.
+
+    Vectors stay in float32, as llama.cpp's own converter leaves them. There is no vocabulary in the file: tokens are
+    fed by number. ``context`` is the longest context that the file claims. Raises ``UserError`` on another family.
+    """
+    import gguf
+
+    check_converted(config)
+    writer = gguf.GGUFWriter(None, config.model_type)
+    heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+    writer.add_context_length(context)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(key_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    kind = {"f32": "ALL_F32", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}[format_name]
+    writer.add_file_type(gguf.LlamaFileType[kind])
+    for name, tensor in _tensors(config, weights, heads, key_heads):
+        values: NDArray[Any] = tensor.float().contiguous().numpy()
+        wanted = format_name.upper() if values.ndim > 1 else "F32"
+        stored = gguf.GGMLQuantizationType[wanted]
+        writer.add_tensor(name, gguf.quants.quantize(values, stored), raw_dtype=stored)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    writer.write_header_to_file(part)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    os.replace(part, path)
+
+
+def _tensors(
+    config: Any, weights: Mapping[str, Tensor], heads: int, key_heads: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Name in the file, and tensor [out, in] or [size]."""
+    yield "token_embd.weight", weights["model.embed_tokens.weight"]
+    yield "output_norm.weight", weights["model.norm.weight"]
+    if not config.tie_word_embeddings:
+        yield "output.weight", weights["lm_head.weight"]
+    for layer in range(config.num_hidden_layers):
+        for theirs, ours in _LAYER.items():
+            for kind in ("weight", "bias"):
+                key = f"model.layers.{layer}.{theirs}.{kind}"
+                if key not in weights and (kind == "bias" or theirs.endswith(("q_norm", "k_norm"))):
+                    continue
+                tensor = weights[key]
+                if config.model_type == "llama" and ours in ("attn_q", "attn_k"):
+                    tensor = interleaved(tensor, heads if ours == "attn_q" else key_heads)
+                yield f"blk.{layer}.{ours}.{kind}", tensor
+
+
+def interleaved(tensor: Tensor, heads: int) -> Tensor:
+    """Reorder the rows of each head: for its ``llama`` llama.cpp rotates neighbours where transformers rotates halves
+    (``permute`` in llama.cpp's convert_hf_to_gguf.py)."""
+    shape = tensor.shape
+    halves = tensor.reshape(heads, 2, shape[0] // heads // 2, *shape[1:])  # [H, 2, D/2, in]
+    return halves.swapaxes(1, 2).reshape(shape)
+
+
+def read_weights(directory: Path) -> dict[str, Tensor]:
+    """The state dictionary of a model directory, as it is stored."""
+    from safetensors.torch import load_file
+
+    found: dict[str, Tensor] = {}
+    for file in sorted(directory.glob("*.safetensors")):
+        found |= load_file(file)
+    return found

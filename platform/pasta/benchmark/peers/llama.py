@@ -1,0 +1,214 @@
+"""llama.cpp as a decoder, through the low-level interface of the llama-cpp-python package (extra ``peers``).
+
+No Python runs between tokens but what takes the largest logit, as on our side.
+"""
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pasta.benchmark.peers.decoders import Timing
+from pasta.errors import UserError
+from pasta.stages.records import Record
+
+INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install '.[peers]'"
+#: Most tokens of a prompt that are fed at once. n_ubatch is the same: it splits no batch further.
+_BATCH = 512
+
+
+def why_no_llama() -> str:
+    """Say in one line why llama.cpp cannot be measured; empty if it can."""
+    missing = [
+        package
+        for module, package in (("llama_cpp", "llama-cpp-python"), ("gguf", "gguf"))
+        if importlib.util.find_spec(module) is None
+    ]
+    return f"{' and '.join(missing)} not installed: {INSTALL}" if missing else ""
+
+
+class LlamaModel:
+    """A GGUF file in llama.cpp's memory, on the CPU."""
+
+    def __init__(self, path: Path) -> None:
+        self.lib: Any = importlib.import_module("llama_cpp")
+        self._quiet = self.lib.llama_log_callback(lambda level, text, data: None)
+        self.lib.llama_log_set(self._quiet, ctypes.c_void_p(0))
+        self.lib.llama_backend_init()
+        params = self.lib.llama_model_default_params()
+        params.n_gpu_layers = 0
+        self.model = self.lib.llama_model_load_from_file(str(path).encode(), params)
+        if not self.model:
+            raise UserError(f"llama.cpp cannot load {str(path)!r}; delete it to have it written again")
+        self.vocab_size = int(self.lib.llama_vocab_n_tokens(self.lib.llama_model_get_vocab(self.model)))
+
+    @property
+    def build(self) -> str:
+        """Version of the package, and the instructions that it was built for."""
+        found = self.lib.llama_print_system_info().decode()
+        used = [part.strip() for part in found.split("|") if part.strip().endswith("= 1")]
+        names = [part.partition("=")[0].replace("CPU :", "").strip() for part in used]
+        return f"llama-cpp-python {self.lib.__version__} ({', '.join(names)})"
+
+    def close(self) -> None:
+        """Free the weights."""
+        if self.model:
+            self.lib.llama_model_free(self.model)
+            self.model = None
+
+
+class LlamaContext:
+    """The cache of ``sequences`` sequences over a model; keys and values are kept in float16, its default."""
+
+    def __init__(self, loaded: LlamaModel, tokens: int, sequences: int, threads: int, flash: bool) -> None:
+        lib = self._lib = loaded.lib
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_seq_max = tokens, sequences
+        params.n_batch = params.n_ubatch = _BATCH
+        params.n_threads = params.n_threads_batch = threads
+        params.flash_attn_type = (
+            lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        )
+        params.kv_unified = True  # sequences may share a prompt's tokens
+        params.no_perf = True
+        self._context = lib.llama_init_from_model(loaded.model, params)
+        if not self._context:
+            raise UserError(f"llama.cpp: no context of {tokens} tokens can be made; lower --contexts")
+        self._batch = lib.llama_batch_init(_BATCH, 0, 1)
+        self._memory = lib.llama_get_memory(self._context)
+        self._vocab = loaded.vocab_size
+        self._last: list[int] = []
+        self._lengths: list[int] = []
+
+    def begin(self, prompts: Sequence[Sequence[int]], shared: int = 1) -> None:
+        """Forget everything and prefill each prompt; with ``shared`` the one prompt belongs to so many sequences."""
+        self._lib.llama_memory_clear(self._memory, False)
+        self._last, self._lengths = [], []
+        for number, prompt in enumerate(prompts):
+            for start in range(0, len(prompt), _BATCH):
+                piece = prompt[start : start + _BATCH]
+                ends = start + len(piece) == len(prompt)
+                self._feed(
+                    piece,
+                    range(start, start + len(piece)),
+                    [number] * len(piece),
+                    [False] * (len(piece) - 1) + [ends],
+                )
+            self._last += [int(self.logits(1)[0].argmax())] * shared
+            self._lengths += [len(prompt)] * shared
+        for number in range(1, shared):
+            self._lib.llama_memory_seq_cp(self._memory, 0, number, -1, -1)
+
+    def step(self) -> list[int]:
+        """Feed the last token of every sequence and choose the next ones; returns them."""
+        count = len(self._last)
+        self._feed(self._last, self._lengths, range(count), [True] * count)
+        self._lengths = [length + 1 for length in self._lengths]
+        self._last = [int(token) for token in self.logits(count).argmax(axis=1)]
+        return self._last
+
+    @property
+    def last(self) -> list[int]:
+        """The tokens chosen last."""
+        return self._last
+
+    @last.setter
+    def last(self, tokens: list[int]) -> None:
+        self._last = tokens
+
+    def logits(self, rows: int) -> NDArray[np.float32]:
+        """[rows, vocabulary] of the last tokens that wanted them; overwritten by the next step."""
+        pointer = self._lib.llama_get_logits(self._context)
+        return np.ctypeslib.as_array(pointer, shape=(rows, self._vocab))
+
+    def close(self) -> None:
+        """Free the cache."""
+        if self._context:
+            self._lib.llama_batch_free(self._batch)
+            self._lib.llama_free(self._context)
+            self._context = None
+
+    def _feed(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sequences: Sequence[int],
+        wanted: Sequence[bool],
+    ) -> None:
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i] = token, positions[i]
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequences[i]
+            batch.logits[i] = wanted[i]
+        if code := self._lib.llama_decode(self._context, batch):
+            raise RuntimeError(f"llama_decode returned {code}")
+
+
+class Llama:
+    """A ``Decoder``: one GGUF file, its model loaded on first use."""
+
+    side = "llama.cpp"
+
+    def __init__(self, path: Path, format_name: str, bits: int, threads: Sequence[int], tokens: int) -> None:
+        self.name, self.bits = f"llama.cpp {format_name}", bits
+        self.setups: Sequence[Record] = [
+            {"threads": count, "flash": flash} for count in threads for flash in (True, False)
+        ]
+        self.model = LlamaModel(path)
+        self._tokens = tokens
+        self._setup: Record = self.setups[-1]
+        self._context: LlamaContext | None = None
+
+    def use(self, setup: Record) -> None:
+        """Decode with these settings from now on."""
+        if setup != self._setup:
+            self.close_context()
+        self._setup = setup
+
+    def decode(self, prompt: Sequence[int], count: int) -> Timing:
+        """Decode ``count`` tokens greedily after ``prompt``."""
+        needed = len(prompt) + count
+        if self._context is None or needed > self._tokens:
+            self.close_context()
+            self._tokens = max(self._tokens, needed)
+            self._context = self.context(self._tokens)
+        begun = time.perf_counter()
+        self._context.begin([prompt])
+        first = time.perf_counter()
+        for _ in range(count - 1):
+            self._context.step()
+        return Timing(first - begun, count - 1, time.perf_counter() - first)
+
+    def context(self, tokens: int, sequences: int = 1) -> LlamaContext:
+        """An empty context with the settings in use."""
+        setup = self._setup
+        return LlamaContext(self.model, tokens, sequences, setup["threads"], setup["flash"])
+
+    def session(self, prompts: Sequence[Sequence[int]], steps: int, shared: int = 1) -> LlamaContext:
+        """A session whose sequences follow ``prompts``, or of ``shared`` sequences after one prompt."""
+        sequences = len(prompts) * shared
+        context = self.context(sum(map(len, prompts)) + sequences * (steps + 1), sequences)
+        with contextlib.ExitStack() as undo:
+            undo.callback(context.close)
+            context.begin(prompts, shared)
+            undo.pop_all()
+        return context
+
+    def close_context(self) -> None:
+        """Free the cache of ``decode``."""
+        if self._context is not None:
+            self._context.close()
+            self._context = None
+
+    def close(self) -> None:
+        """Free everything."""
+        self.close_context()
+        self.model.close()

@@ -1,0 +1,161 @@
+"""Metrics and tables of a comparison with peers, from its records."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pasta.benchmark.metrics import Metric
+from pasta.benchmark.peers.settings import FORMATS
+from pasta.markdown import markdown
+from pasta.stages.records import Record
+from pasta.statistics import bootstrap
+
+#: Least ratio to llama.cpp's best format of no more bits, and most of 8 lanes to 1, by shape (issue's table).
+_SEQUENTIAL = {"llama-400m": 1.0, "shipped": 0.8}
+_LANES = {"llama-400m": 1.35}
+_REPLAY = {"llama-400m": 1.3}
+Tables = dict[str, str]
+Found = tuple[list[Metric], Tables]
+
+_BITS = {f"ours {ours}": bits for ours, (bits, _) in FORMATS.items()}
+_BITS |= {f"llama.cpp {theirs}": bits for bits, theirs in FORMATS.values()}
+
+
+def check_report(shape: str, record: Record | None) -> Found:
+    """How far llama.cpp's function is the engine's."""
+    if record is None:
+        return [], {}
+    share = record["same"] / record["tokens"]
+    note = f"{record['tokens']} tokens; {record['build']}"
+    label = f"{shape}, 32 bits, llama.cpp and ours"
+    return [
+        Metric(f"peers.check.same.{shape}", f"greedy tokens the same, {label}", share, 1.0, note=note),
+        Metric(
+            f"peers.check.difference.{shape}",
+            f"largest difference of a log-probability, {label}",
+            record["difference"],
+            1e-3,
+            "at most",
+        ),
+    ], {}
+
+
+def decode_report(shape: str, rounds: Sequence[Record], setups: Mapping[str, Record]) -> Found:
+    """Tokens a second of each decoder, and the ratio of each of our formats to llama.cpp's best of no more bits."""
+    names = [name for name in rounds[0] if name != "key"]
+    rates = {name: [_rate(entry[name]) for entry in rounds] for name in names}
+    metrics = []
+    ours = [name for name in names if name in _BITS and name.startswith("ours")]
+    best = max(ours, key=lambda name: statistics.median(rates[name]))
+    for name in ours:
+        if peer := _peer(name, rates):
+            ratio = bootstrap([a / b for a, b in zip(rates[name], rates[peer], strict=True)])
+            metrics.append(
+                Metric.of(
+                    f"peers.sequential.{shape}.{name.partition(' ')[2]}",
+                    f"sequential, {name} ÷ {peer}, tokens a second, {shape}",
+                    ratio,
+                    target=_SEQUENTIAL.get(shape) if name == best else None,
+                    note="llama.cpp's best format of no more bits",
+                )
+            )
+    rows = []
+    for name in sorted(names, key=lambda name: -statistics.median(rates[name])):
+        ratio = bootstrap([a / b for a, b in zip(rates[best], rates[name], strict=True)])
+        rate = statistics.median(rates[name])
+        setup = setups.get(name, {})
+        flash = (
+            "" if "flash" not in setup else ", flash attention" if setup["flash"] else ", no flash attention"
+        )
+        shown = "" if name == best else f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+        rows.append([name, f"{setup.get('threads', '')}{flash}", f"{rate:.1f}", f"{1e3 / rate:.2f}", shown])
+    header = ["decoder", "threads", "tokens a second", "ms a token", f"{best} ÷ this (95%)"]
+    return metrics, {f"Sequential decoding, {shape}": markdown(header, rows)}
+
+
+def growth_report(shape: str, part: str, records: Iterable[Record]) -> Found:
+    """Milliseconds a step by point, with the ratio to the first point."""
+    points = growth_points(records)
+    if not points:
+        return [], {}
+    first = min(points)
+    names = list(points[first])
+    rows = []
+    for point in sorted(points):
+        cells = []
+        for name in names:
+            ms = points[point][name]
+            cells.append(f"{ms:.2f} ({ms / points[first][name]:.2f})")
+        rows.append([point, *cells])
+    metrics = []
+    if part == "lanes" and 8 in points and 1 in points:
+        for name in names:
+            wanted = _LANES.get(shape) if name == "ours int8" else None
+            metrics.append(
+                Metric(
+                    f"peers.lanes.{shape}.{name.replace(' ', '.')}",
+                    f"a step with 8 lanes ÷ with 1, {name}, {shape}",
+                    points[8][name] / points[1][name],
+                    wanted,
+                    "at most",
+                )
+            )
+    title = {
+        "lanes": "lanes of one request (llama.cpp: sequences that share its prompt)",
+        "requests": "requests at once",
+        "context": "tokens in the cache, one request",
+    }[part]
+    header = [part, *names]
+    return metrics, {f"ms a step (÷ the first row), {shape}: {title}": markdown(header, rows)}
+
+
+def growth_points(records: Iterable[Record]) -> dict[int, dict[str, float]]:
+    """Median milliseconds a step of each decoder, by point."""
+    out: dict[int, dict[str, float]] = {}
+    for record in records:
+        rounds = record["rounds"]
+        out[int(record["key"])] = {
+            name: statistics.median(ms for entry in rounds for ms in entry[name]) for name in rounds[0]
+        }
+    return out
+
+
+def replay_report(shape: str, records: Sequence[Record]) -> Found:
+    """Tokens of the plain answer a second: ours as threads, ours one after another, llama.cpp one after another."""
+    names = list(records[0]["seconds"])
+    rates: dict[str, list[float]] = {
+        name: [record["tokens"] / record["seconds"][name] for record in records] for name in names
+    }
+    metrics = []
+    for name in names:
+        plain = name.removesuffix(", threads")
+        if plain == name or not (peer := _peer(plain, rates)):
+            continue
+        for other, wanted in ((peer, _REPLAY.get(shape)), (plain, None)):
+            ratio = bootstrap([a / b for a, b in zip(rates[name], rates[other], strict=True)])
+            metrics.append(
+                Metric.of(
+                    f"peers.replay.{shape}.{name}.{other}".replace(" ", "-").replace(",", ""),
+                    f"replay, {name} ÷ {other}, tokens a second, {shape}",
+                    ratio,
+                    target=wanted if plain == "ours int8" else None,
+                    note=f"{len(records)} documents",
+                )
+            )
+    rows = []
+    for name in names:
+        total = sum(record["seconds"][name] for record in records)
+        rows.append([name, f"{sum(record['tokens'] for record in records) / total:.1f}"])
+    return metrics, {f"Replay of documents, {shape}": markdown(["decoder", "tokens a second"], rows)}
+
+
+def _peer(ours: str, rates: Mapping[str, Sequence[float]]) -> str:
+    """llama.cpp's fastest format of no more bits; empty if there is none."""
+    peers = [
+        name for name in rates if name.startswith("llama.cpp") and _BITS.get(name, 99) <= _BITS.get(ours, 0)
+    ]
+    return max(peers, key=lambda name: statistics.median(rates[name]), default="")
+
+
+def _rate(timing: Mapping[str, Any]) -> float:
+    return float(timing["tokens"] / timing["seconds"])

@@ -1,0 +1,85 @@
+"""The settings of a comparison with peers. Imports nothing heavy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pasta.engine.section import check_format
+from pasta.errors import UserError
+
+SHIPPED = "shipped"
+#: What is measured of each shape, in this order.
+PARTS = ("check", "decode", "lanes", "requests", "context", "replay")
+#: Our formats, the most bits first, with the bits of a weight and the format of llama.cpp that has as many.
+FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0")}
+
+
+@dataclass(frozen=True)
+class PeerSettings:
+    """What to compare, checked on construction. Raises ``UserError`` naming the option that is wrong.
+
+    ``shapes`` are ``shipped`` (the sequential model in ``models``) or files of a transformers configuration, made with
+    random weights. ``formats`` are ours; llama.cpp's follow from them. Each decoder gets up to ``threads`` threads.
+    ``rounds`` of ``tokens`` tokens after ``prompt_tokens`` are decoded by each in turn. ``lanes``, ``requests`` and
+    ``contexts`` are the points at which single steps are timed. ``documents`` are replayed: ``replay_prompts`` of them,
+    drawn with ``replay_seed``, without those of ``longest`` tokens or more. ``wait_policy`` is the OMP_WAIT_POLICY of
+    this process (torch and llama.cpp both use OpenMP): it is recorded, not set.
+    """
+
+    models: Path
+    shapes: tuple[str, ...]
+    out: Path
+    weights: Path
+    parts: tuple[str, ...] = PARTS
+    formats: tuple[str, ...] = tuple(FORMATS)
+    threads: int = 1
+    rounds: int = 6
+    tokens: int = 64
+    prompt_tokens: int = 128
+    lanes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    requests: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    contexts: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
+    documents: Path | None = None
+    replay_prompts: int = 12
+    replay_seed: int = 0
+    longest: int = 1024
+    compiled: bool = False
+    wait_policy: str = ""
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        for name in self.formats:
+            check_format(name)
+        if wrong := sorted({*self.formats} - {*FORMATS}):
+            raise UserError(f"--formats: {wrong[0]!r}, expected some of {','.join(FORMATS)}")
+        if wrong := sorted({*self.parts} - {*PARTS}):
+            raise UserError(f"--parts: {wrong[0]!r}, expected some of {','.join(PARTS)}")
+        for name in ("rounds", "replay_prompts"):
+            if getattr(self, name) < 2:
+                raise UserError(
+                    f"{_option(name)}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
+                )
+        for name in ("threads", "longest"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{_option(name)}: {getattr(self, name)}, expected a positive integer")
+        for name in ("tokens", "prompt_tokens"):
+            if getattr(self, name) < 2:
+                raise UserError(f"{_option(name)}: {getattr(self, name)}, expected at least 2")
+        for name in ("lanes", "requests"):
+            numbers = getattr(self, name)
+            if 1 not in numbers or min(numbers) < 1 or max(numbers) > 64:
+                raise UserError(
+                    f"{_option(name)}: {','.join(map(str, numbers))}, expected integers from 1 to 64, 1 among them"
+                )
+        if min(self.contexts) < 64:
+            raise UserError(
+                f"--contexts: {','.join(map(str, self.contexts))}, expected integers of at least 64"
+            )
+
+
+def name_of(shape: str) -> str:
+    """A shape's name: its configuration file's, without the prefix."""
+    return shape if shape == SHIPPED else Path(shape).stem.removeprefix("replay-")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,108 @@
+"""The weights under comparison, on disk: one model directory a shape, and the GGUF files made of it."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from pasta.benchmark.machine import model_fingerprint
+from pasta.benchmark.peers.gguf_file import read_weights, write_gguf
+from pasta.benchmark.peers.settings import FORMATS, SHIPPED, name_of
+from pasta.engine import LoadedModel, read_model_config
+from pasta.engine.loading import load_model
+
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A shape's weights in ``directory``; ``made`` holds what is derived from them.
+
+    All decoders load the same numbers: those of a random model are rounded to bfloat16, as published ones are.
+    """
+
+    name: str
+    directory: Path
+    made: Path
+
+    @cached_property
+    def config(self) -> Any:
+        """The model's configuration."""
+        return read_model_config(self.directory)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the model directory."""
+        return model_fingerprint(self.directory)
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Parameters that the model directory holds."""
+        return sum(tensor.numel() for tensor in read_weights(self.directory).values())
+
+    def load(self, dtype: str, *, context: int, packed: bool | None = None) -> LoadedModel:
+        """The model in this format, with room for ``context`` positions."""
+        loaded = load_model(self.directory.absolute(), dtype=dtype, device="cpu", packed=packed)
+        loaded.model.config.max_position_embeddings = max(loaded.max_positions, context)
+        return loaded
+
+    def gguf(self, format_name: str, context: int, say: Callable[[str], None]) -> Path:
+        """The GGUF file in this format of llama.cpp, written on first use."""
+        path = self.made / f"{self.name}-{self.fingerprint}-{format_name}.gguf"
+        if not path.exists():
+            say(f"writing {path}")
+            write_gguf(self.config, read_weights(self.directory), path, format_name, context)
+        return path
+
+
+def make_weights(shape: str, models: Path, made: Path, say: Callable[[str], None]) -> Weights:
+    """The shipped sequential model, or a model of this configuration with random weights, made on first use."""
+    if shape == SHIPPED:
+        return Weights(shape, models / "twin", made)
+    name, config = name_of(shape), read_model_config(shape)
+    digest = hashlib.sha256(config.to_json_string().encode()).hexdigest()[:12]
+    directory = made / f"{name}-{digest}"
+    if not (directory / "config.json").exists():
+        say(f"making {name} with random weights in {directory}")
+        part = directory.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.to(torch.bfloat16).save_pretrained(part)
+        for file in _TOKENIZER:
+            if (models / "twin" / file).exists():
+                shutil.copy(models / "twin" / file, part / file)
+        part.rename(directory)
+    return Weights(name, directory, made)
+
+
+def formats_that_fit(weights: Weights, formats: Iterable[str], say: Callable[[str], None]) -> list[str]:
+    """The formats, without float32 where its copies (ours, llama.cpp's, transformers') do not fit into memory."""
+    needed = 3 * 4 * weights.num_parameters
+    chosen = list(formats)
+    if "float32" in chosen and needed > (left := _available_bytes()):
+        say(
+            f"{weights.name}: float32 is left out, three copies of it take {needed / 2**30:.1f} GiB "
+            f"of {left / 2**30:.1f} GiB that are free"
+        )
+        chosen.remove("float32")
+    return chosen
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of a weight in one of our formats."""
+    return FORMATS[dtype][0]
+
+
+def _available_bytes() -> int:
+    told = Path("/proc/meminfo")
+    for line in told.read_text().splitlines() if told.exists() else ():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    return 1 << 62

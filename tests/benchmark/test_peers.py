@@ -1,0 +1,309 @@
+"""The comparison with peers: weights are converted as they are, records resume, tables and errors are right."""
+
+import copy
+import json
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from jobs.benchmark import main
+from pasta.benchmark.peers import bench, comparison, llama
+from pasta.benchmark.peers.check import check_tokens
+from pasta.benchmark.peers.decoders import Timing, fastest_setup, time_steps
+from pasta.benchmark.peers.engine import Ours, OurSession
+from pasta.benchmark.peers.gguf_file import interleaved, read_weights, write_gguf
+from pasta.benchmark.peers.plot import draw_growth
+from pasta.benchmark.peers.report import decode_report, growth_report, replay_report
+from pasta.benchmark.peers.weights import Weights, formats_that_fit
+from pasta.engine import TokenEvent, random_model
+from pasta.errors import UserError
+from tests.support.models import CONFIGS, SMALL, tiny
+from tests.support.tokenizers import byte_level
+
+WIDE = {**SMALL, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+DOCUMENT = {
+    "prompt": "Tell me about France and Japan.",
+    "annotated": 'Here: <promise topic="France" tokens="10"/><async>Paris.</async>'
+    '<promise topic="Japan" tokens="10"/><async>Tokyo.</async><sync/>Done.',
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with models/twin, replay-small.json and documents.jsonl."""
+    root = tmp_path_factory.mktemp("peers")
+    loaded = random_model(LlamaConfig(**WIDE), byte_level(), device="cpu", packed=False)
+    loaded.model.save_pretrained(root / "models" / "twin")
+    loaded.tokenizer.save_pretrained(root / "models" / "twin")
+    (root / "replay-small.json").write_text(json.dumps({"model_type": "llama", **WIDE}))
+    (root / "documents.jsonl").write_text((json.dumps(DOCUMENT) + "\n") * 2)
+    return root
+
+
+def saved(directory, family):
+    """A tiny model of this family in a directory, as weights under comparison."""
+    config = copy.deepcopy(CONFIGS[family])
+    config.intermediate_size = 64  # a multiple of q8_0's blocks
+    loaded = random_model(config, byte_level(), device="cpu", packed=False)
+    loaded.model.save_pretrained(directory / family)
+    loaded.tokenizer.save_pretrained(directory / family)
+    return Weights(family, directory / family, directory)
+
+
+def run(place, out, *options):
+    """The command's exit code and the JSON that it wrote."""
+    small = [
+        "--threads",
+        "1",
+        "--rounds",
+        "2",
+        "--tokens",
+        "6",
+        "--prompt-tokens",
+        "16",
+        "--formats",
+        "float32",
+    ]
+    points = ["--lanes", "1,3", "--requests", "1,2", "--contexts", "64,96"]
+    given = ["--models", str(place / "models"), "--out", str(out / "peers.json"), *small, *points]
+    code = main(["peers", *given, "--shapes", f"shipped,{place / 'replay-small.json'}", *options])
+    return code, json.loads((out / "peers.json").read_text())
+
+
+@pytest.fixture
+def no_llama(monkeypatch):
+    """A machine where llama.cpp is not installed."""
+    for module in (bench, comparison):
+        monkeypatch.setattr(module, "why_no_llama", lambda: f"it is missing: {llama.INSTALL}")
+
+
+@pytest.mark.slow
+def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_llama):
+    code, written = run(place, tmp_path, "--documents", str(place / "documents.jsonl"))
+    assert code == 0
+    told = capsys.readouterr()
+    assert (
+        told.err.count("llama.cpp is left out, it is missing: CMAKE_ARGS=-DGGML_NATIVE=ON pip install") == 1
+    )
+    titles = [*written["tables"]]
+    assert titles[0] == "Sequential decoding, shipped"
+    assert sum(title.startswith("ms a step (÷ the first row), small") for title in titles) == 3
+    assert "Replay of documents, small" in titles
+    assert "Replay of documents, shipped" not in titles
+    assert (tmp_path / "peers.png").stat().st_size > 1000
+    before = (tmp_path / "peers.small.decode.jsonl").read_text()
+    assert {"code", "weights", "threads", "wait_policy", "formats", "tokens"} <= {
+        *json.loads(before.splitlines()[0])["config"]
+    }
+    code, again = run(place, tmp_path, "--documents", str(place / "documents.jsonl"))
+    assert code == 0
+    assert "2 rounds, 2 found from an earlier run" in capsys.readouterr().err
+    assert (tmp_path / "peers.small.decode.jsonl").read_text() == before
+    assert again["tables"] == written["tables"]
+
+
+def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
+    monkeypatch.setattr(llama.importlib.util, "find_spec", lambda name: None)
+    reason = llama.why_no_llama()
+    assert reason.startswith("llama-cpp-python and gguf not installed: CMAKE_ARGS=")
+    assert "\n" not in reason
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--parts", "decode,fast"], "--parts: 'fast', expected some of check,decode"),
+        (["--formats", "int3"], "dtype: 'int3', expected one of auto"),
+        (["--formats", "float16"], "--formats: 'float16', expected some of float32,bfloat16,int8"),
+        (["--rounds", "1"], "--rounds: 1, expected at least 2"),
+        (["--threads", "0"], "--threads: 0, expected a positive integer"),
+        (["--lanes", "2,8"], "--lanes: 2,8, expected integers from 1 to 64, 1 among them"),
+        (["--requests", "1,99"], "--requests: 1,99, expected integers from 1 to 64, 1 among them"),
+        (["--contexts", "8"], "--contexts: 8, expected integers of at least 64"),
+        (["--models", "nowhere"], "--models 'nowhere': no model in twin/"),
+        (["--shapes", "none.json"], "model configuration: none.json: no such file"),
+        (["--documents", "none.jsonl"], "--documents: none.jsonl: no such file"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options, expected):
+    out = tmp_path / "out" / "peers.json"
+    with pytest.raises(UserError) as caught:
+        main(["peers", "--models", str(place / "models"), "--shapes", "shipped", "--out", str(out), *options])
+    assert str(caught.value).startswith(expected)
+    assert "\n" not in str(caught.value)
+    assert not out.parent.exists()
+
+
+def test_a_family_that_llama_cannot_compute_is_one_clear_line(place, tmp_path):
+    (tmp_path / "gemma.json").write_text(json.dumps({"model_type": "gemma", **WIDE}))
+    with pytest.raises(UserError, match=r"llama.cpp: 'gemma' is not converted; expected llama or qwen3"):
+        run(place, tmp_path, "--shapes", str(tmp_path / "gemma.json"))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("format_name", ["f32", "bf16", "q8_0"])
+def test_a_gguf_file_holds_the_weights(tmp_path, family, format_name):
+    gguf = pytest.importorskip("gguf")
+    weights = saved(tmp_path, family)
+    path = tmp_path / "model.gguf"
+    write_gguf(weights.config, read_weights(weights.directory), path, format_name, 512)
+    reader = gguf.GGUFReader(path)
+    tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+    state = read_weights(weights.directory)
+    assert len(tensors) == len(state)
+    close = {"f32": 0.0, "bf16": 4e-3, "q8_0": 1e-2}[format_name]
+    pairs = [
+        ("blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj.weight"),
+        ("token_embd.weight", "model.embed_tokens.weight"),
+    ]
+    for theirs, ours in pairs:
+        wanted = state[ours].float()
+        found = torch.from_numpy(tensors[theirs].reshape(wanted.shape).copy())
+        assert float((found - wanted).abs().max() / wanted.abs().max()) <= close
+    assert tensors["output_norm.weight"].dtype == "float32"
+    assert reader.fields["general.architecture"].contents() == family
+    assert reader.fields[f"{family}.attention.head_count_kv"].contents() == 2
+    assert reader.fields[f"{family}.vocab_size"].contents() == 512
+
+
+def test_rows_that_q8_0_cannot_hold_are_one_clear_line(place, tmp_path):
+    (tmp_path / "odd.json").write_text(json.dumps({"model_type": "llama", **WIDE, "intermediate_size": 100}))
+    with pytest.raises(UserError, match=r"intermediate_size 100, expected a multiple of 32"):
+        run(place, tmp_path, "--shapes", str(tmp_path / "odd.json"))
+
+
+def test_rows_of_a_head_are_interleaved():
+    rows = torch.arange(8.0).reshape(8, 1)  # two heads of four rows: halves 0 1 | 2 3
+    assert interleaved(rows, 2).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_llama_computes_the_same_function(tmp_path, family):
+    pytest.importorskip("llama_cpp")
+    weights = saved(tmp_path, family)
+    record = check_tokens(weights, [[5, 6, 7, 8] * 10, [9, 20, 31]], lambda line: None)
+    assert record["same"] == record["tokens"] == 48
+    assert record["difference"] < 1e-3
+
+
+def test_float32_is_left_out_where_three_copies_do_not_fit(tmp_path, monkeypatch):
+    from pasta.benchmark.peers import weights as module
+
+    weights, told = saved(tmp_path, "llama"), []
+    monkeypatch.setattr(module, "_available_bytes", lambda: 1 << 10)
+    assert formats_that_fit(weights, ["float32", "int8"], told.append) == ["int8"]
+    assert told[0].startswith("llama: float32 is left out, three copies of it take ")
+
+
+# -- decoders --------------------------------------------------------------------------------------------
+
+
+def test_our_side_decodes_exactly_as_many_tokens_as_asked():
+    ours = Ours(tiny(), "ours float32", 32, [1], 256)
+    timing = ours.decode([5] * 20, 12)
+    assert timing.tokens == 11
+    assert timing.first_s > 0
+
+
+@pytest.mark.parametrize(("prompts", "lanes"), [(1, 1), (3, 1), (1, 5)])
+def test_a_session_decodes_a_token_in_every_row_in_every_step(prompts, lanes):
+    session = OurSession(tiny(), [[5 + n] * 300 for n in range(prompts)], 10, lanes)
+    for _ in range(10):
+        assert sum(isinstance(event, TokenEvent) for event in session.engine.step()) == prompts * lanes
+
+
+class Fake:
+    """A decoder whose speed its settings give."""
+
+    name, side, bits = "fake", "ours", 8
+    setups = ({"threads": 1}, {"threads": 2})
+
+    def use(self, setup):
+        self.threads = setup["threads"]
+
+    def decode(self, prompt, count):
+        return Timing(0.1, count, 1.0 / self.threads)
+
+
+def test_the_fastest_settings_are_chosen():
+    assert fastest_setup(Fake(), [1], 4) == {"threads": 2}
+
+
+def test_sessions_step_in_turn_each_with_its_settings():
+    done = []
+
+    class Steps:
+        def __init__(self, name):
+            self.name = name
+
+        def step(self):
+            done.append(self.name)
+
+        def close(self):
+            pass
+
+    record = time_steps({n: (Steps(n), lambda n=n: done.append(f"use {n}")) for n in "ab"}, 2)
+    assert done == ["use a", "a", "a", "a", "use b", "b", "b", "b"]
+    assert [len(record[name]) for name in "ab"] == [2, 2]
+
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+
+def timing(rate):
+    return {"first_s": 0.1, "tokens": 10, "seconds": 10 / rate}
+
+
+def test_a_format_is_compared_with_llamas_best_of_no_more_bits():
+    rates = {
+        "ours bfloat16": 50,
+        "ours int8": 90,
+        "llama.cpp f32": 400,
+        "llama.cpp bf16": 40,
+        "llama.cpp q8_0": 100,
+    }
+    rounds = [
+        {"key": str(n), **{name: timing(rate * (1 + 0.01 * n)) for name, rate in rates.items()}}
+        for n in (0, 1)
+    ]
+    metrics, tables = decode_report("llama-400m", rounds, {"llama.cpp q8_0": {"threads": 2, "flash": True}})
+    found = {metric.key: metric for metric in metrics}
+    assert found["peers.sequential.llama-400m.int8"].value == pytest.approx(0.9)
+    assert found["peers.sequential.llama-400m.int8"].target == 1.0
+    assert "÷ llama.cpp q8_0" in found["peers.sequential.llama-400m.bfloat16"].label
+    assert found["peers.sequential.llama-400m.bfloat16"].target is None
+    (table,) = tables.values()
+    assert "| llama.cpp q8_0" in table
+    assert "2, flash attention" in table
+    assert "0.90 (0.90 to 0.90)" in table
+
+
+def test_growth_is_told_as_milliseconds_and_as_multiples_of_the_first_row():
+    records = [
+        {"key": str(n), "rounds": [{"ours int8": [10.0 + n, 11.0 + n]}, {"ours int8": [12.0 + n]}]}
+        for n in (1, 8)
+    ]
+    metrics, tables = growth_report("llama-400m", "lanes", records)
+    assert metrics[0].value == pytest.approx(19 / 12)
+    assert (metrics[0].target, metrics[0].passed) == (1.35, False)
+    (table,) = tables.values()
+    assert "12.00 (1.00)" in table
+    assert "19.00 (1.58)" in table
+
+
+def test_replay_counts_the_plain_answers_tokens_on_all_sides():
+    seconds = {"ours int8": 2.0, "ours int8, threads": 1.0, "llama.cpp q8_0": 1.5}
+    records = [{"key": str(n), "tokens": 100 + n, "seconds": seconds, "threads": 3} for n in range(3)]
+    metrics, tables = replay_report("llama-400m", records)
+    assert [metric.value for metric in metrics] == [pytest.approx(1.5), pytest.approx(2.0)]
+    assert [metric.target for metric in metrics] == [1.3, None]
+    assert "| ours int8, threads | 101.0" in next(iter(tables.values()))
+
+
+def test_a_picture_needs_two_points(tmp_path):
+    one = {"tiny": {"lanes": {1: {"ours int8": 1.0}}}}
+    assert not draw_growth(one, tmp_path / "growth.png")
+    one["tiny"]["lanes"][2] = {"ours int8": 1.1}
+    assert draw_growth(one, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
