@@ -15,7 +15,7 @@ def test_without_the_library_torch_s_own_operators_serve(monkeypatch, tmp_path, 
     kernels.ready.cache_clear()
     try:
         assert not kernels.ready()
-        assert "python -m pasta.engine.kernels" in caplog.text
+        assert "python -m jobs.kernels" in caplog.text
     finally:
         kernels.ready.cache_clear()
 

@@ -1,6 +1,6 @@
 """Decoding kernels for this machine's CPU: builds those in ``cpp/`` once, and loads them.
 
-``python -m pasta.engine.kernels`` builds them (a minute; a C++ compiler is needed) and keeps the library in
+``python -m jobs.kernels`` builds them (a minute; a C++ compiler is needed) and keeps the library in
 ``~/.cache/pasta``, under a name that changes with the sources, torch and the CPU. Loading a model never compiles
 anything: without the library torch's own operators decode, as they do on other CPUs.
 """
@@ -57,7 +57,7 @@ def ready() -> bool:
     if not built.is_file():
         _log.warning(
             "the kernels for this CPU are not built: decoding is slower than it could be; "
-            "build them once with: python -m pasta.engine.kernels"
+            "build them once with: python -m jobs.kernels"
         )
         return False
     try:
@@ -111,14 +111,3 @@ def build() -> Path:
     finally:
         Path(made).unlink(missing_ok=True)
     return built
-
-
-def main(arguments: list[str] | None = None) -> int:
-    print(f"built: {build()}")
-    return 0
-
-
-if __name__ == "__main__":
-    from pasta.entrypoint import run_main
-
-    run_main(main)
