@@ -22,7 +22,7 @@ from pydantic import (
 from pasta.errors import UserError, first_line
 from pasta.lang.document import MAX_DEPTH
 from pasta.placement import Policy
-from pasta.sizes import EngineSizes
+from pasta.sizes import EngineSettings
 from serve.keys import read_keys
 from serve.ray_start import ROOT
 from serve.wire import DecodingMode
@@ -161,7 +161,7 @@ class DecoderSettings(_Strict):
 def _sizes(value: Any, info: ValidationInfo) -> Any:
     """Read sizes from a dictionary, as ``serve deploy`` passes them; strict validation of a dataclass refuses one."""
     if info.mode == "python" and isinstance(value, dict):
-        return TypeAdapter(EngineSizes).validate_json(json.dumps(value), strict=True, extra="forbid")
+        return TypeAdapter(EngineSettings).validate_json(json.dumps(value), strict=True, extra="forbid")
     return value
 
 
@@ -173,7 +173,7 @@ class ServeConfig(_Strict):
     """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
-    engine: Annotated[EngineSizes, BeforeValidator(_sizes)] = EngineSizes()
+    engine: Annotated[EngineSettings, BeforeValidator(_sizes)] = EngineSettings()
     limits: LimitSettings = LimitSettings()
     front: FrontSettings = FrontSettings()
     decoder: DecoderSettings = DecoderSettings()

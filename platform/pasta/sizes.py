@@ -1,4 +1,4 @@
-"""The sizes of a decoding engine: for the engine, for configurations that name one, and for the simulator."""
+"""The sizes and switches of a decoding engine: for the engine, for configurations of one, and for the simulator."""
 
 from dataclasses import dataclass
 
@@ -19,3 +19,13 @@ class EngineSizes:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_slots", "slot_tokens", "prefill_chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings(EngineSizes):
+    """An engine's sizes, and which of its helps are switched on. None of them changes an answer.
+
+    ``reuse_prefixes``: a prompt that begins like an earlier one is not computed again (pasta/engine/prefixes.py).
+    """
+
+    reuse_prefixes: bool = True

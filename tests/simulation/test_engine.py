@@ -46,7 +46,8 @@ def answers(seed, parallel):
 
 def real_forwards(answers, arrivals, parallel):
     """(slots, padded rows, keys that the mask covers) of each forward of the engine, step by step; steps taken."""
-    engine = Engine(LOADED, EngineConfig(SIZES.num_slots, SIZES.slot_tokens, SIZES.prefill_chunk))
+    config = EngineConfig(SIZES.num_slots, SIZES.slot_tokens, SIZES.prefill_chunk, reuse_prefixes=False)
+    engine = Engine(LOADED, config)
     forward, seen, steps = engine.runner.forward, [], {}
 
     def watched(slots, feeds, sees):

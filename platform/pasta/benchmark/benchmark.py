@@ -328,7 +328,7 @@ class Benchmark:
         return self._twin if size == "shipped" else self._large
 
     def _engine(self, loaded: LoadedModel, slot_tokens: int = 2048) -> Engine:
-        return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens))
+        return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
 
     def _label(self, size: str) -> str:
         return f"{self._name(size)}, {self.settings.dtype}"

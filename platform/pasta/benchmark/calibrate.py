@@ -62,7 +62,13 @@ class CalibrationBench:
         slot_tokens = max(longest, max(self._before) + max(_PREFILLED)) + 2
         self._engines = {
             count: Engine(
-                loaded, EngineConfig(num_slots=count, slot_tokens=slot_tokens, prefill_chunk=slot_tokens)
+                loaded,
+                EngineConfig(
+                    num_slots=count,
+                    slot_tokens=slot_tokens,
+                    prefill_chunk=slot_tokens,
+                    reuse_prefixes=False,
+                ),
             )
             for count in {1, *axes.requests}
         }

@@ -71,7 +71,8 @@ def measure(
 ) -> None:
     """Replay the entries that ``file`` lacks, ``repeats`` timed runs of each; the shortest one warms the engine up."""
     longest = max(entry.num_tokens for entry in entries)
-    engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=-(-(longest + 1) // _BUCKET) * _BUCKET))
+    slot_tokens = -(-(longest + 1) // _BUCKET) * _BUCKET
+    engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
     shortest = min(entries, key=lambda entry: len(entry.sequential))
     replay_pair(engine, shortest.prompt, shortest.sequential, shortest.annotated, repeats=1)
     for entry in entries:

@@ -47,14 +47,20 @@ class LaneCache(Cache):
             self.values[layer_idx], value_states
         )
 
-    def clear(self, slot: int, count: int) -> None:
-        """Zero the first ``count`` tokens of a slot.
+    def clear(self, slot: int, first: int, stop: int) -> None:
+        """Zero the tokens from place ``first`` up to ``stop`` of a slot.
 
         A mask hides a token from attention's weights only: not-a-number times zero is still not a number.
         """
         start = slot * (self.slot_tokens + 1)
         for block in (*self.keys, *self.values):
-            block[:, start : start + count].zero_()
+            block[:, start + first : start + stop].zero_()
+
+    def copy(self, source: int, target: int, first: int, stop: int) -> None:
+        """Copy the tokens from place ``first`` up to ``stop`` of one slot to the same places of another."""
+        offset, start = source * (self.slot_tokens + 1), target * (self.slot_tokens + 1)
+        for block in (*self.keys, *self.values):
+            block[:, start + first : start + stop] = block[:, offset + first : offset + stop]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Always 0: positions and masks are given explicitly."""

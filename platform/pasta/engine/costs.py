@@ -21,7 +21,9 @@ def measure_costs(engine: Engine) -> LaneCosts:
     documents = {count: _document(engine, count) for count in _LANES}
     fitting = {count: found for count, found in documents.items() if len(found[0]) + 4 < _context(engine)}
     step_s = {count: _fastest(engine, count, *found) for count, found in fitting.items()}
-    return LaneCosts.of(step_s, min(_prefill(engine) for _ in range(2)))
+    prefill_s = min(_prefill(engine) for _ in range(2))
+    engine.prefixes.forget()
+    return LaneCosts.of(step_s, prefill_s)
 
 
 def _context(engine: Engine) -> int:
@@ -64,6 +66,7 @@ def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadPr
 
 def _prefill(engine: Engine) -> float:
     """Seconds for each token of a prefill chunk."""
+    engine.prefixes.forget()
     count = min(engine.config.prefill_chunk, _context(engine) - 8)
     prompt = engine.codec.encode_text(" a")[:1] * count
     engine.submit(Request(prompt, limits=_UNBOUNDED, forced=[engine.codec.eos_id]))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pasta.engine.loading import LoadedModel
+from pasta.engine.prefixes import Prefixes
 from pasta.engine.request import (
     DoneEvent,
     EngineConfig,
@@ -50,6 +51,7 @@ class Engine:
         self.config = config or EngineConfig()
         self.codec = loaded.codec
         self.runner = Runner(loaded, self.config)
+        self.prefixes = Prefixes(self.runner, self.config)
         rows = loaded.model.config.vocab_size
         self._table = ConstraintTable(self.codec.grammar, rows, loaded.model.device)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
@@ -197,6 +199,7 @@ class Engine:
         self.num_steps += 1
         events = self._admit()
         events += self._wake()
+        events += self._share()
         if (bulk := self._pick_bulk()) is not None:
             slot = self._slots[bulk]
             assert slot is not None
@@ -223,8 +226,19 @@ class Engine:
                     self._slots[number] = admitted
                     for arrival in arrivals:
                         events += arrival(admitted)
+                    self.prefixes.admit(number, admitted)
                 except Exception as error:
                     events.append(self._failed(number, request_id, error))
+        return events
+
+    def _share(self) -> list[Event]:
+        """Let requests go on that have waited for another one's prefill; choose the first tokens of those that have
+        nothing left to feed."""
+        events: list[Event] = []
+        for number, slot in enumerate(self._slots):
+            if slot and slot.bulk and (logits := self.prefixes.advance(number, slot)) is not None:
+                slot.bulk = False
+                events += self._follow({number: slot}, [(number, 0)], logits[None])
         return events
 
     def _pick_bulk(self) -> int | None:
@@ -233,7 +247,7 @@ class Engine:
         for offset in range(count):
             number = (self._next_bulk + offset) % count
             slot = self._slots[number]
-            if slot and slot.bulk and slot.pending:
+            if slot and slot.bulk and slot.pending and not self.prefixes.waits(number):
                 self._next_bulk = number + 1
                 return number
         return None
@@ -243,6 +257,8 @@ class Engine:
         logits = self.runner.forward(
             numbers, feeds, {number: slot.interpreter.sees for number, slot in slots.items()}
         )
+        if len(numbers) == 1:
+            self.prefixes.fed(numbers.start, feeds[numbers.start], logits)
         rows = [(number, feed.thread) for number in feeds for feed in feeds[number] if feed.wants_logits]
         return self._follow(slots, rows, logits)
 
@@ -330,9 +346,9 @@ class Engine:
 
     def _failed(self, number: int, request_id: str, error: Exception) -> DoneEvent:
         """End a request whose own error it is."""
-        self._free(number)
+        self._free(number, failed=True)
         return DoneEvent(request_id, time.perf_counter(), self.num_steps, 0, "failed", None, error)
 
-    def _free(self, number: int) -> None:
+    def _free(self, number: int, *, failed: bool = False) -> None:
         self._slots[number] = None
-        self.runner.release(number)
+        self.prefixes.leave(number, failed=failed)

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from pasta.errors import UserError
 from pasta.interpreter import Limits, Path, Snapshot, Trace
 from pasta.lang import Document
-from pasta.sizes import EngineSizes
+from pasta.sizes import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,19 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineConfig(EngineSizes):
-    """An engine's sizes, and ``trace_forward``: record the model's forward once and replay it without Python (on a
+class EngineConfig(EngineSettings):
+    """An engine's settings, and ``trace_forward``: record the model's forward once and replay it without Python (on a
     CPU small models are bound by per-op overhead); ``None`` decides by the model's size.
     """
 
     trace_forward: bool | None = None
 
     @classmethod
-    def of(cls, sizes: EngineSizes) -> "EngineConfig":
-        """The configuration of an engine with these sizes."""
-        return cls(sizes.num_slots, sizes.slot_tokens, sizes.prefill_chunk)
+    def of(cls, settings: EngineSettings) -> "EngineConfig":
+        """The configuration of an engine with these settings."""
+        return cls(
+            **{field.name: getattr(settings, field.name) for field in dataclasses.fields(EngineSettings)}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Request:
     limits of this request are lent ones: a chunk that they would cut is given back instead, with the finish reason
     short. ``progress`` is what was decoded of it elsewhere before. ``stream_text`` fills ``TokenEvent.text``.
     ``logprobs`` is the number of likeliest tokens that each ``TokenEvent`` reports beside its own (0: none; ``None``:
-    nothing is computed).
+    nothing is computed). Only requests of the same ``cache_salt`` share prefixes: how soon a token comes tells whether
+    somebody has sent the same prompt before.
     """
 
     prompt_ids: Sequence[int] = ()
@@ -114,6 +117,7 @@ class Request:
     progress: ThreadProgress = field(default_factory=ThreadProgress)
     stream_text: bool = False
     logprobs: int | None = None
+    cache_salt: str = ""
     request_id: str = ""
 
     def replace(self, **changes: object) -> "Request":
@@ -178,7 +182,8 @@ class Result:
     """A finished answer. ``text`` is what a user sees; ``document`` is ``None`` if a stop string cut it.
 
     Times in seconds: ``queue_s`` until admission, ``ttft_s`` until the first token, ``total_s`` to the end,
-    all from submission. ``steps`` counts the forwards from the first token to the last.
+    all from submission. ``steps`` counts the forwards from the first token to the last. ``cached_tokens`` of the prompt
+    were not computed again: an earlier request had left them.
     """
 
     request_id: str
@@ -188,6 +193,7 @@ class Result:
     trace: Trace
     finish_reason: str
     prompt_tokens: int
+    cached_tokens: int
     num_tokens: int
     critical_path: int
     steps: int

@@ -4,10 +4,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import expand, to_model_masks
@@ -35,9 +35,10 @@ class Runner:
         self.cache = LaneCache(self.model_config, slots, config.slot_tokens, self.dtype, self.device)
         self.num_tokens = [0] * slots
         self._num_segments = [0] * slots
-        # [slots, width]: segment (-1 where no token is) and position of each cached token.
+        # [slots, width]: segment (-1 where no token is), position and id of each cached token.
         self._key_segments = torch.full((slots, width), -1, dtype=torch.long, device=self.device)
         self._key_positions = torch.zeros((slots, width), dtype=torch.long, device=self.device)
+        self._tokens = np.zeros((slots, width), dtype=np.int64)
         self._key_index = torch.arange(width, device=self.device)
         self._slot_index = torch.arange(slots, device=self.device)
         self._sees = torch.zeros(
@@ -45,19 +46,41 @@ class Runner:
         )
         trace = config.trace_forward
         if trace is None:
-            # With kernels a layer is a dozen operators: Python between them costs a large model as well.
-            small = loaded.num_parameters < SMALL_MODEL or kernels.runs(self.dtype)
-            trace = small and self.device.type == "cpu"
+            trace = loaded.num_parameters < SMALL_MODEL and self.device.type == "cpu"
         self._trace_wanted = trace
         self._forward: nn.Module | None = None
         #: Called right before the model runs, which releases the GIL.
         self.before_forward: Callable[[], None] = lambda: None
 
-    def release(self, slot: int) -> None:
-        """Clear a slot's tokens, so that none of their values can reach a later request."""
-        self.cache.clear(slot, self.num_tokens[slot])
+    def release(self, slot: int, keep: int = 0) -> None:
+        """Empty a slot. Its tokens are cleared, so that none of their values can reach a later request, but for the
+        first ``keep``, which ``hold`` and ``copy`` find again."""
+        self.cache.clear(slot, keep, self.num_tokens[slot])
         self.num_tokens[slot] = self._num_segments[slot] = 0
         self._key_segments[slot].fill_(-1)
+
+    def leading_tokens(self, slot: int) -> npt.NDArray[np.int64]:
+        """The tokens [n] that a slot holds from its first place on in segment 0 at positions 0, 1, …"""
+        count = self.num_tokens[slot]
+        leading = (self._key_segments[slot, :count] == 0) & (
+            self._key_positions[slot, :count] == self._key_index[:count]
+        )
+        return self._tokens[slot, : int(leading.cumprod(0).sum())].copy()
+
+    def hold(self, slot: int, count: int) -> None:
+        """Let a slot begin with ``count`` tokens in segment 0 at positions 0, 1, …, which its first places keep."""
+        self._key_segments[slot, :count] = 0
+        self._key_positions[slot, :count] = self._key_index[:count]
+        self.num_tokens[slot] = count
+
+    def copy(self, source: int, target: int, first: int, stop: int) -> None:
+        """Copy the tokens from place ``first`` up to ``stop`` of one slot to the same places of another."""
+        self.cache.copy(source, target, first, stop)
+        self._tokens[target, first:stop] = self._tokens[source, first:stop]
+
+    def discard(self, slot: int, first: int, stop: int) -> None:
+        """Clear what an empty slot keeps from place ``first`` up to ``stop``."""
+        self.cache.clear(slot, first, stop)
 
     @torch.inference_mode()
     def forward(
@@ -80,6 +103,7 @@ class Runner:
             inputs[1, at, :count] = [feed.position for feed in rows]
             inputs[2, at, :count] = [feed.segment for feed in rows]
             inputs[3, at, :count] = range(first, first + count)
+            self._tokens[slot, inputs[3, at, :count]] = inputs[0, at, :count]
             wanted += [at * longest + i for i, feed in enumerate(rows) if feed.wants_logits]
             self.num_tokens[slot] = first + count
             self._learn_segments(slot, sees[slot])

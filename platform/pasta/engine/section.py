@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pasta.errors import UserError
-from pasta.sizes import EngineSizes
+from pasta.sizes import EngineSettings
 
 #: Float formats by torch's names.
 DTYPES = ("float32", "bfloat16", "float16")
@@ -24,8 +24,8 @@ def check_format(name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSection(EngineSizes):
-    """The decoding engine of each worker: its sizes, and where and in which number format it runs.
+class EngineSection(EngineSettings):
+    """The decoding engine of each worker: its settings, and where and in which number format it runs.
 
     In float32 a sample depends on its seed alone. In bfloat16 the last bits of a logit depend on what is decoded
     beside it, so that another ``num_slots`` may draw another token; the same configuration draws the same.
@@ -35,5 +35,5 @@ class EngineSection(EngineSizes):
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        EngineSizes.__post_init__(self)
+        EngineSettings.__post_init__(self)
         check_format(self.dtype)

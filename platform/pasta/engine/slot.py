@@ -54,6 +54,7 @@ class Slot:
         self.submitted, self.admitted = submitted, admitted
         self.first_token_at = 0.0
         self.first_step = 0
+        self.cached_tokens = 0
         strict = request.forced is None
         grammar = codec.grammar
         if request.snapshot is not None:
@@ -124,6 +125,11 @@ class Slot:
         else:
             taken = [self.pending.popleft() for _ in range(most)]
         return taken
+
+    def skip(self, count: int) -> None:
+        """Leave out the next ``count`` tokens, which the cache holds already."""
+        self.cached_tokens += count
+        self.take(count)
 
     def emit(
         self, thread: int, token: int, now: float, step: int, logprobs: Logprobs | None = None
@@ -310,6 +316,7 @@ class Slot:
             trace=it.trace(),
             finish_reason=reason,
             prompt_tokens=len(it.prompt),
+            cached_tokens=self.cached_tokens,
             num_tokens=it.num_tokens,
             critical_path=it.critical_path,
             steps=step - self.first_step + 1,

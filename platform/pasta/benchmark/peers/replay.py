@@ -44,7 +44,8 @@ def measure_replay(comparison: Comparison) -> RecordFile:
             if isinstance(each.decoder, Ours):
                 loaded = dataclasses.replace(each.decoder.loaded, tokenizer=counted.tokenizer, codec=codec)
                 slot_tokens = -(-(longest + 1) // _BUCKET) * _BUCKET
-                engines[name] = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens))
+                config = EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False)
+                engines[name] = Engine(loaded, config)
         _measure(shortest, chosen, engines)
         for entry in entries:
             record = _measure(entry, chosen, engines)

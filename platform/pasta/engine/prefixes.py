@@ -1,0 +1,244 @@
+"""Prefix reuse: prompts that begin alike are computed once.
+
+What can be shared are the tokens that a request feeds first, in segment 0 at positions 0, 1, …: its prompt, and the
+main thread's text before its first fork. When a request ends they stay in its slot until the slot is needed. A new
+request takes over the longest match among them and the prompts of running requests, in place or by a copy.
+
+A match is cut to whole prefill chunks, so that the rest is fed in the same chunks as without reuse: the keys and values
+of a prompt are then equal to the last bit. (Text was fed token by token; it differs from a prefill as little as lanes
+of another batch do.) An identical prompt is taken over whole, with the logits that choose the first token.
+
+A request whose prompt begins like one that is being prefilled waits until that one has come as far.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from pasta.engine.request import EngineConfig
+from pasta.engine.runner import Runner
+from pasta.engine.slot import Slot
+from pasta.interpreter import Feed
+
+Tokens = npt.NDArray[np.int64]
+
+
+@dataclass(eq=False, slots=True)
+class Prefix:
+    """The first tokens of a request: ``tokens`` [n] are those that its slot holds or, while it is prefilled, will hold.
+
+    No logits are wanted of the first ``num_known`` tokens. ``logits`` [V] choose the token after the first
+    ``num_prompt``, once those have been fed. ``leader`` is the request that this one waits for, until that one holds
+    ``awaited`` tokens.
+    """
+
+    salt: str
+    tokens: Tokens
+    num_known: int
+    num_prompt: int
+    logits: Tensor | None = None
+    last_used: int = 0
+    leader: "Prefix | None" = None
+    awaited: int = 0
+
+    @classmethod
+    def of(cls, slot: Slot) -> "Prefix":
+        """The prefix of a request of which nothing has been fed yet."""
+        numbered = enumerate(slot.pending)
+        feeds = [
+            feed for _, feed in takewhile(lambda n: n[1].segment == 0 and n[1].position == n[0], numbered)
+        ]
+        num_known = next((place for place, feed in enumerate(feeds) if feed.wants_logits), len(feeds))
+        tokens = np.array([feed.token for feed in feeds], dtype=np.int64)
+        return cls(slot.request.cache_salt, tokens, num_known, len(tokens))
+
+    def common(self, other: "Prefix") -> int:
+        """How many first tokens are the same; 0 of requests that may not share."""
+        if self.salt != other.salt:
+            return 0
+        shorter = min(len(self.tokens), len(other.tokens))
+        different = np.flatnonzero(self.tokens[:shorter] != other.tokens[:shorter])
+        return int(different[0]) if len(different) else shorter
+
+
+@dataclass(slots=True)
+class PrefixCounts:
+    """Tokens of admitted prompts: ``looked_up``, of those ``hit`` (not computed again), of those ``copied``."""
+
+    looked_up: int = 0
+    hit: int = 0
+    copied: int = 0
+
+
+class Prefixes:
+    """What the slots of an engine hold of prompts: those of running requests, and of requests that have ended."""
+
+    def __init__(self, runner: Runner, config: EngineConfig) -> None:
+        self.counts = PrefixCounts()
+        self._runner, self._chunk, self._num_slots = runner, config.prefill_chunk, config.num_slots
+        self._enabled = config.reuse_prefixes and not _depends_on_length(runner.model_config)
+        # By slot number; the running ones in the order in which they were admitted.
+        self._running: dict[int, Prefix] = {}
+        self._kept: dict[int, Prefix] = {}
+        self._clock = 0
+
+    def admit(self, number: int, slot: Slot) -> None:
+        """Give a request the free slot ``number``, and to the slot what others hold of its prompt."""
+        if not self._enabled:
+            return
+        own = self._running[number] = Prefix.of(slot)
+        self.counts.looked_up += len(own.tokens)
+        old = self._kept.pop(number, None)
+        if old is not None:
+            usable = self._usable(own, old, len(old.tokens), whole=len(slot.pending) == len(own.tokens))
+            # The lowest free slot is taken, since a forward includes the slots between those that it feeds.
+            if 2 * usable > len(old.tokens) or not self._move(number, old, own):
+                self._runner.discard(number, usable, len(old.tokens))
+                self._take_over(own, slot, number, usable, old)
+        self._look_up(own, slot, number)
+
+    def advance(self, number: int, slot: Slot) -> Tensor | None:
+        """Let a request that waits go on, if it need not wait any longer. Returns the logits [V] that choose its first
+        token if nothing is left to feed before."""
+        own = self._running.get(number)
+        if own is None:
+            return None
+        if own.leader is not None and not self._comes(own.leader, own.awaited):
+            self._look_up(own, slot, number)
+        return None if slot.pending else own.logits
+
+    def waits(self, number: int) -> bool:
+        """Whether a request waits for another one that computes the same tokens."""
+        own = self._running.get(number)
+        return own is not None and own.leader is not None
+
+    def fed(self, number: int, feeds: Sequence[Feed], logits: Tensor) -> None:
+        """Keep the last row of ``logits`` [N, V] if ``feeds`` end with the last token of a prompt."""
+        own, last = self._running.get(number), feeds[-1]
+        if (
+            own is not None
+            and last.wants_logits
+            and last.segment == 0
+            and last.position == own.num_prompt - 1
+        ):
+            own.logits = logits[-1].clone()
+
+    def leave(self, number: int, *, failed: bool) -> None:
+        """Free a slot. What it holds of a prompt and of text stays, unless the request has failed."""
+        own = self._running.pop(number, None)
+        if own is None or failed:
+            self._runner.release(number)
+            if own is not None:  # what it took over may be why
+                self._forget([kept for kept, prefix in self._kept.items() if own.common(prefix)])
+            return
+        own.tokens, own.leader = self._runner.leading_tokens(number), None
+        if own.logits is None:
+            own.num_prompt = 0
+        self._runner.release(number, keep=len(own.tokens))
+        for prefix in self._kept.values():
+            if 2 * own.common(prefix) > len(prefix.tokens):
+                prefix.last_used = 0  # this one serves the same requests
+        if len(own.tokens):
+            self._use(own)
+            self._kept[number] = own
+
+    def forget(self) -> None:
+        """Drop what requests that have ended have left."""
+        self._forget(list(self._kept))
+
+    # -- matches ---------------------------------------------------------------------------------------
+
+    def _look_up(self, own: Prefix, slot: Slot, number: int) -> None:
+        """Copy the longest match; wait if a request admitted before will hold more of it."""
+        held_by = {other: len(prefix.tokens) for other, prefix in self._kept.items()}
+        for other, prefix in takewhile(lambda item: item[1] is not own, self._running.items()):
+            held_by[other] = min(self._runner.num_tokens[other], len(prefix.tokens))
+        start = self._runner.num_tokens[number]
+        whole = start + len(slot.pending) == len(own.tokens)
+        best, source = start, -1
+        own.leader, own.awaited = None, 0
+        for other, held in held_by.items():
+            prefix = self._of(other)
+            if (usable := self._usable(own, prefix, held, whole=whole)) > best:
+                best, source = usable, other
+            if held < len(prefix.tokens):
+                later = self._usable(own, prefix, len(prefix.tokens), whole=whole, prefilled=True)
+                if later > own.awaited:
+                    own.leader, own.awaited = prefix, later
+        if own.awaited <= best:
+            own.leader = None
+        if best > start:
+            self._runner.copy(source, number, start, best)
+            self.counts.copied += best - start
+            self._take_over(own, slot, number, best, self._of(source))
+
+    def _usable(self, own: Prefix, other: Prefix, held: int, *, whole: bool, prefilled: bool = False) -> int:
+        """How many of its first tokens a request can take over from ``other``, which holds ``held`` tokens.
+
+        ``whole``: it has no others to feed. ``prefilled``: the logits after the other one's prompt will be there.
+        """
+        common = min(own.common(other), held)
+        same = common == len(own.tokens) == other.num_prompt and (prefilled or other.logits is not None)
+        if same and whole:
+            return common
+        return min(common, own.num_known) // self._chunk * self._chunk
+
+    def _take_over(self, own: Prefix, slot: Slot, number: int, count: int, other: Prefix) -> None:
+        """Begin a request with the first ``count`` tokens, which its slot holds now; ``other`` has computed them."""
+        new = count - self._runner.num_tokens[number]
+        self._runner.hold(number, count)
+        slot.skip(new)
+        self.counts.hit += new
+        self._use(other)
+        if not slot.pending:
+            own.logits = other.logits
+
+    def _comes(self, leader: Prefix, awaited: int) -> bool:
+        """Whether a request is still being prefilled and has not come to so many tokens."""
+        return any(
+            prefix is leader and self._runner.num_tokens[number] < awaited
+            for number, prefix in self._running.items()
+        )
+
+    def _of(self, number: int) -> Prefix:
+        return self._kept[number] if number in self._kept else self._running[number]
+
+    # -- room ------------------------------------------------------------------------------------------
+
+    def _move(self, number: int, old: Prefix, own: Prefix) -> bool:
+        """Move a prefix out of the slot of a new request, ``own``, to the free slot that was used least recently, and
+        that the request needs nothing of. Returns whether there is one."""
+        last_used = {
+            other: self._kept[other].last_used if other in self._kept else -1
+            for other in range(self._num_slots)
+            if other not in self._running and not (other in self._kept and own.common(self._kept[other]))
+        }
+        target = min(last_used, key=lambda other: last_used[other], default=number)
+        if target == number or last_used[target] > old.last_used:
+            return False
+        if target in self._kept:
+            self._forget([target])
+        self._runner.copy(number, target, 0, len(old.tokens))
+        self._runner.discard(number, 0, len(old.tokens))
+        self._kept[target] = old
+        return True
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._runner.discard(number, 0, len(self._kept.pop(number).tokens))
+
+    def _use(self, prefix: Prefix) -> None:
+        self._clock += 1
+        prefix.last_used = self._clock
+
+
+def _depends_on_length(config: Any) -> bool:
+    """Whether a model turns a token's keys by the length of what is fed with it (dynamic and longrope scaling)."""
+    found = getattr(config, "rope_parameters", None) or {}
+    kinds = [found, *(value for value in found.values() if isinstance(value, dict))]
+    return any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds)
