@@ -17,7 +17,8 @@ class Order:
     """Gateway → Interpreter: a validated request for ``n`` answers to each of its prompts.
 
     ``logprobs`` is how many of the likeliest tokens to report beside each token of the text; ``None``: report no
-    log-probabilities. ``http_request_id`` is the request's id in logs (serve/observe/logs.py).
+    log-probabilities. ``http_request_id`` is the request's id in logs (serve/observe/logs.py). ``cache_salt`` names the
+    client: only its own requests share prefixes with it.
     """
 
     request_id: str
@@ -38,6 +39,7 @@ class Order:
     placement: Policy | None = None
     wants_trace: bool = False
     http_request_id: str = ""
+    cache_salt: str = ""
 
     @property
     def num_choices(self) -> int:
@@ -69,6 +71,7 @@ class DecodeOrder:
     tokens: tuple[tuple[Path, int], ...] = ()
     lent: dict[Path, Limits] = field(default_factory=dict)
     http_request_id: str = ""
+    cache_salt: str = ""
 
 
 #: The log-probability of the chosen token, and the likeliest ids with theirs.
@@ -92,8 +95,8 @@ class Decoded:
     """Decoder → Interpreter, last: how the response ended. Times in seconds since submission.
 
     ``steps`` counts the engine's forwards from the first token to the last. ``step_s`` is the time of a step with a
-    single lane on that Decoder while idle (0: not known). The finish reason of a chunk that needs more than it was lent
-    is short.
+    single lane on that Decoder while idle (0: not known). ``cached_tokens`` of the prompt were not computed again. The
+    finish reason of a chunk that needs more than it was lent is short.
     """
 
     finish_reason: str
@@ -102,6 +105,7 @@ class Decoded:
     ttft_s: float
     total_s: float
     step_s: float = 0.0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +141,18 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Interpreter → Gateway, last of choice ``index``: token counts, and the extension object ``pasta``."""
+    """Interpreter → Gateway, last of choice ``index``: token counts, and the extension object ``pasta``.
+
+    ``cached_tokens`` come with the last choice of a prompt: those of the prompt that were computed for none of its
+    choices.
+    """
 
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
     pasta: dict[str, Any]
     index: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,13 +184,15 @@ class Decoder:
             lent=order.snapshot is not None,
             progress=ThreadProgress(order.tokens, order.lent),
             logprobs=order.logprobs,
+            cache_salt=order.cache_salt,
             request_id=order.request_id,
         )
 
     def _decoded(self, model: str, result: Result) -> Decoded:
         self._num_finished += 1
         times = result.queue_s, result.ttft_s, result.total_s
-        return Decoded(result.finish_reason, result.steps, *times, self._costs[model].step_s)
+        step_s = self._costs[model].step_s
+        return Decoded(result.finish_reason, result.steps, *times, step_s, result.cached_tokens)
 
     def _failed(self, order: DecodeOrder, error: Exception) -> Refused:
         """Refuse a request that failed by itself, without ``ReplicaLost``: it would fail on another replica too."""

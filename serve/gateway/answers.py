@@ -10,8 +10,8 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
 from serve.errors import ApiError, failed, overloaded, timed_out, unavailable
-from serve.gateway.responses import SSE_DONE, Choice, Writer, sse
-from serve.wire import Accepted, Delta, Finished, Refused, Update, UpdateBatches
+from serve.gateway.responses import SSE_DONE, Choice, Usage, Writer, sse
+from serve.wire import Delta, Finished, Refused, Update, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
 
@@ -82,21 +82,20 @@ async def retried(ask: Callable[[], UpdateBatches], within_s: float = 10.0) -> U
 async def collect(writer: Writer, batches: UpdateBatches) -> dict[str, Any]:
     """Read all updates and write the whole response."""
     choices = [Choice() for _ in range(writer.num_choices)]
-    prompt_tokens = 0
+    usage = Usage()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(batches.aclose)
         while any(choice.finished is None for choice in choices):
             for update in await _next(batches):
-                if isinstance(update, Accepted):
-                    prompt_tokens = update.prompt_tokens
-                elif isinstance(update, Delta):
+                usage.count(update)
+                if isinstance(update, Delta):
                     choices[update.index].text.append(update.text)
                     choices[update.index].logprobs += update.logprobs
                 elif isinstance(update, Finished):
                     choices[update.index].finished = update
         stack.pop_all()
         _end(batches)
-    return writer.whole(choices, prompt_tokens)
+    return writer.whole(choices, usage)
 
 
 async def stream(writer: Writer, first: list[Update], batches: UpdateBatches) -> AsyncGenerator[str, None]:
@@ -104,20 +103,18 @@ async def stream(writer: Writer, first: list[Update], batches: UpdateBatches) ->
 
     Updates that arrive together are written together.
     """
-    unfinished, prompt_tokens, completion_tokens = writer.num_choices, 0, 0
+    unfinished, usage = writer.num_choices, Usage()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(batches.aclose)
         chunks, batch = writer.first_chunks(), first
         try:
             while True:
                 for update in batch:
-                    if isinstance(update, Accepted):
-                        prompt_tokens = update.prompt_tokens
-                    elif isinstance(update, Delta):
+                    usage.count(update)
+                    if isinstance(update, Delta):
                         chunks.append(writer.delta_chunk(update))
                     elif isinstance(update, Finished):
                         unfinished -= 1
-                        completion_tokens += update.completion_tokens
                         chunks.append(writer.finish_chunk(update))
                 if not unfinished:
                     break
@@ -126,7 +123,7 @@ async def stream(writer: Writer, first: list[Update], batches: UpdateBatches) ->
                 chunks, batch = [], await _next(batches)
             stack.pop_all()
             _end(batches)
-            chunks += writer.last_chunks(prompt_tokens, completion_tokens)
+            chunks += writer.last_chunks(usage)
             yield "".join(map(sse, chunks)) + SSE_DONE
         except ApiError as error:
             yield sse(error.body())

@@ -152,7 +152,10 @@ class Gateway:
         self, request: Request, client: Client, writer: Writer, order: Order, streams: bool
     ) -> Response:
         self._check_model(order.model)
-        order = dataclasses.replace(order, http_request_id=logs.request_id(request.headers))
+        # A key's requests share prefixes with each other only: else one tenant could time another one's prompts.
+        order = dataclasses.replace(
+            order, http_request_id=logs.request_id(request.headers), cache_salt=client.name or ""
+        )
         mode = order.mode or self._config.models[order.model].mode
         watch = Watch(order.http_request_id, order, mode, key=client.name, stream=streams)
         updates = watched(self._updates(client, order, self._timeout_s(request)), watch)

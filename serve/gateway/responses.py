@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve.wire import DecodingMode, Delta, Finished, TextToken
+from serve.wire import Accepted, DecodingMode, Delta, Finished, TextToken, Update
 
 #: Lower log-probabilities are written as this value, as OpenAI does: JSON has no infinities.
 _LEAST = -9999.0
@@ -21,6 +21,32 @@ class Choice:
     text: list[str] = field(default_factory=list)
     logprobs: list[TextToken] = field(default_factory=list)
     finished: Finished | None = None
+
+
+@dataclass(slots=True)
+class Usage:
+    """The tokens of a request: of its prompts, of those the ones that were cached, and of all its answers."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def count(self, update: Update) -> None:
+        """Add what an update tells of them."""
+        if isinstance(update, Accepted):
+            self.prompt_tokens = update.prompt_tokens
+        elif isinstance(update, Finished):
+            self.cached_tokens += update.cached_tokens
+            self.completion_tokens += update.completion_tokens
+
+    def written(self) -> dict[str, Any]:
+        """The usage object of a response."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
 
 
 class Writer:
@@ -47,7 +73,7 @@ class Writer:
             "system_fingerprint": None,
         }
 
-    def whole(self, choices: Sequence[Choice], prompt_tokens: int) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
         """The response object of finished choices."""
         written, finished = [], []
         for index, choice in enumerate(choices):
@@ -66,8 +92,7 @@ class Writer:
             for one, end in zip(written, finished, strict=True):
                 one["pasta"] = end.pasta
         beside = {"pasta": finished[0].pasta} if len(written) == 1 else {}
-        usage = _usage(prompt_tokens, sum(end.completion_tokens for end in finished))
-        return {"object": self.kind, **self._head, "choices": written, "usage": usage, **beside}
+        return {"object": self.kind, **self._head, "choices": written, "usage": usage.written(), **beside}
 
     def first_chunks(self) -> list[dict[str, Any]]:
         """The chunks that open a stream."""
@@ -83,12 +108,11 @@ class Writer:
         chunk = self._chunk(finished.index, self._delta(""), [], finished.finish_reason)
         return {**chunk, "pasta": finished.pasta}
 
-    def last_chunks(self, prompt_tokens: int, completion_tokens: int) -> list[dict[str, Any]]:
+    def last_chunks(self, usage: Usage) -> list[dict[str, Any]]:
         """The usage chunk, if the request asked for it."""
         if not self._include_usage:
             return []
-        usage = _usage(prompt_tokens, completion_tokens)
-        return [{"object": self.chunk_kind, **self._head, "choices": [], "usage": usage}]
+        return [{"object": self.chunk_kind, **self._head, "choices": [], "usage": usage.written()}]
 
     def _chunk(
         self,
@@ -172,14 +196,6 @@ def _chat_token(text: str, logprob: float) -> dict[str, Any]:
 
 def _shown(logprob: float) -> float:
     return round(max(logprob, _LEAST), 6)
-
-
-def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
 
 
 def model_object(name: str, created: int, mode: DecodingMode) -> dict[str, Any]:

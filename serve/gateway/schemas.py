@@ -75,12 +75,19 @@ class DecodingStatistics(BaseModel):
     trace: dict[str, Any] | None = None
 
 
+class PromptTokensDetails(_Response):
+    """Tokens of the prompts that were not computed again, since an earlier request began alike."""
+
+    cached_tokens: int
+
+
 class Usage(_Response):
     """Token counts; completion_tokens counts tags too."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
 class ChatToken(_Response):

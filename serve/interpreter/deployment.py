@@ -93,6 +93,7 @@ class InterpreterDeployment:
                     held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
                 choices = [self._choice(encoder, order, decode_order) for decode_order in decode_orders]
                 prompt_tokens = sum(len(o.prompt_ids) for o in decode_orders[:: order.n])
+                cached = CachedTokens(order.n)
                 async with aclosing(merge(choices)) as batches:
                     accepted = False
                     async for index, batch in batches:
@@ -100,7 +101,7 @@ class InterpreterDeployment:
                             yield [batch[-1]]
                             return
                         updates: list[Update] = [
-                            dataclasses.replace(update, index=index) if index else update
+                            cached.counted(dataclasses.replace(update, index=index) if index else update)
                             for update in batch
                             if update and not isinstance(update, Refused)
                         ]
@@ -165,6 +166,22 @@ class InterpreterDeployment:
     async def stats(self) -> list[dict[str, Any]]:
         """The statistics of each Decoder. Raises ``TimeoutError`` if one does not answer."""
         return await self._decoders.broadcast("stats", timeout_s=5.0)
+
+
+class CachedTokens:
+    """Counts the tokens of a prompt that were found in the cache: once, however many choices it has."""
+
+    def __init__(self, num_choices: int) -> None:
+        self._num_choices = num_choices
+        self._found: dict[int, list[int]] = {}
+
+    def counted(self, update: Delta | Finished) -> Delta | Finished:
+        """Return the update of a choice. The last choice of a prompt to finish says what none of them has computed."""
+        if isinstance(update, Delta):
+            return update
+        found = self._found.setdefault(update.index // self._num_choices, [])
+        found.append(update.cached_tokens)
+        return dataclasses.replace(update, cached_tokens=min(found) if len(found) == self._num_choices else 0)
 
 
 async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:

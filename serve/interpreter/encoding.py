@@ -132,5 +132,6 @@ class RequestEncoder:
             promise_bias=order.promise_bias,
             logprobs=order.logprobs,
             http_request_id=order.http_request_id,
+            cache_salt=order.cache_salt,
             placement=order.placement or self._placement,
         )

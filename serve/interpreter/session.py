@@ -214,7 +214,13 @@ class Session:
                 ttft_s=decoded.ttft_s,
                 placement_events=placement_events,
             )
-        return Finished(decoded.finish_reason, len(mirror.prompt), mirror.num_tokens - ended, pasta)
+        return Finished(
+            decoded.finish_reason,
+            len(mirror.prompt),
+            mirror.num_tokens - ended,
+            pasta,
+            cached_tokens=decoded.cached_tokens,
+        )
 
 
 class TokensInOrder:

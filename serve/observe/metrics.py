@@ -153,6 +153,14 @@ ENGINE = (
     ),
     MetricSpec("pasta_engine_steps", "counter", "Steps of an engine", ("model",)),
     MetricSpec(
+        "pasta_prefix_cache_queries",
+        "counter",
+        "Tokens of prompts that an engine has looked for in its cache",
+        ("model",),
+    ),
+    MetricSpec("pasta_prefix_cache_hits", "counter", "Those that it did not compute again", ("model",)),
+    MetricSpec("pasta_prefix_cache_copies", "counter", "Hits that it copied from another slot", ("model",)),
+    MetricSpec(
         "pasta_leases_expired", "counter", "Requests that nobody claimed in time, and that were given up"
     ),
 )
@@ -235,10 +243,30 @@ def of_response(endpoint: str, status: int) -> Observation:
     return Observation("pasta_http_responses", 1, {"endpoint": endpoint, "status": str(status)})
 
 
+class PrefixCounts(Protocol):
+    """What the reporter reads of an engine's prefix reuse (pasta.engine.prefixes.PrefixCounts)."""
+
+    @property
+    def looked_up(self) -> int:
+        """Tokens of the prompts that were admitted."""
+
+    @property
+    def hit(self) -> int:
+        """Those that were not computed again."""
+
+    @property
+    def copied(self) -> int:
+        """Those that were copied from another slot."""
+
+
 class EngineCounts(Protocol):
     """What the reporter reads of an engine (pasta.engine.Engine)."""
 
     num_steps: int
+
+    @property
+    def prefix_counts(self) -> PrefixCounts:
+        """Tokens of prompts that were looked up, hit and copied."""
 
     @property
     def num_active(self) -> int:
@@ -258,7 +286,7 @@ class Reporter:
 
     def __init__(self, record: Callable[[Iterable[Observation]], None]) -> None:
         self._record = record
-        self._steps: dict[str, int] = {}
+        self._totals: dict[tuple[str, str], int] = {}
 
     async def engines(
         self, engines: Mapping[str, EngineCounts], slots: int, every_s: float = REPORT_S
@@ -283,10 +311,18 @@ class Reporter:
             lanes=engine.num_lanes,
             slots=slots,
         )
-        before, now = self._steps.get(model, 0), engine.num_steps
-        self._steps[model] = now
-        if now > before:
-            found.append(Observation("pasta_engine_steps", now - before, {"model": model}))
+        prefixes = engine.prefix_counts
+        totals = {
+            "pasta_engine_steps": engine.num_steps,
+            "pasta_prefix_cache_queries": prefixes.looked_up,
+            "pasta_prefix_cache_hits": prefixes.hit,
+            "pasta_prefix_cache_copies": prefixes.copied,
+        }
+        for name, now in totals.items():
+            before = self._totals.get((name, model), 0)
+            self._totals[name, model] = now
+            if now > before:
+                found.append(Observation(name, now - before, {"model": model}))
         return found
 
 

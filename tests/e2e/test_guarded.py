@@ -103,6 +103,17 @@ def test_a_shipped_model_answers_openai_s_client(service):
     assert listed == first.message.content
 
 
+def test_keys_do_not_share_what_is_cached(service):
+    messages = [{"role": "user", "content": "What is a salt?"}]
+
+    def cached(name):
+        with service.client(name) as client:
+            return ask(client, messages=messages).json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    cached("ann")
+    assert (cached("one"), cached("ann") > 0, cached("one") > 0) == (0, True, True)
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/models", "/v1/models/random", "/v1/chat/completions", "/v1/completions"]
 )

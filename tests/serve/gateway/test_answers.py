@@ -92,6 +92,17 @@ def test_a_stream_ends_with_the_last_choice_whenever_its_updates_do():
     assert ended == ["by itself", "closed"]
 
 
+def test_usage_adds_up_over_prompts_and_choices():
+    ends = [Finished("stop", 3, 2, {}, index=0), Finished("stop", 3, 4, {}, index=1, cached_tokens=3)]
+    answer = collect(ChatWriter("m", 2), updates([[Accepted(3)], ends], []))
+    assert asyncio.run(answer)["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 6,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 3},
+    }
+
+
 def test_a_client_that_leaves_closes_the_updates():
     assert pieces_of([ACCEPTED, HALF], [REST], [END], read=2)[1] == ["closed"]
 

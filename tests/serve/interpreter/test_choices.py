@@ -5,7 +5,8 @@ from contextlib import aclosing
 
 import pytest
 
-from serve.interpreter.deployment import merge
+from serve.interpreter.deployment import CachedTokens, merge
+from serve.wire import Delta, Finished
 
 CLOSED: list[str] = []
 
@@ -56,3 +57,12 @@ def test_leaving_early_closes_all(number):
 
     asyncio.run(run())
     assert sorted(CLOSED) == [*"abc"[:number]]
+
+
+def test_cached_tokens_are_counted_once_a_prompt():
+    """Two prompts of three choices: of the first prompt every choice found 7 tokens, of the second one found none."""
+    cached = CachedTokens(3)
+    found = {0: 7, 3: 5, 1: 7, 5: 5, 2: 7, 4: 0}
+    ends = [Finished("stop", 9, 1, {}, index, tokens) for index, tokens in found.items()]
+    assert [cached.counted(end).cached_tokens for end in ends] == [0, 0, 0, 0, 7, 0]
+    assert cached.counted(Delta("a")) == Delta("a")

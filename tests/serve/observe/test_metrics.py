@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,6 +112,7 @@ class BusyEngine:
     """Goes on by ten steps whenever it is looked at."""
 
     num_active, num_waiting, num_lanes = 3, 2, 9
+    prefix_counts = SimpleNamespace(looked_up=70, hit=40, copied=20)
 
     def __init__(self):
         self.steps = 0
@@ -141,6 +143,12 @@ def test_engines_are_reported_again_and_again_and_their_steps_once():
     found = reported(3, lambda reporter: reporter.engines(engines, 8, every_s=0))
     assert [o.value for o in found if o.name == "pasta_active_lanes"] == [9, 9, 9]
     assert [o.value for o in found if o.name == "pasta_engine_steps"] == [10, 10, 10]
+    prefixes = {o.name: o.value for o in found if o.name.startswith("pasta_prefix")}
+    assert prefixes == {
+        "pasta_prefix_cache_queries": 70,
+        "pasta_prefix_cache_hits": 40,
+        "pasta_prefix_cache_copies": 20,
+    }
 
 
 def test_the_budget_is_reported_as_it_changes():
