@@ -36,6 +36,8 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet $(TORCH)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	# The kernels for this CPU. Without them everything works, at a slower pace.
+	-$(BIN)/python -m jobs.kernels
 	@touch $@
 
 demo: $(STAMP) ## start the app, ask three prompts in sequential and parallel mode, show the speedup

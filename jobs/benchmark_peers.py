@@ -43,6 +43,8 @@ def main(arguments: list[str], models: Path, num_cores: int) -> int:
         lanes=options.lanes,
         requests=options.requests,
         contexts=options.contexts,
+        prompts=options.prompts,
+        max_tokens=options.max_tokens,
         documents=options.documents,
         replay_prompts=options.replay_prompts,
         replay_seed=options.replay_seed,
@@ -106,6 +108,8 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
         action="store_true",
         help="also generate with a static cache, compiled on the CPU (minutes)",
     )
+    add("--prompts", type=int, default=40, help="held-out prompts for helps (40)")
+    add("--max-tokens", type=int, default=1024, help="longest answer to them (1024)")
     add(
         "--documents",
         type=Path,

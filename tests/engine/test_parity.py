@@ -1,14 +1,18 @@
 """The engine's step-by-step logits equal one training forward under the mask, on every architecture."""
 
+import copy
+
 import pytest
 import torch
 
-from pasta.engine import Engine, EngineConfig, Request
+from pasta.engine import Engine, EngineConfig, Request, kernels, load_model, random_model
 from pasta.engine.masks import expand, sliding_window, to_model_masks
 from pasta.interpreter import Interpreter, Limits, linearise
 from pasta.lang import Document, Text
 from tests.support.documents import random_document
+from tests.support.kernels import built, needs_kernels
 from tests.support.models import CONFIGS, tiny
+from tests.support.tokenizers import byte_level
 
 families = pytest.mark.parametrize("family", CONFIGS)
 TOLERANCE = 1e-4
@@ -107,24 +111,53 @@ def test_a_plain_answer_gives_the_models_own_causal_logits(family, monkeypatch):
         assert (actual[(), step] - own[len(prompt) - 1 + step]).abs().max() <= TOLERANCE
 
 
+@pytest.fixture(params=[False, pytest.param(True, marks=needs_kernels)], ids=["torch", "kernels"])
+def with_kernels(request, monkeypatch):
+    """Both ways to run packed layers: torch's operators, and the project's own."""
+    if request.param:
+        built()
+    else:
+        monkeypatch.setattr(kernels, "ready", lambda: False)
+    return request.param
+
+
 @families
 @pytest.mark.parametrize("traced", [False, True])
-def test_packed_linears_change_nothing(family, traced, monkeypatch):
+def test_packed_and_fused_layers_change_nothing(family, traced, with_kernels, monkeypatch):
     prompt, ids = [5, 6, 7], [*tiny(family).codec.encode(random_document(1)), tiny(family).codec.eos_id]
-    config = EngineConfig(slot_tokens=512, trace_forward=traced)
+    config = EngineConfig(slot_tokens=512, trace_forward=traced, prefill_chunk=24)
     plain, _ = engine_logits(tiny(family), prompt, ids, config, monkeypatch)
-    packed, _ = engine_logits(tiny(family, packed=True), prompt, ids, config, monkeypatch)
+    loaded = random_model(CONFIGS[family], byte_level(), device="cpu", packed=True)
+    packed, _ = engine_logits(loaded, prompt, ids, config, monkeypatch)
     assert max((packed[key] - plain[key]).abs().max().item() for key in plain) <= TOLERANCE
 
 
-def test_a_traced_forward_with_packed_linears_runs_without_python():
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_fused_layers_keep_their_biases(family, with_kernels, monkeypatch, tmp_path):
+    config = copy.deepcopy(CONFIGS[family])
+    config.attention_bias = config.mlp_bias = True
+    made = random_model(config, byte_level(), device="cpu", packed=False).model
+    biases = [parameter for name, parameter in made.named_parameters() if name.endswith("bias")]
+    assert biases
+    for bias in biases:  # they are zero at first
+        bias.normal_()
+    made.save_pretrained(tmp_path)
+    byte_level().save_pretrained(tmp_path)
+    sizes = EngineConfig(slot_tokens=512, trace_forward=False)
+    loaded = [load_model(tmp_path, device="cpu", packed=packed) for packed in (False, True)]
+    prompt, ids = [5, 6, 7], [*loaded[0].codec.encode(random_document(1)), loaded[0].codec.eos_id]
+    plain, packed = (engine_logits(each, prompt, ids, sizes, monkeypatch)[0] for each in loaded)
+    assert max((packed[key] - plain[key]).abs().max().item() for key in plain) <= TOLERANCE
+
+
+def test_a_traced_forward_with_packed_linears_runs_without_python(with_kernels):
     """Calls into Python would take its lock, once for every layer, from those who pass tokens on."""
-    loaded = tiny("llama", packed=True)
+    loaded = random_model(CONFIGS["llama"], byte_level(), device="cpu", packed=True)
     engine = Engine(loaded, EngineConfig(slot_tokens=128, trace_forward=True))
     engine.generate(Request(prompt_ids=[5, 6, 7], limits=Limits(max_tokens=4)))
     kinds = {node.kind() for node in engine.runner._forward.inlined_graph.nodes()}
-    assert "mkldnn::_linear_pointwise" in kinds
-    assert {kind.split("::")[0] for kind in kinds} == {"aten", "prim", "mkldnn"}
+    assert ("pasta::linear" if with_kernels else "mkldnn::_linear_pointwise") in kinds
+    assert {kind.split("::")[0] for kind in kinds} == {"aten", "prim", "pasta" if with_kernels else "mkldnn"}
     assert "prim::PythonOp" not in kinds
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from pasta.engine import kernels
+from pasta.engine.fusing import fuse_projections, use_kernels
 from pasta.engine.packing import Int8Linear, PackedLinear, can_pack, pack_linears, why_no_int8
 from pasta.errors import UserError
 
@@ -60,14 +62,18 @@ def fastest_float(model: nn.Module, device: torch.device) -> NumberFormat:
 
 
 def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, packed: bool | None) -> None:
-    """Convert a model in place, on its device. ``packed``: linear weights in the CPU library's own layout
-    (``None``: where it pays)."""
+    """Convert a model in place, on its device. ``packed``: projections fused, and linear weights in a layout of their
+    own (``None``: where it pays; ``False``: the model as transformers makes it)."""
+    if packed is not False:
+        fuse_projections(model)
     if chosen.name == "int8":
         pack_linears(model, Int8Linear)
     for parameter in model.parameters():  # not the buffers: rotary frequencies stay in float32
         parameter.data = parameter.data.to(chosen.dtype)
     if chosen.name != "int8" and (packed or (packed is None and can_pack(device, chosen.dtype))):
         pack_linears(model)
+    if packed is not False and device.type == "cpu" and kernels.runs(chosen.dtype):
+        use_kernels(model)
 
 
 def _runs(name: str, device: torch.device) -> bool:

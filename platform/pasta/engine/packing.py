@@ -1,7 +1,8 @@
-"""Packs linear layers into oneDNN's own weight layout, so that decoding on a CPU reaches the memory bandwidth.
+"""Packs linear layers into a weight layout of their own, so that decoding on a CPU reaches the memory bandwidth.
 
 ``torch.nn.functional.linear`` reads row-major weights at half the memory bandwidth when there are few rows; the same
-product over a reordered weight reaches it (docs/notes/cpu-engine.md).
+product over a reordered weight reaches it (docs/notes/cpu-engine.md). The layout is that of the project's kernels
+where they are built (``kernels.py``), else oneDNN's.
 
 The only module that uses torch's private mkldnn and onednn operators, those that torch's own compiler emits when it
 freezes a model. Written against torch 2.13.0: tests/engine/test_packing.py fails, and names that version, when one is
@@ -10,6 +11,8 @@ gone.
 
 import torch
 from torch import Tensor, nn
+
+from pasta.engine import kernels
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -32,15 +35,45 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach())
-        # Buffers: a trace of the model refers to them by name, for it cannot hold a weight in this layout.
+        weight = linear.weight.detach()
+        bias = None if linear.bias is None else linear.bias.detach()
+        # A kernel reads four bytes of a row at a time.
+        self._outputs = linear.out_features if _has_kernel(linear) else 0
+        if self._outputs:
+            weight, bias = _blocked(weight), None if bias is None else bias.float()
+        else:
+            weight = torch.ops.mkldnn._reorder_linear_weight(weight)
+        # Buffers: a trace of the model refers to them by name, for it cannot hold a weight in oneDNN's layout.
         self.register_buffer("_weight", weight, persistent=False)
-        self.register_buffer("_bias", None if linear.bias is None else linear.bias.detach(), persistent=False)
+        self.register_buffer("_bias", bias, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] to [..., out]."""
-        out: Tensor = _PRODUCT(x, self._weight, self._bias)
+        out: Tensor = (
+            torch.ops.pasta.linear(x, self._weight, self._bias, self._outputs)
+            if self._outputs
+            else _PRODUCT(x, self._weight, self._bias)
+        )
         return out
+
+
+def _has_kernel(linear: nn.Linear) -> bool:
+    weight = linear.weight
+    return kernels.runs(weight.dtype) and linear.in_features * weight.element_size() % _STEP_BYTES == 0
+
+
+#: The layout of the kernels: 64 outputs beside each other, in registers of 16 numbers of four bytes.
+_STEP_BYTES, _LANES, _OUTPUTS = 4, 16, 64
+
+
+def _blocked(weight: Tensor) -> Tensor:
+    """[out, in] to [out / 64, in / step, 4, 16, step], padded with zeros; a step is what four bytes hold."""
+    step = _STEP_BYTES // weight.element_size()
+    outputs, inputs = (-(-size // of) * of for size, of in zip(weight.shape, (_OUTPUTS, step), strict=True))
+    padded = weight.new_zeros(outputs, inputs)
+    padded[: weight.shape[0], : weight.shape[1]] = weight
+    blocks = padded.view(-1, _OUTPUTS // _LANES, _LANES, inputs // step, step)
+    return blocks.permute(0, 3, 1, 2, 4).contiguous()
 
 
 # Scripted: a trace can record the operator only from TorchScript. A custom operator in Python would acquire the GIL for
@@ -72,14 +105,22 @@ class Int8Linear(nn.Module):
         scales = weight.abs().amax(dim=1).clamp(min=1e-12) / 127.0
         quantised = torch.round(weight / scales[:, None]).to(torch.int8)
         bias = None if linear.bias is None else linear.bias.detach().float()
-        packed = torch.ops.onednn.qlinear_prepack(quantised, None)
-        zeros = torch.zeros(len(scales), dtype=torch.long)
+        self._outputs = linear.out_features if kernels.runs(torch.float32) else 0
+        if self._outputs:
+            packed = _blocked(quantised)
+            zeros = 128 * quantised.sum(dim=1, dtype=torch.int32)
+        else:
+            packed = torch.ops.onednn.qlinear_prepack(quantised, None)
+            zeros = torch.zeros(len(scales), dtype=torch.long)
         for name, value in (("weight", packed), ("scales", scales), ("zeros", zeros), ("bias", bias)):
             self.register_buffer(f"_{name}", value, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] to [..., out]."""
-        out: Tensor = _INT8_PRODUCT(x, self._weight, self._scales, self._zeros, self._bias)
+        layer = (x, self._weight, self._scales, self._zeros, self._bias)
+        out: Tensor = (
+            torch.ops.pasta.linear_int8(*layer, self._outputs) if self._outputs else _INT8_PRODUCT(*layer)
+        )
         return out
 
 

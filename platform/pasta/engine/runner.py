@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import expand, to_model_masks
@@ -46,7 +47,9 @@ class Runner:
         )
         trace = config.trace_forward
         if trace is None:
-            trace = loaded.num_parameters < SMALL_MODEL and self.device.type == "cpu"
+            # With kernels a layer is a dozen operators: Python between them costs a large model as well.
+            small = loaded.num_parameters < SMALL_MODEL or kernels.runs(self.dtype)
+            trace = small and self.device.type == "cpu"
         self._trace_wanted = trace
         self._forward: nn.Module | None = None
         #: Called right before the model runs, which releases the GIL.

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 from pasta.stages.records import Record
 
+#: The name of all helps of the engine together.
+ALL = "all helps"
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:

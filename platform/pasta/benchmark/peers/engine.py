@@ -1,8 +1,8 @@
 """Our engine and transformers' ``generate`` as decoders."""
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -16,19 +16,27 @@ from pasta.stages.records import Record
 
 _UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
 _BUCKET = 256
-#: Switches of ``EngineConfig`` that help a decoder, each by the value that switches it on. Those that this version of
-#: the engine has are measured one by one, each against all of them off.
-HELPS: dict[str, dict[str, Any]] = {}
+#: What helps a decoder and changes no token: the switch of ``EngineConfig``, its value off and on. Those that this
+#: version of the engine has are measured, each against all of them off.
+HELPS: dict[str, tuple[str, Any, Any]] = {
+    "jump-forward": ("jump_forward", False, True),
+    "reused prefixes": ("reuse_prefixes", False, True),
+}
 
 
-def helps() -> dict[str, dict[str, Any]]:
-    """The helps whose switches ``EngineConfig`` has."""
-    known = {field.name for field in fields(EngineConfig)}
-    return {name: values for name, values in HELPS.items() if known >= set(values)}
+def known_helps() -> list[str]:
+    """The helps whose switch ``EngineConfig`` has."""
+    fields = {field.name for field in dataclasses.fields(EngineConfig)}
+    return [name for name, (switch, _, _) in HELPS.items() if switch in fields]
+
+
+def switched(on: Sequence[str] = ()) -> dict[str, Any]:
+    """The switches of all known helps: those named ``on``, the others off."""
+    return {HELPS[name][0]: HELPS[name][2 if name in on else 1] for name in known_helps()}
 
 
 class Ours:
-    """A ``Decoder``: the engine in sequential mode, with ``switches`` set."""
+    """A ``Decoder``: the engine in sequential mode without helps: every run prefills, as the others' do."""
 
     side = "ours"
 
@@ -39,14 +47,11 @@ class Ours:
         bits: int,
         threads: Sequence[int],
         tokens: int,
-        switches: Mapping[str, Any] | None = None,
     ) -> None:
         self.loaded, self.name, self.bits = loaded, name, bits
         self.setups: Sequence[Record] = [{"threads": count} for count in threads]
         slot_tokens = -(-(tokens + 1) // _BUCKET) * _BUCKET
-        # Every run prefills: the others know nothing of the run before.
-        switches = {"reuse_prefixes": False, **(switches or {})}
-        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, **switches))
+        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, **switched()))
 
     def use(self, setup: Record) -> None:
         """Decode with these settings from now on."""
@@ -86,7 +91,8 @@ class OurSession:
             forced, progress = _threads(codec, lanes, text, filler)
         longest = max(len(prompt) for prompt in prompts) + len(forced) + 1
         self.engine = Engine(
-            loaded, EngineConfig(num_slots=len(prompts), slot_tokens=-(-longest // _BUCKET) * _BUCKET)
+            loaded,
+            EngineConfig(num_slots=len(prompts), slot_tokens=-(-longest // _BUCKET) * _BUCKET, **switched()),
         )
         for prompt in prompts:
             self.engine.submit(

@@ -8,7 +8,7 @@ from pasta.errors import UserError
 
 SHIPPED = "shipped"
 #: What is measured of each shape, in this order.
-PARTS = ("check", "decode", "lanes", "requests", "context", "replay")
+PARTS = ("check", "decode", "helps", "lanes", "requests", "context", "replay")
 #: Our formats, the most bits first, with the bits of a weight and the format of llama.cpp that has as many.
 FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0")}
 
@@ -20,9 +20,10 @@ class PeerSettings:
     ``shapes`` are ``shipped`` (the sequential model in ``models``) or files of a transformers configuration, made with
     random weights. ``formats`` are ours; llama.cpp's follow from them. Each decoder gets up to ``threads`` threads.
     ``rounds`` of ``tokens`` tokens after ``prompt_tokens`` are decoded by each in turn. ``lanes``, ``requests`` and
-    ``contexts`` are the points at which single steps are timed. ``documents`` are replayed: ``replay_prompts`` of them,
-    drawn with ``replay_seed``, without those of ``longest`` tokens or more. ``wait_policy`` is the OMP_WAIT_POLICY of
-    this process (torch and llama.cpp both use OpenMP): it is recorded, not set.
+    ``contexts`` are the points at which single steps are timed. The shipped models answer ``prompts`` held-out prompts
+    in at most ``max_tokens`` tokens with each help of the engine switched on in turn. ``documents`` are replayed:
+    ``replay_prompts`` of them, drawn with ``replay_seed``, without those of ``longest`` tokens or more. ``wait_policy``
+    is the OMP_WAIT_POLICY of this process (torch and llama.cpp both use OpenMP): it is recorded, not set.
     """
 
     models: Path
@@ -38,6 +39,8 @@ class PeerSettings:
     lanes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     requests: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     contexts: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
+    prompts: int = 40
+    max_tokens: int = 1024
     documents: Path | None = None
     replay_prompts: int = 12
     replay_seed: int = 0
@@ -53,12 +56,12 @@ class PeerSettings:
             raise UserError(f"--formats: {wrong[0]!r}, expected some of {','.join(FORMATS)}")
         if wrong := sorted({*self.parts} - {*PARTS}):
             raise UserError(f"--parts: {wrong[0]!r}, expected some of {','.join(PARTS)}")
-        for name in ("rounds", "replay_prompts"):
+        for name in ("rounds", "prompts", "replay_prompts"):
             if getattr(self, name) < 2:
                 raise UserError(
                     f"{_option(name)}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
                 )
-        for name in ("threads", "longest"):
+        for name in ("threads", "longest", "max_tokens"):
             if getattr(self, name) < 1:
                 raise UserError(f"{_option(name)}: {getattr(self, name)}, expected a positive integer")
         for name in ("tokens", "prompt_tokens"):

@@ -1,0 +1,26 @@
+"""Build the decoding kernels for this machine's CPU, once: they are kept in ~/.cache/pasta.
+
+    python -m jobs.kernels
+
+Needs torch and a C++ compiler, and a CPU with AVX-512 and VNNI. Decoding works without them, at a slower pace.
+"""
+
+import argparse
+
+from pasta.entrypoint import run_main
+
+
+def main(arguments: list[str] | None = None) -> int:
+    argparse.ArgumentParser(
+        prog="python -m jobs.kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args(arguments)
+    from pasta.engine import kernels  # it imports torch
+
+    print(f"kernels: {kernels.build()}")
+    return 0
+
+
+if __name__ == "__main__":
+    run_main(main)

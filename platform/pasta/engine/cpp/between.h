@@ -1,0 +1,64 @@
+// What stands between the linear layers: norms and gates.
+
+#pragma once
+
+#include "numbers.h"
+
+namespace {
+
+template <class T, class To>
+void normalise(const T* row, const float* weight, float eps, int64_t width, To* to) {
+  __m512 squares = _mm512_setzero_ps();
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const __m512 x = load(row + i, mask_of(width - i));
+    squares = _mm512_fmadd_ps(x, x, squares);
+  }
+  const __m512 factor = _mm512_set1_ps(1.f / std::sqrt(_mm512_reduce_add_ps(squares) / width + eps));
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const __mmask16 mask = mask_of(width - i);
+    store(to + i, _mm512_mul_ps(_mm512_mul_ps(load(row + i, mask), factor), load(weight + i, mask)), mask);
+  }
+}
+
+// x [..., width] divided by its root mean square, times weight [width] float32.
+Tensor rms_norm(const Tensor& x_any, const Tensor& weight, double eps) {
+  const Tensor x = x_any.contiguous(), out = at::empty_like(x);
+  const int64_t width = x.size(-1), rows = x.numel() / width;
+  by_type(x.scalar_type(), [&](auto number) {
+    using scalar_t = decltype(number);
+    const scalar_t* from = x.const_data_ptr<scalar_t>();
+    scalar_t* to = out.mutable_data_ptr<scalar_t>();
+    for (int64_t r = 0; r < rows; ++r)
+      normalise(from + r * width, weight.const_data_ptr<float>(), eps, width, to + r * width);
+  });
+  return out;
+}
+
+// gate_up [..., 2 * width] to act(gate) * up [..., width]: SiLU, or GELU's tanh form.
+Tensor gated(const Tensor& gate_up_any, bool gelu) {
+  const Tensor gate_up = gate_up_any.contiguous();
+  auto sizes = gate_up.sizes().vec();
+  const int64_t width = sizes.back() / 2, rows = gate_up.numel() / sizes.back();
+  sizes.back() = width;
+  const Tensor out = at::empty(sizes, gate_up.options());
+  by_type(out.scalar_type(), [&](auto number) {
+    using scalar_t = decltype(number);
+    const scalar_t* from = gate_up.const_data_ptr<scalar_t>();
+    scalar_t* to = out.mutable_data_ptr<scalar_t>();
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < width; i += kLanes) {
+        const __mmask16 mask = mask_of(width - i);
+        const __m512 x = load(from + 2 * r * width + i, mask), up = load(from + (2 * r + 1) * width + i, mask);
+        __m512 inner = x;
+        if (gelu) {  // x * (1 + tanh(u)) / 2 is x * sigmoid(2u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
+          const __m512 cubic = _mm512_fmadd_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f), _mm512_set1_ps(1.f));
+          inner = _mm512_mul_ps(_mm512_mul_ps(x, cubic), _mm512_set1_ps(1.5957691216f));
+        }
+        store(to + r * width + i, _mm512_mul_ps(_mm512_mul_ps(x, sigmoid(inner)), up), mask);
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace

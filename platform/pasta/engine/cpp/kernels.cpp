@@ -1,0 +1,29 @@
+// Decoding kernels for CPUs with AVX-512: linear layers of few rows, and the small steps between them, each in one
+// operator. pasta/engine/kernels.py builds them for the machine they run on.
+//
+// No row's arithmetic depends on how many rows there are: sums always go over the inputs in order, and attention
+// touches only the keys that a row sees. So a token has the same logits alone and beside others, to the last bit.
+
+#include <torch/library.h>
+
+#include "attention.h"
+#include "linear.h"
+
+TORCH_LIBRARY(pasta, m) {
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
+  m.def("linear_int8(Tensor x, Tensor weight, Tensor scales, Tensor offsets, Tensor? bias, int outputs) -> Tensor");
+  m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor");
+  m.def("gated(Tensor gate_up, bool gelu) -> Tensor");
+  m.def(
+      "attend(Tensor qkv, Tensor cos, Tensor sin, Tensor? q_weight, Tensor? k_weight, float eps, Tensor(a!) keys, "
+      "Tensor(b!) values, Tensor places, Tensor before, int width, Tensor mask, int groups, float scaling, "
+      "float softcap) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(pasta, CPU, m) {
+  m.impl("linear", &linear);
+  m.impl("linear_int8", &linear_int8);
+  m.impl("rms_norm", &rms_norm);
+  m.impl("gated", &gated);
+  m.impl("attend", &attend);
+}

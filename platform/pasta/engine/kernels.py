@@ -1,0 +1,113 @@
+"""Decoding kernels for this machine's CPU: builds those in ``cpp/`` once, and loads them.
+
+``python -m jobs.kernels`` builds them (a minute; a C++ compiler is needed) and keeps the library in
+``~/.cache/pasta``, under a name that changes with the sources, torch and the CPU. Loading a model never compiles
+anything: without the library torch's own operators decode, as they do on other CPUs.
+"""
+
+import functools
+import hashlib
+import logging
+import os
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+
+from pasta.errors import UserError, first_line
+
+_SOURCES = Path(__file__).parent / "cpp"
+_log = logging.getLogger(__name__)
+
+
+def library() -> Path:
+    """Where the library of these sources, this torch and this CPU is kept."""
+    digest = hashlib.blake2b(f"{torch.__version__} {_instructions()}".encode(), digest_size=8)
+    for source in sorted(_SOURCES.iterdir()):
+        digest.update(source.read_bytes())
+    return Path.home() / ".cache" / "pasta" / f"kernels-{digest.hexdigest()}.so"
+
+
+def _instructions() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("flags"):
+                return line
+    return platform.processor()
+
+
+def why_not_here() -> str:
+    """Say why this CPU cannot run the kernels; empty if it can."""
+    if platform.system() != "Linux":
+        return "they are built on Linux only"
+    if not (torch.cpu._is_avx512_supported() and torch.cpu._is_vnni_supported()):
+        return "this CPU lacks their instructions (AVX-512, VNNI)"
+    return ""
+
+
+@functools.cache
+def ready() -> bool:
+    """Load the library if it is built; returns whether the operators ``torch.ops.pasta`` are there."""
+    if why_not_here():
+        return False
+    built = library()
+    if not built.is_file():
+        _log.warning(
+            "the kernels for this CPU are not built: decoding is slower than it could be; "
+            "build them once with: python -m jobs.kernels"
+        )
+        return False
+    try:
+        torch.ops.load_library(str(built))
+    except OSError as error:
+        _log.warning("the kernels for this CPU cannot be loaded (%s): decoding without", first_line(error))
+        return False
+    return True
+
+
+def runs(dtype: torch.dtype) -> bool:
+    """Whether the kernels are there for activations of this type."""
+    if dtype == torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported():
+        return False
+    return dtype in (torch.float32, torch.bfloat16) and ready()
+
+
+def build() -> Path:
+    """Compile the library unless it is there; returns where it is.
+
+    Raises ``UserError`` if this CPU cannot run it, or there is no compiler that can.
+    """
+    from torch.utils import cpp_extension
+
+    if why := why_not_here():
+        raise UserError(f"kernels: {why}; decoding works without")
+    built = library()
+    if built.is_file():
+        return built
+    built.parent.mkdir(parents=True, exist_ok=True)
+    # Moved into place when it is whole: others may be loading or building it.
+    handle, made = tempfile.mkstemp(suffix=".so", dir=built.parent)
+    os.close(handle)
+    command = [
+        cpp_extension.get_cxx_compiler(),
+        *("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-fopenmp", "-w"),
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        *(f"-isystem{path}" for path in cpp_extension.include_paths()),
+        str(_SOURCES / "kernels.cpp"),
+        *(f"-L{path}" for path in cpp_extension.library_paths()),
+        *("-ltorch_cpu", "-lc10", "-o", made),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            said = next((line for line in done.stderr.splitlines() if "error" in line), "it said nothing")
+            raise UserError(f"kernels: {command[0]} failed ({said.strip()}); decoding works without")
+        os.replace(made, built)
+    except OSError as error:
+        raise UserError(f"kernels: {command[0]!r} cannot be run ({error}); decoding works without") from None
+    finally:
+        Path(made).unlink(missing_ok=True)
+    return built
