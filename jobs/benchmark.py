@@ -25,7 +25,8 @@ MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
 _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
     "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
-    "replay: a large random model; calibrate: costs of a step for pasta simulate; serve: the service under load; "
+    "replay: a large random model; calibrate: costs of a step for pasta simulate; "
+    "formats: what number formats change; serve: the service under load; "
     "peers: against transformers and llama.cpp"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
@@ -47,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         model_config=options.model_config,
         out=options.out or Path("runs") / "benchmark" / f"{options.what}.json",
         documents=options.documents,
-        prompts=options.prompts,
+        prompts=_prompts(options.what) if options.prompts is None else options.prompts,
         max_tokens=options.max_tokens,
         replay_prompts=options.replay_prompts,
         replay_seed=options.replay_seed,
@@ -116,11 +117,11 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         help="leave out those of as many tokens, prompt and tags included (the context)",
     )
-    add("--prompts", type=int, default=200, help="held-out prompts (200)")
+    add("--prompts", type=int, help="held-out prompts (200; formats: 300)")
     add("--max-tokens", type=int, default=1024, help="longest answer (1024)")
     add("--replay-prompts", type=int, default=24, help="documents to replay (24)")
     add("--replay-seed", type=int, default=0, help="draws them from --documents (0)")
-    add("--dtype", default="bfloat16", help="auto, float32, bfloat16, float16 or int8 (bfloat16)")
+    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 or int8 (auto)")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")
     add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")
@@ -153,6 +154,10 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")
     return made
+
+
+def _prompts(what: str) -> int:
+    return 300 if what == "formats" else 200
 
 
 def _num_cores() -> int:

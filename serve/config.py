@@ -36,12 +36,13 @@ class ModelConfig(_Strict):
     """One served model.
 
     ``path`` is a directory (relative to the repository's root) or the name of a model in the Hugging Face
-    cache. ``mode: sequential`` serves it without promises, whatever a request asks for. ``temperature`` is the default
-    for requests that give none.
+    cache. ``dtype`` is its number format; with ``auto`` each Decoder chooses the float format that its machine is
+    fastest in. ``mode: sequential`` serves it without promises, whatever a request asks for. ``temperature`` is the
+    default for requests that give none.
     """
 
     path: str
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
     device: str = "auto"
     mode: DecodingMode = "parallel"
     temperature: float = Field(default=0.0, ge=0, le=2)

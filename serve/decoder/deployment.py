@@ -219,8 +219,9 @@ class Decoder:
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 
-    async def stats(self) -> dict[str, int]:
-        """Count this replica's requests (decoding, waiting, finished, cancelled, reaped) and its lanes in use.
+    async def stats(self) -> dict[str, Any]:
+        """Count this replica's requests (decoding, waiting, finished, cancelled, reaped) and its lanes in use, and say
+        in which number format each model computes, and why.
 
         An answer decoded on several replicas is a request on each.
         """
@@ -234,6 +235,10 @@ class Decoder:
             "reaped": self._num_reaped,
             "open": len(self._leases),
             "pid": os.getpid(),
+            "formats": {
+                name: dataclasses.asdict(engine.engine.loaded.format)
+                for name, engine in self._engines.items()
+            },
         }
 
     async def version(self) -> str:

@@ -71,6 +71,7 @@ class Gateway:
         self._drain = Drain()
         self._no_room = NoRoomCache()
         self._started = int(time.time())
+        self._dtypes: dict[str, str] = {}
         # Rolling update: the old Gateway serves until an Interpreter of this version is ready.
         while await self._interpreter.call("version") != config.version:
             await asyncio.sleep(0.1)
@@ -97,7 +98,7 @@ class Gateway:
     @app.get("/v1/models", summary="The served models", responses=schemas.MODELS, dependencies=schemas.KEY)
     async def models(self, request: Request) -> JSONResponse:
         self._client(request)
-        models = [self._model(name) for name in self._config.models]
+        models = [await self._model(name) for name in self._config.models]
         return JSONResponse({"object": "list", "data": models})
 
     @app.get(
@@ -109,7 +110,7 @@ class Gateway:
     async def model(self, name: str, request: Request) -> JSONResponse:
         self._client(request)
         self._check_model(name)
-        return JSONResponse(self._model(name))
+        return JSONResponse(await self._model(name))
 
     @app.post(
         "/v1/chat/completions",
@@ -214,8 +215,22 @@ class Gateway:
             )
         return min(seconds, self._config.timeout_s)
 
-    def _model(self, name: str) -> dict[str, Any]:
-        return model_object(name, self._started, self._config.models[name].mode)
+    async def _model(self, name: str) -> dict[str, Any]:
+        model = self._config.models[name]
+        return model_object(name, self._started, model.mode, await self._dtype(name, model.dtype))
+
+    async def _dtype(self, name: str, dtype: str) -> str:
+        """The number format of a model: ``auto`` is what the Decoders have chosen, once they say."""
+        if dtype != "auto":
+            return dtype
+        if name not in self._dtypes:
+            try:
+                decoders = await self._interpreter.call("stats")
+            except (RayError, RayServeException, TimeoutError):
+                return dtype
+            if found := sorted({decoder["formats"][name]["name"] for decoder in decoders}):
+                self._dtypes[name] = ", ".join(found)  # several only where the Decoders' machines differ
+        return self._dtypes.get(name, dtype)
 
     def _check_model(self, name: str) -> None:
         if name not in self._config.models:

@@ -198,10 +198,10 @@ def _shown(logprob: float) -> float:
     return round(max(logprob, _LEAST), 6)
 
 
-def model_object(name: str, created: int, mode: DecodingMode) -> dict[str, Any]:
+def model_object(name: str, created: int, mode: DecodingMode, dtype: str) -> dict[str, Any]:
     """An entry of GET /v1/models; ``pasta`` is this service's extension."""
     head = {"id": name, "object": "model", "created": created, "owned_by": "pasta"}
-    return {**head, "pasta": {"mode": mode}}
+    return {**head, "pasta": {"mode": mode, "dtype": dtype}}
 
 
 def sse(data: Mapping[str, Any]) -> str:

@@ -173,9 +173,13 @@ class Completion(_Whole):
 
 
 class ModelOptions(_Response):
-    """The extension object of a model: whether it decodes in parallel."""
+    """The extension object of a model: whether it decodes in parallel, and its number format.
+
+    ``dtype`` is ``auto`` until a decoder has chosen one.
+    """
 
     mode: DecodingMode
+    dtype: str
 
 
 class Model(_Response):

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from jobs.benchmark import main
 from pasta.benchmark.benchmark import Benchmark
+from pasta.engine.formats import formats_here
 from pasta.errors import UserError
 from pasta.simulation.config import read_calibration
 from tests.support.models import tiny
@@ -90,6 +92,33 @@ def test_step_times_lanes_on_both_sizes(place, tmp_path):
     code, written = run(place, tmp_path, "step", "--lanes", "1,2", "--cache-tokens", "128")
     assert code == 0
     assert keys(written) == {"step.shipped.2", "step.large.2"}
+
+
+def test_auto_is_labelled_by_the_format_that_was_chosen(place, tmp_path, capsys):
+    given = ["--only", "shipped", "--dtype", "auto", "--lanes", "1,2", "--cache-tokens", "128"]
+    _, written = run(place, tmp_path, "step", *given)
+    (metric,) = written["figures"]
+    chosen = metric["label"].rpartition(", ")[2]
+    assert chosen in ("float32", "bfloat16")
+    assert f"shipped model: computes in {chosen}, " in capsys.readouterr().err
+
+
+def test_formats_compares_every_format_that_runs_here_with_float32(place, tmp_path, capsys):
+    code, written = run(place, tmp_path, "formats", "--prompts", "2")
+    assert code == 0
+    names = formats_here(torch.device("cpu"))
+    assert names[0] == "float32"
+    expected = {
+        f"formats.{name}.{what}" for name in names for what in ("quality", "formed", "rows", "beside")
+    }
+    assert keys(written) == expected | {f"formats.{name}.kl" for name in names[1:]}
+    figures = {metric["key"]: metric["value"] for metric in written["figures"]}
+    assert figures["formats.float32.rows"] == 1.0
+    assert all(0 < figures[f"formats.{name}.kl"] < 0.1 for name in names[1:])
+    # Another run measures nothing again.
+    capsys.readouterr()
+    assert run(place, tmp_path, "formats", "--prompts", "2")[1]["figures"] == written["figures"]
+    assert "2 found from an earlier run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fastest", [False, True])

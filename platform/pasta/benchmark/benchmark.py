@@ -10,6 +10,7 @@ import torch
 
 from pasta.benchmark.calibrate import Axes, calibration_of, calibration_table, measure_rounds
 from pasta.benchmark.documents import Recorded, answered, read_documents, sample_documents
+from pasta.benchmark.formats import FormatBench, formats_report
 from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.benchmark.measurement import Measurement
@@ -30,6 +31,7 @@ from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.families import read_model_config
+from pasta.engine.formats import formats_here
 from pasta.engine.loading import load_model, random_model, resolve_device
 from pasta.errors import UserError
 from pasta.interpreter import Limits
@@ -53,6 +55,7 @@ class Benchmark:
         self.settings = settings
         self._device = resolve_device(settings.device)
         self._kept = Measurement(settings, command, self._device, say)
+        self._formats_by_size: dict[str, str] = {}
 
     def run(self, stages: Sequence[str]) -> Report:
         """Measure ``stages``; returns the report. Raises ``UserError`` on a wrong model or file."""
@@ -180,7 +183,11 @@ class Benchmark:
             progress = self._kept.progress(f"calibrate, {size}", settings.rounds, "rounds", len(file))
             if len(file) < settings.rounds:
                 measure_rounds(file, self._loaded(size), axes, settings.rounds, progress)
-            about = {"dtype": settings.dtype, "device": str(self._device), "threads": self._num_threads(size)}
+            about = {
+                "dtype": self._format(size),
+                "device": str(self._device),
+                "threads": self._num_threads(size),
+            }
             about |= {"model": self._name(size), "machine": describe_machine(self._device)}
             calibration = calibration_of([*file.records.values()], fastest=settings.fastest, **about)
             write_json(settings.out.with_suffix(f".calibration-{size}.json"), calibration.to_dict())
@@ -221,6 +228,17 @@ class Benchmark:
         if len(file) < GROUPS:
             measure_groups(file, self._pasta, tokens, progress)
         report.add(*sampling_report([*file.records.values()], self._label("shipped")))
+
+    def _formats(self, report: Report) -> None:
+        self._use_threads("shipped")
+        names, total = formats_here(self._device), len(self._tasks)
+        file = self._kept.open("formats", self._identity("shipped") | self._asked | {"formats": names})
+        progress = self._kept.progress("formats", total, "prompts", min(len(file), total))
+        path, device = (self.settings.models / "pasta").absolute(), self.settings.device
+        if len(file) <= total:  # the rows of a layer are one more record
+            models = {name: load_model(path, dtype=name, device=device) for name in names}
+            FormatBench(models, self.settings.max_tokens).run(file, self._tasks, progress)
+        report.add(*formats_report(file, names))
 
     def _replay(self, report: Report) -> None:
         settings, label = self.settings, self._label("large")
@@ -313,7 +331,8 @@ class Benchmark:
     def _random_large(self, config: Any, tokenizer: Any, packed: bool | None = None) -> LoadedModel:
         settings = self.settings
         self._kept.say(f"making {settings.large_name} with random weights, {settings.dtype}")
-        return random_model(config, tokenizer, dtype=settings.dtype, device=settings.device, packed=packed)
+        made = random_model(config, tokenizer, dtype=settings.dtype, device=settings.device, packed=packed)
+        return self._chosen("large", made)
 
     def _stock(self, size: str) -> LoadedModel:
         """The model as transformers makes it: the engine may have packed its weights."""
@@ -321,7 +340,14 @@ class Benchmark:
 
     def _load(self, name: str, packed: bool | None = None) -> LoadedModel:
         path = (self.settings.models / name).absolute()
-        return load_model(path, dtype=self.settings.dtype, device=self.settings.device, packed=packed)
+        loaded = load_model(path, dtype=self.settings.dtype, device=self.settings.device, packed=packed)
+        return self._chosen("shipped", loaded)
+
+    def _chosen(self, size: str, loaded: LoadedModel) -> LoadedModel:
+        if size not in self._formats_by_size:
+            self._formats_by_size[size] = loaded.format.name
+            self._kept.say(f"{self._name(size)}: computes in {loaded.format.name}, {loaded.format.why}")
+        return loaded
 
     def _loaded(self, size: str) -> LoadedModel:
         """The model that single steps and ``generate`` are timed on."""
@@ -331,7 +357,13 @@ class Benchmark:
         return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
 
     def _label(self, size: str) -> str:
-        return f"{self._name(size)}, {self.settings.dtype}"
+        return f"{self._name(size)}, {self._format(size)}"
+
+    def _format(self, size: str) -> str:
+        """The number format: with ``auto`` the one that the model has chosen."""
+        if self.settings.dtype == "auto" and size not in self._formats_by_size:
+            self._loaded(size)
+        return self._formats_by_size.get(size, self.settings.dtype)
 
     def _name(self, size: str) -> str:
         return "shipped model" if size == "shipped" else self.settings.large_name

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "replay": ("replay",),
     "sampling": ("sampling",),
     "calibrate": ("calibrate",),
+    "formats": ("formats",),
 }
 
 
@@ -46,7 +47,7 @@ class Settings:
     replay_seed: int = 0
     tokenizer: str | None = None
     longest: int | None = None
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     device: str = "auto"
     threads: int = 1
     large_threads: int = 1

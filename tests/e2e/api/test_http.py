@@ -208,6 +208,15 @@ def test_models_are_listed(client):
     assert client.models.retrieve(TWIN).owned_by == "pasta"
 
 
+def test_the_number_format_that_was_chosen_is_said_and_why(client, http):
+    """The service's files say auto."""
+    chosen = {name: client.models.retrieve(name).pasta["dtype"] for name in (MODEL, TWIN)}
+    assert set(chosen.values()) <= {"float32", "bfloat16"}
+    for decoder in http.get("/ready").json()["decoders"]:
+        assert {name: found["name"] for name, found in decoder["formats"].items()} == chosen
+        assert all(found["why"] for found in decoder["formats"].values())
+
+
 # -- bad input -------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,155 @@
+"""The gate of the number formats: what each changes in the PASTA model's answers, against float32."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pasta.benchmark.metrics import Metric
+from pasta.benchmark.quality import fault_of
+from pasta.data.atlas import AtlasTask, grade
+from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, Result, TokenEvent
+from pasta.interpreter import Limits
+from pasta.markdown import markdown
+from pasta.stages.progress import Progress
+from pasta.stages.records import Record, RecordFile
+from pasta.statistics import bootstrap_mean
+
+#: Prompts that are decoded alone and then together.
+_TOGETHER = 8
+_BASE = "float32"
+
+
+class FormatBench:
+    """Answers prompts in every format that runs here, alone and beside others, and compares the logits."""
+
+    def __init__(self, models: Mapping[str, LoadedModel], max_tokens: int) -> None:
+        """``models``: the same model in each format, float32 among them."""
+        self._limits = Limits(max_tokens=max_tokens)
+        sizes = EngineConfig(num_slots=_TOGETHER, slot_tokens=2048)
+        self._engines = {name: Engine(loaded, sizes) for name, loaded in models.items()}
+
+    def run(self, file: RecordFile, tasks: Sequence[AtlasTask], progress: Progress) -> None:
+        """Measure the prompts that ``file`` lacks."""
+        for start in range(0, len(tasks), _TOGETHER):
+            group = {str(n): tasks[n] for n in range(start, min(start + _TOGETHER, len(tasks)))}
+            if all(key in file for key in group):
+                continue
+            for key, record in self._group(group).items():
+                if key not in file:
+                    file.add(key, record)
+                    progress.add()
+        if "rows" not in file:
+            file.add("rows", {name: same_rows(engine.loaded) for name, engine in self._engines.items()})
+
+    def _group(self, group: dict[str, AtlasTask]) -> dict[str, Record]:
+        codec = self._engines[_BASE].codec
+        requests = {
+            key: Request(codec.encode_prompt(task.messages), limits=self._limits, request_id=key)
+            for key, task in group.items()
+        }
+        records: dict[str, Record] = {key: {} for key in group}
+        for name, engine in self._engines.items():
+            alone = {key: engine.generate(request) for key, request in requests.items()}
+            beside = {result.request_id: result for result in engine.decode(requests.values())}
+            for key, task in group.items():
+                records[key][name] = self._graded(task, alone[key], engine) | {
+                    "same_beside_others": alone[key].response_ids == beside[key].response_ids
+                }
+        for key, request in requests.items():
+            ids = records[key][_BASE].pop("ids")
+            expected = _log_probabilities(self._engines[_BASE], request, ids)
+            for name, engine in self._engines.items():
+                if name != _BASE:
+                    records[key][name]["same"] = records[key][name].pop("ids") == ids
+                    found = _log_probabilities(engine, request, ids)
+                    records[key][name]["kl"] = _divergence(expected, found)
+        return records
+
+    @staticmethod
+    def _graded(task: AtlasTask, result: Result, engine: Engine) -> dict[str, Any]:
+        found = grade(task, result.text)
+        return {
+            "quality": found.right / found.total if found.total else 0.0,
+            "fault": fault_of(engine.codec, result),
+            "ids": list(result.response_ids),
+        }
+
+
+def _log_probabilities(engine: Engine, request: Request, ids: Sequence[int]) -> Tensor:
+    """Log-probabilities [tokens, vocab] of every choice of an answer with these ids, in the order of decoding."""
+    vocabulary = engine.loaded.model.config.vocab_size
+    engine.submit(request.replace(forced=tuple(ids), logprobs=vocabulary))
+    rows: list[Tensor] = []
+    while True:
+        for event in engine.step():
+            if isinstance(event, TokenEvent) and event.logprobs is not None:
+                tokens, values = zip(*event.logprobs.top, strict=True)
+                rows.append(
+                    torch.empty(vocabulary).index_copy_(0, torch.tensor(tokens), torch.tensor(values))
+                )
+            elif isinstance(event, DoneEvent):
+                event.outcome()
+                return torch.stack(rows)
+
+
+def _divergence(expected: Tensor, found: Tensor) -> list[float]:
+    """Kullback-Leibler divergence of each token's distribution from float32's, in nats; both [tokens, vocab]."""
+    return [max(0.0, value) for value in (expected.exp() * (expected - found)).sum(dim=-1).tolist()]
+
+
+@torch.inference_mode()
+def same_rows(loaded: LoadedModel) -> bool:
+    """Whether the rows of a real layer are the same, to the bit, alone and beside one that is 1,000 times as large."""
+    layer = loaded.model.base_model.layers[0].mlp.gate_up_proj
+    torch.manual_seed(0)
+    x = torch.randn(9, loaded.model.config.hidden_size).to(loaded.model.device, loaded.model.dtype)
+    x[4] *= 1000
+    together = layer(x)
+    return all(torch.equal(layer(x[row : row + 1])[0], together[row]) for row in range(len(x)))
+
+
+def formats_report(file: RecordFile, names: Sequence[str]) -> tuple[list[Metric], dict[str, str]]:
+    """The metrics of the gate, and the table by its title."""
+    rows = file.records["rows"]
+    records = [record for key, record in file.records.items() if key != "rows"]
+    base = bootstrap_mean([record[_BASE]["quality"] for record in records])
+    metrics, table = [], []
+    for name in names:
+        mine = [record[name] for record in records]
+        quality = bootstrap_mean([record["quality"] for record in mine])
+        formed = statistics.fmean(not record["fault"] for record in mine)
+        beside = statistics.fmean(record["same_beside_others"] for record in mine)
+        metrics += [
+            Metric.of(
+                f"formats.{name}.quality",
+                f"quality, {name}",
+                quality,
+                target=None if name == _BASE else base.low,
+                note="at least the lower end of float32's interval",
+            ),
+            Metric(f"formats.{name}.formed", f"well-formed outputs, {name}", formed, 1.0, count=len(mine)),
+            Metric(f"formats.{name}.rows", f"rows equal beside an outlier, {name}", float(rows[name]), 1.0),
+            Metric(
+                f"formats.{name}.beside",
+                f"answers equal alone and beside {_TOGETHER - 1} others, {name}",
+                beside,
+                count=len(mine),
+            ),
+        ]
+        told = ["", "", ""]
+        if name != _BASE:
+            tokens = [value for record in mine for value in record["kl"]]
+            divergence = statistics.fmean(tokens)
+            metrics.append(
+                Metric(f"formats.{name}.kl", f"KL a token against float32, nats, {name}", divergence)
+            )
+            same = statistics.fmean(record["same"] for record in mine)
+            told = [f"{divergence:.2e}", f"{max(tokens):.2e}", f"{same:.3f}"]
+        interval = f"{quality.value:.3f} ({quality.low:.3f} to {quality.high:.3f})"
+        table.append([name, interval, f"{formed:.3f}", *told, f"{beside:.3f}", "yes" if rows[name] else "no"])
+    header = ["format", "quality (95%)", "well-formed", "KL a token", "largest", "answers as in float32"]
+    header += ["equal beside others", "rows equal beside an outlier"]
+    return metrics, {"Number formats": markdown(header, table)}
