@@ -18,6 +18,8 @@ export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/$(VENV)/torch_extensions
 export TOKENIZERS_PARALLELISM ?= false
 export RAY_USAGE_STATS_ENABLED ?= 0
 export RAY_TRAIN_ENABLE_PRINT_PATCH ?= 0
+# The tests and the service start hundreds of processes that import the same modules: they are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 # While one worker waits for a service to start, the others compute (tests/conftest.py says what stays together).
 TEST_WORKERS ?= 3

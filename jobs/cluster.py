@@ -36,6 +36,9 @@ def ray_cluster(
     # Ray's own print makes libraries that print through a pickled function dump their bytecode.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address is None:
+        # Nobody takes this machine away with notice: Ray Train need not start a process that watches for it.
+        os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     # A submitted job has an environment already: what its workers need is added to it instead of refused.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     import ray

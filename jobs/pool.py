@@ -13,7 +13,7 @@ from typing import Any
 from jobs.cluster import ray_cluster
 from pasta.errors import UserError, first_line
 from pasta.stages.workers import LightWorkersSection, WorkersSection
-from serve.imports import without_torch
+from serve.imports import uncollected, without_torch
 
 Work = Callable[[Any], Any]
 
@@ -41,7 +41,8 @@ class _Worker:
         """The shard's result, or a user's mistake in one line (not every exception survives pickling)."""
         try:
             if self._work is None:
-                self._work = self._make()
+                with uncollected():
+                    self._work = self._make()
             return self._work(shard), None
         except UserError as error:
             return None, str(error)

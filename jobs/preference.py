@@ -15,6 +15,7 @@ from pasta.entrypoint import run_main
 from pasta.stages.run import nothing_to_do
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import TrainingStage
+from serve.imports import uncollected
 
 if TYPE_CHECKING:
     from pasta.data.pairs import PreparedPairs
@@ -41,9 +42,10 @@ def stage(config: PreferenceConfig, *, restart: bool = False) -> TrainingStage:
 
 def run(config: PreferenceConfig, *, restart: bool = False, address: str | None = None) -> int:
     """Prepare the pairs, train on Ray workers, and leave the model in ``config.output_dir``."""
-    import datasets
+    with uncollected():
+        import datasets
 
-    from pasta.training.preference import effective_beta, prepare, train
+        from pasta.training.preference import effective_beta, prepare, train
 
     training = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):

@@ -16,6 +16,7 @@ from pasta.config import load_config
 from pasta.stages.run import resumable
 from pasta.training.run import RunContext, TrainingConfig, TrainingStage
 from pasta.training.storage import open_url
+from serve.imports import uncollected
 
 T = TypeVar("T")
 Train = Callable[[Any, RunContext], Any]
@@ -95,13 +96,14 @@ def _checkpoints(stage: TrainingStage) -> tuple[str, Any]:
 
 def _worker(settings: dict[str, Any]) -> None:
     """One Ray Train worker: the library's function with Ray behind its callbacks."""
-    import ray.train
-    import torch
-
     train: Train
     config: TrainingConfig
     stage: TrainingStage
-    train, config, stage = pickle.loads(settings["job"])
+    with uncollected():
+        import ray.train
+        import torch
+
+        train, config, stage = pickle.loads(settings["job"])
     os.chdir(settings["cwd"])  # relative paths in a configuration mean the same on every worker
     torch.set_num_threads(config.workers.threads)
     checkpoint = ray.train.get_checkpoint()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from serve.imports import uncollected
 from tests.support.memory import Recordings
 
 BIN = Path(sys.prefix) / "bin"
@@ -60,6 +61,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         outcome = yield
     RECORDINGS.free()
     return outcome
+
+
+# -- collecting --------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported for good is no garbage: none is looked for until all tests are collected, nor in it later."""
+    with uncollected():
+        return (yield)
 
 
 # -- what runs at once -------------------------------------------------------------------------------------
