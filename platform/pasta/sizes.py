@@ -9,7 +9,6 @@ from pasta.bounds import check_positive
 class EngineSizes:
     """How much an engine holds: ``num_slots`` requests decode at once, each within ``slot_tokens`` tokens of cache
     (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step.
-
     Raises ValueError if one of them is not positive.
     """
 
@@ -26,6 +25,8 @@ class EngineSettings(EngineSizes):
     """An engine's sizes, and which of its helps are switched on. None of them changes an answer.
 
     ``reuse_prefixes``: a prompt that begins like an earlier one is not computed again (pasta/engine/prefixes.py).
+    ``jump_forward``: tokens that the grammar forces are fed without a step of their own.
     """
 
     reuse_prefixes: bool = True
+    jump_forward: bool = True

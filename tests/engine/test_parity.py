@@ -54,15 +54,15 @@ def training_logits(loaded, prompt, ids):
 def engine_logits(loaded, prompt, ids, config, monkeypatch):
     """The same from a replay through the engine."""
     engine, out = Engine(loaded, config), {}
-    choose = engine._choose
+    choose = engine._chooser.choose
 
     def record(rows, logits):
-        for (number, thread), row in zip(rows, logits, strict=True):
-            t = engine._slots[number].interpreter.threads[thread]
-            out[t.path, len(t.tokens)] = row.clone()
+        for row, found in zip(rows, logits, strict=True):
+            t = row.slot.interpreter.threads[row.thread]
+            out[t.path, len(t.tokens) + row.drafts] = found.clone()
         return choose(rows, logits)
 
-    monkeypatch.setattr(engine, "_choose", record)
+    monkeypatch.setattr(engine._chooser, "choose", record)
     result = engine.generate(Request(prompt_ids=prompt, forced=ids))
     assert list(result.response_ids) == ids
     return out, result
@@ -77,11 +77,17 @@ def test_logits_equal_the_training_forward(family, seed, traced, monkeypatch):
     prompt = codec.encode_prompt([{"role": "user", "content": "Tell me about France and Japan."}])
     ids = [*codec.encode(random_document(seed, depth=3)), codec.eos_id]
     expected = training_logits(loaded, prompt, ids)
-    config = EngineConfig(num_slots=2, slot_tokens=1024, prefill_chunk=7, trace_forward=traced)
-    actual, result = engine_logits(loaded, prompt, ids, config, monkeypatch)
+    sizes = {"num_slots": 2, "slot_tokens": 1024, "prefill_chunk": 7, "trace_forward": traced}
+    actual, result = engine_logits(
+        loaded, prompt, ids, EngineConfig(**sizes, jump_forward=False), monkeypatch
+    )
     assert actual.keys() == expected.keys()
     assert max((actual[key] - expected[key]).abs().max().item() for key in actual) <= TOLERANCE
     assert result.steps == result.critical_path
+    actual, jumped = engine_logits(loaded, prompt, ids, EngineConfig(**sizes), monkeypatch)
+    assert actual.keys() < expected.keys()
+    assert max((actual[key] - expected[key]).abs().max().item() for key in actual) <= TOLERANCE
+    assert jumped.steps < jumped.critical_path == result.critical_path
 
 
 @families

@@ -18,7 +18,7 @@ from tests.support.simulations import Flat, drinks, scripts_of
 
 SERVICE = ClusterSection(replicas=2, hop_s=0.0, request_s=0.02, step_factor=1.5, cores=2, item_s=0.004)
 COSTS = Flat(step_s=0.01, lane_s=0.0005, token_s=0.0001)
-SIZES = ReplicaSizes(num_slots=4)
+SIZES = ReplicaSizes(num_slots=4, jump_forward=False)
 SCRIPTS = scripts_of([drinks(5 + n, 9 + n % 4) for n in range(12)])
 BLOCKS = [(clients, way) for clients in (1, 4, 12) for way in ("sequential", "parallel")]
 

@@ -24,7 +24,20 @@ def test_an_answer_alone_takes_its_critical_path(number):
     script = SCRIPTS[number].parallel
     slot = LiveSlot(script)
     drain(slot)
-    assert len(Schedule.of(script).lanes) == slot.interpreter.critical_path
+    schedule = Schedule.of(script, jump_forward=False)
+    assert len(schedule.lanes) == schedule.critical_path == slot.interpreter.critical_path
+
+
+@pytest.mark.parametrize("number", range(0, len(SCRIPTS), 3))
+def test_forced_tokens_take_no_step(number):
+    script = SCRIPTS[number].parallel
+    plain, jumped = Schedule.of(script, jump_forward=False), Schedule.of(script)
+    assert sum(jumped.emitted) == sum(plain.emitted)
+    assert jumped.critical_path == plain.critical_path
+    promises = len(script.tokens) - 1
+    assert len(jumped.lanes) <= len(plain.lanes)
+    if promises and not any(len(path) > 1 for path in script.tokens):
+        assert len(jumped.lanes) < len(plain.lanes)
 
 
 @pytest.mark.parametrize("number", range(0, len(SCRIPTS), 3))
@@ -50,7 +63,7 @@ def test_every_token_is_decoded_once_and_fed_once(number):
 
 def test_a_fork_is_a_lane_from_the_next_step_on_and_a_sync_waits():
     (both,) = scripts_of([drinks(first=3, second=9)])
-    schedule = Schedule.of(both.parallel)
+    schedule = Schedule.of(both.parallel, jump_forward=False)
     # Three words and a promise of five tokens, twice; the first chunk's <async> is fed with the promise's end.
     assert schedule.lanes[:8] == (1,) * 8
     assert schedule.lanes[8:13] == (2, 2, 2, 2, 1)
@@ -64,13 +77,15 @@ def test_a_fork_is_a_lane_from_the_next_step_on_and_a_sync_waits():
 def test_a_schedule_is_what_a_live_slot_does_step_by_step(number):
     script = SCRIPTS[number].parallel
     schedule, slot = Schedule.of(script), LiveSlot(script)
-    rows, lanes = [slot.take(slot.pending)], []
+    rows, lanes, emitted = [slot.take(slot.pending)], [], []
     while not slot.done:
         before = slot.emitted
+        lanes.append(slot.lanes)
         slot.emit()
-        lanes.append(slot.emitted - before)
+        emitted.append(slot.emitted - before)
         rows.append(slot.take(slot.pending))
     assert lanes == list(schedule.lanes)
+    assert emitted == list(schedule.emitted)
     assert rows[:-1] == [schedule.prompt_tokens, *schedule.rows]
 
 

@@ -6,15 +6,14 @@ The interpreter keeps all state of a response, the runner all state of the cache
 """
 
 import dataclasses
+import heapq
 import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-import torch
-from torch import Tensor
-
+from pasta.engine.choosing import Chooser, Lane
 from pasta.engine.loading import LoadedModel
 from pasta.engine.prefixes import PrefixCounts, Prefixes
 from pasta.engine.request import (
@@ -22,7 +21,6 @@ from pasta.engine.request import (
     EngineConfig,
     EngineFull,
     Event,
-    Logprobs,
     Path,
     Request,
     Result,
@@ -30,14 +28,9 @@ from pasta.engine.request import (
     UnknownRequest,
 )
 from pasta.engine.runner import Runner
-from pasta.engine.sampling import ConstraintTable, choose, log_probabilities, stream_key
 from pasta.engine.slot import Slot
 from pasta.errors import UserError
-from pasta.interpreter import ConstraintError, Feed, Limits
-
-
-class NoToken(ArithmeticError):
-    """A request's logits leave no token to choose: one is NaN, or none of the allowed ones is finite."""
+from pasta.interpreter import Feed, Limits
 
 
 class Engine:
@@ -52,8 +45,7 @@ class Engine:
         self.codec = loaded.codec
         self.runner = Runner(loaded, self.config)
         self.prefixes = Prefixes(self.runner, self.config)
-        rows = loaded.model.config.vocab_size
-        self._table = ConstraintTable(self.codec.grammar, rows, loaded.model.device)
+        self._chooser = Chooser(self.codec, loaded.model.config.vocab_size, loaded.model.device)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
         self._arrivals: dict[str, list[Callable[[Slot], list[Event]]]] = {}
@@ -227,7 +219,7 @@ class Engine:
                 request_id, request, limits, submitted = self._waiting.popleft()
                 arrivals = self._arrivals.pop(request_id, ())
                 try:
-                    admitted = Slot(request, limits, self.codec, submitted, time.perf_counter())
+                    admitted = Slot(request, limits, self.codec, submitted, time.perf_counter(), self.config)
                     self._slots[number] = admitted
                     for arrival in arrivals:
                         events += arrival(admitted)
@@ -243,7 +235,9 @@ class Engine:
         for number, slot in enumerate(self._slots):
             if slot and slot.bulk and (logits := self.prefixes.advance(number, slot)) is not None:
                 slot.bulk = False
-                events += self._follow({number: slot}, [(number, 0)], logits[None])
+                events += self._advance(
+                    number, slot, [self._chooser.lane(slot, 0, logits[None])], time.perf_counter()
+                )
         return events
 
     def _pick_bulk(self) -> int | None:
@@ -264,90 +258,50 @@ class Engine:
         )
         if len(numbers) == 1:
             self.prefixes.fed(numbers.start, feeds[numbers.start], logits)
-        rows = [(number, feed.thread) for number in feeds for feed in feeds[number] if feed.wants_logits]
-        return self._follow(slots, rows, logits)
+        lanes = self._chooser.lanes(slots, feeds, logits, self.runner.places)
+        now = time.perf_counter()  # all tokens of a step have the same time
+        events: list[Event] = []
+        for number, slot in slots.items():
+            events += self._advance(number, slot, lanes[number], now)
+        return events
 
     def _wake(self) -> list[Event]:
-        """Resume threads that waited for lent limits to come back, if the limits now allow their tokens."""
+        """Let threads go on that wait for their turn, or for lent limits to come back."""
         events: list[Event] = []
         for number, slot in enumerate(self._slots):
             if slot and slot.waiting:
-                waiting = slot.take_waiting()
-                rows = [(number, thread) for thread in waiting]
-                events += self._follow({number: slot}, rows, torch.stack(list(waiting.values())))
+                events += self._advance(number, slot, [], time.perf_counter())
         return events
 
-    def _follow(
-        self,
-        slots: dict[int, Slot],
-        rows: Sequence[tuple[int, int]],
-        logits: Tensor,
-        now: float | None = None,
-    ) -> list[Event]:
-        """Choose the next token of each (slot, thread) row from its logits [N, vocab], and see what follows."""
-        tokens = self._choose(rows, logits) if rows else []
-        logprobs = self._logprobs(rows, logits, tokens)
-        # All tokens of a step have the same time, also one that had to be chosen again.
-        now = time.perf_counter() if now is None else now
+    def _advance(self, number: int, slot: Slot, lanes: Iterable[Lane], now: float) -> list[Event]:
+        """Let the threads of a slot emit the tokens chosen for them, first in turn first, and see what follows."""
         events: list[Event] = []
-        for row, ((number, thread), token) in enumerate(zip(rows, tokens, strict=True)):
-            slot = slots[number]
-            if slot.done or self._slots[number] is not slot:
-                continue
+        ready = [(slot.turn(lane.thread), lane) for lane in (*lanes, *slot.take_waiting())]
+        heapq.heapify(ready)
+        while ready and not slot.done:
+            lane = heapq.heappop(ready)[1]
             try:
-                if token is None:
-                    raise NoToken("the logits are not finite numbers")
-                events += slot.emit(thread, token, now, self.num_steps, logprobs.get(row))
-            except ConstraintError:
-                if slot.shares:
-                    slot.wait(thread, logits[row].clone())
-                else:  # another lane of this step has used up the limit
-                    events += self._follow({number: slot}, [(number, thread)], logits[row : row + 1], now)
+                token, logprobs = self._chooser.next_token(lane)
+                if not slot.may_emit(lane.thread, token):
+                    self.runner.hide(number, lane.rejected)
+                    slot.waiting[lane.thread] = lane.kept()
+                elif lane.drafted(token):
+                    events += slot.emit(lane.thread, token, now, self.num_steps, logprobs, fed=True)
+                    lane.at += 1
+                    heapq.heappush(ready, (slot.turn(lane.thread), lane))
+                else:
+                    self.runner.hide(number, lane.rejected)
+                    events += slot.emit(lane.thread, token, now, self.num_steps, logprobs)
+                    events += slot.jump_forward(lane.thread, now, self.num_steps)
             except Exception as error:
-                events.append(self._failed(number, slot.request.request_id, error))
-        for number, slot in slots.items():
-            if slot.done and self._slots[number] is slot:
-                result = slot.result(now, self.num_steps)
-                events.append(
-                    DoneEvent(slot.request.request_id, now, self.num_steps, 0, result.finish_reason, result)
-                )
-                self._free(number)
+                return [*events, self._failed(number, slot.request.request_id, error)]
+        if slot.done:
+            result = slot.result(now, self.num_steps)
+            events.append(
+                DoneEvent(slot.request.request_id, now, self.num_steps, 0, result.finish_reason, result)
+            )
+            self._free(number)
         return events
-
-    def _choose(self, rows: Sequence[tuple[int, int]], logits: Tensor) -> list[int | None]:
-        """The next token of each (slot, thread) row from its logits [N, vocab], ``None`` if there is none."""
-        constraints, params, keys = [], [], []
-        for number, thread in rows:
-            slot = self._slots[number]
-            assert slot is not None
-            sampling = slot.request.sampling
-            t = slot.interpreter.threads[thread]
-            constraints.append(slot.allowed(thread))
-            params.append(sampling)
-            keys.append(stream_key(sampling.seed, t.path, len(t.tokens)) if sampling.temperature > 0 else 0)
-        tokens = choose(logits, self._table.rows(constraints), params, keys, self.codec.control.promise)
-        for row, (number, thread) in enumerate(rows):
-            slot = self._slots[number]
-            if slot is not None and slot.forced is not None:
-                t = slot.interpreter.threads[thread]
-                tokens[row] = slot.forced[t.path][len(t.tokens)]
-        return tokens
-
-    def _logprobs(
-        self, rows: Sequence[tuple[int, int]], logits: Tensor, tokens: Sequence[int | None]
-    ) -> dict[int, Logprobs]:
-        """Log-probabilities by row, of the rows whose requests want them."""
-        counts: dict[int, int] = {}
-        chosen: list[int] = []
-        for row, ((number, _), token) in enumerate(zip(rows, tokens, strict=True)):
-            slot = self._slots[number]
-            if token is not None and slot is not None and slot.request.logprobs is not None:
-                counts[row] = slot.request.logprobs
-                chosen.append(token)
-        if not counts:
-            return {}
-        found = log_probabilities(logits[list(counts)], chosen, list(counts.values()))
-        return dict(zip(counts, found, strict=True))
 
     def _failed(self, number: int, request_id: str, error: Exception) -> DoneEvent:
         """End a request whose own error it is."""

@@ -23,7 +23,7 @@ class Runner:
     """The model, its cache, and which token of each slot's cache belongs to which segment.
 
     A slot's tokens are appended as they are fed, whatever thread they come from. ``num_tokens[slot]`` says
-    how many it holds.
+    how many it holds, tokens included that were hidden and whose places no other has taken yet.
     """
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
@@ -36,6 +36,9 @@ class Runner:
         self.cache = LaneCache(self.model_config, slots, config.slot_tokens, self.dtype, self.device)
         self.num_tokens = [0] * slots
         self._num_segments = [0] * slots
+        self._hidden: list[list[int]] = [[] for _ in range(slots)]
+        #: Where the last forward's tokens are in each slot's cache.
+        self.places: dict[int, list[int]] = {}
         # [slots, width]: segment (-1 where no token is), position and id of each cached token.
         self._key_segments = torch.full((slots, width), -1, dtype=torch.long, device=self.device)
         self._key_positions = torch.zeros((slots, width), dtype=torch.long, device=self.device)
@@ -60,6 +63,7 @@ class Runner:
         first ``keep``, which ``hold`` and ``copy`` find again."""
         self.cache.clear(slot, keep, self.num_tokens[slot])
         self.num_tokens[slot] = self._num_segments[slot] = 0
+        self._hidden[slot] = []
         self._key_segments[slot].fill_(-1)
 
     def leading_tokens(self, slot: int) -> npt.NDArray[np.int64]:
@@ -85,6 +89,22 @@ class Runner:
         """Clear what an empty slot keeps from place ``first`` up to ``stop``."""
         self.cache.clear(slot, first, stop)
 
+    def hide(self, slot: int, places: Sequence[int]) -> None:
+        """Show the tokens at these places of a slot to no later one; their places are used again."""
+        if places:
+            self._key_segments[slot, list(places)] = -1
+            self._hidden[slot] = sorted([*self._hidden[slot], *places])
+
+    def room(self, slot: int) -> int:
+        """How many more tokens a slot can hold."""
+        return self._scratch - self.num_tokens[slot] + len(self._hidden[slot])
+
+    def _take_places(self, slot: int, count: int) -> list[int]:
+        hidden, first = self._hidden[slot], self.num_tokens[slot]
+        places, self._hidden[slot] = hidden[:count], hidden[count:]
+        self.num_tokens[slot] = first + count - len(places)
+        return [*places, *range(first, self.num_tokens[slot])]
+
     @torch.inference_mode()
     def forward(
         self, slots: range, feeds: Mapping[int, Sequence[Feed]], sees: Mapping[int, Sequence[int]]
@@ -99,16 +119,15 @@ class Runner:
         inputs = np.zeros((4, batch, longest), dtype=np.int64)
         inputs[2], inputs[3] = -1, self._scratch
         wanted = []
+        self.places = {slot: self._take_places(slot, len(rows)) for slot, rows in feeds.items()}
         for slot, rows in feeds.items():
-            at, first = slot - slots.start, self.num_tokens[slot]
-            count = len(rows)
+            at, count = slot - slots.start, len(rows)
             inputs[0, at, :count] = [feed.token for feed in rows]
             inputs[1, at, :count] = [feed.position for feed in rows]
             inputs[2, at, :count] = [feed.segment for feed in rows]
-            inputs[3, at, :count] = range(first, first + count)
+            inputs[3, at, :count] = self.places[slot]
             self._tokens[slot, inputs[3, at, :count]] = inputs[0, at, :count]
             wanted += [at * longest + i for i, feed in enumerate(rows) if feed.wants_logits]
-            self.num_tokens[slot] = first + count
             self._learn_segments(slot, sees[slot])
         tokens, positions, segments, index = torch.from_numpy(inputs).to(self.device).unbind(0)
         lo, hi = slots.start, slots.stop
@@ -121,20 +140,18 @@ class Runner:
             self._sees[lo:hi, :num_segments, :num_segments],
             segments,
             self._key_segments[lo:hi, :keys],
-            index,
-            self._key_index[None, :keys],
+            # Not by place: a token may stand where a hidden one was.
+            positions,
+            self._key_positions[lo:hi, :keys],
         )
         masks = to_model_masks(
             self.model_config, visible, positions, self._key_positions[lo:hi, :keys], self.dtype
         )
-        slot_starts = self._key_index.new_tensor([slot * (self._scratch + 1) for slot in slots])
+        slot_starts = index.new_tensor([slot * (self._scratch + 1) for slot in slots])
         places = (index + slot_starts[:, None]).reshape(-1)
         logits = self._run(lo, tokens, positions, masks, places)
-        return (
-            logits.reshape(batch * longest, -1)[wanted]
-            if len(wanted) < batch * longest
-            else logits.flatten(0, 1)
-        )
+        logits = logits.flatten(0, 1)
+        return logits[wanted] if len(wanted) < batch * longest else logits
 
     def _visible_keys(self, longest: int) -> int:
         """Cached tokens that the masks cover: rounded up to buckets, so that shapes repeat."""

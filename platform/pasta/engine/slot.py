@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from pasta.engine.request import (
+    EngineConfig,
     Event,
     FinishEvent,
     ForkEvent,
@@ -33,11 +33,17 @@ from pasta.interpreter import (
     ReadingOrder,
     Wait,
     allowed_freely,
+    forced_token,
     lend,
+    may_emit,
     set_aside,
     take_back,
+    turn,
 )
 from pasta.lang import Codec, TextStream, render
+
+if TYPE_CHECKING:
+    from pasta.engine.choosing import Lane
 
 _NOTHING = Constraint("none", frozenset())
 
@@ -47,7 +53,13 @@ class Slot:
     an absorbed chunk, fed many at once, rather than one for each lane."""
 
     def __init__(
-        self, request: Request, limits: Limits, codec: Codec, submitted: float, admitted: float
+        self,
+        request: Request,
+        limits: Limits,
+        codec: Codec,
+        submitted: float,
+        admitted: float,
+        config: EngineConfig,
     ) -> None:
         self.request = request
         self.codec = codec
@@ -68,8 +80,11 @@ class Slot:
         # Chunks that other engines decode: their <async>, which is fed when they come back, and their limits.
         self._held_open: dict[int, Feed | None] = {}
         self._lent: dict[int, Limits] = {}
-        # Threads that wait for lent limits to come back, with the logits [V] of their next tokens.
-        self.waiting: dict[int, Tensor] = {}
+        #: Threads whose next tokens wait for their turn, or for lent limits to come back.
+        self.waiting: dict[int, Lane] = {}
+        # A forced token has no log-probability: it needs no row of logits.
+        self._jumps = config.jump_forward and request.logprobs is None
+        self._runs_ahead = self._jumps
         self._short = False
         self._keeps_text = request.stream_text or bool(request.sampling.stop)
         self._reading: ReadingOrder[str] = ReadingOrder()
@@ -132,9 +147,19 @@ class Slot:
         self.take(count)
 
     def emit(
-        self, thread: int, token: int, now: float, step: int, logprobs: Logprobs | None = None
+        self,
+        thread: int,
+        token: int,
+        now: float,
+        step: int,
+        logprobs: Logprobs | None = None,
+        *,
+        fed: bool = False,
     ) -> list[Event]:
-        """Report a token to the interpreter; returns the events that follow. Raises ``ConstraintError``."""
+        """Report a token to the interpreter; returns the events that follow. A draft is ``fed`` already.
+
+        Raises ``ConstraintError``.
+        """
         actions = self.interpreter.emit(thread, token, now)
         if not self.first_token_at:
             self.first_token_at, self.first_step = now, step
@@ -144,8 +169,40 @@ class Slot:
             TokenEvent(self.request.request_id, now, step, thread, token, text, path, logprobs)
         ]
         self._follow(actions, events, now, step)
-        self.pending.extend(self._fed_here(self.interpreter.take_feeds()))
+        feeds = self._fed_here(self.interpreter.take_feeds())
+        if not fed:
+            self.pending.extend(feeds)
         return events
+
+    def jump_forward(self, thread: int, now: float, step: int) -> list[Event]:
+        """Emit the tokens that the grammar forces on a thread: they are fed together with the one before them."""
+        events: list[Event] = []
+        while self._jumps and not (self.shares or self.done):
+            token = forced_token(self.interpreter, thread)
+            if token is None or not self.may_emit(thread, token):
+                break
+            # The row before it has nothing to choose.
+            at = max(at for at, feed in enumerate(self.pending) if feed.thread == thread)
+            self.pending[at] = replace(self.pending[at], wants_logits=False)
+            events += self.emit(thread, token, now, step)
+        return events
+
+    def turn(self, thread: int) -> tuple[int, tuple[int, ...]]:
+        """The sort key of a thread's next token: the order in which one token a step for each thread would come."""
+        return turn(self.interpreter.threads[thread])
+
+    def may_emit(self, thread: int, token: int) -> bool:
+        """Whether a thread may emit its next token now. If not, it waits: for its turn, or for lent limits."""
+        it = self.interpreter
+        if self.forced is not None:
+            return self.forced[it.threads[thread].path][len(it.threads[thread].tokens)] == token
+        if self.shares:
+            fits = it.allowed(thread).permits(token, it.grammar)
+            # A chunk that has nothing to wait for is given back.
+            self._short |= not fits and not self._lent
+            return fits
+        # Where a stop string ends the answer, as much of it must have been decoded as without help.
+        return not self._runs_ahead or may_emit(it, thread, only_in_turn=bool(self.request.sampling.stop))
 
     @property
     def shares(self) -> bool:
@@ -153,20 +210,14 @@ class Slot:
         return bool(self._lent) or self.request.lent
 
     def allowed(self, thread: int) -> Constraint:
-        """Return the tokens to choose from. ``emit`` may refuse the choice of a request that shares its limits."""
+        """Return the tokens to choose from. ``may_emit`` may refuse the choice of a request that shares its limits."""
         if self.forced is not None:
             return _NOTHING
         return allowed_freely(self.interpreter, thread) if self.shares else self.interpreter.allowed(thread)
 
-    def wait(self, thread: int, logits: Tensor) -> None:
-        """Let a thread wait for lent limits to come back if its next token does not fit the rest; a chunk that has
-        nothing to wait for is given back. ``logits`` [V] choose the token later."""
-        self.waiting[thread] = logits
-        self._short = not self._lent
-
-    def take_waiting(self) -> dict[int, Tensor]:
-        """Remove and return the waiting threads with their logits [V], to try them again."""
-        waiting, self.waiting = self.waiting, {}
+    def take_waiting(self) -> list["Lane"]:
+        """Remove and return the lanes of waiting threads, to try them again."""
+        waiting, self.waiting = [*self.waiting.values()], {}
         return waiting
 
     def absorb(self, path: Path, response_ids: Sequence[int], now: float, step: int) -> list[Event]:

@@ -1,5 +1,6 @@
 """The PASTA interpreter, sans-I/O: threads, segments, positions, constraints, critical path."""
 
+from pasta.interpreter.ahead import forced_token, may_emit, turn
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.lending import allowed_freely, lend, set_aside, take_back
 from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
@@ -33,8 +34,11 @@ __all__ = [
     "Trace",
     "Wait",
     "allowed_freely",
+    "forced_token",
     "lend",
     "linearise",
+    "may_emit",
     "set_aside",
     "take_back",
+    "turn",
 ]

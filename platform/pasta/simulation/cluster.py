@@ -144,6 +144,7 @@ class Cluster:
         schedules: dict[Script, Schedule] | None = None,
     ) -> None:
         self.section, self._costs, self._scripts, self._arrivals = section, costs, scripts, arrivals
+        self._jumps = sizes.jump_forward
         self._live, self._local = live or placement != "local", placement == "local"
         self._policy, self._lane_costs = POLICIES[placement], lane_costs(costs, sizes.prefill_chunk)
         self.replicas = [
@@ -205,11 +206,15 @@ class Cluster:
         if not self._live:
             schedule = self._schedules.get(script)
             if schedule is None:
-                schedule = self._schedules[script] = Schedule.of(script)
+                schedule = self._schedules[script] = Schedule.of(script, jump_forward=self._jumps)
             return ScheduledSlot(schedule)
         if self._local or not script.parallel:
-            return LiveSlot(script)
-        return LiveSlot(script, lambda estimate: self._stays(body, estimate, script.prompt_tokens))
+            return LiveSlot(script, jump_forward=self._jumps)
+
+        def stays(estimate: int) -> bool:
+            return self._stays(body, estimate, script.prompt_tokens)
+
+        return LiveSlot(script, stays, jump_forward=self._jumps)
 
     def _end(self, body: _Body, now: float) -> None:
         request, piece = body.request, body.piece

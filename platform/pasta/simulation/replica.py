@@ -23,9 +23,11 @@ Shape = tuple[int, float, int]
 @dataclass(frozen=True, slots=True)
 class ReplicaSizes(EngineSizes):
     """The sizes of a replica's engine, and how its forwards are: ``padded``, neighbouring slots, each padded to the
-    most lanes that one has; without it, what an engine would cost that fed only what there is."""
+    most lanes that one has; without it, what an engine would cost that fed only what there is. With ``jump_forward``
+    the tokens that the grammar forces take no step."""
 
     padded: bool = True
+    jump_forward: bool = True
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pasta.interpreter import UNBOUNDED, Action, Feed, Fork, Interpreter, Path, Snapshot
+from pasta.interpreter import UNBOUNDED, Action, Feed, Fork, Interpreter, Path, Snapshot, forced_token
 from pasta.simulation.script import Script
 
 #: Whether a chunk just forked, of so many estimated tokens, is decoded where its parent is.
@@ -54,10 +54,20 @@ class Slot(Protocol):
 
 
 class LiveSlot:
-    """Drives an interpreter. ``snapshot`` makes it a chunk of an answer whose home is elsewhere."""
+    """Drives an interpreter. ``snapshot`` makes it a chunk of an answer whose home is elsewhere. With
+    ``jump_forward`` the tokens that the grammar forces take no step."""
 
-    def __init__(self, script: Script, stays: Stays | None = None, snapshot: Snapshot | None = None) -> None:
+    def __init__(
+        self,
+        script: Script,
+        stays: Stays | None = None,
+        snapshot: Snapshot | None = None,
+        *,
+        jump_forward: bool = True,
+    ) -> None:
         self._tokens, self._stays = script.tokens, stays
+        # As in the engine: not where limits are lent.
+        self._jumps = jump_forward and snapshot is None
         self._async_close = script.grammar.control.async_close
         if snapshot is None:
             self.interpreter = script.start()
@@ -94,12 +104,21 @@ class LiveSlot:
         for thread in self._choosing:
             if interpreter.done:
                 break
-            state = interpreter.threads[thread]
-            actions = interpreter.emit(thread, self._tokens[state.path][len(state.tokens)])
-            self.emitted += 1
-            left += self._place(actions)
-            self._pending.extend(self._fed_here(interpreter.take_feeds()))
+            left += self._emit(thread)
+            while self._jumps and not self._away and forced_token(interpreter, thread) is not None:
+                # The row before a forced token has nothing to choose.
+                at = max(at for at, (fed, _) in enumerate(self._pending) if fed == thread)
+                self._pending[at] = (thread, False)
+                left += self._emit(thread)
         self._settle()
+        return left
+
+    def _emit(self, thread: int) -> list[Left]:
+        state = self.interpreter.threads[thread]
+        actions = self.interpreter.emit(thread, self._tokens[state.path][len(state.tokens)])
+        self.emitted += 1
+        left = self._place(actions)
+        self._pending.extend(self._fed_here(self.interpreter.take_feeds()))
         return left
 
     def absorb(self, path: Path, response_ids: Sequence[int]) -> None:
@@ -156,36 +175,40 @@ class LiveSlot:
 class Schedule:
     """What an answer whose chunks all stay at home feeds and emits in each step.
 
-    ``lanes[i]`` tokens are emitted in step i, of which step 0 ends the prompt; ``rows[i]`` are fed in step i + 1:
-    those tokens but the last, each fork's ``<async>``, and a sync when its chunks are there.
+    ``lanes[i]`` threads emit ``emitted[i]`` tokens in step i, of which step 0 ends the prompt; ``rows[i]`` are fed in
+    step i + 1: those tokens but the last, each fork's ``<async>``, and a sync when its chunks are there. With one token
+    a step for every thread there would be ``critical_path`` steps.
     """
 
     prompt_tokens: int
     lanes: tuple[int, ...]
+    emitted: tuple[int, ...]
     rows: tuple[int, ...]
+    critical_path: int
 
     @classmethod
-    def of(cls, script: Script) -> "Schedule":
+    def of(cls, script: Script, *, jump_forward: bool = True) -> "Schedule":
         """Record a live slot that has a replica to itself."""
-        slot = LiveSlot(script)
-        lanes, rows = [], []
+        slot = LiveSlot(script, jump_forward=jump_forward)
+        lanes, emitted, rows = [], [], []
         prompt = slot.take(slot.pending)
         while not slot.done:
             before = slot.emitted
+            lanes.append(slot.lanes)
             slot.emit()
-            lanes.append(slot.emitted - before)
+            emitted.append(slot.emitted - before)
             if not slot.done:
                 rows.append(slot.take(slot.pending))
-        return cls(prompt, tuple(lanes), tuple(rows))
+        return cls(prompt, tuple(lanes), tuple(emitted), tuple(rows), slot.interpreter.critical_path)
 
 
 class ScheduledSlot:
     """Plays a schedule back."""
 
-    __slots__ = ("_at", "_lanes", "_rows", "bulk", "done", "emitted", "held", "lanes", "pending")
+    __slots__ = ("_at", "_emitted", "_lanes", "_rows", "bulk", "done", "emitted", "held", "lanes", "pending")
 
     def __init__(self, schedule: Schedule) -> None:
-        self._lanes, self._rows, self._at = schedule.lanes, schedule.rows, 0
+        self._lanes, self._emitted, self._rows, self._at = schedule.lanes, schedule.emitted, schedule.rows, 0
         self.pending = schedule.prompt_tokens
         self.bulk, self.held, self.emitted, self.lanes, self.done = True, 0, 0, 1, False
 
@@ -201,7 +224,7 @@ class ScheduledSlot:
         if self.pending:
             return ()
         at = self._at
-        self.emitted += self._lanes[at]
+        self.emitted += self._emitted[at]
         if at == len(self._rows):
             self.done, self.lanes = True, 0
         else:

@@ -116,7 +116,7 @@ class Study:
     def trace_metrics(self) -> dict[str, float]:
         """Means over the trace's answers; that of the speedup is geometric."""
         both = self.trace.scripts
-        steps = [len(self._schedule(each.parallel).lanes) for each in both]
+        steps = [self._schedule(each.parallel).critical_path for each in both]
         speedups = [each.parallel.plain_tokens / count for each, count in zip(both, steps, strict=True)]
         return {
             "answers": len(both),

@@ -1,0 +1,160 @@
+"""Chooses tokens: from the logits of a forward, the next token of each thread, and those after its drafts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pasta.engine.request import Logprobs
+from pasta.engine.sampling import ConstraintTable, choose, log_probabilities, stream_key
+from pasta.engine.slot import Slot
+from pasta.interpreter import Constraint, Feed
+from pasta.lang import Codec
+
+
+class NoToken(ArithmeticError):
+    """A request's logits leave no token to choose: one is NaN, or none of the allowed ones is finite."""
+
+
+class Row(NamedTuple):
+    """A row of logits: for the token that ``thread`` emits after ``drafts`` more tokens, under ``constraint``."""
+
+    slot: Slot
+    thread: int
+    drafts: int
+    constraint: Constraint
+
+
+@dataclass(slots=True)
+class Lane:
+    """A thread's rows of logits, and the token chosen from each, with its log-probabilities if they are wanted.
+
+    Row ``i`` holds if the thread emits ``drafts[:i]`` first; ``places`` are where these are in the cache. ``at`` is the
+    row of the next token: those before it have been emitted.
+    """
+
+    rows: Sequence[Row]
+    logits: Tensor  # [1 + drafts, V]
+    tokens: Sequence[int | None]
+    logprobs: Sequence[Logprobs | None]
+    drafts: Sequence[int] = ()
+    places: Sequence[int] = ()
+    at: int = 0
+
+    @property
+    def thread(self) -> int:
+        """The thread that the rows are for."""
+        return self.rows[0].thread
+
+    def drafted(self, token: int) -> bool:
+        """Whether ``token`` is the next draft: it has been fed already, and the next row follows it."""
+        return self.at < len(self.drafts) and self.drafts[self.at] == token
+
+    @property
+    def rejected(self) -> Sequence[int]:
+        """Places of the drafts that were not emitted."""
+        return self.places[self.at :]
+
+    def kept(self) -> "Lane":
+        """The next token's row alone, to be emitted in a later step; the forward's other logits can be freed."""
+        at = slice(self.at, self.at + 1)
+        row = self.rows[self.at]._replace(drafts=0)
+        return Lane([row], self.logits[at].clone(), self.tokens[at], self.logprobs[at])
+
+
+class Chooser:
+    """Chooses tokens by each request's own parameters, random stream and constraints."""
+
+    def __init__(self, codec: Codec, vocab_size: int, device: torch.device) -> None:
+        self._table = ConstraintTable(codec.grammar, vocab_size, device)
+        self._promise = codec.control.promise
+
+    def lanes(
+        self,
+        slots: Mapping[int, Slot],
+        feeds: Mapping[int, Sequence[Feed]],
+        logits: Tensor,
+        places: Mapping[int, Sequence[int]],
+    ) -> dict[int, list[Lane]]:
+        """Choose the next tokens of each slot's threads from ``logits`` [N, V] of the fed rows that want them.
+
+        A thread's rows after its first are those of its drafts, fed right behind one another; ``places`` are where the
+        fed tokens are in each slot's cache.
+        """
+        rows: list[Row] = []
+        ends: list[tuple[int, list[int], list[int]]] = []  # of each lane: slot, drafts, their places
+        for number, slot in slots.items():
+            last = -1
+            for feed, place in zip(feeds[number], places[number], strict=True):
+                if not feed.wants_logits:
+                    continue
+                if feed.thread == last:
+                    ends[-1][1].append(feed.token)
+                    ends[-1][2].append(place)
+                    rows.append(rows[-1]._replace(drafts=rows[-1].drafts + 1))
+                else:
+                    ends.append((number, [], []))
+                    rows.append(Row(slot, feed.thread, 0, slot.allowed(feed.thread)))
+                last = feed.thread
+        tokens = self.choose(rows, logits)
+        logprobs = _logprobs(rows, logits, tokens)
+        lanes: dict[int, list[Lane]] = {number: [] for number in slots}
+        start = 0
+        for number, drafts, drafts_at in ends:
+            own = slice(start, start + 1 + len(drafts))
+            lanes[number].append(Lane(rows[own], logits[own], tokens[own], logprobs[own], drafts, drafts_at))
+            start = own.stop
+        return lanes
+
+    def lane(self, slot: Slot, thread: int, logits: Tensor) -> Lane:
+        """Choose the next token of one thread from its row of ``logits`` [1, V]."""
+        rows = [Row(slot, thread, 0, slot.allowed(thread))]
+        tokens = self.choose(rows, logits)
+        return Lane(rows, logits, tokens, _logprobs(rows, logits, tokens))
+
+    def next_token(self, lane: Lane) -> tuple[int, Logprobs | None]:
+        """Return a lane's next token: chosen again if what is allowed has changed. Raises ``NoToken``."""
+        row, token, logprobs = lane.rows[lane.at], lane.tokens[lane.at], lane.logprobs[lane.at]
+        allowed = row.slot.allowed(row.thread)
+        if allowed != row.constraint:
+            rows, logits = [row._replace(drafts=0, constraint=allowed)], lane.logits[lane.at : lane.at + 1]
+            (token,) = tokens = self.choose(rows, logits)
+            (logprobs,) = _logprobs(rows, logits, tokens)
+        if token is None:
+            raise NoToken("the logits are not finite numbers")
+        return token, logprobs
+
+    def choose(self, rows: Sequence[Row], logits: Tensor) -> list[int | None]:
+        """Return a token for each row from its logits [N, V], ``None`` where there is none."""
+        if not rows:
+            return []
+        params = [row.slot.request.sampling for row in rows]
+        threads = [row.slot.interpreter.threads[row.thread] for row in rows]
+        keys = [
+            stream_key(p.seed, t.path, len(t.tokens) + row.drafts) if p.temperature > 0 else 0
+            for p, t, row in zip(params, threads, rows, strict=True)
+        ]
+        allowed = self._table.rows([row.constraint for row in rows])
+        tokens = choose(logits, allowed, params, keys, self._promise)
+        for at, (row, t) in enumerate(zip(rows, threads, strict=True)):
+            if row.slot.forced is not None:
+                following = row.slot.forced[t.path][len(t.tokens) + row.drafts :]
+                tokens[at] = following[0] if following else None
+        return tokens
+
+
+def _logprobs(rows: Iterable[Row], logits: Tensor, tokens: Sequence[int | None]) -> list[Logprobs | None]:
+    """Log-probabilities of the rows whose requests want them."""
+    found: list[Logprobs | None] = [None] * len(tokens)
+    wanted, chosen, counts = [], [], []
+    for at, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        if token is not None and row.slot.request.logprobs is not None:
+            wanted.append(at)
+            chosen.append(token)
+            counts.append(row.slot.request.logprobs)
+    if wanted:
+        for at, logprobs in zip(wanted, log_probabilities(logits[wanted], chosen, counts), strict=True):
+            found[at] = logprobs
+    return found

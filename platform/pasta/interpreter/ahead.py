@@ -1,0 +1,77 @@
+"""Lets threads emit several tokens in a step without a change to the response.
+
+One token a step for every thread is *lockstep*: the tokens come in the order of (``clock``, depth-first order of the
+threads, a parent before its children, later children first). A thread's next token depends on other threads only
+through the limits that all of them share, ``max_tokens`` and ``max_threads``. So a thread may emit before those that
+lockstep has first as long as these limits are too far away to matter, whatever the others do until they catch up.
+Near a limit each token waits for its turn, and the order is lockstep's.
+"""
+
+from pasta.interpreter.interpreter import Interpreter
+from pasta.interpreter.thread import Mode, Thread
+
+
+def turn(thread: Thread) -> tuple[int, tuple[int, ...]]:
+    """Return the sort key of a thread's next token in lockstep."""
+    return thread.clock, tuple(-child for child in thread.path)
+
+
+def forced_token(interpreter: Interpreter, thread: int) -> int | None:
+    """Return the token of a promise that ``thread`` emits next whatever the model says; ``None`` if it has a choice.
+
+    In text there is none: an end that a limit forces is a step like any other.
+    """
+    t = interpreter.threads[thread]
+    if t.mode == Mode.TEXT or not t.running:
+        return None
+    constraint = interpreter.allowed(thread)
+    if constraint.base == "none" and len(constraint.extra) == 1:
+        return next(iter(constraint.extra))
+    return None
+
+
+def may_emit(interpreter: Interpreter, thread: int, *, only_in_turn: bool = False) -> bool:
+    """Whether ``thread`` may emit its next token now; if not, it waits for the threads before it.
+
+    One running thread always may: the first in turn. ``only_in_turn`` allows no other: what has been emitted is then
+    at any time what lockstep would have emitted.
+
+    Why the response stays the same. A thread's constraint depends on shared limits only in text, and not while one
+    promise more fits (``cost`` tokens and one thread): then it is the same however much more there is. So it suffices
+    that in lockstep, and here, one promise more fits whenever a thread *behind* (one before ``thread`` in turn) or
+    ``thread`` itself chooses. What the two differ by:
+
+    - What the threads behind may still use up before this token's turn. A thread that is ``gap`` steps behind
+      becomes several lines of execution: one that ends hands its line on to a parent that waits, and a fork adds one.
+      A promise has at least ``shortest`` tokens, so lines double at most every ``shortest`` steps. A line uses one
+      token a step, two more for each chunk (its ``<async>`` and its end), and ``cost`` for one open promise; it
+      takes a thread for each fork and for its open promise.
+    - What this token itself may use up: a promise.
+    - What threads have given back that lockstep still reserves: closing a promise frees the part of its reservation
+      that it did not need. At most one promise of each thread was open at any one time.
+
+    Within a promise, before it closes, neither the constraint nor what is left of the limits changes.
+    """
+    threads = interpreter.threads
+    t = threads[thread]
+    now = turn(t)
+    behind = [u for u in threads if u.running and u.clock <= t.clock and turn(u) < now]
+    if not behind:
+        return True
+    if only_in_turn:
+        return False
+    if t.mode not in (Mode.TEXT, Mode.CLOSE):
+        return True
+    grammar = interpreter.grammar
+    cost = grammar.tag_overhead + interpreter.limits.max_topic_tokens + 2
+    shortest = len(grammar.open_ids) + 4  # <promise, OPEN, a token of topic, one of TAIL, />
+    slowest = min(u.clock for u in behind)
+    closed = sum(bool(u.children) and u.steps[u.children[-1][0] - 1] > slowest for u in threads)
+    need_tokens, need_threads = (closed + 2) * cost, 2
+    for u in behind:
+        gap = t.clock - u.clock + 1
+        begun = 0 if u.mode == Mode.TEXT else shortest - 1
+        lines = 2 ** ((gap + begun) // shortest)
+        need_tokens += lines * (gap + cost + 2)
+        need_threads += 2 * lines
+    return interpreter.tokens_left >= need_tokens and interpreter.threads_left >= need_threads

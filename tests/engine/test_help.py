@@ -1,0 +1,155 @@
+"""Help changes nothing: with forced tokens fed without a step, a request has the same tokens."""
+
+import random
+
+import pytest
+
+from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent
+from pasta.interpreter import Limits
+from tests.support.documents import random_document
+from tests.support.models import tiny
+
+LOADED = tiny()
+CODEC = LOADED.codec
+SIZES = {"num_slots": 4, "slot_tokens": 512, "trace_forward": False, "reuse_prefixes": False}
+PLAIN = EngineConfig(**SIZES, jump_forward=False)
+HELP = EngineConfig(**SIZES)
+
+
+def requests(seed, count=8, **fields):
+    """Requests whose limits cut most answers, greedy and sampled ones in turn, with many promises."""
+    rng = random.Random(seed)
+    found = []
+    for number in range(count):
+        text = rng.choice(["Tell me about France", "x", "Count to ten and name each planet", "<sync/>"])
+        limits = Limits(
+            max_tokens=rng.randint(1, 160),
+            max_chunk_tokens=rng.choice([8, 40, 200]),
+            max_threads=rng.randint(1, 12),
+            max_depth=rng.randint(1, 3),
+            max_topic_tokens=rng.randint(1, 6),
+        )
+        sampling = SamplingParams(
+            temperature=0.9 * (number % 2),
+            top_p=rng.choice([1.0, 0.8]),
+            seed=rng.randrange(99),
+            promise_bias=7.0,
+        )
+        prompt = CODEC.encode_prompt([{"role": "user", "content": text}])
+        found.append(
+            Request(prompt, limits=limits, sampling=sampling, request_id=str(number)).replace(**fields)
+        )
+    return found
+
+
+def same(result):
+    """What must not change, by path."""
+    threads = {t.path: (t.token_ids, t.steps) for t in result.trace.threads}
+    return (
+        result.response_ids,
+        threads,
+        result.text,
+        result.finish_reason,
+        result.num_tokens,
+        result.critical_path,
+    )
+
+
+def decode(config, asked, at_once=None):
+    return {result.request_id: result for result in Engine(LOADED, config).decode(asked, at_once)}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_answers_are_the_same_alone_and_together(seed):
+    """Greedy and sampled, cut by limits, nested, several at once."""
+    asked = requests(seed)
+    plain = decode(PLAIN, asked, at_once=1)
+    helped = decode(HELP, asked)
+    assert {key: same(result) for key, result in helped.items()} == {
+        key: same(result) for key, result in plain.items()
+    }
+
+
+def test_the_answers_above_are_cut_by_limits_and_take_fewer_steps():
+    asked = [request for seed in range(6) for request in requests(seed)]
+    asked = [request.replace(request_id=str(n)) for n, request in enumerate(asked)]
+    plain, helped = decode(PLAIN, asked, at_once=1), decode(HELP, asked, at_once=1)
+    assert all(result.steps == result.critical_path for result in plain.values())
+    assert all(result.steps <= result.critical_path for result in helped.values())
+    assert sum(result.steps for result in helped.values()) < 0.95 * sum(r.steps for r in plain.values())
+    cut = [result for result in plain.values() if result.finish_reason == "length"]
+    assert sum(len(result.trace.threads) > 2 for result in cut) > 5
+    assert max(thread.depth for result in plain.values() for thread in result.trace.threads) > 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stop_string_ends_an_answer_where_it_would_end_it(seed):
+    asked = requests(seed)
+    plain = decode(PLAIN, asked)
+    stops = {key: result.text[len(result.text) // 2 :][:3] for key, result in plain.items()}
+    asked = [
+        request.replace(
+            sampling=SamplingParams(**{**fields(request.sampling), "stop": (stops[request.request_id],)})
+        )
+        for request in asked
+        if stops[request.request_id]
+    ]
+    stopped, helped = decode(PLAIN, asked, at_once=1), decode(HELP, asked)
+    assert any(result.document is None for result in stopped.values())
+    assert {key: same(result) for key, result in helped.items()} == {
+        key: same(result) for key, result in stopped.items()
+    }
+
+
+def fields(sampling):
+    return {
+        name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "seed", "promise_bias")
+    }
+
+
+def test_log_probabilities_are_reported_for_every_token_and_the_same():
+    asked = requests(0, logprobs=2)
+
+    def reported(config):
+        engine, seen = Engine(LOADED, config), {}
+        for request in asked:
+            engine.submit(request)
+        while engine.has_work:
+            for event in engine.step():
+                if isinstance(event, TokenEvent):
+                    seen.setdefault((event.request_id, event.path), []).append((event.token, event.logprobs))
+        return seen
+
+    plain, helped = reported(PLAIN), reported(HELP)
+    assert plain.keys() == helped.keys()
+    for key, events in plain.items():
+        assert [token for token, _ in helped[key]] == [token for token, _ in events]
+        for (_, found), (_, expected) in zip(helped[key], events, strict=True):
+            assert found.chosen == pytest.approx(expected.chosen, abs=1e-4)
+
+
+def test_a_cancelled_request_disturbs_no_other():
+    asked = requests(1)
+    plain = decode(PLAIN, asked, at_once=1)
+    engine, results = Engine(LOADED, HELP), {}
+    for request in asked:
+        engine.submit(request)
+    while engine.has_work:
+        results |= {e.request_id: e.result for e in engine.step() if isinstance(e, DoneEvent)}
+        if engine.num_steps == 5:
+            engine.cancel("2")
+    assert {key: same(result) for key, result in results.items()} == {
+        key: same(result) for key, result in plain.items() if key != "2"
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_replay_feeds_the_same_document_in_fewer_steps(seed):
+    ids = [*CODEC.encode(random_document(seed, depth=3)), CODEC.eos_id]
+    limits = Limits(max_depth=9, max_tokens=100_000, max_chunk_tokens=100_000)
+    request = Request([5, 6, 7], limits=limits, forced=ids)
+    config = {**SIZES, "slot_tokens": 1024}
+    plain = Engine(LOADED, EngineConfig(**config, jump_forward=False)).generate(request)
+    helped = Engine(LOADED, EngineConfig(**config)).generate(request)
+    assert same(helped) == same(plain)
+    assert helped.steps < plain.steps == plain.critical_path
