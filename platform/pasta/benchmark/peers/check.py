@@ -4,82 +4,76 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pasta.benchmark.peers.llama import LlamaContext, LlamaModel
 from pasta.benchmark.peers.weights import Weights
-from pasta.engine import Engine, EngineConfig, Request, TokenEvent
+from pasta.engine import DoneEvent, Engine, EngineConfig, Request, TokenEvent
 from pasta.interpreter import Limits
 from pasta.stages.records import Record
 
 _TOKENS = 24
-_MOST_LIKELY = 8
-_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30)
 
 
 def check_tokens(weights: Weights, prompts: Sequence[Sequence[int]], say: Callable[[str], None]) -> Record:
-    """Decode greedily with llama.cpp in f32, feed the same tokens to the engine in float32, and compare: how many
-    tokens, how many of them the engine chooses as well, and the largest difference of a log-probability.
+    """Decode greedily with llama.cpp in f32 and with the engine in float32, and compare: how many tokens, how many of
+    them are the same, and the largest difference of a log-probability, up to the first token that is not.
 
-    llama.cpp knows no sliding window for this family, so the engine sees all tokens too. Control tokens, which the
-    engine does not choose by itself, are left out on both sides.
+    llama.cpp knows no sliding window for this family, so the engine sees all tokens too. Both choose among the tokens
+    that the engine allows in a sequential answer: text, and its end.
     """
     loaded = weights.load("float32", context=1024)
-    config = loaded.model.config
+    config, grammar = loaded.model.config, loaded.codec.grammar
     if getattr(config, "sliding_window", None):
         config.sliding_window = None
-    barred = sorted({*loaded.codec.control.as_tuple(), *loaded.codec.eos_ids})
+    allowed = np.zeros(config.vocab_size, dtype=bool)
+    allowed[: grammar.vocab_size] = np.frombuffer(grammar.text_mask, dtype=np.uint8)
+    allowed[grammar.eos_id] = True
     engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=1024, trace_forward=False))
     model = LlamaModel(weights.gguf("f32", 1024, say))
     same = total = 0
     difference = 0.0
     for prompt in prompts:
-        tokens, scores = _decode(model, prompt, barred)
-        found = _engine_tokens(engine, prompt, tokens, {*barred})
-        for token, score, (choice, ours) in zip(tokens, scores, found, strict=True):
-            total += 1
-            same += token == choice
-            difference = max(difference, abs(score - ours))
+        theirs, ours = _decode(model, prompt, allowed, grammar.eos_id), _engine_tokens(engine, prompt)
+        total += max(len(theirs), len(ours))
+        for (token, score), (choice, own) in zip(theirs, ours, strict=False):
+            if token != choice:
+                break
+            same += 1
+            difference = max(difference, abs(score - own))
     build = model.build
     model.close()
     return {"tokens": total, "same": same, "difference": difference, "build": build}
 
 
-def _decode(model: LlamaModel, prompt: Sequence[int], barred: Sequence[int]) -> tuple[list[int], list[float]]:
+def _decode(
+    model: LlamaModel, prompt: Sequence[int], allowed: NDArray[np.bool_], end: int
+) -> list[tuple[int, float]]:
     """Greedy tokens of llama.cpp, each with its log-probability."""
-    context = LlamaContext(model, len(prompt) + _TOKENS + 1, 1, 1, flash=False)
+    context = LlamaContext(model, len(prompt) + _TOKENS + 1, 1, 1, flash=False, exact=True)
     context.begin([prompt])
-    tokens, scores = [], []
-    for _ in range(_TOKENS):
+    found: list[tuple[int, float]] = []
+    while len(found) < _TOKENS and not (found and found[-1][0] == end):
         logits = context.logits(1)[0].astype(np.float64)
         total = logits.max() + math.log(np.exp(logits - logits.max()).sum())
-        allowed = logits.copy()
-        allowed[list(barred)] = -np.inf
-        token = int(allowed.argmax())
-        tokens.append(token)
-        scores.append(float(logits[token] - total))
+        token = int(np.where(allowed, logits, -np.inf).argmax())
+        found.append((token, float(logits[token] - total)))
         context.last = [token]
         context.step()
     context.close()
-    return tokens, scores
+    return found
 
 
-def _engine_tokens(
-    engine: Engine, prompt: Sequence[int], tokens: Sequence[int], barred: set[int]
-) -> list[tuple[int, float]]:
-    """The engine's own choice before each of ``tokens``, and the log-probability that it gives to that token."""
-    engine.submit(
-        Request(
-            prompt_ids=prompt,
-            limits=_UNBOUNDED,
-            parallel=False,
-            forced=[*tokens, engine.codec.eos_id],
-            logprobs=_MOST_LIKELY + len(barred),
-        )
-    )
+def _engine_tokens(engine: Engine, prompt: Sequence[int]) -> list[tuple[int, float]]:
+    """Greedy tokens of the engine, each with its log-probability."""
+    # One more than is compared: the last one must be the end.
+    limits = Limits(max_tokens=_TOKENS + 1, max_chunk_tokens=_TOKENS + 1)
+    engine.submit(Request(prompt_ids=prompt, limits=limits, parallel=False, logprobs=0))
     found = []
     while engine.has_work:
         for event in engine.step():
-            if isinstance(event, TokenEvent) and event.logprobs is not None:
-                choice = next(token for token, _ in event.logprobs.top if token not in barred)
-                found.append((choice, event.logprobs.chosen))
-    return found[: len(tokens)]
+            if isinstance(event, DoneEvent):
+                event.outcome()
+            elif isinstance(event, TokenEvent) and event.logprobs is not None:
+                found.append((event.token, event.logprobs.chosen))
+    return found[:_TOKENS]

@@ -65,9 +65,18 @@ class LlamaModel:
 
 
 class LlamaContext:
-    """The cache of ``sequences`` sequences over a model; keys and values are kept in float16, its default."""
+    """The cache of ``sequences`` sequences over a model; keys and values are kept in float16, its default, or
+    ``exact`` in float32."""
 
-    def __init__(self, loaded: LlamaModel, tokens: int, sequences: int, threads: int, flash: bool) -> None:
+    def __init__(
+        self,
+        loaded: LlamaModel,
+        tokens: int,
+        sequences: int,
+        threads: int,
+        flash: bool,
+        exact: bool = False,
+    ) -> None:
         lib = self._lib = loaded.lib
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = tokens, sequences
@@ -76,6 +85,8 @@ class LlamaContext:
         params.flash_attn_type = (
             lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
         )
+        if exact:
+            params.type_k = params.type_v = lib.GGML_TYPE_F32
         params.kv_unified = True  # sequences may share a prompt's tokens
         params.no_perf = True
         self._context = lib.llama_init_from_model(loaded.model, params)
