@@ -24,7 +24,7 @@ from pasta.benchmark.peers.report import (
 )
 from pasta.benchmark.peers.settings import SHIPPED, PeerSettings
 from pasta.benchmark.peers.weights import make_weights
-from pasta.engine import read_model_config
+from pasta.engine import kernels, read_model_config
 from pasta.errors import UserError
 
 
@@ -46,7 +46,8 @@ class PeerBenchmark:
             self._kept.say(f"llama.cpp is left out, {reason}")
         if "replay" in settings.parts and settings.documents is None:
             self._kept.say("replay is left out: --documents names no answers")
-        self._kept.say(f"OMP_WAIT_POLICY: {settings.wait_policy or 'not set'}")
+        built = "loaded" if kernels.ready() else "not built"
+        self._kept.say(f"OMP_WAIT_POLICY: {settings.wait_policy or 'not set'}; the engine's kernels: {built}")
         parts = [part for part in settings.parts if part != "replay" or settings.documents is not None]
         for shape in settings.shapes:
             weights = make_weights(shape, settings.models, settings.weights, self._kept.say)

@@ -18,6 +18,7 @@ from pasta.benchmark.peers.llama import Llama, why_no_llama
 from pasta.benchmark.peers.settings import FORMATS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
+from pasta.engine import kernels
 from pasta.engine.packing import why_no_int8
 from pasta.stages.records import Record, RecordFile
 
@@ -247,6 +248,7 @@ class Comparison:
             "formats": list(self.formats),
             "threads": self.settings.threads,
             "wait_policy": self.settings.wait_policy,
+            "kernels": kernels.ready(),
             **{name: machine.get(name) for name in ("processor", "torch", "transformers")},
         }
 

@@ -1,5 +1,8 @@
 """What every decoder under comparison does: decode after a prompt, and take single steps from a state that it holds."""
 
+import dataclasses
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,20 +16,23 @@ ALL = "all helps"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``first_s`` until the first token, and ``seconds`` for the ``tokens`` after it."""
+    """``first_s`` until the first token, ``seconds`` for the ``tokens`` after it, and the median of them, which other
+    work on the machine sways least."""
 
     first_s: float
     tokens: int
     seconds: float
+    median_s: float
 
-    @property
-    def rate(self) -> float:
-        """Tokens a second after the first."""
-        return self.tokens / self.seconds
+    @classmethod
+    def of(cls, begun: float, times: Sequence[float]) -> "Timing":
+        """From when it began and when each token was there."""
+        each = [later - sooner for sooner, later in itertools.pairwise(times)]
+        return cls(times[0] - begun, len(each), sum(each), statistics.median(each))
 
     def to_dict(self) -> Record:
         """As a record."""
-        return {"first_s": self.first_s, "tokens": self.tokens, "seconds": self.seconds}
+        return dataclasses.asdict(self)
 
 
 class Session(Protocol):
@@ -77,8 +83,9 @@ def fastest_setup(decoder: Decoder, prompt: Sequence[int], count: int) -> Record
     for _ in range(2 if len(decoder.setups) > 1 else 1):
         for number, setup in enumerate(decoder.setups):
             decoder.use(setup)
-            best[number] = max(best.get(number, 0.0), decoder.decode(prompt, count).rate)
-    return decoder.setups[max(best, key=best.__getitem__)]
+            found = decoder.decode(prompt, count).median_s
+            best[number] = min(best.get(number, found), found)
+    return decoder.setups[min(best, key=best.__getitem__)]
 
 
 def time_steps(sessions: dict[str, tuple[Session, Callable[[], Any]]], steps: int) -> Record:

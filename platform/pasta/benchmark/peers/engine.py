@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from pasta.benchmark.peers.decoders import Timing
-from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, ThreadProgress, TokenEvent
+from pasta.engine import Engine, EngineConfig, LoadedModel, Request, ThreadProgress, TokenEvent
 from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import Limits
 from pasta.stages.records import Record
@@ -64,14 +64,11 @@ class Ours:
         forced = [*codec.encode_text(" a")[:1] * (count - 1), codec.eos_id]
         begun = time.perf_counter()
         self.engine.submit(Request(prompt_ids=prompt, limits=_UNBOUNDED, parallel=False, forced=forced))
-        first, tokens, done = 0.0, 0, False
-        while not done:
-            events = self.engine.step()
-            tokens += sum(isinstance(event, TokenEvent) for event in events)
-            done = any(isinstance(event, DoneEvent) for event in events)
-            if not first and tokens:
-                first, at_first = time.perf_counter(), tokens
-        return Timing(first - begun, max(tokens - at_first, 1), time.perf_counter() - first)
+        times: list[float] = []
+        while self.engine.has_work:
+            if any(isinstance(event, TokenEvent) for event in self.engine.step()):
+                times.append(time.perf_counter())
+        return Timing.of(begun, times)
 
 
 class OurSession:
@@ -176,4 +173,4 @@ class Generate:
             stopping_criteria=StoppingCriteriaList([clock]),
         )
         assert len(clock.times) == count
-        return Timing(clock.times[0] - begun, count - 1, clock.times[-1] - clock.times[0])
+        return Timing.of(begun, clock.times)

@@ -193,10 +193,11 @@ class Llama:
             self._context = self.context(self._tokens)
         begun = time.perf_counter()
         self._context.begin([prompt])
-        first = time.perf_counter()
+        times = [time.perf_counter()]
         for _ in range(count - 1):
             self._context.step()
-        return Timing(first - begun, count - 1, time.perf_counter() - first)
+            times.append(time.perf_counter())
+        return Timing.of(begun, times)
 
     def context(self, tokens: int, sequences: int = 1) -> LlamaContext:
         """An empty context with the settings in use."""

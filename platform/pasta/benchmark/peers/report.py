@@ -203,4 +203,4 @@ def _peer(ours: str, rates: Mapping[str, Sequence[float]]) -> str:
 
 
 def _rate(timing: Mapping[str, Any]) -> float:
-    return float(timing["tokens"] / timing["seconds"])
+    return 1.0 / float(timing["median_s"])
