@@ -23,7 +23,7 @@ from pasta.engine.packing import why_no_int8
 from pasta.stages.records import Record, RecordFile
 
 #: Steps of each session in a round; tokens of a run that chooses settings.
-STEPS, _TUNING_TOKENS = 8, 24
+STEPS, _TUNING_TOKENS = 8, 12
 _GENERATE: dict[str, dict[str, Any]] = {
     "dynamic cache": {},
     "static cache": {"cache_implementation": "static"},
