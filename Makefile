@@ -1,5 +1,5 @@
 # Everything runs from the repository root. The first target that needs it builds .venv; it is brought up to date
-# when pyproject.toml or requirements.lock change.
+# when pyproject.toml, requirements.lock or the kernels change.
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -31,7 +31,7 @@ PYTEST := HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest -n $(TEST_
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock pyproject.toml $(wildcard platform/pasta/engine/cpp/*)
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) on PATH; install Python 3.11 or say make PYTHON=…" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	# torch first and alone: what is installed satisfies the lock, so a build of your choice stays in place.

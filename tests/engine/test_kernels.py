@@ -7,8 +7,10 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from pasta.engine.fusing import KernelNorm
+from pasta.engine.masks import expand, to_model_masks
 from pasta.engine.packing import Int8Linear, PackedLinear
 from tests.support.kernels import built, needs_kernels
+from tests.support.models import CONFIGS
 
 pytestmark = needs_kernels
 
@@ -99,21 +101,21 @@ def test_numbers_that_are_none_stay_none_in_their_row():
 
 
 class Layer:
-    """A layer's attention on 4 heads of 8 that share 2 key heads, in the second of two slots of 64 tokens."""
+    """A layer's attention on 4 heads of 8 that share 2 key heads, in the second of two slots of 128 tokens."""
 
     def __init__(self, queries, dtype=torch.float32):
         torch.manual_seed(0)
-        self.blocks = [torch.randn(2, 2 * 64, 8).to(dtype) for _ in range(2)]
+        self.blocks = [torch.randn(2, 2 * 128, 8).to(dtype) for _ in range(2)]
         self.qkv = torch.randn(1, queries, 8 * 8).to(dtype)
 
     def __call__(self, rows, mask):
         """The queries ``rows`` (a slice), which are also the tokens ``rows`` of the slot."""
         qkv = self.qkv[:, rows]
         one, zero = torch.ones_like(qkv[..., :8]), torch.zeros_like(qkv[..., :8])
-        places = torch.arange(64, 128)[rows]
+        places = torch.arange(128, 256)[rows]
         before = torch.zeros(1)
         return torch.ops.pasta.attend(
-            qkv, one, zero, None, None, 0.0, *self.blocks, places, before, 64, mask, 2, 8**-0.5, 0.0
+            qkv, one, zero, None, None, 0.0, *self.blocks, places, before, 128, mask, 2, 8**-0.5, 0.0
         )
 
 
@@ -123,7 +125,7 @@ def test_attention_does_not_read_keys_that_a_row_does_not_see():
     layer = Layer(2)
     expected = layer(slice(0, 2), mask)
     for block in layer.blocks:
-        block[:, 64 + 5 :] = float("nan")
+        block[:, 128 + 5 :] = float("nan")
     assert torch.equal(layer(slice(0, 2), mask), expected)
 
 
@@ -132,13 +134,35 @@ def test_a_row_that_sees_nothing_is_zero():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_of_one_query_is_that_of_many(dtype):
-    """Many go through torch's own operator."""
-    mask = torch.zeros(1, 1, 17, 40, dtype=dtype)
-    mask[0, 0].masked_fill_(torch.ones(17, 40).triu(3).bool(), torch.finfo(dtype).min)
-    layer = Layer(17, dtype)
-    together = layer(slice(0, 17), mask)
-    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
-    for row in range(17):
+@pytest.mark.parametrize(("queries", "exact"), [(5, True), (64, True), (65, False)])
+def test_attention_of_one_query_is_that_of_many(queries, exact, dtype):
+    """As many as decode at once are equal to the bit; more, a prompt's, go through torch's own operator."""
+    mask = torch.zeros(1, 1, queries, 70, dtype=dtype)
+    mask[0, 0].masked_fill_(torch.ones(queries, 70).triu(3).bool(), torch.finfo(dtype).min)
+    layer = Layer(queries, dtype)
+    together = layer(slice(0, queries), mask)
+    tolerance = 0.0 if exact else 1e-5 if dtype == torch.float32 else 2e-2
+    for row in range(queries):
         alone = layer(slice(row, row + 1), mask[:, :, row : row + 1])
         torch.testing.assert_close(alone[0, 0], together[0, row], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_s_masks_are_those_of_torch(family, dtype):
+    torch.manual_seed(0)
+    sees = torch.rand(2, 9, 9) > 0.4
+    q_seg, k_seg = torch.randint(-1, 6, (2, 5)), torch.randint(-1, 6, (3, 70))[:2, 3:43]
+    q_pos, k_pos = torch.randint(0, 60, (2, 5)), torch.randint(0, 60, (2, 90))[:, :40]
+    q_index, k_index = torch.randint(0, 40, (2, 5)), torch.arange(50)[None, :40]
+
+    def masks():
+        visible = expand(sees[:, :6, :6], q_seg, k_seg, q_index, k_index)
+        return to_model_masks(CONFIGS[family], visible, q_pos, k_pos, dtype)
+
+    plain = masks()
+    with torch.inference_mode():
+        fast = masks()
+    torch.testing.assert_close(fast, plain, rtol=0, atol=0)
+    every = plain.values() if isinstance(plain, dict) else [plain]
+    assert all(0 < (mask == 0).sum() < mask.numel() for mask in every)

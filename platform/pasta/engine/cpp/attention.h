@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr int64_t kFewRows = 16;  // more queries than this, a prompt's, are one large product in torch
+constexpr int64_t kFewRows = 64;  // more queries than this, a prompt's, are one large product in torch
 
 // A head of a row: normalised if there is a weight, then rotated by its position.
 template <class T>

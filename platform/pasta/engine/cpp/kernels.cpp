@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "linear.h"
+#include "masks.h"
 
 TORCH_LIBRARY(pasta, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
@@ -18,6 +19,8 @@ TORCH_LIBRARY(pasta, m) {
       "attend(Tensor qkv, Tensor cos, Tensor sin, Tensor? q_weight, Tensor? k_weight, float eps, Tensor(a!) keys, "
       "Tensor(b!) values, Tensor places, Tensor before, int width, Tensor mask, int groups, float scaling, "
       "float softcap) -> Tensor");
+  m.def("expand(Tensor sees, Tensor q_seg, Tensor k_seg, Tensor q_index, Tensor k_index) -> Tensor");
+  m.def("additive(Tensor visible, Tensor q_pos, Tensor k_pos, int window, ScalarType type) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(pasta, CPU, m) {
@@ -26,4 +29,6 @@ TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("rms_norm", &rms_norm);
   m.impl("gated", &gated);
   m.impl("attend", &attend);
+  m.impl("expand", &expand);
+  m.impl("additive", &additive);
 }
