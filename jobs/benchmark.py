@@ -26,7 +26,7 @@ _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
     "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
     "replay: a large random model; calibrate: costs of a step for pasta simulate; "
-    "formats: what number formats change; serve: the service under load; "
+    "formats: what number formats change; prefix: conversations and candidates; serve: the service under load; "
     "peers: against transformers and llama.cpp"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")
     add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")
     add("--repeats", type=int, default=1, help="timed runs of each prompt, of which the median counts (1)")
-    add("--rounds", type=int, default=10, help="repetitions of step, calibrate and generate (10)")
+    add("--rounds", type=int, default=10, help="repetitions of step, calibrate, generate and prefix (10)")
     add(
         "--lanes",
         type=numbers("1,2,4,8"),

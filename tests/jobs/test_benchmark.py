@@ -94,6 +94,15 @@ def test_step_times_lanes_on_both_sizes(place, tmp_path):
     assert keys(written) == {"step.shipped.2", "step.large.2"}
 
 
+def test_prefix_holds_conversations_with_and_without_reuse(place, tmp_path, capsys):
+    code, written = run(place, tmp_path, "prefix", "--rounds", "2", "--max-tokens", "30")
+    assert code == 0
+    figures = {metric["key"]: metric["value"] for metric in written["figures"]}
+    assert figures.keys() == {"prefix.turns.reused", "prefix.turns.computed", "prefix.candidates"}
+    assert figures["prefix.candidates"] == 1.0
+    assert "| turn " in capsys.readouterr().out
+
+
 def test_auto_is_labelled_by_the_format_that_was_chosen(place, tmp_path, capsys):
     given = ["--only", "shipped", "--dtype", "auto", "--lanes", "1,2", "--cache-tokens", "128"]
     _, written = run(place, tmp_path, "step", *given)

@@ -13,8 +13,9 @@ from pasta.benchmark.documents import Recorded, answered, read_documents, sample
 from pasta.benchmark.formats import FormatBench, formats_report
 from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
-from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.measurement import Measurement, check_inputs
 from pasta.benchmark.metrics import Metric, Report
+from pasta.benchmark.prefixes import measure_conversations, prefix_report
 from pasta.benchmark.quality import family_table, fault_of, grades, quality_metrics
 from pasta.benchmark.replay import (
     WORDS,
@@ -59,7 +60,7 @@ class Benchmark:
 
     def run(self, stages: Sequence[str]) -> Report:
         """Measure ``stages``; returns the report. Raises ``UserError`` on a wrong model or file."""
-        self._check(stages)
+        check_inputs(self.settings, stages)
         report = Report()
         for number, stage in enumerate(stages, start=1):
             getattr(self, f"_{stage}")(report)
@@ -240,6 +241,15 @@ class Benchmark:
             FormatBench(models, self.settings.max_tokens).run(file, self._tasks, progress)
         report.add(*formats_report(file, names))
 
+    def _prefix(self, report: Report) -> None:
+        self._use_threads("shipped")
+        rounds, tokens = self.settings.rounds, self.settings.max_tokens
+        file = self._kept.open("prefix", self._identity("shipped") | {"max_tokens": tokens})
+        progress = self._kept.progress("prefix", rounds, "conversations", min(len(file), rounds))
+        if len(file) < rounds:
+            measure_conversations(file, self._pasta, tokens, rounds, progress)
+        report.add(*prefix_report([*file.records.values()][:rounds], self._label("shipped")))
+
     def _replay(self, report: Report) -> None:
         settings, label = self.settings, self._label("large")
         if settings.documents is not None:
@@ -292,20 +302,6 @@ class Benchmark:
         return documents
 
     # -- inputs ----------------------------------------------------------------------------------------
-
-    def _check(self, stages: Sequence[str]) -> None:
-        """Check the settings before anything is measured or written."""
-        settings = self.settings
-        for name in ("twin", "pasta"):
-            if not (settings.models / name / "config.json").is_file():
-                raise UserError(
-                    f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
-                    "each with config.json, model.safetensors and a tokenizer"
-                )
-        if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
-            read_model_config(settings.model_config)
-        if "replay" in stages and settings.documents is not None:
-            read_documents(settings.documents)
 
     @cached_property
     def _tasks(self) -> list[AtlasTask]:

@@ -1,13 +1,17 @@
-"""The files of a benchmark run: the records of each stage, and the JSON of the results."""
+"""The files of a benchmark run: what it reads, the records of each stage, and the JSON of the results."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pasta.benchmark.documents import read_documents
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Report
+from pasta.benchmark.settings import Settings
+from pasta.engine.families import read_model_config
+from pasta.errors import UserError
 from pasta.stages.progress import Progress
 from pasta.stages.records import RecordFile, write_json
 
@@ -60,3 +64,17 @@ class Measurement:
                 "records": self.files,
             },
         )
+
+
+def check_inputs(settings: Settings, stages: Sequence[str]) -> None:
+    """Check what ``stages`` read before anything is measured or written. Raises ``UserError``."""
+    for name in ("twin", "pasta"):
+        if not (settings.models / name / "config.json").is_file():
+            raise UserError(
+                f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
+                "each with config.json, model.safetensors and a tokenizer"
+            )
+    if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
+        read_model_config(settings.model_config)
+    if "replay" in stages and settings.documents is not None:
+        read_documents(settings.documents)

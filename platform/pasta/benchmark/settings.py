@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "sampling": ("sampling",),
     "calibrate": ("calibrate",),
     "formats": ("formats",),
+    "prefix": ("prefix",),
 }
 
 
