@@ -101,7 +101,7 @@ def costs(monkeypatch):
 def config(tmp_path_factory):
     model = save_tiny_model(tmp_path_factory.mktemp("model") / "model")
     return ServeConfig(
-        models={"tiny": {"path": str(model), "device": "cpu"}},
+        models={"tiny": {"path": str(model), "device": "cpu", "dtype": "float32"}},
         engine={"num_slots": 8, "slot_tokens": 1024},
         decoder={"lease_s": 600.0},  # on a busy machine nothing may be taken for lost
     )
