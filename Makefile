@@ -23,7 +23,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # While one worker waits for a service to start, the others compute (tests/conftest.py says what stays together).
 TEST_WORKERS ?= 3
-PYTEST := HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest -n $(TEST_WORKERS) --no-loadscope-reorder
+# Unit tests wait for nothing: a worker a core, since each imports the same modules first.
+UNIT_WORKERS ?= 2
+PYTEST := HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit lint format docs serve train benchmark lock clean distclean
@@ -46,10 +48,10 @@ demo: $(STAMP) ## start the app, ask three prompts in sequential and parallel mo
 	$(BIN)/python -m jobs.demo
 
 test: $(STAMP) ## run all tests
-	$(PYTEST)
+	$(PYTEST) -n $(TEST_WORKERS)
 
 test-unit: $(STAMP) ## run the tests that start no Ray, no service and browser (three minutes)
-	$(PYTEST) -m "not e2e and not slow"
+	$(PYTEST) -n $(UNIT_WORKERS) -m "not e2e and not slow"
 
 lint: $(STAMP) ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

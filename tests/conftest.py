@@ -3,6 +3,7 @@
 `pytest` by itself runs the same tests as `make test`, in one process.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -59,6 +60,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         if not is_e2e(item):
             patch.setenv("RAY_TMPDIR", NO_RAY)
         outcome = yield
+    gc.unfreeze()  # a Decoder freezes what it finds at its start, for its process alone: here, engines of other tests
     RECORDINGS.free()
     return outcome
 
@@ -68,7 +70,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is imported for good is no garbage: none is looked for until all tests are collected, nor in it later."""
+    """What is imported is no garbage: none is looked for until all tests are collected."""
     with uncollected():
         return (yield)
 
