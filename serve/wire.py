@@ -40,6 +40,7 @@ class Order:
     wants_trace: bool = False
     http_request_id: str = ""
     cache_salt: str = ""
+    drafts: bool = True
 
     @property
     def num_choices(self) -> int:
@@ -72,6 +73,7 @@ class DecodeOrder:
     lent: dict[Path, Limits] = field(default_factory=dict)
     http_request_id: str = ""
     cache_salt: str = ""
+    drafts: bool = True
 
 
 #: The log-probability of the chosen token, and the likeliest ids with theirs.

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_not_negative, check_positive
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSizes:
     """How much an engine holds: ``num_slots`` requests decode at once, each within ``slot_tokens`` tokens of cache
     (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step.
+
     Raises ValueError if one of them is not positive.
     """
 
@@ -26,7 +27,15 @@ class EngineSettings(EngineSizes):
 
     ``reuse_prefixes``: a prompt that begins like an earlier one is not computed again (pasta/engine/prefixes.py).
     ``jump_forward``: tokens that the grammar forces are fed without a step of their own.
+    ``drafts``: the most tokens that are drafted for a thread in a step (pasta/engine/drafts.py); 0 is off.
+
+    Raises ValueError if ``drafts`` is negative.
     """
 
     reuse_prefixes: bool = True
     jump_forward: bool = True
+    drafts: int = 8
+
+    def __post_init__(self) -> None:
+        EngineSizes.__post_init__(self)
+        check_not_negative(self, "drafts")

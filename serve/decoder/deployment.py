@@ -185,6 +185,7 @@ class Decoder:
             progress=ThreadProgress(order.tokens, order.lent),
             logprobs=order.logprobs,
             cache_salt=order.cache_salt,
+            drafts=order.drafts,
             request_id=order.request_id,
         )
 

@@ -118,6 +118,9 @@ class PastaOptions(_Strict):
     promise_bias: float = Field(
         default=0.0, ge=-100, le=100, description="added to the logit of opening a promise"
     )
+    drafts: bool = Field(
+        default=True, description="let the engine draft tokens; false decodes the same answer without"
+    )
     events: bool = Field(
         default=False, description="stream every thread's tokens as they come (needs stream)"
     )
@@ -176,6 +179,7 @@ class _Generation(_Strict):
             mode=self.pasta.mode,
             max_threads=self.pasta.max_threads,
             promise_bias=self.pasta.promise_bias,
+            drafts=self.pasta.drafts,
             wants_events=self.pasta.events,
             wants_document=self.pasta.document,
             wants_trace=self.pasta.trace,

@@ -133,5 +133,6 @@ class RequestEncoder:
             logprobs=order.logprobs,
             http_request_id=order.http_request_id,
             cache_salt=order.cache_salt,
+            drafts=order.drafts,
             placement=order.placement or self._placement,
         )

@@ -1,19 +1,30 @@
-"""Help changes nothing: with forced tokens fed without a step, a request has the same tokens."""
+"""Help changes nothing: with forced tokens fed without a step, and with drafts, a request has the same tokens."""
 
 import random
 
 import pytest
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent
+from pasta.engine.drafts import Drafter
 from pasta.interpreter import Limits
+from tests.engine.test_parity import engine_logits, training_logits
 from tests.support.documents import random_document
 from tests.support.models import tiny
 
 LOADED = tiny()
 CODEC = LOADED.codec
 SIZES = {"num_slots": 4, "slot_tokens": 512, "trace_forward": False, "reuse_prefixes": False}
-PLAIN = EngineConfig(**SIZES, jump_forward=False)
-HELP = EngineConfig(**SIZES)
+PLAIN = EngineConfig(**SIZES, jump_forward=False, drafts=0)
+JUMP = EngineConfig(**SIZES, drafts=0)
+DRAFTS = EngineConfig(**SIZES, jump_forward=False, drafts=3)
+HELP = EngineConfig(**SIZES, drafts=5)
+helps = pytest.mark.parametrize("config", [JUMP, DRAFTS, HELP], ids=["jump-forward", "drafts", "both"])
+
+
+@pytest.fixture(autouse=True)
+def every_draft(monkeypatch):
+    """Drafts are tried wherever there are any, also where they would not pay."""
+    monkeypatch.setattr(Drafter, "_pays", lambda self, found, feeds, num_slots: self._most)
 
 
 def requests(seed, count=8, **fields):
@@ -59,24 +70,28 @@ def decode(config, asked, at_once=None):
     return {result.request_id: result for result in Engine(LOADED, config).decode(asked, at_once)}
 
 
+@helps
 @pytest.mark.parametrize("seed", range(6))
-def test_answers_are_the_same_alone_and_together(seed):
+def test_answers_are_the_same_alone_and_together(seed, config):
     """Greedy and sampled, cut by limits, nested, several at once."""
     asked = requests(seed)
     plain = decode(PLAIN, asked, at_once=1)
-    helped = decode(HELP, asked)
+    helped = decode(config, asked)
     assert {key: same(result) for key, result in helped.items()} == {
         key: same(result) for key, result in plain.items()
     }
 
 
-def test_the_answers_above_are_cut_by_limits_and_take_fewer_steps():
+@helps
+def test_the_answers_above_are_cut_by_limits_and_take_fewer_steps(config):
     asked = [request for seed in range(6) for request in requests(seed)]
     asked = [request.replace(request_id=str(n)) for n, request in enumerate(asked)]
-    plain, helped = decode(PLAIN, asked, at_once=1), decode(HELP, asked, at_once=1)
+    plain, helped = decode(PLAIN, asked, at_once=1), decode(config, asked, at_once=1)
     assert all(result.steps == result.critical_path for result in plain.values())
     assert all(result.steps <= result.critical_path for result in helped.values())
-    assert sum(result.steps for result in helped.values()) < 0.95 * sum(r.steps for r in plain.values())
+    # Random weights repeat little.
+    least = 1.0 if config is DRAFTS else 0.95
+    assert sum(result.steps for result in helped.values()) < least * sum(r.steps for r in plain.values())
     cut = [result for result in plain.values() if result.finish_reason == "length"]
     assert sum(len(result.trace.threads) > 2 for result in cut) > 5
     assert max(thread.depth for result in plain.values() for thread in result.trace.threads) > 1
@@ -149,7 +164,69 @@ def test_a_replay_feeds_the_same_document_in_fewer_steps(seed):
     limits = Limits(max_depth=9, max_tokens=100_000, max_chunk_tokens=100_000)
     request = Request([5, 6, 7], limits=limits, forced=ids)
     config = {**SIZES, "slot_tokens": 1024}
-    plain = Engine(LOADED, EngineConfig(**config, jump_forward=False)).generate(request)
+    plain = Engine(LOADED, EngineConfig(**config, jump_forward=False, drafts=0)).generate(request)
     helped = Engine(LOADED, EngineConfig(**config)).generate(request)
     assert same(helped) == same(plain)
     assert helped.steps < plain.steps == plain.critical_path
+
+
+REPEATS = [*CODEC.encode_text("Paris lies on the Seine. Rome lies on the Tiber. " * 4), CODEC.eos_id]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_text_that_repeats_is_drafted(temperature):
+    """A replay's tokens are known, so that all drafts of a repetition are right."""
+    engine = Engine(LOADED, EngineConfig(**SIZES, drafts=4))
+    sampling = SamplingParams(temperature=temperature)
+    result = engine.generate(Request([5, 6, 7], parallel=False, forced=REPEATS, sampling=sampling))
+    assert list(result.response_ids) == REPEATS
+    assert result.steps < 0.6 * len(REPEATS)
+    assert engine.drafter.num_accepted > 0.6 * engine.drafter.num_drafted > 20
+
+
+def test_a_request_can_have_no_drafts():
+    engine = Engine(LOADED, EngineConfig(**SIZES, drafts=4))
+    result = engine.generate(Request([5, 6, 7], parallel=False, forced=REPEATS, drafts=False))
+    assert result.steps == result.critical_path == len(REPEATS)
+    assert engine.drafter.num_drafted == 0
+
+
+def test_drafts_that_were_wrong_are_seen_by_no_later_token(monkeypatch):
+    """Whatever stands in the cache in their places, and places are used again."""
+    asked = requests(3)
+    plain = decode(PLAIN, asked, at_once=1)
+    engine, places = Engine(LOADED, HELP), []
+    hide = engine.runner.hide
+
+    def poison(slot, hidden):
+        first = slot * (SIZES["slot_tokens"] + 1)
+        for block in (*engine.runner.cache.keys, *engine.runner.cache.values):
+            block[:, [first + place for place in hidden]] = 1e4
+        places.append((slot, tuple(hidden)))
+        hide(slot, hidden)
+
+    monkeypatch.setattr(engine.runner, "hide", poison)
+    results = {result.request_id: result for result in engine.decode(asked)}
+    assert {key: same(result) for key, result in results.items()} == {
+        key: same(result) for key, result in plain.items()
+    }
+    assert engine.drafter.num_drafted > engine.drafter.num_accepted > 0
+    used = [place for place in places if place[1]]
+    assert len(used) > len(set(used))
+
+
+def test_a_full_slot_has_no_room_for_drafts():
+    ids = REPEATS[:40] + [CODEC.eos_id]
+    request = Request([5, 6, 7], parallel=False, forced=ids)
+    engine = Engine(LOADED, EngineConfig(**{**SIZES, "slot_tokens": 3 + len(ids) + 1}, drafts=30))
+    assert list(engine.generate(request).response_ids) == ids
+    assert max(engine.runner.num_tokens) <= 3 + len(ids) + 1
+
+
+def test_logits_of_drafted_rows_are_the_training_forwards(monkeypatch):
+    actual, result = engine_logits(LOADED, [5, 6, 7], REPEATS, EngineConfig(**SIZES, drafts=4), monkeypatch)
+    expected = training_logits(LOADED, [5, 6, 7], REPEATS)
+    right = {key: logits for key, logits in actual.items() if key[1] < len(REPEATS)}
+    assert right.keys() == expected.keys()
+    assert max((right[key] - expected[key]).abs().max().item() for key in right) <= 1e-4
+    assert result.steps < len(REPEATS)

@@ -77,7 +77,7 @@ def test_logits_equal_the_training_forward(family, seed, traced, monkeypatch):
     prompt = codec.encode_prompt([{"role": "user", "content": "Tell me about France and Japan."}])
     ids = [*codec.encode(random_document(seed, depth=3)), codec.eos_id]
     expected = training_logits(loaded, prompt, ids)
-    sizes = {"num_slots": 2, "slot_tokens": 1024, "prefill_chunk": 7, "trace_forward": traced}
+    sizes = {"num_slots": 2, "slot_tokens": 1024, "prefill_chunk": 7, "trace_forward": traced, "drafts": 0}
     actual, result = engine_logits(
         loaded, prompt, ids, EngineConfig(**sizes, jump_forward=False), monkeypatch
     )

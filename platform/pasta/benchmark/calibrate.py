@@ -68,6 +68,7 @@ class CalibrationBench:
                     slot_tokens=slot_tokens,
                     prefill_chunk=slot_tokens,
                     reuse_prefixes=False,
+                    drafts=0,
                 ),
             )
             for count in {1, *axes.requests}

@@ -35,7 +35,9 @@ class GenerateBench:
         timed on the model as transformers makes it."""
         self.loaded, self.max_tokens = loaded, max_tokens
         self.stock = stock or loaded
-        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
+        self.engine = Engine(
+            loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False, drafts=0)
+        )
         on_gpu = loaded.model.device.type != "cpu"
         self.variants = {name: v for name, v in VARIANTS.items() if on_gpu or "disable_compile" not in v}
 

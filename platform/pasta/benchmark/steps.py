@@ -31,7 +31,9 @@ class LaneBench:
         }
         longest = max(len(r.prompt_ids) + len(r.forced or ()) for r in self._requests.values())
         slot_tokens = -(-(longest + 1) // 256) * 256
-        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
+        self.engine = Engine(
+            loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False, drafts=0)
+        )
 
     def round(self) -> Record:
         """One document for each number of lanes: ``{"1": milliseconds of each step, …}``."""

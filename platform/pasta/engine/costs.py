@@ -48,7 +48,9 @@ def _document(engine: Engine, lanes: int) -> tuple[list[int], ThreadProgress]:
 def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadProgress) -> float:
     """The fastest of ``_STEPS`` steps in which so many threads, and nothing else, decode a token each."""
     prompt = engine.codec.encode_text(" a")[:1] * 2
-    request_id = engine.submit(Request(prompt, limits=_UNBOUNDED, forced=document, progress=progress))
+    request_id = engine.submit(
+        Request(prompt, limits=_UNBOUNDED, forced=document, progress=progress, drafts=False)
+    )
     found: list[float] = []
     prefilled = False
     while len(found) < _STEPS:

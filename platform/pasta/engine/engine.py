@@ -1,6 +1,6 @@
 """The engine: every step is one forward over the live lanes of all requests.
 
-    step:  admit waiting requests  →  prefill a chunk  →  forward all lanes  →  choose  →  interpret
+    step:  admit waiting requests  →  prefill a chunk  →  add drafts  →  forward all lanes  →  choose  →  interpret
 
 The interpreter keeps all state of a response, the runner all state of the cache.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from pasta.engine.choosing import Chooser, Lane
+from pasta.engine.drafts import Drafter
 from pasta.engine.loading import LoadedModel
 from pasta.engine.prefixes import PrefixCounts, Prefixes
 from pasta.engine.request import (
@@ -45,6 +46,7 @@ class Engine:
         self.codec = loaded.codec
         self.runner = Runner(loaded, self.config)
         self.prefixes = Prefixes(self.runner, self.config)
+        self.drafter = Drafter(self.config, self.runner)
         self._chooser = Chooser(self.codec, loaded.model.config.vocab_size, loaded.model.device)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
@@ -209,7 +211,12 @@ class Engine:
             if slot and slot.pending and not slot.bulk and number != bulk
         }
         if lanes:
-            events += self._forward(range(min(lanes), max(lanes) + 1), lanes)
+            numbers = range(min(lanes), max(lanes) + 1)
+            self.drafter.add({n: slot for n in lanes if (slot := self._slots[n])}, lanes, len(numbers))
+            begun = time.perf_counter()
+            events += self._forward(numbers, lanes)
+            rows = len(numbers) * max(map(len, lanes.values()))
+            self.drafter.cost.add(rows, time.perf_counter() - begun)
         return events
 
     def _admit(self) -> list[Event]:
@@ -263,6 +270,7 @@ class Engine:
         events: list[Event] = []
         for number, slot in slots.items():
             events += self._advance(number, slot, lanes[number], now)
+            self.drafter.learn(number, lanes[number])
         return events
 
     def _wake(self) -> list[Event]:

@@ -103,7 +103,7 @@ class Request:
     short. ``progress`` is what was decoded of it elsewhere before. ``stream_text`` fills ``TokenEvent.text``.
     ``logprobs`` is the number of likeliest tokens that each ``TokenEvent`` reports beside its own (0: none; ``None``:
     nothing is computed). Only requests of the same ``cache_salt`` share prefixes: how soon a token comes tells whether
-    somebody has sent the same prompt before.
+    somebody has sent the same prompt before. ``drafts`` lets the engine draft tokens; they change no token.
     """
 
     prompt_ids: Sequence[int] = ()
@@ -118,6 +118,7 @@ class Request:
     stream_text: bool = False
     logprobs: int | None = None
     cache_salt: str = ""
+    drafts: bool = True
     request_id: str = ""
 
     def replace(self, **changes: object) -> "Request":

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pasta.engine.ngrams import Ngrams
 from pasta.engine.request import (
     EngineConfig,
     Event,
@@ -84,7 +85,11 @@ class Slot:
         self.waiting: dict[int, Lane] = {}
         # A forced token has no log-probability: it needs no row of logits.
         self._jumps = config.jump_forward and request.logprobs is None
+        #: What drafts are made of, if this request wants any.
+        self.ngrams: Ngrams | None = None
         self._runs_ahead = self._jumps
+        if config.drafts and request.drafts:
+            self.ngrams, self._runs_ahead = Ngrams(self.interpreter.prompt), True
         self._short = False
         self._keeps_text = request.stream_text or bool(request.sampling.stop)
         self._reading: ReadingOrder[str] = ReadingOrder()

@@ -52,6 +52,7 @@ def test_every_supported_parameter_arrives():
             "placement": "local",
             "max_threads": 2,
             "promise_bias": 1.5,
+            "drafts": False,
             "events": True,
             "document": True,
         },
@@ -60,6 +61,7 @@ def test_every_supported_parameter_arrives():
     assert (order.n, order.logprobs) == (3, 4)
     assert order.stop == ("a", "b")
     assert (order.mode, order.max_threads, order.promise_bias) == ("sequential", 2, 1.5)
+    assert not order.drafts
     assert (order.wants_events, order.wants_document) == (True, True)
 
 

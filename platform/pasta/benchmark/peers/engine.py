@@ -20,6 +20,7 @@ _BUCKET = 256
 #: version of the engine has are measured, each against all of them off.
 HELPS: dict[str, tuple[str, Any, Any]] = {
     "jump-forward": ("jump_forward", False, True),
+    "drafts": ("drafts", 0, EngineConfig().drafts),
     "reused prefixes": ("reuse_prefixes", False, True),
 }
 
