@@ -8,6 +8,7 @@ namespace {
 
 constexpr int64_t kBlocks = 4;    // registers of outputs that are computed together
 constexpr int64_t kOutputs = 64;  // kLanes * kBlocks
+constexpr int64_t kAhead = 24;    // steps whose weights are fetched before their turn
 constexpr int64_t kChunk = 512;   // steps whose weights (128 KiB) stay in the cache for all rows
 
 // A step is four bytes of a row against a register of weights: one float32, two bfloat16, or four 8-bit numbers.
@@ -41,7 +42,11 @@ void tile(const int32_t* x, int64_t width, const __m512i* w, int64_t steps, type
     for (int b = 0; b < kBlocks; ++b) sum[r][b] = sums[r * kBlocks + b];
   for (int64_t s = 0; s < steps; ++s) {
     __m512i weights[kBlocks];
-    for (int b = 0; b < kBlocks; ++b) weights[b] = _mm512_loadu_si512(w + s * kBlocks + b);
+    for (int b = 0; b < kBlocks; ++b) {
+      weights[b] = _mm512_loadu_si512(w + s * kBlocks + b);
+      // With several rows the processor itself looks too few steps ahead to keep the memory busy.
+      if constexpr (ROWS > 1) _mm_prefetch(reinterpret_cast<const char*>(w + (s + kAhead) * kBlocks + b), _MM_HINT_T0);
+    }
     for (int r = 0; r < ROWS; ++r) {
       const __m512i row = _mm512_set1_epi32(x[r * width + s]);
       for (int b = 0; b < kBlocks; ++b) sum[r][b] = F::step(sum[r][b], row, weights[b]);
