@@ -8,13 +8,15 @@ it then goes. The decoded text depends on neither decision.
 """
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 Policy = Literal["local", "spread", "auto"]
 
+#: Tokens of a prompt whose prefill costs about what one more lane beside an answer costs.
+_TOKENS_PER_LANE = 64
 #: Up to the knee a step costs at most this many times a step with one lane.
 _KNEE_RATIO = 1.5
 
@@ -104,41 +106,29 @@ class Auto(Spread):
 POLICIES: dict[Policy, Placement] = {"local": Local(), "spread": Spread(), "auto": Auto()}
 
 
-class PrefixTable:
-    """Remembers which replica was home to which prompts: whole blocks of tokens, least recently used evicted."""
+def prefix_digests(tokens: Sequence[int], chunk: int, salt: str) -> list[tuple[int, bytes]]:
+    """Name the beginnings of a prompt that another one can share: each number of whole chunks, and all of it.
 
-    def __init__(self, block: int = 64, size: int = 4096) -> None:
-        self._block, self._size = block, size
-        self._homes: OrderedDict[bytes, str] = OrderedDict()
-
-    def learn(self, prompt_ids: Sequence[int], replica: str) -> None:
-        """Record that ``replica`` is home to this prompt."""
-        for key in self._keys(prompt_ids):
-            self._homes[key] = replica
-            self._homes.move_to_end(key)
-        while len(self._homes) > self._size:
-            self._homes.popitem(last=False)
-
-    def longest(self, prompt_ids: Sequence[int]) -> str | None:
-        """Return the replica that was home to the prompt with the longest common prefix."""
-        found = None
-        for key in self._keys(prompt_ids):
-            if key not in self._homes:
-                break
-            found = self._homes[key]
-        return found
-
-    def _keys(self, prompt_ids: Sequence[int]) -> Iterator[bytes]:
-        digest = hashlib.blake2b(digest_size=16)
-        for end in range(self._block, len(prompt_ids) + 1, self._block):
-            digest.update(repr(list(prompt_ids[end - self._block : end])).encode())
-            yield digest.digest()
+    Returns (number of tokens, digest) in rising order. Decoders tell what they hold by these names, and an Interpreter
+    compares them with those of a new prompt. Prompts of another salt have other names.
+    """
+    names = []
+    digest = hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=8)
+    for start in range(0, len(tokens), chunk):
+        digest.update(array("q", tokens[start : start + chunk]).tobytes())
+        names.append((min(start + chunk, len(tokens)), digest.digest()))
+    return names
 
 
-def choose_home(loads: Mapping[str, int], known: str | None, slack: int) -> str:
-    """The home for a response: the replica that knows its prompt's prefix, unless it has more than ``slack``
-    lanes more than the least loaded one; else that one."""
-    least = min(loads, key=lambda name: (loads[name], name))
-    if known is not None and known in loads and loads[known] <= loads[least] + slack:
-        return known
-    return least
+def matched_tokens(names: Sequence[tuple[int, bytes]], held: Container[bytes]) -> int:
+    """How many of a prompt's first tokens are ``held``, given its ``prefix_digests``."""
+    return next((count for count, name in reversed(names) if name in held), 0)
+
+
+def choose_home(loads: Mapping[str, int], matched: Mapping[str, int]) -> str:
+    """The home for a response, given each replica's lanes, and how many tokens of the prompt some of them hold.
+
+    A replica that holds more of the prompt may have more lanes than another one: one for each ``_TOKENS_PER_LANE``
+    tokens that it need not compute.
+    """
+    return min(loads, key=lambda name: (loads[name] - matched.get(name, 0) / _TOKENS_PER_LANE, name))

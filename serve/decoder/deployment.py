@@ -153,6 +153,10 @@ class Decoder:
         """
         self._leases.renew(request_ids)
 
+    async def prefixes(self) -> dict[str, frozenset[bytes]]:
+        """The names of the prefixes that each model's engine holds (``pasta.placement.prefix_digests``)."""
+        return {name: engine.engine.prefixes.digests for name, engine in self._engines.items()}
+
     def _reap(self, engine: "AsyncEngine", order: DecodeOrder) -> None:
         self._num_reaped += 1
         self._metrics.count("pasta_leases_expired")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from ray.exceptions import RayActorError
 
-from pasta.placement import PrefixTable, choose_home
+from pasta.placement import choose_home, matched_tokens, prefix_digests
 from serve.calls.ray_serve import DeploymentClient
 from serve.calls.replicas import CompatibleReplicas, ReplicaLost, Superseded, known_replicas
 from serve.config import ServeConfig
@@ -25,8 +25,6 @@ from serve.wire import DecodeOrder, Path
 NO_REPLICA_S = 30.0
 #: and for a replica that it has not lost yet: longer than Serve takes to notice that a node has died.
 OTHER_REPLICA_S = 3.0
-#: A home that knows a prompt's prefix may have this many lanes more than the least loaded replica.
-AFFINITY_LANES = 4
 #: What is counted of placement, for each response and in total, and what a trace calls each.
 COUNTERS = {"spills": "spill", "returns": "return", "redispatches": "redispatch"}
 logger = logging.getLogger("ray.serve")
@@ -77,7 +75,9 @@ class Dispatcher:
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.metrics = Metrics(PLACEMENT)
         self._replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
-        self._prefixes = PrefixTable()
+        self._chunk = config.engine.prefill_chunk
+        #: The names of the prefixes that each replica holds, by model, as it told last.
+        self._prefixes: dict[str, dict[str, frozenset[bytes]]] = {}
         self._lease_s = config.decoder.lease_s
         self._silent: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -99,8 +99,8 @@ class Dispatcher:
                     lanes[replica] += 1
         return lanes
 
-    async def home(self, prompt_ids: list[int], lost: set[str]) -> str:
-        """Choose the replica for a main thread.
+    async def home(self, order: DecodeOrder, lost: set[str]) -> str:
+        """Choose the replica for a main thread: by load, and by how much of the prompt a replica holds.
 
         The response has ``lost`` some replicas. Those, and silent ones, are chosen only when no other appears within
         ``OTHER_REPLICA_S``: they may have been slow only. Raises ``ReplicaLost`` if there is none for
@@ -117,9 +117,21 @@ class Dispatcher:
                     await self._change()
         except TimeoutError:
             raise ReplicaLost("there is no decoder") from None
-        replica = choose_home(loads, self._prefixes.longest(prompt_ids), AFFINITY_LANES)
-        self._prefixes.learn(prompt_ids, replica)
-        return replica
+        names = prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
+        matched = {
+            replica: matched_tokens(names, self._prefixes.get(replica, {}).get(order.model, ()))
+            for replica in loads
+        }
+        return choose_home(loads, matched)
+
+    def ask_for_prefixes(self, replica: str) -> None:
+        """Have a replica tell which prefixes it holds now."""
+        self.spawn(self._ask_for_prefixes(replica))
+
+    async def _ask_for_prefixes(self, replica: str) -> None:
+        with suppress(TimeoutError, RayActorError, ReplicaLost):
+            async with asyncio.timeout(self._lease_s):
+                self._prefixes[replica] = await self.decoders.call("prefixes", replica=replica)
 
     async def ready(self) -> None:
         """Start following the replicas; returns when one may be used. Call it once, before anything else, on the event
@@ -166,6 +178,10 @@ class Dispatcher:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
+            replicas = self._replicas.replicas
+            self._prefixes = {replica: self._prefixes.get(replica, {}) for replica in replicas}
+            for replica in replicas - self._silent:  # other Interpreters use it too
+                self.ask_for_prefixes(replica)
             held: dict[str, list[tuple[OpenResponse, Attempt]]] = {replica: [] for replica in self._silent}
             for response in self.responses:
                 for attempt in response.attempts.values():

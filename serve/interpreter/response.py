@@ -101,6 +101,7 @@ class DistributedResponse:
         if isinstance(item, Lent):
             self._place(attempt, item)
         elif isinstance(item, Decoded) and attempt.path == ():
+            self._dispatcher.ask_for_prefixes(attempt.replica)
             return self._decoded(item)
         elif isinstance(item, Refused) and attempt.path == ():
             return item
@@ -117,7 +118,7 @@ class DistributedResponse:
     # -- attempts --------------------------------------------------------------------------------------
 
     async def _start_main(self) -> None:
-        replica = await self._dispatcher.home(self._order.prompt_ids, self._lost_on)
+        replica = await self._dispatcher.home(self._order, self._lost_on)
         if not self._counts["redispatches"]:
             self._begun = perf_counter()  # the response's clock starts with its first home
         self._start((), replica, self._order)

@@ -10,6 +10,7 @@ from transformers import LlamaConfig
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent, random_model
 from pasta.interpreter import Limits
+from pasta.placement import prefix_digests
 from tests.support.models import SMALL, UNRECORDED, tiny
 from tests.support.tokenizers import byte_level
 
@@ -272,6 +273,19 @@ def test_a_model_whose_keys_depend_on_the_length_shares_nothing(kind):
     e = engine(loaded)
     e.generate(ask())
     assert e.generate(ask()).cached_tokens == 0
+
+
+def test_what_is_held_is_told_by_the_names_of_its_whole_chunks_and_of_the_prompt():
+    e = Watched(num_slots=1)
+    names = dict(prefix_digests(A, CHUNK, "me"))
+    e.run(ask(A, cache_salt="me"))
+    assert set(names) == {16, 32, 48, 60}
+    assert e.engine.prefixes.digests >= set(names.values())
+    e.run(ask(B, cache_salt="me"))
+    assert e.engine.prefixes.digests.isdisjoint(names.values())
+    e.engine.prefixes.forget()
+    assert not e.engine.prefixes.digests
+    assert not engine(reuse_prefixes=False).prefixes.digests
 
 
 # -- help changes nothing ------------------------------------------------------------------------------

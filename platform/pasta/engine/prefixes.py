@@ -24,6 +24,7 @@ from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
 from pasta.interpreter import Feed
+from pasta.placement import prefix_digests
 
 Tokens = npt.NDArray[np.int64]
 
@@ -45,6 +46,7 @@ class Prefix:
     last_used: int = 0
     leader: "Prefix | None" = None
     awaited: int = 0
+    digests: frozenset[bytes] = frozenset()
 
     @classmethod
     def of(cls, slot: Slot) -> "Prefix":
@@ -80,6 +82,8 @@ class Prefixes:
 
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
         self.counts = PrefixCounts()
+        #: The names of all that the slots hold (``pasta.placement.prefix_digests``); another thread may read it.
+        self.digests: frozenset[bytes] = frozenset()
         self._runner, self._chunk, self._num_slots = runner, config.prefill_chunk, config.num_slots
         self._enabled = config.reuse_prefixes and not _depends_on_length(runner.model_config)
         # By slot number; the running ones in the order in which they were admitted.
@@ -92,6 +96,7 @@ class Prefixes:
         if not self._enabled:
             return
         own = self._running[number] = Prefix.of(slot)
+        own.digests = self._named(own)
         self.counts.looked_up += len(own.tokens)
         old = self._kept.pop(number, None)
         if old is not None:
@@ -101,6 +106,7 @@ class Prefixes:
                 self._runner.discard(number, usable, len(old.tokens))
                 self._take_over(own, slot, number, usable, old)
         self._look_up(own, slot, number)
+        self._publish()
 
     def advance(self, number: int, slot: Slot) -> Tensor | None:
         """Let a request that waits go on, if it need not wait any longer. Returns the logits [V] that choose its first
@@ -135,6 +141,7 @@ class Prefixes:
             self._runner.release(number)
             if own is not None:  # what it took over may be why
                 self._forget([kept for kept, prefix in self._kept.items() if own.common(prefix)])
+                self._publish()
             return
         own.tokens, own.leader = self._runner.leading_tokens(number), None
         if own.logits is None:
@@ -146,10 +153,13 @@ class Prefixes:
         if len(own.tokens):
             self._use(own)
             self._kept[number] = own
+            own.digests = self._named(own)
+        self._publish()
 
     def forget(self) -> None:
         """Drop what requests that have ended have left."""
         self._forget(list(self._kept))
+        self._publish()
 
     # -- matches ---------------------------------------------------------------------------------------
 
@@ -231,6 +241,18 @@ class Prefixes:
     def _forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self._runner.discard(number, 0, len(self._kept.pop(number).tokens))
+
+    def _named(self, prefix: Prefix) -> frozenset[bytes]:
+        """The names of what a prefix holds: whole chunks, and the prompt whose first token it can choose."""
+        prompt = prefix_digests(prefix.tokens[: prefix.num_prompt].tolist(), self._chunk, prefix.salt)
+        chunks = prefix_digests(prefix.tokens.tolist(), self._chunk, prefix.salt)
+        return frozenset(
+            [name for count, name in chunks if count % self._chunk == 0] + [name for _, name in prompt]
+        )
+
+    def _publish(self) -> None:
+        prefixes = (*self._kept.values(), *self._running.values())
+        self.digests = frozenset().union(*(prefix.digests for prefix in prefixes))
 
     def _use(self, prefix: Prefix) -> None:
         self._clock += 1

@@ -188,7 +188,7 @@ class Cluster:
             self._run.ended = self._sum(now)
         self._count(now, 1)
         request = ServedRequest(number, self._scripts[number % len(self._scripts)], now)
-        home = int(choose_home(self._loads(), None, 0))  # so that no two answers of a trace begin alike
+        home = int(choose_home(self._loads(), {}))  # so that no two answers of a trace begin alike
         body = _Body(request, home)
         self._assign(body, lambda: self._slot(body))
         self._tell(now + self._request_s(), home, lambda _: self.replicas[home].submit(body.piece))

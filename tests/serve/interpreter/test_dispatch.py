@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from collections import Counter
 from contextlib import aclosing
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -386,3 +387,28 @@ def test_what_no_interpreter_claims_is_reaped(config):
     items, stats = with_replicas(short, scenario)
     assert not any(isinstance(item, Decoded) for item in items)
     assert (stats["reaped"], stats["active"], stats["open"]) == (1, 0, 0)
+
+
+def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten_it(config):
+    async def scenario(replicas, dispatcher):
+        async def told(held):
+            async with asyncio.timeout(60):
+                while bool(dispatcher._prefixes.get("b", {}).get("tiny")) != held:
+                    await asyncio.sleep(0.01)
+
+        busy = SimpleNamespace(attempts={}, lanes=lambda: ["a"])
+        dispatcher.responses.add(busy)
+        await answer(dispatcher, order("local"))
+        assert replicas.held == [("b", True)]
+        await told(True)
+        dispatcher.responses.discard(busy)
+        # Of equally busy replicas the first by name is taken where nobody holds the prompt.
+        assert await dispatcher.home(order("local"), set()) == "b"
+        assert await dispatcher.home(order("local"), {"b"}) == "a"
+        assert await dispatcher.home(order("local", cache_salt="somebody else"), set()) == "a"
+        replicas.decoders["b"]._engines["tiny"].engine.prefixes.forget()
+        dispatcher.ask_for_prefixes("b")
+        await told(False)
+        assert await dispatcher.home(order("local"), set()) == "a"
+
+    with_replicas(config, scenario)
