@@ -8,7 +8,7 @@ import dataclasses
 import functools
 from collections import Counter
 from contextlib import aclosing
-from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -294,23 +294,24 @@ def test_an_answer_that_fails_by_itself_costs_no_replica(config, monkeypatch, pl
 
     def spoilt(self, slots, feeds, sees):
         logits = forward(self, slots, feeds, sees)
-        return torch.full_like(logits, float("nan")) if bad else logits
+        good_steps[:] = [left - 1 for left in good_steps]
+        return torch.full_like(logits, float("nan")) if good_steps and good_steps[0] < 0 else logits
 
     monkeypatch.setattr(Runner, "forward", spoilt)
-    bad = []
+    good_steps = []
 
     async def scenario(replicas, dispatcher):
         response = DistributedResponse(
             dispatcher, order(placement), Session(CODEC, PROMPT, LIMITS, parallel=True)
         )
         num_tokens = 0
+        good_steps.append(20)
         async with aclosing(response.updates()) as updates:
             async for update in (update async for batch in updates for update in batch):
                 num_tokens += isinstance(update, Delta)
-                if num_tokens > 20 and not bad:
-                    bad.append(True)
+        assert num_tokens > 0
         assert (update.status, response.placement()["redispatches"]) == (500, 0)
-        bad.clear()
+        good_steps.clear()
         for decoder in replicas.decoders.values():
             decoder.check_health()
         text, _, _ = await answer(dispatcher, order(placement, request_id="next"))
@@ -389,6 +390,15 @@ def test_what_no_interpreter_claims_is_reaped(config):
     assert (stats["reaped"], stats["active"], stats["open"]) == (1, 0, 0)
 
 
+class Busy:
+    """A response with a thread on the replica ``a``."""
+
+    attempts: ClassVar[dict] = {}
+
+    def lanes(self):
+        return ["a"]
+
+
 def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten_it(config):
     async def scenario(replicas, dispatcher):
         async def told(held):
@@ -396,7 +406,7 @@ def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten
                 while bool(dispatcher._prefixes.get("b", {}).get("tiny")) != held:
                     await asyncio.sleep(0.01)
 
-        busy = SimpleNamespace(attempts={}, lanes=lambda: ["a"])
+        busy = Busy()
         dispatcher.responses.add(busy)
         await answer(dispatcher, order("local"))
         assert replicas.held == [("b", True)]
