@@ -26,7 +26,8 @@ _WHAT = (
     "all: everything; accuracy: statements, structure, well-formedness; speed: these and speedups; "
     "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
     "replay: a large random model; calibrate: costs of a step for pasta simulate; "
-    "formats: what number formats change; prefix: conversations and candidates; serve: the service under load; "
+    "formats: what number formats change; prefix: conversations and candidates; help: forced tokens, drafts; "
+    "serve: the service under load; "
     "peers: against transformers and llama.cpp"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +102,15 @@ def test_prefix_holds_conversations_with_and_without_reuse(place, tmp_path, caps
     assert figures.keys() == {"prefix.turns.reused", "prefix.turns.computed", "prefix.candidates"}
     assert figures["prefix.candidates"] == 1.0
     assert "| turn " in capsys.readouterr().out
+
+
+def test_help_compares_each_help_and_counts_changed_answers(place, tmp_path, capsys):
+    _, written = run(place, tmp_path, "help", "--prompts", "3", "--max-tokens", "40")
+    figures = {metric["key"]: metric for metric in written["figures"]}
+    assert {"help.changed", "help.twin", "help.pasta", "help.plain"} <= figures.keys()
+    # Three prompts, greedy and sampled: three sets of helps for PASTA, two for the twin, in which nothing is forced.
+    assert (figures["help.changed"]["value"], figures["help.changed"]["count"]) == (0, 3 * 2 * (3 + 2))
+    assert re.search(r"\| pasta +\| all help +\| 0.8 ", capsys.readouterr().out)
 
 
 def test_auto_is_labelled_by_the_format_that_was_chosen(place, tmp_path, capsys):

@@ -12,6 +12,7 @@ from pasta.benchmark.calibrate import Axes, calibration_of, calibration_table, m
 from pasta.benchmark.documents import Recorded, answered, read_documents, sample_documents
 from pasta.benchmark.formats import FormatBench, formats_report
 from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
+from pasta.benchmark.helps import HelpBench, help_report
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.benchmark.measurement import Measurement, check_inputs
 from pasta.benchmark.metrics import Metric, Report
@@ -249,6 +250,12 @@ class Benchmark:
         if len(file) < rounds:
             measure_conversations(file, self._pasta, tokens, rounds, progress)
         report.add(*prefix_report([*file.records.values()][:rounds], self._label("shipped")))
+
+    def _help(self, report: Report) -> None:
+        self._use_threads("shipped")
+        file = self._kept.open("help", self._identity("shipped") | self._asked)
+        HelpBench(self._twin, self._pasta, self.settings.max_tokens).run(file, self._tasks, self._kept)
+        report.add(*help_report(file, self._label("shipped")))
 
     def _replay(self, report: Report) -> None:
         settings, label = self.settings, self._label("large")

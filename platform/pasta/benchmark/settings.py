@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "calibrate": ("calibrate",),
     "formats": ("formats",),
     "prefix": ("prefix",),
+    "help": ("help",),
 }
 
 

@@ -1,0 +1,146 @@
+"""What each help of the engine is worth on the shipped models, and whether it changes a token.
+
+In float32 none may. Each prompt is decoded greedily and sampled, with the helps in turn. Every fourth answer has limits
+that may cut it.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.metrics import Metric
+from pasta.data.atlas import AtlasTask
+from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
+from pasta.interpreter import Limits
+from pasta.markdown import markdown
+from pasta.stages.records import Record, RecordFile
+from pasta.statistics import bootstrap
+
+_SIZES: dict[str, Any] = {"num_slots": 1, "reuse_prefixes": False}
+#: The engine's settings by the helps that are on; the first is compared with.
+WAYS = {
+    "no help": EngineConfig(**_SIZES, jump_forward=False, drafts=0),
+    "jump-forward": EngineConfig(**_SIZES, drafts=0),
+    "drafts": EngineConfig(**_SIZES, jump_forward=False),
+    "all help": EngineConfig(**_SIZES),
+}
+_NONE, *_HELPS = WAYS
+_TEMPERATURES = (0.0, 0.8)
+
+
+class HelpBench:
+    """Decodes prompts with the twin and the PASTA model, with each set of helps in turn."""
+
+    def __init__(self, twin: LoadedModel, pasta: LoadedModel, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        # Nothing is forced in a sequential answer.
+        self._engines = {
+            ("twin", way): Engine(twin, config) for way, config in WAYS.items() if "jump" not in way
+        } | {("pasta", way): Engine(pasta, config) for way, config in WAYS.items()}
+
+    def run(self, file: RecordFile, tasks: Sequence[AtlasTask], kept: Measurement) -> None:
+        """Measure the prompts that ``file`` lacks."""
+        progress = kept.progress("helps", len(tasks), "prompts", len(file))
+        for number, task in enumerate(tasks):
+            if str(number) not in file:
+                file.add(str(number), self._measure(number, task))
+                progress.add()
+
+    def _measure(self, number: int, task: AtlasTask) -> Record:
+        """Seconds, steps and tokens by model, helps and temperature, and how many answers a help has changed."""
+        record: Record = {"independent": task.independent, "changed": 0, "answers": 0}
+        for at, temperature in enumerate(_TEMPERATURES):
+            plain: dict[str, Any] = {}
+            limits = Limits(max_tokens=self._max_tokens)
+            if (number + at) % 4 == 0:
+                limits = Limits(
+                    max_tokens=min(self._max_tokens, 60 + number % 60), max_threads=2 + number % 5
+                )
+            for (model, way), engine in self._engines.items():
+                request = Request(
+                    engine.codec.encode_prompt(task.messages),
+                    limits=limits,
+                    sampling=SamplingParams(temperature=temperature, seed=number),
+                    parallel=model == "pasta",
+                )
+                begun = time.perf_counter()
+                result = engine.generate(request)
+                seconds = time.perf_counter() - begun
+                answer = result.response_ids, result.finish_reason, result.critical_path
+                record["changed"] += answer != plain.setdefault(model, answer)
+                record["answers"] += way != _NONE
+                record[f"{model}, {way}, {temperature}"] = [
+                    seconds,
+                    result.steps,
+                    result.num_tokens,
+                    result.critical_path,
+                ]
+        return record
+
+
+def help_report(file: RecordFile, label: str) -> tuple[list[Metric], dict[str, str]]:
+    """The metrics, and the table by its title."""
+    records = [*file.records.values()]
+    metrics = [
+        Metric(
+            "help.changed",
+            f"answers changed by any help, greedy and sampled, {label}",
+            sum(record["changed"] for record in records),
+            target=0,
+            sense="at most",
+            count=sum(record["answers"] for record in records),
+        )
+    ]
+    independent = [record for record in records if record["independent"]]
+    for key, name, (model, way), base, chosen, target in (
+        ("twin", "twin with drafts ÷ without", ("twin", "drafts"), ("twin", _NONE), records, 1.6),
+        ("pasta", "PASTA with all help ÷ without", ("pasta", "all help"), ("pasta", _NONE), records, None),
+        ("plain", "PASTA with all help ÷ plain twin", ("pasta", "all help"), ("twin", _NONE), records, 2.8),
+        (
+            "plain_independent",
+            "PASTA with all help ÷ plain twin, independent parts",
+            ("pasta", "all help"),
+            ("twin", _NONE),
+            independent,
+            3.6,
+        ),
+        (
+            "same_independent",
+            "PASTA ÷ twin, both with all help, independent parts",
+            ("pasta", "all help"),
+            ("twin", "all help"),
+            independent,
+            2.2,
+        ),
+    ):
+        ratios = [_seconds(record, *base) / _seconds(record, model, way) for record in chosen]
+        if ratios:
+            metrics.append(Metric.of(f"help.{key}", f"{name}, {label}", bootstrap(ratios), target=target))
+    return metrics, {f"Helps, {label}": _table(records)}
+
+
+def _seconds(record: Mapping[str, Any], model: str, way: str) -> float:
+    """Seconds of the greedy answer."""
+    return float(record[f"{model}, {way}, {_TEMPERATURES[0]}"][0])
+
+
+def _table(records: Sequence[Record]) -> str:
+    rows = []
+    for key in [key for key in records[0] if "," in key]:
+        seconds, steps, tokens, critical = (sum(record[key][n] for record in records) for n in range(4))
+        model, way, temperature = key.split(", ")
+        base = sum(record[f"{model}, {_NONE}, {temperature}"][0] for record in records)
+        rows.append(
+            [
+                model,
+                way,
+                temperature,
+                f"{steps / critical:.3f}",
+                f"{tokens / steps:.2f}",
+                f"{1e3 * seconds / steps:.2f}",
+                f"{base / seconds:.2f}",
+            ]
+        )
+    titles = ["model", "help", "temperature", "steps ÷ critical path", "tokens a step", "ms a step"]
+    return markdown([*titles, "seconds without ÷ with"], rows)
