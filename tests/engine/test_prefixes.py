@@ -32,10 +32,10 @@ def ask(prompt_ids=A, **fields):
 
 
 class Watched:
-    """An engine, the number of tokens it was fed, and the logits of every row."""
+    """An engine without drafts, the number of tokens it was fed, and the logits of every row."""
 
     def __init__(self, loaded=LOADED, **sizes):
-        self.engine = engine(loaded, **sizes)
+        self.engine = engine(loaded, **{"drafts": 0, **sizes})
         self.fed, self.logits = 0, []
         forward = self.engine.runner.forward
 
