@@ -18,6 +18,10 @@ from serve.gateway.deployment import Gateway
 from serve.imports import uncollected, without_torch
 from serve.interpreter.deployment import InterpreterDeployment
 
+#: Calls that a replica runs at once. Beyond its bound Ray Serve queues calls, for ever and unseen. The Gateways refuse
+#: requests instead (``max_ongoing_requests``); one answer makes several calls, and none may wait for another.
+_UNBOUNDED = 1_000_000
+
 
 def build(args: ServeConfig) -> Application:
     """Build the deployments Gateway → Interpreter → Decoder. Raises ``UserError`` if a model cannot be served.
@@ -27,7 +31,6 @@ def build(args: ServeConfig) -> Application:
     with uncollected():
         without_torch()
     check_service(args)
-    ongoing = args.max_ongoing_requests
     decoder = args.decoder
     # A replica that is stopping finishes its requests, and checks often whether it has.
     drain: dict[str, Any] = {
@@ -42,8 +45,7 @@ def build(args: ServeConfig) -> Application:
         name="Decoder",
         **_replicas(decoder),
         max_surge_percent=decoder.max_surge_percent,
-        # One answer makes several calls to a Decoder, and none may wait for another.
-        max_ongoing_requests=ongoing * 64,
+        max_ongoing_requests=_UNBOUNDED,
         request_router_config=router,
         **drain,
         ray_actor_options=_actor(decoder) | {"num_gpus": decoder.num_gpus},
@@ -53,7 +55,7 @@ def build(args: ServeConfig) -> Application:
         InterpreterDeployment,
         name="Interpreter",
         max_surge_percent=100,
-        max_ongoing_requests=ongoing,
+        max_ongoing_requests=_UNBOUNDED,
         request_router_config=router,
         **drain,
         ray_actor_options=_actor(args.front),
@@ -63,7 +65,7 @@ def build(args: ServeConfig) -> Application:
         Gateway,
         name="Gateway",
         max_surge_percent=100,
-        max_ongoing_requests=ongoing,
+        max_ongoing_requests=_UNBOUNDED,
         **drain,
         ray_actor_options=_actor(args.front),
         logging_config=LoggingConfig(encoding="JSON"),

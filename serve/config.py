@@ -37,8 +37,8 @@ class ModelConfig(_Strict):
 
     ``path`` is a directory (relative to the repository's root) or the name of a model in the Hugging Face
     cache. ``dtype`` is its number format; with ``auto`` each Decoder chooses the float format that its machine is
-    fastest in. ``mode: sequential`` serves it without promises, whatever a request asks for. ``temperature`` is the
-    default for requests that give none.
+    fastest in. ``mode: sequential`` serves it without promises, whatever a request asks for; it may then be a model
+    without control tokens. ``temperature`` is the default for requests that give none.
     """
 
     path: str
@@ -169,8 +169,9 @@ def _sizes(value: Any, info: ValidationInfo) -> Any:
 class ServeConfig(_Strict):
     """The arguments of ``serve.app:build``.
 
-    ``max_ongoing_requests`` bounds the open requests of one replica. ``timeout_s`` is how long a request may take (408
-    beyond it; a request may ask for less), ``drain_timeout_s`` how long a stopping replica may finish its requests.
+    ``max_ongoing_requests`` bounds the open requests of one Gateway (429 beyond). ``timeout_s`` is how long a request
+    may take (408 beyond it; a request may ask for less), ``body_timeout_s`` how long its body may take to arrive,
+    ``drain_timeout_s`` how long a stopping replica may finish its requests.
     """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
@@ -184,6 +185,7 @@ class ServeConfig(_Strict):
     admission: AdmissionSettings = AdmissionSettings()
     keys: KeySettings = KeySettings()
     timeout_s: PositiveFloat = 600.0
+    body_timeout_s: PositiveFloat = 30.0
     drain_timeout_s: PositiveFloat = 120.0
 
     @property
@@ -220,12 +222,13 @@ def check_service(config: ServeConfig) -> None:
 def check_models(config: ServeConfig, source: str = "models") -> None:
     """Raise ``UserError``, naming the key, if a model cannot be served. Loads tokenizers, not weights."""
     for name, model in config.models.items():
-        _check_directory(model, f"{source}.{name}.path")
+        check_directory(model, f"{source}.{name}.path")
     for name, model in config.models.items():
-        _check_loadable(model, f"{source}.{name}")
+        check_loadable(model, f"{source}.{name}.path")
 
 
-def _check_directory(model: ModelConfig, key: str) -> None:
+def check_directory(model: ModelConfig, key: str) -> None:
+    """Raise ``UserError``, naming ``key``, if the model's path is no directory of a model."""
     looks_local = model.path.startswith((".", "/", "~")) or model.path.count("/") != 1
     directory = Path(model.location)
     if not directory.is_dir():
@@ -240,7 +243,8 @@ def _check_directory(model: ModelConfig, key: str) -> None:
             raise UserError(f"{key}: {model.path!r} has no {file}; expected a model's weights and tokenizer")
 
 
-def _check_loadable(model: ModelConfig, key: str) -> None:
+def check_loadable(model: ModelConfig, key: str) -> bool:
+    """Load the model's tokenizer; returns whether it has control tokens. Raises ``UserError``, naming ``key``."""
     from transformers import AutoTokenizer
 
     from pasta.engine.families import check_architecture, read_model_config
@@ -249,11 +253,12 @@ def _check_loadable(model: ModelConfig, key: str) -> None:
     try:
         if Path(model.location).is_dir():
             check_architecture(read_model_config(model.location), model.path)
-        Codec(AutoTokenizer.from_pretrained(model.location))
+        tokenizer = AutoTokenizer.from_pretrained(model.location)
+        return Codec(tokenizer, sequential=model.mode == "sequential").parallel
     except UserError as error:
         raise UserError(f"{key}: {error}") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{key}.path: {model.path!r} cannot be loaded ({first_line(error)})") from None
+        raise UserError(f"{key}: {model.path!r} cannot be loaded ({first_line(error)})") from None
 
 
 def is_loopback(host: str | None) -> bool:

@@ -76,14 +76,10 @@ def _too_many(message: str, code: str, retry_after_s: int) -> ApiError:
     return ApiError(message, status=429, code=code, kind="rate_limit_error", headers=headers)
 
 
-def timed_out(timeout_s: float) -> ApiError:
-    """408: the deadline has passed."""
-    return ApiError(
-        f"The answer took longer than the {timeout_s:g} seconds it was given.",
-        status=408,
-        code="timeout",
-        kind="timeout_error",
-    )
+def timed_out(message: str) -> ApiError:
+    """408: a deadline has passed. OpenAI's clients would send the request again, twice, each with the same end."""
+    headers = {"x-should-retry": "false"}
+    return ApiError(message, status=408, code="timeout", kind="timeout_error", headers=headers)
 
 
 def unauthorized(message: str) -> ApiError:

@@ -44,8 +44,9 @@ def read_keys(path: Path) -> dict[str, KeyEntry]:
     return parse_config(read_yaml(path), dict[str, KeyEntry], str(path))
 
 
-def new_key(path: Path, name: str, **limits: int | None) -> str:
-    """Make a key, add its entry to the file (created if missing), and return the key. Raises ``UserError``."""
+def new_key(path: Path, name: str, key: str | None = None, **limits: int | None) -> str:
+    """Make a key, or take ``key``, add its entry to the file (created if missing), and return it. Raises
+    ``UserError``."""
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is not a valid name of a key; expected 1 to 64 letters, digits, '.', '_' or '-'"
@@ -53,7 +54,11 @@ def new_key(path: Path, name: str, **limits: int | None) -> str:
     known = read_keys(path) if path.exists() else {}
     if name in known:
         raise UserError(f"{path} already has a key {name!r}; delete its entry first, or choose another name")
-    key = _PREFIX + secrets.token_urlsafe(32)
+    if key is not None and (not key or key.strip() != key):
+        raise UserError(
+            "the API key: it is empty or has spaces around it; expected text that a header can hold"
+        )
+    key = _PREFIX + secrets.token_urlsafe(32) if key is None else key
     entry = {"sha256": _digest(key), **{limit: value for limit, value in limits.items() if value is not None}}
     text = path.read_text(encoding="utf-8").rstrip() + "\n" if path.exists() else ""
     write_whole(path, text + yaml.safe_dump({name: entry}, sort_keys=False), private=True)

@@ -14,14 +14,12 @@ from pathlib import Path
 from pasta.entrypoint import run_main
 from serve.config import check_service
 from serve.imports import uncollected, without_torch
-from serve.launch import check_port, read_service_config, running
+from serve.launch import ServiceConfig, check_port, read_service_config, running
 
 
 def main() -> int:
     """Entry point."""
-    # Binds Ray's ports to the loopback interface: some need no token, among them that of metrics. Ray reads the
-    # variable when it is imported; it is named after the systems where that is the default.
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    loopback_only()
     parser = argparse.ArgumentParser(prog="python -m serve.run", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("config", type=Path, help="a YAML file such as configs/serve/local.yaml")
     parser.add_argument(
@@ -44,14 +42,28 @@ def main() -> int:
         print(f"{arguments.config}: fine")
         return 0
 
+    serve_until_stopped(config, arguments.metrics_port)
+    return 0
+
+
+def loopback_only() -> None:
+    """Bind Ray's ports to the loopback interface: some need no token, among them that of metrics.
+
+    Ray reads the variable when it is imported; it is named after the systems where that is the default.
+    """
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+
+def serve_until_stopped(config: ServiceConfig, metrics_port: int) -> None:
+    """Serve until a signal ends the process. Raises ``UserError`` before anything is started."""
+
     def progress(line: str) -> None:
         print(f"{line} …", flush=True)
 
-    with running(config, progress=progress, metrics_port=arguments.metrics_port) as started:
+    with running(config, progress=progress, metrics_port=metrics_port) as started:
         print(f"metrics at {started.metrics}, logs in {started.logs}")
         print(f"serving {', '.join(config.args.models)} at {started.url}/v1 (Ctrl-C stops)", flush=True)
         threading.Event().wait()
-    return 0
 
 
 if __name__ == "__main__":

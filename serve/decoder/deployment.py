@@ -63,7 +63,9 @@ class Decoder:
         self._leases = Leases(config.decoder.lease_s)
         self._metrics = Metrics(ENGINE)
         for name, model in config.models.items():
-            loaded = load_model(model.location, dtype=model.dtype, device=model.device)
+            loaded = load_model(
+                model.location, dtype=model.dtype, device=model.device, sequential=model.mode == "sequential"
+            )
             logger.info("model %s decodes in %s: %s", name, loaded.format.name, loaded.format.why)
             engine = Engine(loaded, EngineConfig.of(config.engine))
             try:
@@ -299,10 +301,12 @@ def _item(event: TokenEvent, submitted: float) -> TokenItem:
 
 def _warm_up(engine: "Engine") -> None:
     """Decode two short answers with a few threads: the first steps compile and allocate, and no user waits for that."""
-    prompt = engine.codec.encode_prompt([{"role": "user", "content": "Hello"}])
+    codec = engine.codec
+    prompt = [*codec.begin_ids, *codec.encode_text("Hello")]
     for _ in range(2):
         limits = Limits(max_tokens=60, max_threads=3, max_chunk_tokens=16)
-        engine.generate(Request(prompt, sampling=SamplingParams(promise_bias=30.0), limits=limits))
+        sampling = SamplingParams(promise_bias=30.0)
+        engine.generate(Request(prompt, sampling=sampling, limits=limits, parallel=codec.parallel))
 
 
 class Leases:

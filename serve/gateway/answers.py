@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any
 
 from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.exceptions import RayServeException
 
 from serve.errors import ApiError, failed, overloaded, timed_out, unavailable
 from serve.gateway.responses import SSE_DONE, Choice, Usage, Writer, sse
@@ -34,12 +34,12 @@ async def checked(batches: UpdateBatches, timeout_s: float) -> UpdateBatches:
                 except TimeoutError:
                     if not limit.expired():
                         raise
-                    raise timed_out(timeout_s) from None
+                    raise timed_out(
+                        f"The answer took longer than the {timeout_s:g} seconds it was given."
+                    ) from None
                 if isinstance(batch[-1], Refused):
                     raise _refusal(batch[-1])
                 yield batch
-    except BackPressureError as error:
-        raise overloaded() from error
     except (RayError, RayServeException) as error:
         logger.exception("replica lost")
         raise unavailable(

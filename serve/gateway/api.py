@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from serve.errors import ApiError
+from serve.gateway.body import read_object
 from serve.wire import Order, PromptInput
 
 MAX_STOPS = 4
@@ -73,6 +74,10 @@ _MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
 _UNION_MEMBER = re.compile(r"(str|constrained-str|list\[.*\])$")
 
 
+#: Lists end at their first mistake: with all of them, an error costs a thousand times what it is about.
+TokenIds = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -88,7 +93,7 @@ class Message(_Strict):
     """One turn of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
 
     def plain(self) -> dict[str, str]:
         """Role and text, as the codec takes them."""
@@ -142,7 +147,8 @@ class _Generation(_Strict):
     stop: (
         Annotated[str, Field(min_length=1)]
         | Annotated[
-            list[Annotated[str, Field(min_length=1)]], Field(json_schema_extra={"maxItems": MAX_STOPS})
+            list[Annotated[str, Field(min_length=1)]],
+            Field(fail_fast=True, json_schema_extra={"maxItems": MAX_STOPS}),
         ]
         | None
     ) = None
@@ -190,7 +196,7 @@ class _Generation(_Strict):
 class ChatRequest(_Generation):
     """The body of POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = Field(
         default=None, description="report each text token's log-probability under the model itself"
@@ -209,9 +215,9 @@ class CompletionRequest(_Generation):
 
     prompt: (
         str
-        | Annotated[list[str], Field(min_length=1)]
-        | Annotated[list[int], Field(min_length=1)]
-        | Annotated[list[Annotated[list[int], Field(min_length=1)]], Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+        | TokenIds
+        | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
     )
     logprobs: int | None = Field(default=None, ge=0, le=5)
 
@@ -237,7 +243,7 @@ class CompletionRequest(_Generation):
 
 def read_chat_request(body: bytes) -> ChatRequest:
     """Parse and check a request's body. Raises ``ApiError`` 400 that names the parameter."""
-    data = _read_json(body)
+    data = read_object(body)
     messages = data.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
@@ -252,7 +258,7 @@ def read_chat_request(body: bytes) -> ChatRequest:
 
 def read_completion_request(body: bytes) -> CompletionRequest:
     """Parse and check a request's body. Raises ``ApiError`` 400 that names the parameter."""
-    request = _read(_read_json(body), CompletionRequest, COMPLETION_NO_EFFECT)
+    request = _read(read_object(body), CompletionRequest, COMPLETION_NO_EFFECT)
     if len(request.prompts) > MAX_PROMPTS:
         raise ApiError(
             f"prompt: {len(request.prompts)} prompts, expected at most {MAX_PROMPTS}.", param="prompt"
@@ -278,22 +284,6 @@ def _read(data: dict[str, Any], kind: type[G], no_effect: Mapping[str, tuple[Any
     if request.pasta.events and not request.stream:
         raise ApiError("pasta.events is only allowed when stream is true.", param="pasta.events")
     return request
-
-
-def _read_json(body: bytes) -> dict[str, Any]:
-    def no_constant(name: str) -> float:
-        raise ValueError(f"{name} is not JSON")
-
-    try:
-        data = json.loads(body, parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ApiError(
-            f"The body of your request is not valid JSON: {reason}.", code="invalid_json"
-        ) from None
-    if not isinstance(data, dict):
-        raise ApiError("The body of your request is not a JSON object.", code="invalid_json")
-    return data
 
 
 def _refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any, ...]], prefix: str) -> None:
@@ -335,5 +325,10 @@ def _explain(error: ValidationError) -> ApiError:
 
 
 def _show(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    """The beginning of a value as JSON; of a long one, no more is written than is shown."""
+    text = ""
+    for piece in json.JSONEncoder().iterencode(value[:60] if isinstance(value, str | list) else value):
+        text += piece
+        if len(text) > 60:
+            return f"{text[:59]}…"
+    return text

@@ -1,10 +1,13 @@
 """The Gateway deployment: the HTTP routes. Each reads a request, has an Interpreter answer it, writes the response."""
 
 import asyncio
+import contextvars
 import dataclasses
 import logging
 import time
-from contextlib import ExitStack, aclosing
+from collections.abc import Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +26,8 @@ from serve.config import ServeConfig
 from serve.errors import ApiError, failed, unavailable, unknown_model
 from serve.gateway import answers, playground, schemas
 from serve.gateway.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
-from serve.gateway.guard import Client, Drain, Guard, NoRoomCache
+from serve.gateway.body import read_body
+from serve.gateway.guard import Client, Guard, NoRoomCache, OpenRequests
 from serve.gateway.proxy import TakeBody
 from serve.gateway.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.observe import logs
@@ -56,6 +60,15 @@ async def _on_failure(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse(failed().body(), status_code=500)
 
 
+@dataclass(frozen=True)
+class _Held:
+    """What an open request holds: a place in this Gateway, and one of its key's running requests."""
+
+    key: str | None
+    place: ExitStack
+    running: ExitStack
+
+
 # serve.ingress pickles the class here: all that it uses must be defined above it, or in other modules.
 @serve.ingress(app)
 class Gateway:
@@ -68,10 +81,11 @@ class Gateway:
         self._config = config
         self._interpreter = DeploymentClient(interpreter)
         self._guard = Guard(config.keys)
-        self._drain = Drain()
+        self._requests = OpenRequests(config.max_ongoing_requests)
         self._no_room = NoRoomCache()
         self._started = int(time.time())
         self._dtypes: dict[str, str] = {}
+        self._asking: asyncio.Task[list[dict[str, Any]]] | None = None
         # Rolling update: the old Gateway serves until an Interpreter of this version is ready.
         while await self._interpreter.call("version") != config.version:
             await asyncio.sleep(0.1)
@@ -86,9 +100,9 @@ class Gateway:
         responses=schemas.READY,
     )
     async def ready(self) -> JSONResponse:
-        self._drain.check()
+        self._requests.check()
         try:
-            decoders = await self._interpreter.call("stats")
+            decoders = await self._decoders()
         except (RayError, RayServeException, TimeoutError) as error:
             raise unavailable("The decoders do not answer.") from error
         if not decoders:
@@ -120,15 +134,15 @@ class Gateway:
         openapi_extra=schemas.body_of(ChatRequest),
     )
     async def chat_completions(self, request: Request) -> Response:
-        client = self._counted(request)
-        chat = read_chat_request(await self._body(request))
-        writer = ChatWriter(
-            chat.model,
-            chat.num_choices,
-            logprobs=bool(chat.logprobs),
-            include_usage=chat.include_usage,
-        )
-        return await self._answer(request, client, writer, chat.order(writer.request_id), bool(chat.stream))
+        with self._open(request) as held:
+            chat = read_chat_request(await self._body(request))
+            writer = ChatWriter(
+                chat.model,
+                chat.num_choices,
+                logprobs=bool(chat.logprobs),
+                include_usage=chat.include_usage,
+            )
+            return await self._answer(request, held, writer, chat.order(writer.request_id), bool(chat.stream))
 
     @app.post(
         "/v1/completions",
@@ -138,28 +152,28 @@ class Gateway:
         openapi_extra=schemas.body_of(CompletionRequest),
     )
     async def completions(self, request: Request) -> Response:
-        client = self._counted(request)
-        completion = read_completion_request(await self._body(request))
-        writer = CompletionWriter(
-            completion.model,
-            completion.num_choices,
-            logprobs=completion.logprobs is not None,
-            include_usage=completion.include_usage,
-        )
-        order = completion.order(writer.request_id)
-        return await self._answer(request, client, writer, order, bool(completion.stream))
+        with self._open(request) as held:
+            completion = read_completion_request(await self._body(request))
+            writer = CompletionWriter(
+                completion.model,
+                completion.num_choices,
+                logprobs=completion.logprobs is not None,
+                include_usage=completion.include_usage,
+            )
+            order = completion.order(writer.request_id)
+            return await self._answer(request, held, writer, order, bool(completion.stream))
 
     async def _answer(
-        self, request: Request, client: Client, writer: Writer, order: Order, streams: bool
+        self, request: Request, held: "_Held", writer: Writer, order: Order, streams: bool
     ) -> Response:
         self._check_model(order.model)
         # A key's requests share prefixes with each other only: else one tenant could time another one's prompts.
         order = dataclasses.replace(
-            order, http_request_id=logs.request_id(request.headers), cache_salt=client.name or ""
+            order, http_request_id=logs.request_id(request.headers), cache_salt=held.key or ""
         )
         mode = order.mode or self._config.models[order.model].mode
-        watch = Watch(order.http_request_id, order, mode, key=client.name, stream=streams)
-        updates = watched(self._updates(client, order, self._timeout_s(request)), watch)
+        watch = Watch(order.http_request_id, order, mode, key=held.key, stream=streams)
+        updates = watched(self._updates(held, order, self._timeout_s(request)), watch)
         if not streams:
             return JSONResponse(await answers.collect(writer, updates))
         # Wait for the first update before sending the head: a refusal must still become a status code.
@@ -170,12 +184,12 @@ class Gateway:
             headers=_STREAM_HEADERS,
         )
 
-    async def _updates(self, client: Client, order: Order, timeout_s: float) -> UpdateBatches:
+    async def _updates(self, held: "_Held", order: Order, timeout_s: float) -> UpdateBatches:
         ask = partial(self._interpreter.stream, "answer", order)
         items = answers.retried(lambda: self._no_room.ask(order, ask))
         unfinished = order.num_choices
-        with self._drain.request(), ExitStack() as running:
-            running.enter_context(self._guard.running(client))
+        # A stream outlives the call that began it.
+        with held.place.pop_all(), held.running.pop_all() as running:
             async with aclosing(answers.checked(items, timeout_s)) as batches:
                 async for batch in batches:
                     unfinished -= sum(isinstance(update, Finished) for update in batch)
@@ -185,18 +199,35 @@ class Gateway:
 
     async def drain(self) -> None:
         """Refuse new requests and finish the open ones (serve/launch.py calls it on SIGTERM)."""
-        await self._drain.drain()
+        await self._requests.drain()
 
     # -- steps of every request ------------------------------------------------------------------------
 
     def _client(self, request: Request) -> Client:
         return self._guard.client(request.headers, request.client.host if request.client else None)
 
-    def _counted(self, request: Request) -> Client:
-        self._drain.check()
+    async def _decoders(self) -> list[dict[str, Any]]:
+        """The statistics of each Decoder. All who ask at the same time share one answer: a question costs every Decoder
+        a call."""
+        if self._asking is None or self._asking.done():
+            # An empty context: Serve cancels the calls that a request has made when that request ends.
+            self._asking = asyncio.get_running_loop().create_task(
+                self._interpreter.call("stats"), context=contextvars.Context()
+            )
+        return await asyncio.shield(self._asking)
+
+    @contextmanager
+    def _open(self, request: Request) -> Iterator["_Held"]:
+        """Count a request as open and as its client's for the block: from its head on, so that a slow upload counts.
+
+        Raises ``ApiError`` if it is refused for who sends it, for that client's limits, or for want of a place.
+        """
         client = self._client(request)
-        self._guard.count(client)
-        return client
+        with ExitStack() as place, ExitStack() as running:
+            place.enter_context(self._requests.request())
+            self._guard.count(client)
+            running.enter_context(self._guard.running(client))
+            yield _Held(client.name, place, running)
 
     def _timeout_s(self, request: Request) -> float:
         """The configured time-out, or the request's own if that is shorter."""
@@ -225,7 +256,7 @@ class Gateway:
             return dtype
         if name not in self._dtypes:
             try:
-                decoders = await self._interpreter.call("stats")
+                decoders = await self._decoders()
             except (RayError, RayServeException, TimeoutError):
                 return dtype
             if found := sorted({decoder["formats"][name]["name"] for decoder in decoders}):
@@ -237,15 +268,4 @@ class Gateway:
             raise unknown_model(name, list(self._config.models))
 
     async def _body(self, request: Request) -> bytes:
-        """Read the body. Raises ``ApiError`` 413 if it is larger than ``max_body_bytes``."""
-        most = self._config.max_body_bytes
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > most:
-                raise ApiError(
-                    f"The body of your request is larger than {most} bytes.",
-                    status=413,
-                    code="request_too_large",
-                )
-        return bytes(body)
+        return await read_body(request, self._config.max_body_bytes, self._config.body_timeout_s)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from serve.config import KeySettings, is_loopback
-from serve.errors import ApiError, rate_limited, unauthorized, unavailable
+from serve.errors import ApiError, overloaded, rate_limited, unauthorized, unavailable
 from serve.keys import KeyEntry, KeyRing
 from serve.wire import Order, Refused, UpdateBatches
 
@@ -40,6 +41,35 @@ class Client:
     max_concurrent: int | None = None
 
 
+#: Headers that proxies add: the client behind one may be anybody.
+_PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+
+
+def _not_from_here(headers: Mapping[str, str], peer: str | None) -> str:
+    """Say why a request may come from somebody who is not on this machine; empty if it does not.
+
+    A browser on this machine sends what pages of other origins ask it to: their own Origin tells them apart, and where
+    a name of theirs resolves to this machine (DNS rebinding), the Host.
+    """
+    if not is_loopback(peer):
+        return "the request comes from another one"
+    if found := next((name for name in _PROXY_HEADERS if name in headers), None):
+        return f"the request has passed a proxy (it has the header {found})"
+    host = headers.get("host", "").lower()
+    if host and not is_loopback(_hostname(host)):
+        return "its Host header names another one"
+    if headers.get("origin", f"http://{host}").lower() != f"http://{host}":
+        return "its Origin header names another site"
+    return ""
+
+
+def _hostname(host: str) -> str | None:
+    try:
+        return urlsplit(f"//{host}").hostname if "@" not in host else None
+    except ValueError:  # half an IPv6 address
+        return None
+
+
 class Guard:
     """Authenticates clients by API key, and enforces their rate and concurrency limits."""
 
@@ -51,9 +81,9 @@ class Guard:
     def client(self, headers: Mapping[str, str], peer: str | None) -> Client:
         """The client that sends these headers from the address ``peer``. Raises ``ApiError`` 401 or 403."""
         if self._ring is None:
-            if not is_loopback(peer):
+            if why := _not_from_here(headers, peer):
                 raise ApiError(
-                    "This service has no API keys and answers only the machine that it runs on.",
+                    f"This service has no API keys and answers only the machine that it runs on; {why}.",
                     status=403,
                     code="no_keys_configured",
                 )
@@ -114,11 +144,15 @@ class Guard:
         return self._uses.setdefault(client.name, _Use(full, self._clock()))
 
 
-class Drain:
-    """Counts the open requests of one Gateway, so that it can finish them before it stops. For one event loop."""
+class OpenRequests:
+    """Counts the open requests of one Gateway: it takes ``most`` at a time, and finishes them before it stops.
 
-    def __init__(self) -> None:
+    Ray Serve would queue the rest without bound, and health checks behind them. For one event loop.
+    """
+
+    def __init__(self, most: int) -> None:
         self.draining = False
+        self._most = most
         self._open = 0
         self._ended = asyncio.Event()
 
@@ -129,8 +163,11 @@ class Drain:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Count a request as open for the block. Raises as :meth:`check` does."""
+        """Count a request as open for the block. Raises as :meth:`check` does, and ``ApiError`` 429 if no place is
+        free."""
         self.check()
+        if self._open >= self._most:
+            raise overloaded()
         self._open += 1
         try:
             yield

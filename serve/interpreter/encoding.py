@@ -33,8 +33,11 @@ class RequestEncoder:
 
         self.model = model
         self._placement = config.placement
-        self.codec = Codec(AutoTokenizer.from_pretrained(model.location))
-        self._encoder = Codec(AutoTokenizer.from_pretrained(model.location))
+        tokenizer = AutoTokenizer.from_pretrained(model.location)
+        sequential = model.mode == "sequential"
+        self.codec = Codec(tokenizer, sequential=sequential)
+        self._encoder = Codec(AutoTokenizer.from_pretrained(model.location), sequential=sequential)
+        self._longest_piece = max(map(len, tokenizer.get_vocab()))
         _ = self.codec.grammar  # built at start-up, so that the first request does not wait for it
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
         self.context = min(config.engine.slot_tokens, positions)
@@ -78,32 +81,45 @@ class RequestEncoder:
             for copy in range(order.n)
         ]
 
-    def _encode(self, prompt: PromptInput) -> tuple[list[int], str]:
-        """The prompt's token ids, and the name of the request's parameter that holds it."""
-        name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
+    def _least_tokens(self, prompt: PromptInput) -> int:
+        """A lower bound of the prompt's tokens, by its length alone."""
+        if isinstance(prompt, str):
+            return -(-len(prompt) // self._longest_piece)
+        if isinstance(prompt[0], int):
+            return len(prompt)
+        return -(-sum(len(message["content"]) for message in prompt) // self._longest_piece)
+
+    def _too_long(self, tokens: str, name: str) -> RequestRefused:
+        return RequestRefused(
+            f"The prompt has {tokens} tokens, but this service takes {self.max_prompt_tokens}; shorten the {name}.",
+            param=name,
+            code="context_length_exceeded",
+        )
+
+    def _encode(self, prompt: PromptInput, name: str) -> list[int]:
+        """The token ids of the prompt, which the request's parameter ``name`` holds."""
         try:
             if isinstance(prompt, str):
-                return encode_start(self._encoder, prompt), name
+                return encode_start(self._encoder, prompt)
             if name == "prompt":
                 ids = cast("list[int]", prompt)
                 check_start(self._encoder, ids)
-                return ids, name
-            return encode_messages(self._encoder, cast("list[dict[str, str]]", prompt)), name
+                return ids
+            return encode_messages(self._encoder, cast("list[dict[str, str]]", prompt))
         except UserError as error:
             raise RequestRefused(f"{name}: {error}.", param=name) from None
 
     def _decode_order(self, order: Order, prompt: PromptInput) -> DecodeOrder:
         """The order for one prompt. Raises :class:`RequestRefused` if it and its answer exceed the model's context."""
-        prompt_ids, name = self._encode(prompt)
+        name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
+        # Encoding is slow and others wait for it: refuse first what cannot be short enough. A codec loses no character.
+        if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
+            raise self._too_long(f"at least {least}", name)
+        prompt_ids = self._encode(prompt, name)
         if not prompt_ids:
             raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
         if len(prompt_ids) > self.max_prompt_tokens:
-            raise RequestRefused(
-                f"The prompt has {len(prompt_ids)} tokens, but this service takes {self.max_prompt_tokens}; "
-                f"shorten the {name}.",
-                param=name,
-                code="context_length_exceeded",
-            )
+            raise self._too_long(str(len(prompt_ids)), name)
         # Two tokens less: the engine's scratch place, and the end of text, which max_tokens does not count.
         room = self.context - len(prompt_ids) - 2
         if room < 1 or (order.max_tokens or 1) > room:

@@ -62,7 +62,7 @@ def ask(client, **fields):
 
 def long_body(client):
     """A request that decodes for as long as it may: greedy and found to go on."""
-    for n in range(20):
+    for n in range(200):
         body = {
             "model": "random",
             "messages": [{"role": "user", "content": f"Count to {n}"}],

@@ -1,15 +1,19 @@
 """Ray Serve's own command serves the same file; a service that does not start says why."""
 
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import httpx
+import openai
+import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
 from serve.ray_start import free_port
-from tests.support.service import START_S, command, save_tiny_model, service_config
+from tests.support.paths import ROOT
+from tests.support.service import START_S, command, save_plain_model, save_tiny_model, service_config
 from tests.support.waiting import eventually
 
 
@@ -50,3 +54,49 @@ def test_weights_that_nothing_can_be_decoded_with_are_one_line(tmp_path):
     assert len(errors) == 1
     assert errors[0].startswith(expected)
     assert "Traceback" not in run.output.partition("error: ")[2]
+
+
+def test_a_model_that_pasta_has_not_trained_is_served_in_one_line(tmp_path):
+    model = save_plain_model(tmp_path / "plain-model")
+    with command("-m", "serve", model, "--port", 0, "--api-key", "secret", log=tmp_path / "log") as run:
+        url = run.wait_for(r"^serving plain-model at (http://127\.0\.0\.1:\d+/v1)")[1]
+        assert "it is served sequentially" in run.output
+        with openai.OpenAI(base_url=url, api_key="secret", max_retries=0) as client:
+            hello = [{"role": "user", "content": "Hello"}]
+            answer = client.chat.completions.create(model="plain-model", messages=hello, max_tokens=5)
+            assert answer.usage.completion_tokens > 0
+            text = client.completions.create(model="plain-model", prompt="Hello", max_tokens=5)
+            assert text.usage.completion_tokens > 0
+            with pytest.raises(openai.BadRequestError, match="only decodes sequentially"):
+                client.chat.completions.create(
+                    model="plain-model", messages=hello, extra_body={"pasta": {"mode": "parallel"}}
+                )
+        with (
+            openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            client.models.list()
+        run.end(signal.SIGINT)
+        assert run.leaves_nothing()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["missing"], "MODEL: 'missing' is not a directory"),
+        (["{model}", "--dtype", "float8"], "dtype"),
+        (["{model}", "--replicas", "0"], "decoder.num_replicas"),
+        (["{model}", "--api-key", ""], "the API key: it is empty"),
+        (["{model}", "--slot-tokens", "-1"], "slot_tokens -1"),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_one_line(tmp_path, arguments, line):
+    model = save_plain_model(tmp_path / "model")
+    filled = [argument.format(model=model) for argument in arguments]
+    run = subprocess.run(
+        [sys.executable, "-m", "serve", *filled], cwd=ROOT, capture_output=True, text=True, timeout=START_S
+    )
+    assert run.returncode == 2
+    (error,) = run.stderr.strip().splitlines()
+    assert error.startswith("error: ")
+    assert line in error

@@ -113,6 +113,46 @@ def test_without_keys_only_this_machine_is_answered(peer, allowed):
         assert refusal(guard.client, {}, peer).status == 403
 
 
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({"host": "127.0.0.1:8000"}, True),
+        ({"host": "localhost:8000"}, True),
+        ({"host": "[::1]:8000"}, True),
+        ({"host": "localhost"}, True),
+        ({"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:8000"}, True),
+        # A name that an attacker has made resolve to this machine (DNS rebinding).
+        ({"host": "attacker.example:8000"}, False),
+        ({"host": "127.0.0.1.attacker.example"}, False),
+        ({"host": "localhost@attacker.example"}, False),
+        ({"host": "[::1"}, False),
+        # A page of another site that posts here.
+        ({"host": "127.0.0.1:8000", "origin": "https://attacker.example"}, False),
+        ({"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:9000"}, False),
+        ({"host": "127.0.0.1:8000", "origin": "null"}, False),
+        ({"host": "127.0.0.1:8000", "origin": "http://[::1"}, False),
+        # A proxy on this machine that serves others.
+        ({"host": "127.0.0.1:8000", "x-forwarded-for": "10.0.0.4"}, False),
+        ({"host": "127.0.0.1:8000", "forwarded": "for=10.0.0.4"}, False),
+        ({"host": "127.0.0.1:8000", "via": "1.1 proxy"}, False),
+    ],
+)
+def test_without_keys_nobody_gets_in_through_a_browser_or_a_proxy_of_this_machine(headers, allowed):
+    guard = Guard(KeySettings())
+    if allowed:
+        assert guard.client(headers, "127.0.0.1").name is None
+    else:
+        error = refusal(guard.client, headers, "127.0.0.1")
+        assert (error.status, error.code) == (403, "no_keys_configured")
+
+
+def test_with_keys_a_browser_and_a_proxy_may_be_anywhere(file):
+    key = new_key(file, "ann")
+    headers = {"host": "api.example", "origin": "https://app.example", "x-forwarded-for": "10.0.0.4"}
+    guard = Guard(KeySettings(file=str(file)))
+    assert guard.client({**headers, **bearer(key)}, "127.0.0.1").name == "ann"
+
+
 def test_with_keys_one_is_needed_wherever_the_request_comes_from(file):
     key = new_key(file, "ann")
     guard = Guard(KeySettings(file=str(file)))

@@ -19,6 +19,7 @@ import yaml
 
 from tests.support.models import tiny
 from tests.support.paths import ROOT
+from tests.support.tokenizers import byte_level_without_tags
 from tests.support.waiting import eventually
 
 #: A service is up in half a minute on two idle cores; a busy machine takes its time.
@@ -40,6 +41,15 @@ def save_tiny_model(folder: Path, *, seed: int = 0, endless: bool = False, **con
     if config:
         file = folder / "config.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    return folder
+
+
+def save_plain_model(folder: Path) -> Path:
+    """A directory of a model that PASTA has not trained: its tokenizer has no control tokens."""
+    loaded, tokenizer = copy.deepcopy(tiny()), byte_level_without_tags()
+    loaded.model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    loaded.model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

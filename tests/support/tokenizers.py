@@ -24,9 +24,8 @@ TEMPLATE = (
 MARKERS = ["<|end|>", "<|user|>", "<|assistant|>"]
 
 
-@functools.cache
-def byte_level() -> PreTrainedTokenizerFast:
-    """A fast byte-level BPE, as GPT-2, Llama 3 and Qwen have."""
+def byte_level_without_tags() -> PreTrainedTokenizerFast:
+    """A fast byte-level BPE, as GPT-2, Llama 3 and Qwen have, of a model that PASTA has not trained."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -38,7 +37,14 @@ def byte_level() -> PreTrainedTokenizerFast:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, eos_token="<|end|>", additional_special_tokens=MARKERS[1:]
     )
-    return _finished(tokenizer)
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+@functools.cache
+def byte_level() -> PreTrainedTokenizerFast:
+    """The same with control tokens."""
+    return _finished(byte_level_without_tags())
 
 
 @functools.cache

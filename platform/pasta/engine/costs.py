@@ -18,7 +18,8 @@ def measure_costs(engine: Engine) -> LaneCosts:
 
     Takes about fifty steps and leaves nothing in the cache.
     """
-    documents = {count: _document(engine, count) for count in _LANES}
+    lanes = _LANES if engine.codec.parallel else _LANES[:1]
+    documents = {count: _document(engine, count) for count in lanes}
     fitting = {count: found for count, found in documents.items() if len(found[0]) + 4 < _context(engine)}
     step_s = {count: _fastest(engine, count, *found) for count, found in fitting.items()}
     prefill_s = min(_prefill(engine) for _ in range(2))
@@ -48,9 +49,8 @@ def _document(engine: Engine, lanes: int) -> tuple[list[int], ThreadProgress]:
 def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadProgress) -> float:
     """The fastest of ``_STEPS`` steps in which so many threads, and nothing else, decode a token each."""
     prompt = engine.codec.encode_text(" a")[:1] * 2
-    request_id = engine.submit(
-        Request(prompt, limits=_UNBOUNDED, forced=document, progress=progress, drafts=False)
-    )
+    request = Request(prompt, limits=_UNBOUNDED, forced=document, progress=progress, drafts=False)
+    request_id = engine.submit(request.replace(parallel=engine.codec.parallel))
     found: list[float] = []
     prefilled = False
     while len(found) < _STEPS:
@@ -71,7 +71,8 @@ def _prefill(engine: Engine) -> float:
     engine.prefixes.forget()
     count = min(engine.config.prefill_chunk, _context(engine) - 8)
     prompt = engine.codec.encode_text(" a")[:1] * count
-    engine.submit(Request(prompt, limits=_UNBOUNDED, forced=[engine.codec.eos_id]))
+    parallel = engine.codec.parallel
+    engine.submit(Request(prompt, limits=_UNBOUNDED, forced=[engine.codec.eos_id], parallel=parallel))
     begun = time.perf_counter()
     events = engine.step()
     spent = time.perf_counter() - begun

@@ -78,6 +78,8 @@ class Engine:
 
         Raises ``UserError`` if the prompt leaves no room for an answer.
         """
+        if request.parallel and not self.codec.parallel:
+            raise UserError("parallel: true, but this model has no control tokens; expected false")
         prompt = len(request.prompt_ids) if request.snapshot is None else len(request.snapshot.token_ids)
         context = min(self.config.slot_tokens, self.loaded.max_positions)
         if prompt < 1:

@@ -56,13 +56,20 @@ def resolve_device(name: str) -> torch.device:
 
 
 def load_model(
-    path: str | Path, *, dtype: str = "float32", device: str = "auto", packed: bool | None = None
+    path: str | Path,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    packed: bool | None = None,
+    sequential: bool = False,
 ) -> LoadedModel:
     """Load a model directory (or a hub name that is in the local cache).
 
     ``dtype`` is its number format: ``auto`` (the fastest float format here), a float format, or ``int8``.
 
     ``packed`` keeps linear weights in the CPU library's own layout (inference only; ``None``: where it pays).
+
+    ``sequential`` takes a model without control tokens too, for requests with ``parallel=False``.
 
     Raises ``UserError`` in one line if it is missing, has no control tokens, or is of an unsupported family.
     """
@@ -84,7 +91,7 @@ def load_model(
     check_architecture(config, f"model {where!r}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
-        codec = Codec(tokenizer)
+        codec = Codec(tokenizer, sequential=sequential)
         model = AutoModelForCausalLM.from_pretrained(
             where,
             # What the checkpoint has, until it is known what it will be.

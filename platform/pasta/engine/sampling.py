@@ -98,7 +98,7 @@ def choose(
     ``keys`` are the rows' stream keys, used where the temperature is above 0.
     """
     biases = [p.promise_bias for p in params]
-    if any(biases):
+    if any(biases) and promise_id < logits.shape[-1]:  # a model without control tokens has no such logit
         logits = logits.clone()
         logits[:, promise_id] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
     logits = logits.masked_fill(~allowed, float("-inf"))

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from pasta.errors import first_line
 from pasta.lang.document import (
+    CONTROL_TOKENS,
     ESTIMATE_STEP,
     MAX_DEPTH,
     TOO_DEEP,
@@ -22,7 +23,7 @@ from pasta.lang.document import (
     Text,
     is_topic,
 )
-from pasta.lang.grammar import TagGrammar, TailNode, build_tail
+from pasta.lang.grammar import ControlIds, TagGrammar, TailNode, build_tail
 from pasta.lang.tokenizer import CodecError, Tokenizer, control_ids, special_ids
 
 MAX_ESTIMATE = 2000
@@ -41,13 +42,19 @@ class Codec:
     """Encodes and decodes documents, text and prompts with one Hugging Face tokenizer.
 
     Raises :class:`CodecError` if a control token is missing or not special, if there is no end-of-text
-    token, or if the tokenizer cannot reproduce plain text.
+    token, or if the tokenizer cannot reproduce plain text. With ``sequential`` a tokenizer may lack control tokens
+    (``parallel`` is then false): it encodes and decodes text and prompts, and documents without tags.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, sequential: bool = False) -> None:
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
-        self.control = control_ids(tokenizer)
+        #: Whether the model can write tags.
+        self.parallel = not sequential or vocabulary.keys() >= set(CONTROL_TOKENS)
+        if self.parallel:
+            self.control = control_ids(tokenizer)
+        else:  # ids that no token has and that no text becomes
+            self.control = ControlIds(*range(first := _size(tokenizer, vocabulary), first + 5))
         if tokenizer.eos_token_id is None:
             raise CodecError(
                 "tokenizer: eos_token is not set; an end-of-text token is needed to end an answer"
@@ -196,7 +203,7 @@ class Codec:
     def grammar(self) -> TagGrammar:
         """The token-level grammar of this tokenizer, for the interpreter."""
         vocabulary = self._tokenizer.get_vocab()
-        size = max(len(self._tokenizer), 1 + max(vocabulary.values()))
+        size = _size(self._tokenizer, vocabulary)
         text_mask, topic_mask = bytearray(size), bytearray(size)
         topic_chars = array("H", bytes(2 * size))
         for token, token_id in vocabulary.items():
@@ -364,6 +371,11 @@ class Codec:
         ) as error:  # Jinja errors and missing templates are faults of the model directory, not bugs here
             raise CodecError(f"chat template: {first_line(error)}") from error
         return text
+
+
+def _size(tokenizer: Tokenizer, vocabulary: Mapping[str, int]) -> int:
+    """The number of ids; some may be unused."""
+    return max(len(tokenizer), 1 + max(vocabulary.values()))
 
 
 def _tail(tokens: int) -> str:

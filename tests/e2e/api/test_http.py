@@ -38,7 +38,8 @@ def text_of(completion):
 
 
 def post(http, body):
-    return http.post("/v1/chat/completions", content=body if isinstance(body, bytes) else json.dumps(body))
+    content = body if isinstance(body, bytes) else json.dumps(body)
+    return http.post("/v1/chat/completions", content=content, headers={"Content-Type": "application/json"})
 
 
 def count(http, *names):
@@ -322,7 +323,7 @@ def test_no_request_is_a_server_error(http, content, fields):
 
 def long_request(http, stream):
     """A request that decodes for as long as its limit says: greedy and found to go on."""
-    for n in range(20):
+    for n in range(200):
         messages = [{"role": "user", "content": f"Count to {n}"}]
         body = {"model": MODEL, "messages": messages, "temperature": 0, "pasta": {"mode": "sequential"}}
         answer = post(http, {**body, "max_tokens": 1000}).json()

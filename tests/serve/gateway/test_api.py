@@ -213,7 +213,9 @@ def test_a_missing_parameter_is_named():
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"a": NaN}', b"[" * 100_000, b"1" * 5000]
+    "body",
+    [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"a": NaN}', b"[" * 100_000, b"1" * 5000]
+    + ['{"a": 1}'.encode("utf-16"), b'{"a": "\xff"}', b'{"a":' + b"[" * 5000],
 )
 def test_a_body_that_is_no_json_object_is_refused(body):
     with pytest.raises(ApiError) as caught:

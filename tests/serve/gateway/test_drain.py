@@ -6,12 +6,12 @@ import asyncio
 import pytest
 
 from serve.errors import ApiError
-from serve.gateway.guard import Drain
+from serve.gateway.guard import OpenRequests
 
 
 def test_draining_waits_for_the_open_requests_and_takes_no_new_ones():
     async def scenario():
-        drain = Drain()
+        drain = OpenRequests(8)
         with drain.request():
             draining = asyncio.create_task(drain.drain())
             await asyncio.sleep(0)
@@ -27,9 +27,19 @@ def test_draining_waits_for_the_open_requests_and_takes_no_new_ones():
     assert (error.status, error.code, error.headers) == (503, "service_unavailable", {"Retry-After": "1"})
 
 
+def test_beyond_its_places_requests_are_refused_until_one_is_free():
+    requests = OpenRequests(2)
+    with requests.request():
+        with requests.request(), pytest.raises(ApiError) as refused, requests.request():
+            pass
+        with requests.request():
+            pass
+    assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+
+
 def test_a_request_that_fails_is_over_too():
     async def scenario():
-        drain = Drain()
+        drain = OpenRequests(8)
         with pytest.raises(ZeroDivisionError), drain.request():
             _ = 1 / 0
         await asyncio.wait_for(drain.drain(), 10)
@@ -38,4 +48,4 @@ def test_a_request_that_fails_is_over_too():
 
 
 def test_with_nothing_open_draining_is_done_at_once():
-    asyncio.run(asyncio.wait_for(Drain().drain(), 10))
+    asyncio.run(asyncio.wait_for(OpenRequests(8).drain(), 10))

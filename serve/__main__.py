@@ -1,0 +1,115 @@
+"""Serve one model on this machine until Ctrl-C, without a configuration file:
+
+    python -m serve MODEL
+
+MODEL is a model directory, or the name of a model in the Hugging Face cache. One without control tokens, which PASTA
+has not trained, is served sequentially. Several models, limits, placement and clusters need a configuration file:
+docs/serve-a-model.md.
+"""
+
+import argparse
+import os
+import tempfile
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from pasta.config import parse_config
+from pasta.entrypoint import run_main
+from pasta.sizes import EngineSizes
+from serve.config import ServeConfig, check_directory, check_loadable, is_loopback
+from serve.imports import uncollected, without_torch
+from serve.keys import new_key
+from serve.launch import ServiceConfig
+from serve.run import loopback_only, serve_until_stopped
+
+
+def main() -> int:
+    """Entry point."""
+    loopback_only()
+    arguments = _parser().parse_args()
+    with tempfile.TemporaryDirectory(prefix="pasta-keys-") as folder, uncollected():
+        without_torch()
+        config = _config(arguments, Path(folder) / "keys.yaml")
+        (model,) = config.args.models.values()
+        if model.mode == "sequential":
+            print(f"{model.path} has no control tokens: it is served sequentially", flush=True)
+        serve_until_stopped(config, arguments.metrics_port)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    sizes = EngineSizes()
+    parser = argparse.ArgumentParser(prog="python -m serve", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "model", metavar="MODEL", help="a model directory, or a name in the Hugging Face cache"
+    )
+    parser.add_argument("--name", help="what clients call it; default: the last part of MODEL")
+    parser.add_argument(
+        "--host", default=os.environ.get("PASTA_HOST", "127.0.0.1"), help="default: %(default)s"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0 takes a free one")
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get("PASTA_API_KEY"),
+        help="the key that clients send (or PASTA_API_KEY, which others on this machine cannot read); default: none "
+        "on 127.0.0.1, elsewhere a new one, which is printed",
+    )
+    parser.add_argument(
+        "--dtype", default="auto", help="auto, float32, bfloat16, float16 or int8; default: auto"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: auto")
+    parser.add_argument("--replicas", type=int, default=1, help="decoders; default: %(default)s")
+    parser.add_argument(
+        "--num-slots",
+        type=int,
+        default=sizes.num_slots,
+        help="requests at once in each; default: %(default)s",
+    )
+    parser.add_argument(
+        "--slot-tokens",
+        type=int,
+        default=sizes.slot_tokens,
+        help="tokens of cache for a request, prompt and answer; default: %(default)s",
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, default=0, help="of Prometheus metrics; default: a free one"
+    )
+    return parser
+
+
+def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
+    """The configuration that the arguments stand for. Raises ``UserError`` in one line."""
+    path = str(Path(arguments.model).resolve()) if Path(arguments.model).is_dir() else arguments.model
+    name = arguments.name or Path(path).name
+    model = {"path": path, "dtype": arguments.dtype, "device": arguments.device, "mode": "sequential"}
+    threads = max((os.cpu_count() or 1) // max(arguments.replicas, 1), 1)
+    decoder: dict[str, Any] = {"num_replicas": arguments.replicas, "threads": threads}
+    if arguments.device != "cpu" and glob("/dev/nvidia[0-9]*"):
+        decoder["num_gpus"] = 1.0
+    values: dict[str, Any] = {
+        "models": {name: model},
+        "engine": {"num_slots": arguments.num_slots, "slot_tokens": arguments.slot_tokens},
+        "decoder": decoder,
+    }
+    if arguments.api_key is not None:
+        new_key(keys, "default", arguments.api_key)
+    elif not is_loopback(arguments.host):
+        print(f"clients need this key: {new_key(keys, 'default')}", flush=True)
+    if keys.exists():
+        values["keys"] = {"file": str(keys)}
+    config = parse_config(values, ServeConfig, "python -m serve")
+    check_directory(config.models[name], "MODEL")
+    if check_loadable(config.models[name], "MODEL"):
+        model["mode"] = "parallel"
+        config = parse_config(values, ServeConfig, "python -m serve")
+    environment = {
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return ServiceConfig(arguments.host, arguments.port, "/", config, environment)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,67 @@
+"""A model that PASTA has not trained has no control tokens: it decodes one token after another, as it always did."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pasta.engine import Engine, EngineConfig, Request, load_model, measure_costs
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from pasta.lang import Codec, CodecError
+from tests.support.models import UNRECORDED
+from tests.support.service import save_plain_model
+from tests.support.tokenizers import byte_level_without_tags
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return save_plain_model(tmp_path_factory.mktemp("plain"))
+
+
+def engine(directory):
+    return Engine(load_model(directory, sequential=True), EngineConfig(2, 200, **UNRECORDED))
+
+
+def test_it_decodes_what_transformers_generates(directory):
+    decoder = engine(directory)
+    prompt = decoder.codec.encode_prompt([{"role": "user", "content": "Tell me <sync/> about /> France"}])
+    result = decoder.generate(Request(prompt, parallel=False, limits=Limits(max_tokens=30)))
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    expected = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=30,
+        do_sample=False,
+        # Other special tokens are no text: neither side may write them.
+        suppress_tokens=sorted(decoder.codec.special_ids - decoder.codec.eos_ids),
+        pad_token_id=0,
+    )[0, len(prompt) :].tolist()
+    decoded = list(result.response_ids)
+    assert decoded[: len(expected) - 1] == expected[: len(decoded) - 1][: len(expected) - 1]
+    assert len(decoded) >= 2
+
+
+def test_it_is_not_asked_for_parallel_answers(directory):
+    with pytest.raises(UserError, match="no control tokens"):
+        engine(directory).submit(Request([5, 6]))
+
+
+def test_its_costs_are_measured_for_one_lane(directory):
+    costs = measure_costs(engine(directory))
+    assert costs.knee == 1
+    assert costs.step_s > 0
+
+
+def test_its_tokenizer_is_refused_where_parallel_answers_are_wanted(directory):
+    with pytest.raises(UserError, match="control tokens"):
+        load_model(directory)
+    with pytest.raises(CodecError, match="control tokens"):
+        Codec(byte_level_without_tags())
+
+
+def test_text_that_looks_like_a_tag_is_plain_text():
+    codec = Codec(byte_level_without_tags(), sequential=True)
+    assert not codec.parallel
+    text = 'a <promise topic="b" tokens="10"/> c <sync/>'
+    assert codec.decode_text(codec.encode_text(text)) == text
+    assert codec.special_ids.isdisjoint(codec.encode_text(text))

@@ -1,0 +1,138 @@
+"""A body is read within a deadline and within bounds: however it is made, it costs little more than its size."""
+
+import asyncio
+import json
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.requests import Request
+
+from serve.errors import ApiError
+from serve.gateway.api import read_chat_request, read_completion_request
+from serve.gateway.body import read_body, read_object
+
+SIZE = 900_000
+MESSAGE = '{"role":"user","content":"a"}'
+
+
+def filled(before: str, item: str, after: str) -> bytes:
+    """A body of about ``SIZE`` bytes whose middle is one item over and over."""
+    return f"{before}{','.join([item] * (SIZE // (len(item) + 1)))}{after}".encode()
+
+
+HOSTILE = {
+    f"{field} of {item}": filled(f'{{"model":"m","{field}":[', item, "]}")
+    for field in ("prompt", "messages", "unknown")
+    for item in ("1", "[]", "{}", '""', '"ab"', "1.5", "null", "[1]", '{"a":1}', MESSAGE, "1" * 4000)
+} | {
+    "parts of a message": filled('{"model":"m","messages":[{"role":"user","content":[', '{"a":1}', "]}]}"),
+    "unknown members": b'{"model":"m",' + b",".join(b'"k%d":1' % n for n in range(80_000)) + b"}",
+    "unknown members of a message": b'{"model":"m","messages":[{'
+    + b",".join(b'"k%d":1' % n for n in range(80_000))
+    + b"}]}",
+    "nested lists": b"[" * SIZE,
+    "a list of nested lists": filled('{"model":"m","prompt":[', "[" * 900 + "]" * 900, "]}"),
+    "one long member": filled('{"model":"m","', "k", '":1}'),
+    "a quote that never ends": b'{"model":"m","prompt":"' + b'\\"' * (SIZE // 2),
+}
+
+
+def refusal(what) -> ApiError | None:
+    try:
+        what()
+    except ApiError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("read", [read_chat_request, read_completion_request])
+def test_no_body_costs_more_than_ten_times_its_size(name, read):
+    body = HOSTILE[name]
+    tracemalloc.start()
+    try:
+        refused = refusal(lambda: read(body).order("id"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused is None or (refused.status == 400 and len(refused.message) < 400)
+    assert peak < 10 * len(body)
+
+
+@pytest.mark.parametrize("character", [",", "[", "{", '"', "\\", "1"])
+def test_punctuation_in_a_text_is_no_structure(character):
+    text = character * (SIZE // 2)
+    body = json.dumps({"model": "m", "prompt": text}).encode()
+    assert read_completion_request(body).prompt == text
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_an_ordinary_object_is_read_as_it_is(value):
+    assert read_object(json.dumps({"a": value}).encode()) == {"a": value}
+
+
+def test_an_object_with_too_many_members_is_refused():
+    with pytest.raises(ApiError, match="more than 512 members"):
+        read_object(json.dumps({"a": {str(n): n for n in range(513)}}).encode())
+
+
+# -- over a connection -------------------------------------------------------------------------------------
+
+
+def received(pieces, kind="application/json", most=1000, within_s=60.0):
+    """What is read of a request whose body comes in these pieces; ``None`` is a client that sends nothing more."""
+    waiting = list(pieces)
+
+    async def receive():
+        piece = waiting.pop(0)
+        if piece is None:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
+
+    headers = [(b"content-type", kind.encode())] if kind else []
+    request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
+    return asyncio.run(read_body(request, most, within_s))
+
+
+def test_the_pieces_of_a_body_are_joined():
+    assert received([b'{"a"', b":1}"]) == b'{"a":1}'
+
+
+def test_a_body_that_does_not_arrive_in_time_is_given_up_for_good():
+    with pytest.raises(ApiError, match="arrive") as caught:
+        received([b"{", None], within_s=0.01)
+    assert caught.value.status == 408
+    assert caught.value.headers == {"x-should-retry": "false"}
+
+
+def test_a_body_that_is_too_large_is_refused_before_its_end():
+    with pytest.raises(ApiError) as caught:
+        received([b"x" * 600, b"x" * 600, None])
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON; charset=utf-8", "application/ld+json"]
+)
+def test_json_is_taken(kind):
+    assert received([b"{}"], kind) == b"{}"
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+def test_what_a_foreign_web_page_can_send_unasked_is_refused(kind):
+    with pytest.raises(ApiError) as caught:
+        received([b"{}"], kind)
+    assert (caught.value.status, caught.value.param) == (415, "Content-Type")
