@@ -50,7 +50,7 @@ def draw_growth(growth: Growth, path: Path) -> bool:
         size = (3.4 * len(columns) + 0.6, 2.7 * len(rows) + 0.7)
         figure = Figure(figsize=size, layout="constrained", dpi=200)
         FigureCanvasAgg(figure)
-        figure.suptitle("Milliseconds a step", fontsize=11, fontweight="bold")
+        figure.suptitle("Least milliseconds a step", fontsize=11, fontweight="bold")
         grid = figure.subplots(len(rows), len(columns), squeeze=False)
         named: dict[str, Any] = {}
         for (shape, parts), panels in zip(rows.items(), grid, strict=True):
