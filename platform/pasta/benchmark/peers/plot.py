@@ -64,7 +64,12 @@ def draw_growth(growth: Growth, path: Path) -> bool:
                 axes.set_xticks(points, [str(point) for point in points])
                 axes.minorticks_off()
             panels[0].set_ylabel("ms")
-        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=min(len(named), 4))
+        figure.legend(
+            list(named.values()),
+            list(named),
+            loc="outside lower center",
+            ncols=min(len(named), 2 * len(columns)),
+        )
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
     write_whole(path, buffer.getvalue())
