@@ -13,6 +13,8 @@ from starlette.requests import Request
 
 from serve.errors import ApiError, timed_out
 
+#: Headers that browsers add to what a page sends.
+_BROWSER_HEADERS = ("origin", "sec-fetch-site")
 #: The most objects and lists, and the most strings, in a body: far above what a conversation holds.
 _MAX_CONTAINERS = 10_000
 _MAX_STRINGS = 20_000
@@ -29,11 +31,12 @@ _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (_MAX_DIGITS + 1))
 
 async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes:
     """Read the body. Raises ``ApiError``: 413 if it is larger than ``most_bytes``, 408 if it takes longer than
-    ``within_s`` seconds, 415 if it is declared as something else than JSON.
+    ``within_s`` seconds, 415 if a web page sends it as something else than JSON.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        # A web page of another origin cannot send this type without asking the service first.
+    # A browser sends JSON to another site only if that site agrees, and forms without asking. curl --data says that its
+    # JSON is a form.
+    if any(name in request.headers for name in _BROWSER_HEADERS) and kind != "application/json":
         raise ApiError(
             f"Content-Type: {kind[:60] or 'none'!r}, expected application/json.",
             status=415,

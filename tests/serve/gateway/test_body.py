@@ -90,7 +90,7 @@ def test_an_object_with_too_many_members_is_refused():
 # -- over a connection -------------------------------------------------------------------------------------
 
 
-def received(pieces, kind="application/json", most=1000, within_s=60.0):
+def received(pieces, most=1000, within_s=60.0, **headers):
     """What is read of a request whose body comes in these pieces; ``None`` is a client that sends nothing more."""
     waiting = list(pieces)
 
@@ -100,8 +100,8 @@ def received(pieces, kind="application/json", most=1000, within_s=60.0):
             await asyncio.Event().wait()
         return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
 
-    headers = [(b"content-type", kind.encode())] if kind else []
-    request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    request = Request({"type": "http", "method": "POST", "headers": raw}, receive)
     return asyncio.run(read_body(request, most, within_s))
 
 
@@ -122,17 +122,20 @@ def test_a_body_that_is_too_large_is_refused_before_its_end():
     assert caught.value.status == 413
 
 
-@pytest.mark.parametrize(
-    "kind", ["application/json", "Application/JSON; charset=utf-8", "application/ld+json"]
-)
-def test_json_is_taken(kind):
-    assert received([b"{}"], kind) == b"{}"
-
-
+@pytest.mark.parametrize("browser", [{"origin": "https://a.example"}, {"sec_fetch_site": "cross-site"}])
 @pytest.mark.parametrize(
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_what_a_foreign_web_page_can_send_unasked_is_refused(kind):
+def test_what_a_web_page_can_send_to_another_site_unasked_is_refused(kind, browser):
     with pytest.raises(ApiError) as caught:
-        received([b"{}"], kind)
+        received([b"{}"], content_type=kind, **browser)
     assert (caught.value.status, caught.value.param) == (415, "Content-Type")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8"])
+def test_json_is_taken_from_a_web_page(kind):
+    assert received([b"{}"], content_type=kind, origin="https://a.example") == b"{}"
+
+
+def test_a_client_that_is_no_browser_may_call_its_json_what_it_likes():
+    assert received([b"{}"], content_type="application/x-www-form-urlencoded") == received([b"{}"]) == b"{}"
