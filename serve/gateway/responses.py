@@ -178,14 +178,21 @@ class CompletionWriter(Writer):
         return {"text": text}
 
     def _listed(self, tokens: Sequence[TextToken]) -> dict[str, Any]:
-        # The chosen token is always among those shown.
-        tops = [{t.token: _shown(t.logprob)} | {text: _shown(value) for text, value in t.top} for t in tokens]
         return {
             "tokens": [token.token for token in tokens],
             "token_logprobs": [_shown(token.logprob) for token in tokens],
-            "top_logprobs": tops,
+            "top_logprobs": [_top_by_text(token) for token in tokens],
             "text_offset": [token.offset for token in tokens],
         }
+
+
+def _top_by_text(token: TextToken) -> dict[str, float]:
+    """The chosen token and the likeliest others. Of several tokens with one text, such as halves of characters, the
+    chosen one is shown, or else the likeliest."""
+    shown = {token.token: _shown(token.logprob)}
+    for text, logprob in token.top:
+        shown.setdefault(text, _shown(logprob))
+    return shown
 
 
 def _chat_token(text: str, logprob: float) -> dict[str, Any]:

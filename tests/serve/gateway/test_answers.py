@@ -8,8 +8,8 @@ import pytest
 
 from serve.errors import ApiError, unavailable
 from serve.gateway.answers import collect, retried, stream
-from serve.gateway.responses import ChatWriter
-from serve.wire import Accepted, Delta, Finished, Refused
+from serve.gateway.responses import ChatWriter, CompletionWriter
+from serve.wire import Accepted, Delta, Finished, Refused, TextToken
 
 SUPERSEDED = Refused("not here", status=503, superseded=True)
 FULL = Refused("full", status=429)
@@ -139,3 +139,10 @@ def test_what_goes_wrong_is_the_last_event(lost):
     assert '"code":"service_unavailable"' in pieces[-1][0]
     assert "[DONE]" not in pieces[-1][0]
     assert ended[-1] == "closed"
+
+
+def test_of_tokens_with_one_text_the_chosen_one_is_listed():
+    chosen = TextToken("\ufffd", -2.0, (("a", -0.5), ("\ufffd", -1.0), ("\ufffd", -3.0)))
+    batches = updates([[Accepted(3), Delta("\ufffd", logprobs=[chosen]), Finished("stop", 3, 1, {})]], [])
+    whole = asyncio.run(collect(CompletionWriter("m", 1, logprobs=True), batches))
+    assert whole["choices"][0]["logprobs"]["top_logprobs"] == [{"\ufffd": -2.0, "a": -0.5}]
