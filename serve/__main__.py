@@ -27,7 +27,7 @@ from serve.run import loopback_only, serve_until_stopped
 def main() -> int:
     """Entry point."""
     loopback_only()
-    arguments = _parser().parse_args()
+    arguments = parser().parse_args()
     with tempfile.TemporaryDirectory(prefix="pasta-keys-") as folder, uncollected():
         without_torch()
         config = _config(arguments, Path(folder) / "keys.yaml")
@@ -38,44 +38,43 @@ def main() -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
     sizes = EngineSizes()
-    parser = argparse.ArgumentParser(prog="python -m serve", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "model", metavar="MODEL", help="a model directory, or a name in the Hugging Face cache"
-    )
-    parser.add_argument("--name", help="what clients call it; default: the last part of MODEL")
-    parser.add_argument(
+    made = argparse.ArgumentParser(prog="python -m serve", description=(__doc__ or "").split("\n")[0])
+    made.add_argument("model", metavar="MODEL", help="a model directory, or a name in the Hugging Face cache")
+    made.add_argument("--name", help="what clients call it; default: the last part of MODEL")
+    made.add_argument(
         "--host", default=os.environ.get("PASTA_HOST", "127.0.0.1"), help="default: %(default)s"
     )
-    parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0 takes a free one")
-    parser.add_argument(
+    made.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0 takes a free one")
+    made.add_argument(
         "--api-key",
         default=os.environ.get("PASTA_API_KEY"),
         help="the key that clients send (or PASTA_API_KEY, which others on this machine cannot read); default: none "
         "on 127.0.0.1, elsewhere a new one, which is printed",
     )
-    parser.add_argument(
+    made.add_argument(
         "--dtype", default="auto", help="auto, float32, bfloat16, float16 or int8; default: auto"
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: auto")
-    parser.add_argument("--replicas", type=int, default=1, help="decoders; default: %(default)s")
-    parser.add_argument(
+    made.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: auto")
+    made.add_argument("--replicas", type=int, default=1, help="decoders; default: %(default)s")
+    made.add_argument(
         "--num-slots",
         type=int,
         default=sizes.num_slots,
         help="requests at once in each; default: %(default)s",
     )
-    parser.add_argument(
+    made.add_argument(
         "--slot-tokens",
         type=int,
         default=sizes.slot_tokens,
         help="tokens of cache for a request, prompt and answer; default: %(default)s",
     )
-    parser.add_argument(
+    made.add_argument(
         "--metrics-port", type=int, default=0, help="of Prometheus metrics; default: a free one"
     )
-    return parser
+    return made
 
 
 def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:

@@ -60,7 +60,8 @@ def read_pasta(arguments):
 
 
 def read_module(module, arguments):
-    assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+    path = ROOT / module.replace(".", "/")
+    assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
     if module == "jobs.submit":
         options, rest = submit.parser().parse_known_args(arguments)
         if options.command in submit.JOBS and options.config is not None:
@@ -69,6 +70,8 @@ def read_module(module, arguments):
         importlib.import_module("jobs.benchmark_serve").parser().parse_args(arguments[1:])
     elif module == "jobs.benchmark" and arguments[:1] == ["peers"]:
         importlib.import_module("jobs.benchmark_peers").parser().parse_args(arguments[1:])
+    elif module == "serve":
+        importlib.import_module("serve.__main__").parser().parse_args(arguments)
     elif module.startswith("jobs."):
         read_job(module, arguments)
 

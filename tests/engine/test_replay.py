@@ -17,7 +17,7 @@ PROMPT = CODEC.encode_prompt([{"role": "user", "content": "Hi"}])
 
 @pytest.fixture(scope="module")
 def engine():
-    return Engine(LOADED, EngineConfig(num_slots=1, slot_tokens=1024))
+    return Engine(LOADED, EngineConfig(num_slots=1, slot_tokens=1024, drafts=0))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -36,7 +36,7 @@ def prompt(text: str) -> Prompt:
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return Engine(load_model(TWIN, device="cpu"), EngineConfig(num_slots=10, slot_tokens=768))
+    return Engine(load_model(TWIN, device="cpu"), EngineConfig(num_slots=10, slot_tokens=768, drafts=0))
 
 
 def alone(engine: Engine, text: str, max_tokens: int = 400) -> Any:
