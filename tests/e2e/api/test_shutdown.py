@@ -7,19 +7,21 @@ import time
 
 import httpx
 
+from tests.e2e.api.test_http import long_request
 from tests.support.service import Service
 
 HELLO = {"model": "pasta-atlas", "messages": [{"role": "user", "content": "Hello"}]}
-NUM_CHOICES = 6 * 8
+NUM_CHOICES = 6
 
 
 def test_sigterm_finishes_the_open_answers_and_refuses_new_ones(service: Service, http: httpx.Client) -> None:
-    # With random weights an answer may end soon, but not all of so many: two decoders have six slots.
-    many = {"model": "pasta-atlas", "prompt": [*"abcdef"], "n": 8, "max_tokens": 1000}
+    # Thousands of tokens, one a step: they are not done before all is said below.
+    many = long_request(http, stream=True) | {
+        "n": NUM_CHOICES,
+        "pasta": {"mode": "sequential", "drafts": False},
+    }
     codes: list[int] = []
-    with http.stream(
-        "POST", "/v1/completions", json={**many, "temperature": 1.0, "stream": True}
-    ) as response:
+    with http.stream("POST", "/v1/chat/completions", json=many) as response:
         assert response.status_code == 200, response.read()
         lines = response.iter_lines()
         next(lines)
