@@ -22,7 +22,7 @@ def gateway_metrics() -> Metrics:
 
 
 def record(observations: Iterable[Observation]) -> None:
-    """Recorder observations in this Gateway's metrics."""
+    """Record observations in this Gateway's metrics."""
     gateway_metrics().record(observations)
 
 
@@ -64,7 +64,7 @@ class Watch:
         self._error = error
 
     def end(self) -> None:
-        """Recorder the metrics and write the log line. Answers that have not finished count as failed or abandoned.
+        """Record the metrics and write the log line. Answers that have not finished count as failed or abandoned.
 
         Nothing is recorded or written earlier, so that no answer waits for it.
         """

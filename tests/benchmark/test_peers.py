@@ -18,15 +18,11 @@ from pasta.benchmark.peers.report import decode_report, growth_report, helps_rep
 from pasta.benchmark.peers.weights import Weights, formats_that_fit
 from pasta.engine import TokenEvent, random_model
 from pasta.errors import UserError
+from tests.support.documents import ROW
 from tests.support.models import CONFIGS, SMALL, tiny
 from tests.support.tokenizers import byte_level
 
 WIDE = {**SMALL, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-DOCUMENT = {
-    "prompt": "Tell me about France and Japan.",
-    "annotated": 'Here: <promise topic="France" tokens="10"/><async>Paris.</async>'
-    '<promise topic="Japan" tokens="10"/><async>Tokyo.</async><sync/>Done.',
-}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +34,7 @@ def place(tmp_path_factory):
         loaded.model.save_pretrained(root / "models" / name)
         loaded.tokenizer.save_pretrained(root / "models" / name)
     (root / "replay-small.json").write_text(json.dumps({"model_type": "llama", **WIDE}))
-    (root / "documents.jsonl").write_text((json.dumps(DOCUMENT) + "\n") * 2)
+    (root / "documents.jsonl").write_text((json.dumps(ROW) + "\n") * 2)
     return root
 
 

@@ -15,6 +15,7 @@ from pasta.benchmark.benchmark import Benchmark
 from pasta.engine.formats import formats_here
 from pasta.errors import UserError
 from pasta.simulation.config import read_calibration
+from tests.support.documents import ROW
 from tests.support.models import tiny
 from tests.support.paths import ROOT
 
@@ -26,11 +27,6 @@ SMALL = {
     "num_hidden_layers": 2,
 }
 SMALL |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 8192}
-DOCUMENT = {
-    "prompt": "Tell me about France and Japan.",
-    "annotated": 'Here: <promise topic="France" tokens="10"/><async>Paris.</async>'
-    '<promise topic="Japan" tokens="10"/><async>Tokyo.</async><sync/>Done.',
-}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +38,7 @@ def place(tmp_path_factory):
         loaded.model.save_pretrained(root / "models" / name)
         loaded.tokenizer.save_pretrained(root / "models" / name)
     (root / "large.json").write_text(json.dumps(SMALL))
-    (root / "documents.jsonl").write_text((json.dumps(DOCUMENT) + "\n") * 2)
+    (root / "documents.jsonl").write_text((json.dumps(ROW) + "\n") * 2)
     return root
 
 
@@ -180,7 +176,7 @@ def test_replay_goes_on_with_more_of_an_annotate_stage_s_documents(place, tmp_pa
     records = []
     for n in range(40):
         plain = f"It is a number, and a {'very ' * n}good one."
-        annotated = DOCUMENT["annotated"] if n % 2 else plain
+        annotated = ROW["annotated"] if n % 2 else plain
         asked = [{"role": "user", "content": f"About number {n}?"}]
         source = f"model-{n % 2}.json:record {n}"
         records.append({"messages": asked, "annotated": annotated, "source": source})

@@ -6,6 +6,13 @@ from hypothesis import strategies as st
 
 from pasta.lang import CONTROL_TOKENS, Chunk, Document, Sync, Text
 
+#: A prompt and its annotated answer, as a line of JSONL holds them.
+ROW = {
+    "prompt": "Tell me about France and Japan.",
+    "annotated": 'Here: <promise topic="France" tokens="10"/><async>Paris.</async>'
+    '<promise topic="Japan" tokens="10"/><async>Tokyo.</async><sync/>Done.',
+}
+
 # Text that tries to look like tags, escapes and half characters.
 TRICKS = ["\\", "\\\\", '" tokens="20"', ' topic="', "<", "/", ">", "\n", "é", "😀", "<br/>"]
 awkward = st.sampled_from([*CONTROL_TOKENS, *TRICKS])

@@ -10,7 +10,7 @@ from typing import Any
 
 from pasta.benchmark.steps import lane_request
 from pasta.engine import AsyncEngine, DoneEvent, Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
-from pasta.interpreter import Limits
+from pasta.interpreter import UNBOUNDED
 from pasta.markdown import markdown
 from pasta.simulation.calibration import Calibration, PrefillPoint, StepPoint
 from pasta.stages.progress import Progress
@@ -22,7 +22,6 @@ _HALF = 48
 _PREFILLED, _BEFORE = (16, 64, 256), (0, 1024)
 #: Steps of the answer with which the façade is timed.
 _FACADE_TOKENS = 128
-_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class CalibrationBench:
         engine = self._engines[1]
         engine.config = replace(engine.config, prefill_chunk=tokens)
         prompt = [self._filler] * (before + tokens)
-        engine.submit(Request(prompt_ids=prompt, limits=_UNBOUNDED, forced=[self._codec.eos_id]))
+        engine.submit(Request(prompt_ids=prompt, limits=UNBOUNDED, forced=[self._codec.eos_id]))
         spent = 0.0
         while engine.has_work:
             begun = time.perf_counter()
@@ -123,7 +122,7 @@ class CalibrationBench:
 
     def _facade(self) -> list[float]:
         engine, forced = self._engines[1], [self._filler] * _FACADE_TOKENS + [self._codec.eos_id]
-        request = Request(prompt_ids=[self._filler] * 8, limits=_UNBOUNDED, forced=forced)
+        request = Request(prompt_ids=[self._filler] * 8, limits=UNBOUNDED, forced=forced)
         engine.submit(request)
         begun = time.perf_counter()
         while engine.has_work:

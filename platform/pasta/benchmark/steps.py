@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pasta.benchmark.metrics import Metric
 from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, TokenEvent
 from pasta.errors import UserError
-from pasta.interpreter import Limits
+from pasta.interpreter import UNBOUNDED
 from pasta.lang import Codec
 from pasta.markdown import markdown
 from pasta.stages.records import Record
 
-_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
 _ESTIMATE = 10  # chunks outgrow it; positions may overlap, and stay within the context
 
 
@@ -104,7 +103,7 @@ def lane_request(codec: Codec, lanes: int, cache_tokens: int, half: int, extra: 
     if lanes == 1:
         prompt = cache_tokens - half - 1
         forced = [filler] * (2 * half + 2 + extra) + [codec.eos_id]
-        return Request(prompt_ids=[filler] * prompt, limits=_UNBOUNDED, forced=forced)
+        return Request(prompt_ids=[filler] * prompt, limits=UNBOUNDED, forced=forced)
     control = codec.control
     promise = codec.encode_promise("a", _ESTIMATE)
     # Fed before the last chunk's first step: the tags, <async> of each, and what earlier chunks have decoded.
@@ -118,5 +117,5 @@ def lane_request(codec: Codec, lanes: int, cache_tokens: int, half: int, extra: 
     length = len(promise) * (lanes - 1) + 2 * half // lanes + 4 + extra
     chunk = [*promise, control.async_open, *[filler] * length, control.async_close]
     return Request(
-        prompt_ids=[filler] * prompt, limits=_UNBOUNDED, forced=[*chunk * lanes, control.sync, codec.eos_id]
+        prompt_ids=[filler] * prompt, limits=UNBOUNDED, forced=[*chunk * lanes, control.sync, codec.eos_id]
     )

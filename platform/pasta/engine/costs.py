@@ -4,13 +4,12 @@ import time
 
 from pasta.engine.engine import Engine
 from pasta.engine.request import DoneEvent, Path, Request, ThreadProgress, TokenEvent
-from pasta.interpreter import Limits
+from pasta.interpreter import UNBOUNDED
 from pasta.placement import LaneCosts
 
 _LANES = (1, 2, 4, 8, 16, 32)
 #: Steps with each number of lanes; the fastest counts, since other work on the machine only adds to a step.
 _STEPS = 6
-_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
 
 
 def measure_costs(engine: Engine) -> LaneCosts:
@@ -49,7 +48,7 @@ def _document(engine: Engine, lanes: int) -> tuple[list[int], ThreadProgress]:
 def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadProgress) -> float:
     """The fastest of ``_STEPS`` steps in which so many threads, and nothing else, decode a token each."""
     prompt = engine.codec.encode_text(" a")[:1] * 2
-    request = Request(prompt, limits=_UNBOUNDED, forced=document, progress=progress, drafts=False)
+    request = Request(prompt, limits=UNBOUNDED, forced=document, progress=progress, drafts=False)
     request_id = engine.submit(request.replace(parallel=engine.codec.parallel))
     found: list[float] = []
     prefilled = False
@@ -72,7 +71,7 @@ def _prefill(engine: Engine) -> float:
     count = min(engine.config.prefill_chunk, _context(engine) - 8)
     prompt = engine.codec.encode_text(" a")[:1] * count
     parallel = engine.codec.parallel
-    engine.submit(Request(prompt, limits=_UNBOUNDED, forced=[engine.codec.eos_id], parallel=parallel))
+    engine.submit(Request(prompt, limits=UNBOUNDED, forced=[engine.codec.eos_id], parallel=parallel))
     begun = time.perf_counter()
     events = engine.step()
     spent = time.perf_counter() - begun

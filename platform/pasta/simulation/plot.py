@@ -12,7 +12,8 @@ LOADS, SIZES = "loads.png", "sizes.png"
 #: Okabe and Ito's hues, told apart with any colour vision.
 _COLORS = {None: "#444444", "local": "#0072B2", "spread": "#D55E00", "auto": "#009E73"}
 _MARKERS = {None: "o", "local": "D", "spread": "s", "auto": "^"}
-_RC: Any = {
+#: Matplotlib's settings for pictures of lines.
+RC: Any = {
     "font.size": 9,
     "axes.labelsize": 9,
     "axes.titlesize": 9.5,
@@ -33,7 +34,7 @@ def draw_loads(results: StudyResults, unit: str, title: str, path: Path) -> bool
         return False
     import matplotlib
 
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(RC):
         figure, panels = _canvas(2, 2, title)
         end, first, speed, rate = panels
         _lines(end, results.points, lambda p: p.metrics.total_s.p50, "-")
@@ -68,7 +69,7 @@ def draw_sizes(results: StudyResults, goals: dict[str, float], title: str, path:
         return False
     import matplotlib
 
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(RC):
         figure, panels = _canvas(1, len(goals), title)
         for panel, (name, goal) in zip(panels, goals.items(), strict=True):
             for size in results.sizes:

@@ -11,10 +11,9 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 from pasta.benchmark.peers.decoders import Timing
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, ThreadProgress, TokenEvent
 from pasta.engine.request import Path as ThreadPath
-from pasta.interpreter import Limits
+from pasta.interpreter import UNBOUNDED
 from pasta.stages.records import Record
 
-_UNBOUNDED = Limits(max_tokens=1 << 30, max_chunk_tokens=1 << 30, max_threads=1 << 20)
 _BUCKET = 256
 #: What helps a decoder and changes no token: the switch of ``EngineConfig``, its value off and on. Those that this
 #: version of the engine has are measured, each against all of them off.
@@ -64,7 +63,7 @@ class Ours:
         codec = self.loaded.codec
         forced = [*codec.encode_text(" a")[:1] * (count - 1), codec.eos_id]
         begun = time.perf_counter()
-        self.engine.submit(Request(prompt_ids=prompt, limits=_UNBOUNDED, parallel=False, forced=forced))
+        self.engine.submit(Request(prompt_ids=prompt, limits=UNBOUNDED, parallel=False, forced=forced))
         times: list[float] = []
         while self.engine.has_work:
             if any(isinstance(event, TokenEvent) for event in self.engine.step()):
@@ -96,7 +95,7 @@ class OurSession:
             self.engine.submit(
                 Request(
                     prompt_ids=prompt,
-                    limits=_UNBOUNDED,
+                    limits=UNBOUNDED,
                     parallel=lanes > 1,
                     forced=forced,
                     progress=progress,

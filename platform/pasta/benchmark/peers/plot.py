@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.files import write_whole
+from pasta.simulation.plot import RC
 
 #: Milliseconds a step: shape → part → point → decoder.
 Growth = dict[str, dict[str, dict[int, dict[str, float]]]]
@@ -17,18 +18,6 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "llama.cpp q8_0": {"color": "#D55E00", "marker": "o", "ls": "--"},
     "llama.cpp bf16": {"color": "#E69F00", "marker": "D", "ls": "--"},
     "llama.cpp f32": {"color": "#8C6D1F", "marker": "s", "ls": "--"},
-}
-_RC: Any = {
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "legend.frameon": False,
-    "text.parse_math": False,
 }
 
 
@@ -46,7 +35,7 @@ def draw_growth(growth: Growth, path: Path) -> bool:
     from matplotlib.figure import Figure
 
     columns = [part for part in _TITLES if any(part in parts for parts in rows.values())]
-    with matplotlib.rc_context(_RC):
+    with matplotlib.rc_context(RC):
         size = (3.4 * len(columns) + 0.6, 2.7 * len(rows) + 0.7)
         figure = Figure(figsize=size, layout="constrained", dpi=200)
         FigureCanvasAgg(figure)
