@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from pasta.data.atlas.tasks import task_for_prompt
+from pasta.data.atlas.tasks import AtlasTask, task_for_prompt
 from pasta.data.instructions import Instruction
 from pasta.lang import Document, Text, to_text
 
@@ -86,13 +86,15 @@ class AtlasAnnotator:
     def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
         """Deliver the true annotation of each record, or reject a record that is not the atlas's."""
         for record in records:
-            deliver(record, _truth(record))
+            task = truth_of(record)
+            deliver(record, task if isinstance(task, Proposal) else Proposal(to_text(task.document)))
 
 
-def _truth(record: Instruction) -> Proposal:
+def truth_of(record: Instruction) -> AtlasTask | Proposal:
+    """The atlas's task that a record answers, or a proposal that rejects a record which is none."""
     task = task_for_prompt(record.messages[-1]["content"])
     if task is None:
         return Proposal(None, "no truth", "the prompt is none of the atlas")
     if task.answer != record.answer:
         return Proposal(None, "no truth", "the answer is not the one that the atlas gives to this prompt")
-    return Proposal(to_text(task.document))
+    return task

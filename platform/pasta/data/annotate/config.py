@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pasta.bounds import check_positive
 from pasta.data.annotate.annotator import Annotator, AtlasAnnotator, PlainAnnotator
+from pasta.data.annotate.imperfect import ImperfectAnnotator, ImperfectSection
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
 from pasta.data.annotate.teacher import Teacher, TeacherSection
 from pasta.data.annotate.validator import ChecksSection, Validator
@@ -18,17 +19,19 @@ from pasta.data.sources import ATLAS, SourceSection
 @dataclass(frozen=True, slots=True)
 class AnnotationSections:
     """What decides the outcome. ``annotator`` is ``teacher`` (an LLM behind an OpenAI-compatible endpoint),
-    ``syntactic`` (lists and paragraphs by pattern, as APAR) or ``atlas`` (ground truth, for atlas tasks). With ``sot``
-    nothing is annotated: each record becomes the plain requests of Skeleton-of-Thought, in the words of ``skeletons``.
+    ``syntactic`` (lists and paragraphs by pattern, as APAR), ``atlas`` (ground truth, for atlas tasks) or ``imperfect``
+    (the same tasks, by looks). With ``sot`` nothing is annotated: each record becomes the plain requests of
+    Skeleton-of-Thought, in the words of ``skeletons``.
 
     ``tokenizer`` counts lengths and estimates: ``atlas``, a directory, or a Hub name; it should be the one of the
     model that will be trained. Work is cut into shards of ``shard_records``; a rerun skips finished shards.
     """
 
     source: SourceSection
-    annotator: Literal["teacher", "syntactic", "atlas", "sot"]
+    annotator: Literal["teacher", "syntactic", "atlas", "imperfect", "sot"]
     teacher: TeacherSection | None = None
     syntactic: SyntacticSection = field(default_factory=SyntacticSection)
+    imperfect: ImperfectSection = field(default_factory=ImperfectSection)
     skeletons: SkeletonPrompts = TRAINED
     checks: ChecksSection = field(default_factory=ChecksSection)
     tokenizer: str = ATLAS
@@ -42,10 +45,14 @@ class AnnotationSections:
             )
         if self.annotator != "syntactic" and self.syntactic != SyntacticSection():
             raise ValueError("syntactic: has no effect without annotator: syntactic")
+        if self.annotator != "imperfect" and self.imperfect != ImperfectSection():
+            raise ValueError("imperfect: has no effect without annotator: imperfect")
         if self.annotator != "sot" and self.skeletons != TRAINED:
             raise ValueError("skeletons: has no effect without annotator: sot")
-        if self.annotator == "atlas" and self.source.echo:
-            raise ValueError("source.echo: exercises in copying have no ground truth for annotator: atlas")
+        if self.annotator in ("atlas", "imperfect") and self.source.echo:
+            raise ValueError(
+                f"source.echo: exercises in copying have no ground truth for annotator: {self.annotator}"
+            )
 
     def rewrite(self, record: Instruction) -> Sequence[Instruction]:
         """The records that are made of one before anything else."""
@@ -57,6 +64,7 @@ class AnnotationSections:
             "teacher": self.teacher.identity() if self.teacher else None,
             "syntactic": self.syntactic,
             "atlas": None,
+            "imperfect": self.imperfect,
             "sot": self.skeletons,
         }
         return {
@@ -76,6 +84,8 @@ def make_annotator(
         return Teacher(sections.teacher, validator, share=1 / num_workers, api_key=api_key)
     if sections.annotator == "atlas":
         return AtlasAnnotator()
+    if sections.annotator == "imperfect":
+        return ImperfectAnnotator(sections.imperfect)
     if sections.annotator == "sot":
         return PlainAnnotator()
     return SyntacticAnnotator(sections.syntactic)

@@ -5,7 +5,7 @@ import random
 import re
 
 from pasta.data.atlas.family import Family, Params
-from pasta.data.atlas.plan import Node, Plan, Say, after, lead
+from pasta.data.atlas.plan import Plan, Say, after, lead
 
 PEOPLE = ("Anna", "Ben", "Clara", "David", "Ella", "Frank", "Grace", "Henry")
 STEP_COUNTS = {3: 1.0, 4: 2.0, 5: 3.0, 6: 3.0, 7: 2.0}
@@ -26,14 +26,23 @@ class Steps(Family):
         raise NotImplementedError
 
     def plan(self, params: Params, layout: str) -> Plan:
-        out: list[Node] = [Say(self.first(params).form, self.first(params).fields, "")]
-        for index, step in enumerate(self.steps(params)):
-            out += [
+        return [say for step in self.laid_out_steps(params, layout) for say in step]
+
+    def laid_out_steps(self, params: Params, layout: str) -> list[list[Say]]:
+        """The answer step by step; the opening statement and the last one are steps of their own."""
+        first, last = self.first(params), self.last(params)
+        steps = [
+            [
                 Say(say.form, say.fields, " " if place else lead(layout, index))
                 for place, say in enumerate(step)
             ]
-        last = self.last(params)
-        return [*out, Say(last.form, last.fields, after(layout))]
+            for index, step in enumerate(self.steps(params))
+        ]
+        return [
+            [Say(first.form, first.fields, "")],
+            *steps,
+            [Say(last.form, last.fields, after(layout))],
+        ]
 
 
 def signed(rng: random.Random, start: int, steps: int, low: int, high: int, top: int) -> list[int]:
