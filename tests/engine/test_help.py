@@ -1,5 +1,6 @@
 """Help changes nothing: with forced tokens fed without a step, and with drafts, a request has the same tokens."""
 
+import functools
 import random
 
 import pytest
@@ -70,37 +71,41 @@ def decode(config, asked, at_once=None):
     return {result.request_id: result for result in Engine(LOADED, config).decode(asked, at_once)}
 
 
+@functools.cache
+def answers(seed, config):
+    """To ``requests(seed)``: one by one without help, with help all at once. Only tests without fixtures of their own
+    may share them.
+    """
+    return decode(config, requests(seed), at_once=1 if config is PLAIN else None)
+
+
 @helps
 @pytest.mark.parametrize("seed", range(6))
 def test_answers_are_the_same_alone_and_together(seed, config):
     """Greedy and sampled, cut by limits, nested, several at once."""
-    asked = requests(seed)
-    plain = decode(PLAIN, asked, at_once=1)
-    helped = decode(config, asked)
-    assert {key: same(result) for key, result in helped.items()} == {
-        key: same(result) for key, result in plain.items()
+    assert {key: same(result) for key, result in answers(seed, config).items()} == {
+        key: same(result) for key, result in answers(seed, PLAIN).items()
     }
 
 
 @helps
 def test_the_answers_above_are_cut_by_limits_and_take_fewer_steps(config):
-    asked = [request for seed in range(6) for request in requests(seed)]
-    asked = [request.replace(request_id=str(n)) for n, request in enumerate(asked)]
-    plain, helped = decode(PLAIN, asked, at_once=1), decode(config, asked, at_once=1)
-    assert all(result.steps == result.critical_path for result in plain.values())
-    assert all(result.steps <= result.critical_path for result in helped.values())
+    plain = [result for seed in range(6) for result in answers(seed, PLAIN).values()]
+    helped = [result for seed in range(6) for result in answers(seed, config).values()]
+    assert all(result.steps == result.critical_path for result in plain)
+    assert all(result.steps <= result.critical_path for result in helped)
     # Random weights repeat little.
     least = 1.0 if config is DRAFTS else 0.95
-    assert sum(result.steps for result in helped.values()) < least * sum(r.steps for r in plain.values())
-    cut = [result for result in plain.values() if result.finish_reason == "length"]
+    assert sum(result.steps for result in helped) < least * sum(result.steps for result in plain)
+    cut = [result for result in plain if result.finish_reason == "length"]
     assert sum(len(result.trace.threads) > 2 for result in cut) > 5
-    assert max(thread.depth for result in plain.values() for thread in result.trace.threads) > 1
+    assert max(thread.depth for result in plain for thread in result.trace.threads) > 1
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_stop_string_ends_an_answer_where_it_would_end_it(seed):
     asked = requests(seed)
-    plain = decode(PLAIN, asked)
+    plain = answers(seed, PLAIN)
     stops = {key: result.text[len(result.text) // 2 :][:3] for key, result in plain.items()}
     asked = [
         request.replace(
@@ -144,8 +149,7 @@ def test_log_probabilities_are_reported_for_every_token_and_the_same():
 
 
 def test_a_cancelled_request_disturbs_no_other():
-    asked = requests(1)
-    plain = decode(PLAIN, asked, at_once=1)
+    asked, plain = requests(1), answers(1, PLAIN)
     engine, results = Engine(LOADED, HELP), {}
     for request in asked:
         engine.submit(request)
@@ -193,8 +197,7 @@ def test_a_request_can_have_no_drafts():
 
 def test_drafts_that_were_wrong_are_seen_by_no_later_token(monkeypatch):
     """Whatever stands in the cache in their places, and places are used again."""
-    asked = requests(3)
-    plain = decode(PLAIN, asked, at_once=1)
+    asked, plain = requests(3), answers(3, PLAIN)
     engine, places = Engine(LOADED, HELP), []
     hide = engine.runner.hide
 
