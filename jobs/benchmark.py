@@ -4,6 +4,7 @@
     python -m jobs.benchmark replay --model-config configs/models/replay-llama-7b.json --device cuda
     python -m jobs.benchmark serve --help
     python -m jobs.benchmark peers --help
+    python -m jobs.benchmark people --help
 
 Needs torch and transformers, nothing else (serve: what serving needs). An interrupted run goes on where it stopped when
 it is started again with the same options.
@@ -28,7 +29,8 @@ _WHAT = (
     "replay: a large random model; calibrate: costs of a step for pasta simulate; "
     "formats: what number formats change; prefix: conversations and candidates; help: forced tokens, drafts; "
     "serve: the service under load; "
-    "peers: against transformers and llama.cpp"
+    "peers: against transformers and llama.cpp; "
+    "people: right answers to what people type"
 )
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
 
@@ -43,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
         from jobs import benchmark_peers
 
         return benchmark_peers.main(given[1:], MODELS, _num_cores())
+    if given[:1] == ["people"]:
+        from jobs import benchmark_people
+
+        return benchmark_people.main(given[1:], MODELS)
     options = parser().parse_args(given)
     settings = Settings(
         models=options.models,
@@ -97,8 +103,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    # serve and peers are among them for the help; they have parsers of their own.
-    add("what", nargs="?", choices=sorted([*COMMANDS, "serve", "peers"]), default="all", help=_WHAT)
+    # serve, peers and people are among them for the help; they have parsers of their own.
+    add("what", nargs="?", choices=sorted([*COMMANDS, "serve", "peers", "people"]), default="all", help=_WHAT)
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add(
         "--model-config",

@@ -66,10 +66,8 @@ def read_module(module, arguments):
         options, rest = submit.parser().parse_known_args(arguments)
         if options.command in submit.JOBS and options.config is not None:
             read_job(f"jobs.{options.command}", ["--config", str(options.config), *rest])
-    elif module == "jobs.benchmark" and arguments[:1] == ["serve"]:
-        importlib.import_module("jobs.benchmark_serve").parser().parse_args(arguments[1:])
-    elif module == "jobs.benchmark" and arguments[:1] == ["peers"]:
-        importlib.import_module("jobs.benchmark_peers").parser().parse_args(arguments[1:])
+    elif module == "jobs.benchmark" and arguments[:1] and arguments[0] in {"serve", "peers", "people"}:
+        importlib.import_module(f"jobs.benchmark_{arguments[0]}").parser().parse_args(arguments[1:])
     elif module == "serve":
         importlib.import_module("serve.__main__").parser().parse_args(arguments)
     elif module.startswith("jobs."):

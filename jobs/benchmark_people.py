@@ -1,0 +1,85 @@
+"""Count the answers that are right when people type in their own words:
+
+    python -m jobs.benchmark people --split dev
+    python -m jobs.benchmark people --split test --models runs/models
+
+The prompts were written from the atlas' facts alone, each with what a right answer contains. Who tunes a model, its
+data or its decoding looks at dev only. Every wrong answer is listed, with what is wrong with it.
+"""
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+
+from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
+from pasta.files import write_whole
+
+
+def main(arguments: list[str], models: Path) -> int:
+    """Run the command; ``models`` holds the shipped models."""
+    options = parser(models).parse_args(arguments)
+    file = options.prompts or split_file(options.split)
+    conversations = read_conversations(file)
+    out = options.out or Path("runs") / "benchmark" / f"people-{file.stem}.json"
+
+    import torch
+    import transformers
+
+    from pasta.benchmark.machine import describe_machine, model_fingerprint
+    from pasta.engine.section import EngineSection
+    from pasta.evaluation.config import MethodSection
+    from pasta.evaluation.methods.make import make_methods
+    from pasta.evaluation.people.measure import report, shares, talks, to_record
+    from pasta.interpreter import Limits
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(options.threads)
+    sections = {
+        "twin": MethodSection("sequential", str(options.models / "twin")),
+        "pasta": MethodSection("pasta", str(options.models / "pasta")),
+    }
+    engine = EngineSection(dtype=options.dtype, device=options.device)
+    methods = make_methods(sections, Limits(max_tokens=options.max_tokens), engine, {})
+    held = list(talks(methods, conversations))
+    record = {
+        "command": shlex.join(["python", "-m", "jobs.benchmark", "people", *arguments]),
+        "prompts": file.name,
+        "models": {name: model_fingerprint(options.models / name) for name in sections},
+        "machine": describe_machine(),
+        "shares": shares(held),
+        "conversations": [to_record(each) for each in held],
+    }
+    write_whole(out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    print(report(held, wrong=not options.summary))
+    print(f"\nwritten to {out}")
+    return 0
+
+
+def parser(models: Path = Path("models")) -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m jobs.benchmark people",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    which = made.add_mutually_exclusive_group()
+    which.add_argument("--split", choices=SPLITS, default="dev", help="which of the two halves (dev)")
+    which.add_argument(
+        "--prompts", type=Path, help="conversations of your own instead: JSONL of the same form"
+    )
+    add("--models", type=Path, default=models, help="directory with twin/ and pasta/ (the shipped ones)")
+    add("--max-tokens", type=int, default=512, help="longest answer (512)")
+    add(
+        "--dtype",
+        default="float32",
+        help="auto, float32, bfloat16, float16 or int8 (float32: the same everywhere)",
+    )
+    add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
+    add("--threads", type=int, default=1, help="threads on a CPU (1)")
+    add("--summary", action="store_true", help="print the table without the wrong answers")
+    add("--out", type=Path, help="the JSON file to write (runs/benchmark/people-NAME.json)")
+    return made

@@ -1,0 +1,213 @@
+"""Says what is wrong with an answer to a turn."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from pasta.data.atlas.facts import FACTS, KIND_OF
+from pasta.evaluation.people.prompts import Needed, Turn
+from pasta.evaluation.people.text import (
+    about,
+    any_of,
+    facts_of,
+    has,
+    has_name,
+    is_fact,
+    normalise,
+    parts,
+    place_of,
+    sentences,
+    value_of,
+)
+
+#: Sentences of fewer words may occur twice: a heading, "Yes."
+_REPEATED_WORDS = 4
+_SCOPE_SENTENCES = 3
+_SCOPE_WORDS = 60
+#: Kinds of things, or columns of one, that a sentence about what the model knows has to name.
+_SCOPE_NAMED = 3
+#: A name among as many words at the start of a sentence is what the sentence is about.
+_BEGINNING = 4
+_GREETINGS = ("hello", "hi", "hey", "welcome", "greetings", "good day", "good morning", "good afternoon")
+_KIND_WORDS = {
+    "countries": ("country", "countries", "nations"),
+    "elements": ("element",),
+    "planets": ("planet",),
+    "animals": ("animal",),
+    "instruments": ("instrument",),
+    "scientists": ("scientist",),
+    "books": ("book", "novel"),
+    "rivers": ("river",),
+}
+#: Columns whose values of several words are said of one kind of thing only.
+_KINDS_OWN = {
+    "elements": ("group",),
+    "planets": ("type", "moons", "rings"),
+    "animals": ("legs",),
+    "instruments": ("action",),
+}
+_COMPARING = re.compile(
+    r"\b(?:both|all|neither|while|whereas|but|unlike|than|share|same|differ|different|compared|contrast|however|only)\b"
+)
+_LEADING_LIST = re.compile(r"^(?:of|among|between|out of|from)\b.*?,\s*(?=(?:the|it)\b)")
+
+
+def faults(turn: Turn, answer: str, finish_reason: str, num_threads: int) -> list[str]:
+    """What is wrong with an answer, as a user sees it; empty for a right one.
+
+    ``finish_reason`` is the engine's; ``num_threads`` counts the main thread too.
+    """
+    text = normalise(answer)
+    if not text:
+        return ["says nothing"]
+    return [*_form(turn, text, finish_reason, num_threads), *_content(turn, text)]
+
+
+def _form(turn: Turn, text: str, finish_reason: str, num_threads: int) -> Iterator[str]:
+    if finish_reason != "stop":
+        yield f"does not end by itself ({finish_reason})"
+    if num_threads > turn.max_threads:
+        yield f"{num_threads} threads, expected at most {turn.max_threads}"
+    num_words = len(text.split())
+    most = _SCOPE_WORDS if turn.scope or turn.greeting else turn.max_words
+    if num_words > most:
+        yield f"{num_words} words, expected at most {most}"
+    seen = set()
+    for part in parts(text, turn.things):
+        words = re.sub(r"[^\w ]", "", part.text)
+        if (part.things, words) in seen and len(words.split()) >= _REPEATED_WORDS:
+            yield f"repeats {part.text!r}"
+            break
+        seen.add((part.things, words))
+
+
+def _content(turn: Turn, text: str) -> Iterator[str]:
+    yield from (f"lacks {_shown(needed)}" for needed in turn.contains if not _found(text, needed))
+    for name, wanted in turn.about.items():
+        said = about(text, name, turn.things)
+        yield from (f"lacks {_shown(needed)} of {name}" for needed in wanted if not _found(said, needed))
+    yield from (f"says {unwanted!r}" for unwanted in turn.without if has(text, unwanted))
+    if turn.facts:
+        yield from _too_few_facts(turn, text)
+    if turn.compares and not any(_compares(turn, sentence) for sentence in sentences(text)):
+        yield "does not compare"
+    yield from _foreign_values(turn, text)
+    for column in turn.only:
+        yield from _wrong_values(turn, text, column)
+    if turn.choice is not None and (chosen := _chosen(turn, text)) != turn.choice:
+        yield f"chooses {chosen or 'none'}, expected {turn.choice}"
+    if turn.greeting and not any(has(text, word) for word in _GREETINGS):
+        yield "does not greet"
+    if turn.scope:
+        yield from _no_scope(turn, text)
+    if turn.scope or turn.greeting:
+        yield from (f"states a fact about {name} unasked" for name in dict.fromkeys(_stated(text)))
+    else:
+        yield from (f"speaks of {name} unasked" for name in dict.fromkeys(_strangers(turn, text)))
+
+
+def _found(text: str, needed: Needed) -> bool:
+    return any(has(text, each) for each in ((needed,) if isinstance(needed, str) else needed))
+
+
+def _shown(needed: Needed) -> str:
+    return repr(needed) if isinstance(needed, str) else f"one of {', '.join(needed)}"
+
+
+def _too_few_facts(turn: Turn, text: str) -> Iterator[str]:
+    for name in turn.things:
+        if not has_name(text, name) and len(turn.things) > 1:
+            yield f"does not name {name}"
+            continue
+        said = about(text, name, turn.things)
+        told = [column for column, value in facts_of(name).items() if has(said, value)]
+        if len(told) < turn.facts:
+            yield f"{len(told)} facts about {name}, expected {turn.facts}"
+
+
+def _wrong_values(turn: Turn, text: str, column: str) -> Iterator[str]:
+    """Values of a column that belong to none of the things that a part of the answer is about."""
+    for kind in dict.fromkeys(KIND_OF[name] for name in turn.things):
+        for part in parts(text, turn.things):
+            own = [name for name in part.things if KIND_OF[name] == kind]
+            allowed = [value for name in own for value in (normalise(name), *facts_of(name).values())]
+            for match in _values(kind, column).finditer(part.text) if own else ():
+                if not any(has(value, match[1]) for value in allowed):
+                    yield f"says {match[1]!r} of {' and '.join(sorted(own))}"
+
+
+def _foreign_values(turn: Turn, text: str) -> Iterator[str]:
+    """What can only be said of another kind of thing: a country with the symbol of an element."""
+    for part in parts(text, turn.things):
+        kinds = {KIND_OF[name] for name in part.things}
+        allowed = [value for name in part.things for value in facts_of(name).values()]
+        for kind, columns in _KINDS_OWN.items():
+            for column in columns if kinds and kind not in kinds else ():
+                for match in _values(kind, column).finditer(part.text):
+                    if " " in match[1] and not any(has(value, match[1]) for value in allowed):
+                        yield f"says {match[1]!r} of {' and '.join(sorted(part.things))}"
+
+
+def _compares(turn: Turn, sentence: str) -> bool:
+    """Whether a sentence names two of the things or has a word of comparison, and states a fact of one."""
+    is_comparing = sum(has_name(sentence, name) for name in turn.things) > 1 or _COMPARING.search(sentence)
+    values = (value for name in turn.things for value in facts_of(name).values())
+    return bool(is_comparing) and any(has(sentence, value) for value in values)
+
+
+@cache
+def _values(kind: str, column: str) -> re.Pattern[str]:
+    """All values of a column, as they stand in a text; of names a scientist's surname too."""
+    values = {value_of(row[column]) for row in FACTS[kind].values() if row.get(column)}
+    if column == "name" and kind == "scientists":
+        values |= {value.split()[-1] for value in values}
+    return re.compile(rf"(?<!\w)({any_of(values)})(?:'?s|es)?(?!\w)")
+
+
+def _chosen(turn: Turn, text: str) -> str | None:
+    """The one of the things that an answer picks: the only one that a clause with a superlative names, else the one
+    named first (a list that repeats the question, "Of A, B and C, …", left out)."""
+    picked = []
+    for clause in (clause for sentence in sentences(text) for clause in re.split(r"[,;:]\s", sentence)):
+        named = [name for name in turn.things if has_name(clause, name)]
+        if len(named) == 1 and any(has(clause, word) for word in turn.superlatives):
+            picked.append(named[0])
+    if picked:
+        return picked[0] if len(set(picked)) == 1 else " and ".join(dict.fromkeys(picked))
+    rest = _LEADING_LIST.sub("", text)
+    places = {name: place for name in turn.things if (place := place_of(rest, name)) is not None}
+    return min(places, key=lambda name: places[name], default=None)
+
+
+def _no_scope(turn: Turn, text: str) -> Iterator[str]:
+    if len(sentences(text)) > _SCOPE_SENTENCES:
+        yield f"{len(sentences(text))} sentences, expected at most {_SCOPE_SENTENCES}"
+    kinds = sum(any(has(text, word) for word in words) for words in _KIND_WORDS.values())
+    columns = {column for name in turn.things for column in facts_of(name) if is_fact(column)}
+    if max(kinds, sum(has(text, column) for column in columns)) < _SCOPE_NAMED:
+        yield "does not say what the model knows"
+
+
+def _stated(text: str) -> Iterator[str]:
+    """Names of things that a sentence states a fact about; a list of examples states none."""
+    for sentence in sentences(text):
+        for name in KIND_OF:
+            if has_name(sentence, name):
+                values = [value for value in facts_of(name).values() if value not in _NAMES]
+                if any(has(sentence, value) for value in values if not value.isdecimal() and len(value) > 2):
+                    yield name
+
+
+def _strangers(turn: Turn, text: str) -> Iterator[str]:
+    """Names that a sentence about none of the things begins with, unless they are among the facts of the things."""
+    known = "\n".join(value for name in turn.things for value in (name, *facts_of(name).values()))
+    for sentence in sentences(text):
+        if any(has_name(sentence, name) for name in turn.things):
+            continue
+        begun = " ".join(sentence.split()[:_BEGINNING])
+        yield from (
+            name for name in KIND_OF if has_name(begun, name) and not has_name(normalise(known), name)
+        )
+
+
+_NAMES = frozenset(normalise(name) for name in KIND_OF)

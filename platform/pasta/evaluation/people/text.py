@@ -1,0 +1,164 @@
+"""Answers as words that can be compared: one case, no accents, numbers in digits, sentences and what they are about."""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from pasta.data.atlas.facts import FACTS, KIND_OF
+
+_UNITS = {
+    "one": 1,
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    # "first" to "third" count what a text tells, more often than they are a fact.
+    "fourth": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "seventh": 7,
+    "eighth": 8,
+    "ninth": 9,
+}
+_TEENS = {
+    "zero": 0,
+    "ten": 10,
+    "eleven": 11,
+    "twelve": 12,
+    "thirteen": 13,
+    "fourteen": 14,
+    "fifteen": 15,
+    "sixteen": 16,
+    "seventeen": 17,
+    "eighteen": 18,
+    "nineteen": 19,
+    "fourteenth": 14,
+    "fifteenth": 15,
+    "sixteenth": 16,
+    "seventeenth": 17,
+    "eighteenth": 18,
+    "nineteenth": 19,
+    "twentieth": 20,
+}
+_TENS = {
+    "twenty": 20,
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "sixty": 60,
+    "seventy": 70,
+    "eighty": 80,
+    "ninety": 90,
+}
+_TENS_PATTERN = re.compile(rf"\b({'|'.join(_TENS)})(?:[ -]({'|'.join(_UNITS)}))?\b")
+_WORDS_PATTERN = re.compile(rf"\b({'|'.join([*_UNITS, *_TEENS])})\b")
+_ORDINAL_ENDS = re.compile(r"\b(\d+)(?:st|nd|rd|th)\b")
+_INITIALS = re.compile(r"\b([A-Z])\.(?=\s*[A-Z])")
+_SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|\n+")
+_CONTRASTS = re.compile(r"[,;]?\s+(?=(?:while|whereas|but)\b)|;\s+")
+_OF_ALL = re.compile(r"\b(?:both|all|each|they|neither|none|every|everything|these|either)\b")
+_ARTICLE = re.compile(r"^(?:the|an?|its|his|her) ")
+#: Columns that are no statement: a name, a pronoun, and what is computed from other columns.
+_NO_FACTS = ("name", "pronoun", "previous")
+
+
+def normalise(text: str) -> str:
+    """Case, accents, typographic quotes and markup away; numbers and ordinals in digits. Line breaks stay."""
+    text = _INITIALS.sub(r"\1", text)
+    text = unicodedata.normalize("NFKD", text)
+    text = "".join(letter for letter in text if not unicodedata.combining(letter))
+    text = re.sub(r"[*_`#|]", " ", text.replace("’", "'").replace("–", "-").replace("—", "-").casefold())
+    text = _TENS_PATTERN.sub(lambda found: str(_TENS[found[1]] + _UNITS.get(found[2], 0)), text)
+    text = _WORDS_PATTERN.sub(lambda found: str((_UNITS | _TEENS)[found[1]]), text)
+    return re.sub(r"[ \t]+", " ", _ORDINAL_ENDS.sub(r"\1", text)).strip()
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences and lines of a normalised text."""
+    return [part.strip() for part in _SENTENCE_ENDS.split(text) if part.strip(" -.:")]
+
+
+def has(text: str, wanted: str) -> bool:
+    """Whether a normalised text has ``wanted`` as whole words, singular or plural."""
+    return _words(wanted).search(text) is not None
+
+
+def has_name(text: str, name: str) -> bool:
+    """Whether a normalised text names a thing; a scientist's surname is enough, and a title without its article."""
+    return place_of(text, name) is not None
+
+
+def place_of(text: str, name: str) -> int | None:
+    """Where a normalised text names a thing first, in characters; None if it does not."""
+    found = _name(name).search(text)
+    return None if found is None else found.start()
+
+
+def facts_of(name: str) -> dict[str, str]:
+    """The facts of a thing by column, normalised and without an article."""
+    row = FACTS[KIND_OF[name]][name]
+    return {column: value_of(text) for column, text in row.items() if is_fact(column)}
+
+
+def is_fact(column: str) -> bool:
+    """Whether a column of the fact base states something by itself."""
+    return column not in _NO_FACTS and not column.endswith(("_a", "_my"))
+
+
+def value_of(text: str) -> str:
+    """A value of the fact base, as it is looked for."""
+    return _ARTICLE.sub("", normalise(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A sentence, or a half of one that contrasts things, and the things that it is about."""
+
+    text: str
+    things: frozenset[str]
+
+
+def parts(text: str, things: Sequence[str]) -> list[Part]:
+    """The parts of a normalised text. One that names none of ``things`` is about the last that were named, or about
+    all of them before the first is named and after a word such as "both"."""
+    out = []
+    current = frozenset(things)
+    for sentence in sentences(text):
+        for clause in _CONTRASTS.split(sentence):
+            named = frozenset(name for name in things if has_name(clause, name))
+            if named:
+                current = named
+            about = current if named or not _OF_ALL.search(clause) else frozenset(things)
+            out.append(Part(clause, about))
+    return out
+
+
+def about(text: str, name: str, things: Sequence[str]) -> str:
+    """What a normalised text says about one of ``things``."""
+    return "\n".join(part.text for part in parts(text, things) if name in part.things)
+
+
+@cache
+def _words(wanted: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(normalise(wanted))}(?:'?s|es)?(?!\w)")
+
+
+@cache
+def _name(name: str) -> re.Pattern[str]:
+    spoken = normalise(name).removeprefix("the ")
+    spellings = [spoken.split()[-1] if KIND_OF.get(name) == "scientists" else spoken]
+    for end, plural in (("f", "ves"), ("y", "ies")):
+        if spoken.endswith(end):
+            spellings.append(spoken.removesuffix(end) + plural)
+    return re.compile(rf"(?<!\w)(?:{any_of(spellings)})(?:'?s|es)?(?!\w)")
+
+
+def any_of(texts: Iterable[str]) -> str:
+    """A pattern for any of some texts, the longest first."""
+    return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))

@@ -1,0 +1,135 @@
+"""Right and wrong answers of each kind are told apart."""
+
+import pytest
+
+from pasta.evaluation.people.check import faults
+from pasta.evaluation.people.prompts import SPLITS, Turn, read_conversations, split_file
+
+AUTHOR = Turn("who wrote Emma?", things=("Emma",), contains=("Austen",), only=("author",))
+MOONS = Turn("How many moons has Mars?", things=("Mars",), contains=("2",), only=("moons",))
+OVERVIEW = Turn("tiger/owl/salmon", things=("tiger", "owl", "salmon"), facts=2, only=("class", "legs"))
+COMPARISON = Turn(
+    "France vs Japan", things=("France", "Japan"), facts=2, compares=True, only=("capital", "continent")
+)
+OLDEST = Turn(
+    "Which is oldest?", things=("Emma", "Hamlet"), choice="Hamlet", superlatives=("oldest", "first")
+)
+USES = Turn("Their uses?", things=("neon", "tin"), about={"neon": ("sign",), "tin": ("solder",)})
+GREETING = Turn("Hello!", greeting=True)
+OUTSIDE = Turn("Who won?", scope=True, without=("won",))
+POPULATION = Turn("Population of Japan?", things=("Japan",), scope=True)
+
+
+def wrong(turn: Turn, answer: str, finish_reason: str = "stop", threads: int = 1) -> list[str]:
+    return faults(turn, answer, finish_reason, threads)
+
+
+@pytest.mark.parametrize(
+    ("turn", "answer"),
+    [
+        (AUTHOR, "Jane Austen wrote Emma."),
+        (AUTHOR, "**Emma** was written by Jane Austen in the nineteenth century."),
+        (MOONS, "Mars has two moons."),
+        (MOONS, "It has 2 moons: Phobos and Deimos."),
+        (
+            OVERVIEW,
+            "The tiger is a mammal with four legs.\n\nThe owl is a bird. It has 2 legs and eats mice.\n\n"
+            "Salmon are fish. They have no legs.",
+        ),
+        (
+            OVERVIEW,
+            "Tiger\n- mammal\n- four legs\n\nOwl\n- bird\n- two legs\n\nSalmon\n- fish\n- no legs",
+        ),
+        (
+            COMPARISON,
+            "France is in Europe, while Japan is in Asia. The capital of France is Paris; Japan's is Tokyo.",
+        ),
+        (OLDEST, "Hamlet is the oldest of them."),
+        (OLDEST, "Of Emma and Hamlet, the oldest is Hamlet."),
+        (OLDEST, "Emma is from the 19th century and Hamlet from the 17th, so Hamlet is the oldest."),
+        (OLDEST, "Hamlet."),
+        (USES, "Neon is used in bright signs and tin in solder."),
+        (USES, "Neon: bright signs\nTin: solder"),
+        (GREETING, "Hello! Ask me about countries such as France and Spain, or about planets."),
+        (OUTSIDE, "I do not know that, but I know about countries, planets, animals and rivers."),
+        (POPULATION, "I only know its capital, continent, currency, language and a famous dish."),
+    ],
+)
+def test_a_right_answer_has_no_fault(turn: Turn, answer: str):
+    assert wrong(turn, answer) == []
+
+
+@pytest.mark.parametrize(
+    ("turn", "answer", "fault"),
+    [
+        (AUTHOR, "", "says nothing"),
+        (AUTHOR, "Emma is a novel.", "lacks 'Austen'"),
+        (AUTHOR, "Emma is by Jane Austen. Emma is by Leo Tolstoy.", "says 'leo tolstoy' of Emma"),
+        (AUTHOR, "Jane Austen wrote Emma. Neon is a gas.", "speaks of neon unasked"),
+        (MOONS, "Mars has no moons.", "lacks '2'"),
+        (MOONS, "Mars has two moons. Mars is an alkali metal.", "says 'alkali metal' of Mars"),
+        (
+            OVERVIEW,
+            "The tiger is a bird with four legs. The owl is a bird with two legs. Salmon are fish with no legs.",
+            "says 'bird' of tiger",
+        ),
+        (
+            OVERVIEW,
+            "The tiger is a mammal with four legs. The owl is a bird with two legs.",
+            "does not name salmon",
+        ),
+        (
+            OVERVIEW,
+            "The tiger, the owl and the salmon. The owl is a bird with two legs. Salmon are fish with no legs.",
+            "0 facts about tiger, expected 2",
+        ),
+        (
+            COMPARISON,
+            "France: Europe, capital Paris. Japan: Asia, capital Tokyo.",
+            "does not compare",
+        ),
+        (
+            COMPARISON,
+            "France is in Asia, while Japan is in Asia. The capitals are Paris and Tokyo.",
+            "says 'asia' of France",
+        ),
+        (OLDEST, "Emma is the oldest.", "chooses Emma, expected Hamlet"),
+        (OLDEST, "Emma is older than Hamlet.", "chooses Emma, expected Hamlet"),
+        (OLDEST, "The oldest is a play.", "chooses none, expected Hamlet"),
+        (USES, "Tin is used in bright signs. Neon is used in solder.", "lacks 'sign' of neon"),
+        (GREETING, "The tiger is a mammal.", "does not greet"),
+        (GREETING, "Hello! The tiger is a mammal.", "states a fact about tiger unasked"),
+        (OUTSIDE, "France won. I know countries, planets and rivers.", "says 'won'"),
+        (OUTSIDE, "I do not know that.", "does not say what the model knows"),
+        (POPULATION, "Japan has many people.", "does not say what the model knows"),
+    ],
+)
+def test_a_wrong_answer_has_its_fault(turn: Turn, answer: str, fault: str):
+    assert fault in wrong(turn, answer)
+
+
+def test_an_answer_that_was_cut_is_wrong():
+    assert wrong(AUTHOR, "Jane Austen wrote Emma.", "length") == ["does not end by itself (length)"]
+
+
+def test_an_answer_of_too_many_threads_is_wrong():
+    assert wrong(AUTHOR, "Jane Austen wrote Emma.", threads=4) == ["4 threads, expected at most 3"]
+
+
+def test_an_answer_that_is_too_long_is_wrong():
+    assert wrong(AUTHOR, "Jane Austen wrote Emma, " + "yes " * 50) == ["54 words, expected at most 50"]
+
+
+def test_a_sentence_may_be_said_of_two_things_but_of_each_only_once():
+    both = "The tiger is a mammal. It has four legs. The lion is a mammal. It has four legs."
+    turn = Turn("tiger, lion", things=("tiger", "lion"), facts=2)
+    assert wrong(turn, both) == []
+    assert wrong(turn, both + " It has four legs.") == ["repeats 'it has 4 legs.'"]
+
+
+def test_the_halves_have_fifty_conversations_of_the_same_kinds_and_share_no_words():
+    dev, test = (read_conversations(split_file(split)) for split in SPLITS)
+    assert [each.kind for each in dev] == [each.kind for each in test]
+    assert len(dev) == 50
+    asked = [{turn.user.casefold() for each in half for turn in each.turns} for half in (dev, test)]
+    assert not asked[0] & asked[1]

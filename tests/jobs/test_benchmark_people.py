@@ -1,0 +1,56 @@
+"""``jobs.benchmark people``: the share of right answers, of both models, through the front door."""
+
+import json
+
+import pytest
+
+from jobs.benchmark import main
+from pasta.errors import UserError
+from tests.support.models import tiny
+
+ASKED = {"kind": "describe", "turns": [{"user": "Tell me about iron.", "things": ["iron"], "facts": 2}]}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """A directory with twin/ and pasta/, of random weights."""
+    root = tmp_path_factory.mktemp("people")
+    for seed, name in enumerate(("twin", "pasta")):
+        loaded = tiny(seed=seed)
+        loaded.model.save_pretrained(root / name)
+        loaded.tokenizer.save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps(ASKED) + "\n")
+    return file
+
+
+def run(models, prompts, out):
+    """The command's exit code and the JSON that it wrote."""
+    given = ["--models", str(models), "--prompts", str(prompts), "--out", str(out), "--max-tokens", "24"]
+    return main(["people", *given]), json.loads(out.read_text())
+
+
+def test_both_models_answer_and_the_shares_are_recorded(models, prompts, tmp_path, capsys):
+    code, written = run(models, prompts, tmp_path / "people.json")
+    assert code == 0
+    talks = written["conversations"]
+    assert [each["method"] for each in talks] == ["twin", "pasta"]
+    assert all(each["exchanges"][0]["answer"] for each in talks)
+    assert written["shares"]["twin"]["all"] == {"right": 0, "total": 1}
+    assert "| answered right | twin" in capsys.readouterr().out
+
+
+def test_the_same_command_gives_the_same_answers(models, prompts, tmp_path):
+    _, first = run(models, prompts, tmp_path / "a.json")
+    _, second = run(models, prompts, tmp_path / "b.json")
+    assert first["conversations"] == second["conversations"]
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"--prompts: .*absent\.jsonl: no such file"):
+        main(["people", "--prompts", str(tmp_path / "absent.jsonl")])
