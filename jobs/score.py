@@ -62,6 +62,7 @@ def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     values = {
         "judge": config.judge.identity(),
         "quality_weight": config.weight,
+        "speed": config.speed,
         "min_gap": config.min_gap,
     }
     inputs = {"samples": config.samples.absolute(), **_reward_input(config.judge)}
@@ -90,7 +91,12 @@ def run(config: ScoreConfig, *, restart: bool = False, address: str | None = Non
         if not verdicts.is_done:
             _judge(config, verdicts, samples, api_key, job.tracker, address)
         figures, histogram = write_scores(
-            samples, verdicts.output_dir, job.work_dir, weight=config.weight, min_gap=config.min_gap
+            samples,
+            verdicts.output_dir,
+            job.work_dir,
+            weight=config.weight,
+            min_gap=config.min_gap,
+            speed=config.speed,
         )
         assert verdicts.manifest is not None
         figures |= {k: v for k, v in verdicts.manifest.figures.items() if k.startswith("judge_")}

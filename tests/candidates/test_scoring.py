@@ -37,19 +37,47 @@ def test_speedup_is_the_twin_s_tokens_over_the_candidate_s_critical_path():
     assert threads["score"] == threads["speedup"] + 4.0
 
 
-@pytest.mark.parametrize(("weight", "chosen"), [(8.0, 1), (math.inf, 0)])
-def test_best_and_worst_make_the_pair(weight, chosen):
+@pytest.mark.parametrize("weight", [8.0, math.inf])
+def test_best_and_worst_make_the_pair(weight):
     entry = record(TASKS[0], variations(TASKS[0]))
     scores = scores_of(entry, weight)
-    pair, dropped = choose_pair(entry, scores, GAP)
+    pair, dropped = choose_pair(entry, scores, GAP, weight)
     assert dropped == ""
-    assert pair["chosen"] == entry["candidates"][chosen]["annotated"]
+    assert pair["chosen"] == entry["candidates"][1]["annotated"]
     assert pair["rejected"] == entry["candidates"][2]["annotated"]
-    assert pair["chosen_ids"] == entry["candidates"][chosen]["response_ids"]
+    assert pair["chosen_ids"] == entry["candidates"][1]["response_ids"]
     assert pair["chosen_score"] > pair["rejected_score"]
     assert pair["chosen_quality"] == 1.0
     assert pair["messages"] == entry["messages"]
     assert pair["num_candidates"] == 3
+
+
+def test_with_weight_inf_speed_decides_among_answers_of_one_quality():
+    sequential, threads = variations(TASKS[0])[:2]
+    entry = record(TASKS[0], [sequential, threads])
+    pair, _ = choose_pair(entry, scores_of(entry, math.inf), GAP, math.inf)
+    assert (pair["chosen"], pair["rejected"]) == (threads["annotated"], sequential["annotated"])
+    assert pair["chosen_score"] == pair["rejected_score"] == 1.0
+
+
+def test_with_weight_inf_a_better_answer_goes_before_a_faster_one():
+    sequential, _, half = variations(TASKS[0])[:3]
+    entry = record(TASKS[0], [half | {"critical_path": 1}, sequential])
+    pair, _ = choose_pair(entry, scores_of(entry, math.inf), GAP, math.inf)
+    assert pair["chosen"] == sequential["annotated"]
+
+
+def test_parallelism_pays_for_tokens_that_nobody_asked_for():
+    threads = variations(TASKS[0])[1]
+    padded = threads | {"num_tokens": 10 * threads["num_tokens"]}
+    entry = record(TASKS[0], [threads, padded])
+    (judged,) = judge_records(GraderJudge(), [entry])
+    by_speed = {
+        speed: [c["score"] for c in scored(entry, judged["verdicts"], 1.0, speed)["candidates"]]
+        for speed in ("speedup", "parallelism")
+    }
+    assert by_speed["speedup"][0] == by_speed["speedup"][1]
+    assert by_speed["parallelism"][1] > 5 * by_speed["parallelism"][0]
 
 
 def test_what_is_no_answer_has_no_score():
@@ -69,7 +97,7 @@ def test_groups_without_a_pair_are_told_apart():
     }
     for expected, entry in groups.items():
         scores = scores_of(entry, math.inf)
-        pair, dropped = choose_pair(entry, scores, GAP)
+        pair, dropped = choose_pair(entry, scores, 100.0 if expected == "ties" else GAP, math.inf)
         assert (pair, dropped) == (None, expected)
         summary.add(scores, pair, dropped)
     figures = summary.figures()
@@ -86,7 +114,7 @@ def test_an_invalid_verdict_is_counted_and_never_a_score():
     assert scores["candidates"][1]["unscored"] == "invalid"
     assert scores["candidates"][1]["invalid"] == "well"
     summary = ScoreSummary()
-    summary.add(scores, *choose_pair(entry, scores, GAP))
+    summary.add(scores, *choose_pair(entry, scores, GAP, 1.0))
     assert summary.figures()["invalid"] == 1
     assert summary.figures()["pairs"] == 1
 
@@ -96,7 +124,7 @@ def test_the_histogram_counts_every_score():
     for task in TASKS:
         entry = record(task, variations(task))
         scores = scores_of(entry, 4.0)
-        summary.add(scores, *choose_pair(entry, scores, GAP))
+        summary.add(scores, *choose_pair(entry, scores, GAP, 4.0))
     rows = summary.histogram()
     assert sum(count for *_, count in rows) == 12
     assert rows[0][0] == min(summary.scores)

@@ -42,6 +42,9 @@ def test_a_run_that_was_interrupted_and_lost_a_worker_ends_with_a_model_that_can
     card = json.loads((tmp_path / "model" / CARD).read_text())
     assert card["figures"]["steps"] == 48
     assert card["config"]["objective"]["loss"] == "bonbon"
+    # One pair is held out, so that the share of pairs in the right order is that pair's order.
+    assert card["figures"]["eval_accuracy"] == float(card["figures"]["eval_delta"] > 0.0)
+    assert "eval_chosen_gain" in card["figures"]
     # A killed worker may take its first lines with it. BoNBoN pulls the margin from 0 towards 0.5.
     margins = {row["_step"]: row["train/margin"] for row in tracked(tmp_path) if "train/margin" in row}
     assert max(margins) == 48

@@ -38,6 +38,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "missing DeepSpeed file": ({"optimisation.deepspeed": "gone.json"}, "optimisation.deepspeed: gone.json"),
     "missing pairs": ({"data.source": "gone"}, "data.source: gone: no such file"),
     "nothing fits": ({"data.max_length": 4}, "no pair to train on"),
+    "no pairs": ({"data.pairs": 0}, "pairs 0: expected a positive integer"),
     "all held out": ({"data.eval_pairs": 4}, "no pair to train on"),
 }
 

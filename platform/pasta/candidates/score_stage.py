@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from pasta.candidates.scoring import PAIRS_FILE, ScoreSummary, choose_pair, scored
+from pasta.candidates.scoring import PAIRS_FILE, ScoreSummary, Speed, choose_pair, scored
 from pasta.errors import UserError
 from pasta.files import write_whole
 from pasta.stages.records import Record
@@ -12,7 +12,13 @@ from pasta.stages.shards import read_shard, shard_path, write_shard
 
 
 def write_scores(
-    samples: Sequence[Path], verdicts: Path, work_dir: Path, *, weight: float, min_gap: float
+    samples: Sequence[Path],
+    verdicts: Path,
+    work_dir: Path,
+    *,
+    weight: float,
+    min_gap: float,
+    speed: Speed = "speedup",
 ) -> tuple[dict[str, float], list[list[float]]]:
     """Write ``scores-*.jsonl`` and ``pairs.jsonl`` to ``work_dir``; returns figures and the histogram of scores.
 
@@ -30,8 +36,8 @@ def write_scores(
             raise UserError(f"{verdicts}: its verdicts are not those of {path}; delete it to judge anew")
         out = []
         for record in records:
-            scores = scored(record, judged[record["id"]], weight)
-            pair, dropped = choose_pair(record, scores, min_gap)
+            scores = scored(record, judged[record["id"]], weight, speed)
+            pair, dropped = choose_pair(record, scores, min_gap, weight)
             summary.add(scores, pair, dropped)
             out.append(scores)
             if pair is not None:

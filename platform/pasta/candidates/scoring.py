@@ -1,14 +1,20 @@
 r"""Scores of candidates, and the pair of best and worst that a preference trainer learns from.
 
-    score(y) = speedup(y) + λ · quality(y)                    λ = inf: score(y) = quality(y)
+    score(y) = speedup(y) + λ · quality(y)       λ = inf: quality(y), and of equal quality the faster is better
 
 after the paper's stage 2 (arXiv 2502.11517, section 4; design section 1), which takes λ from {1, 2, 4, 8, inf}. Both
 terms are without a unit and are not normalised over a group, so that scores of different prompts and rounds compare:
 
 * speedup(y) = tokens of the sequential twin's answer / critical path of y in steps, tags counted on both sides (design
   section 3, as in ``pasta.evaluation.results.outcomes``); 1 means as many steps as the twin takes.
+  ``speed: parallelism`` takes tokens of y / its critical path instead, which pays for tags and for text that nobody
+  asked for: it is there to be compared with.
 * quality(y) from 0 to 1 is the judge's (``pasta.judges``): λ is the speedup for which a perfect answer would be
   given up for a worthless one. This scale of quality is the project's own.
+
+λ = inf is the limit of growing λ, so that speed decides among answers of one quality. Where quality is a judge's win
+rate, as in the paper, no two answers are equal and it is quality alone; where it is a share of right statements, most
+answers to a prompt are.
 
 Candidates that are no answers (cut at the length limit, empty) and those without a valid verdict have no score. An
 answer that leaves parts out takes fewer steps and so scores as faster: only its quality counts against it, and less so
@@ -35,14 +41,18 @@ DROPPED = ("skipped", "baseline_cut", "too_few", "identical", "ties")
 UNSCORED = ("cut", "empty", "invalid")
 _BINS = 20
 
+#: What a score counts as speed.
+Speed = Literal["speedup", "parallelism"]
+
 
 @dataclass(frozen=True, slots=True)
 class ScoreConfig:
     """One score stage: every key of ``configs/score/*.yaml``.
 
-    ``samples`` is the directory of a sample stage. ``quality_weight`` is λ, ``inf`` for quality alone. The best and the
-    worst score are a tie if they differ by less than ``min_gap``. Verdicts do not depend on λ: they lie in
-    ``judgements_dir``, and other score stages with the same samples and judge take them from there.
+    ``samples`` is the directory of a sample stage. ``quality_weight`` is λ, ``inf`` for quality before speed; ``speed``
+    is the other term. The best and the worst score are a tie if they differ by less than ``min_gap``. Verdicts do not
+    depend on λ: they lie in ``judgements_dir``, and other score stages with the same samples and judge take them from
+    there.
     """
 
     name: str
@@ -50,6 +60,7 @@ class ScoreConfig:
     samples: Path
     judge: JudgeSection
     quality_weight: float | Literal["inf"]
+    speed: Speed = "speedup"
     min_gap: float = 1e-6
     judgements_dir: Path = Path("runs/judgements")
     run_dir: Path = Path("runs/score")
@@ -73,16 +84,19 @@ class ScoreConfig:
         return float(self.quality_weight)
 
 
-def score_of(speedup: float, quality: float, weight: float) -> float:
-    """speedup + λ · quality; quality alone for λ = inf."""
-    return quality if math.isinf(weight) else speedup + weight * quality
+def score_of(speed: float, quality: float, weight: float) -> float:
+    """speed + λ · quality; for λ = inf quality, and ``choose_pair`` looks at speed where it is equal."""
+    return quality if math.isinf(weight) else speed + weight * quality
 
 
-def scored(record: Record, verdicts: Sequence[Record | None], weight: float) -> Record:
+def scored(
+    record: Record, verdicts: Sequence[Record | None], weight: float, speed: Speed = "speedup"
+) -> Record:
     """A sample record with speedup, quality and score of each candidate: ``scores-*.jsonl`` has one a line.
 
-    ``verdicts`` are ``judge_records``' for it. A candidate without a score has the reason in its place, ``"unscored"``:
-    one of ``UNSCORED``, or ``baseline_cut``.
+    ``speed`` is the speedup, or the parallelism if that is what scores count. ``verdicts`` are ``judge_records``' for
+    it. A candidate without a score has the reason in its place, ``"unscored"``: one of ``UNSCORED``, or
+    ``baseline_cut``.
     """
     if why_dropped(record) == "skipped":
         return dict(record)
@@ -96,10 +110,13 @@ def scored(record: Record, verdicts: Sequence[Record | None], weight: float) -> 
     for candidate in record["candidates"]:
         entry = {key: value for key, value in candidate.items() if key != "response_ids"}
         entry["speedup"] = record["twin"]["num_tokens"] / candidate["critical_path"]
+        entry["speed"] = (
+            entry["speedup"] if speed == "speedup" else candidate["num_tokens"] / candidate["critical_path"]
+        )
         verdict = next(judged, None)
         if verdict is not None and verdict["quality"] is not None:
             entry |= verdict
-            entry["score"] = score_of(entry["speedup"], verdict["quality"], weight)
+            entry["score"] = score_of(entry["speed"], verdict["quality"], weight)
         else:
             entry["unscored"] = why_dropped(record) or why_unfit(candidate) or "invalid"
             entry |= verdict or {}
@@ -107,11 +124,11 @@ def scored(record: Record, verdicts: Sequence[Record | None], weight: float) -> 
     return out
 
 
-def choose_pair(record: Record, scores: Record, min_gap: float) -> tuple[Record | None, str]:
+def choose_pair(record: Record, scores: Record, min_gap: float, weight: float) -> tuple[Record | None, str]:
     """The best and the worst candidate of a prompt as a pair, or None and why not (one of ``DROPPED``).
 
-    Of equals the first is taken: candidates are drawn alike, so their order says nothing. ``record`` is the sample
-    record, ``scores`` the same from ``scored``.
+    With ``weight`` inf, speed decides among equal scores. Of what is equal still the first is taken: candidates are
+    drawn alike, so their order says nothing. ``record`` is the sample record, ``scores`` the same from ``scored``.
     """
     if why := why_dropped(record):
         return None, why
@@ -121,9 +138,13 @@ def choose_pair(record: Record, scores: Record, min_gap: float) -> tuple[Record 
     entries = scores["candidates"]
     if len({entries[n]["annotated"] for n in answers}) == 1:
         return None, "identical"
-    best = max(answers, key=lambda n: (entries[n]["score"], -n))
-    worst = min(answers, key=lambda n: (entries[n]["score"], n))
-    if entries[best]["score"] - entries[worst]["score"] < min_gap:
+
+    def rank(n: int) -> tuple[float, float]:
+        return entries[n]["score"], entries[n]["speed"] if math.isinf(weight) else 0.0
+
+    best = max(answers, key=lambda n: (*rank(n), -n))
+    worst = min(answers, key=lambda n: (*rank(n), n))
+    if all(high - low < min_gap for high, low in zip(rank(best), rank(worst), strict=True)):
         return None, "ties"
     pair: Record = {"id": record["id"], "messages": record["messages"], "num_candidates": len(answers)}
     for side, n in (("chosen", best), ("rejected", worst)):

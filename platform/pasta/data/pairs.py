@@ -44,6 +44,8 @@ class PairOptions(Protocol):
     def max_length(self) -> int: ...
     @property
     def eval_pairs(self) -> int: ...
+    @property
+    def pairs(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +163,9 @@ def _write(source: Path, options: PairOptions, codec: Codec, directory: Path) ->
             f"data.max_length={options.max_length}, {counts.num_equal} of equal answers, data.eval_pairs="
             f"{options.eval_pairs} held out"
         )
-    counts.num_pairs, counts.num_eval_pairs = cut, len(kept) - cut
-    pair_dataset(kept[:cut]).save_to_disk(str(directory / "train"))
+    taken = min(cut, options.pairs or cut)
+    counts.num_pairs, counts.num_eval_pairs = taken, len(kept) - cut
+    pair_dataset(kept[:taken]).save_to_disk(str(directory / "train"))
     if counts.num_eval_pairs:
         pair_dataset(kept[cut:]).save_to_disk(str(directory / "eval"))
     return counts
@@ -195,6 +198,7 @@ def _fingerprint(source: Path, options: PairOptions, tokenizer: Any) -> str:
         "format": FORMAT,
         "max_length": options.max_length,
         "eval_pairs": options.eval_pairs,
+        "pairs": options.pairs,
         "content": hashlib.sha256(read_bytes(source, key="data.source")).hexdigest(),
         "vocabulary": sorted(tokenizer.get_vocab().items()),
         "chat_template": tokenizer.chat_template,

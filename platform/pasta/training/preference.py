@@ -170,8 +170,14 @@ def _held_out_figures(trainer: PreferenceTrainer) -> dict[str, float]:
     if trainer.eval_dataset is None:
         return {}
     figures = trainer.evaluate()
-    return {
+    out = {
         name: float(figures[key])
         for key, name in (("eval_loss", "eval_loss"), ("eval_rewards/accuracies", "eval_accuracy"))
+        if key in figures
+    }
+    # In nats: how far the pairs moved apart, and what that did to the better answers themselves.
+    return out | {
+        name: float(figures[key]) / trainer.beta
+        for key, name in (("eval_rewards/margins", "eval_delta"), ("eval_rewards/chosen", "eval_chosen_gain"))
         if key in figures
     }

@@ -21,15 +21,17 @@ class PairsSection:
     """The pairs: ``source`` is a JSONL file, or a stage directory with ``pairs.jsonl`` in it.
 
     A line is ``{"messages": [...], "chosen": text form, "rejected": text form}``. A pair with a sequence above
-    ``max_length`` tokens is left out and counted. The last ``eval_pairs`` are held out.
+    ``max_length`` tokens is left out and counted. The last ``eval_pairs`` are held out; of the others the first
+    ``pairs`` are trained on, or all.
     """
 
     source: Path
     max_length: int
     eval_pairs: int = 0
+    pairs: int | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "max_length")
+        check_positive(self, "max_length", "pairs")
         check_not_negative(self, "eval_pairs")
 
 
