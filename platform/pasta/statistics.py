@@ -57,13 +57,13 @@ def bootstrap_mean(values: Sequence[float], seed: int = 0) -> Estimate:
 def _interval(values: Sequence[float], seed: int) -> tuple[float, float]:
     import numpy as np
 
-    means = np.sort(np.asarray(values)[_resamples(len(values), seed)].mean(axis=1))
+    means = np.sort(np.asarray(values)[resamples(len(values), seed)].mean(axis=1))
     low, high = (float(means[int(share * _RESAMPLES)]) for share in (0.025, 0.975))
     return low, high
 
 
 @lru_cache(maxsize=32)
-def _resamples(count: int, seed: int) -> "npt.NDArray[np.int32]":
+def resamples(count: int, seed: int = 0) -> "npt.NDArray[np.int32]":
     """The indices that each resample draws: [resamples, count]. Cached: most metrics have the same number of
     prompts."""
     import numpy as np

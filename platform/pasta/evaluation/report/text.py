@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pasta.evaluation.report.experiment import areas_section, marks_section
 from pasta.evaluation.report.findings import findings, share, signed, times, with_sign
 from pasta.evaluation.results.failures import FamilyFailure, wrong_by_reason
 from pasta.evaluation.results.outcomes import Outcome
@@ -46,10 +47,12 @@ def report_text(
         "\n".join(f"- {finding}" for finding in findings(summary)),
         _results(summary),
         _notes(summary),
+        *areas_section(summary),
         "## Figures" if figures else "",
         "\n\n".join(figures),
         "## How answers are decoded",
         _structure(summary),
+        *marks_section(summary),
         *_families(summary),
         *_failures(summary, outcomes, failures),
         "## How it was measured",

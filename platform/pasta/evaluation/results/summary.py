@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pasta.evaluation.config import MethodSection
+from pasta.evaluation.results.fronts import Area, areas_of
+from pasta.evaluation.results.marks import Marks, marks_of
 from pasta.evaluation.results.outcomes import Outcome, is_pairwise, outcomes_of
 from pasta.evaluation.results.pareto import Domination, LineComparison, compare_lines, dominations, on_front
 from pasta.evaluation.results.win_rate import WinRates, preferences_of, win_rates
@@ -66,8 +68,8 @@ class MethodSummary:
     verdict in the judge's format. ``compared`` prompts have a speedup, ``judged`` ones a quality.
 
     ``ratio`` is realised ÷ theoretical speedup. ``win_rates`` are there for judges that compare. ``families`` is empty
-    where prompts have none. ``lengths`` groups prompts by the tokens of the baseline's answer, ``thread_counts`` by the
-    threads of this method's.
+    where prompts have none, and ``marks`` is None without ground truth. ``lengths`` groups prompts by the tokens of the
+    baseline's answer, ``thread_counts`` by the threads of this method's.
     """
 
     name: str
@@ -88,6 +90,7 @@ class MethodSummary:
     quality_difference: Estimate | None
     win_rates: WinRates | None
     structure: Structure | None
+    marks: Marks | None
     families: tuple[GroupSummary, ...]
     lengths: tuple[GroupSummary, ...]
     thread_counts: tuple[GroupSummary, ...]
@@ -108,7 +111,8 @@ class Summary:
 
     ``speed_name`` is the speedup by which methods are compared: ``realised``, or ``theoretical`` where
     nothing was timed. ``pairwise``: quality is the probability that a judge prefers the answer to the baseline's, whose
-    own quality is 0.5 by definition. ``front`` are the methods that none dominates, the slowest first.
+    own quality is 0.5 by definition. ``front`` are the methods that none dominates, the slowest first; ``areas`` those
+    under the front of each line.
     """
 
     baseline: str
@@ -119,6 +123,7 @@ class Summary:
     front: tuple[str, ...]
     dominations: tuple[Domination, ...]
     lines: tuple[LineComparison, ...]
+    areas: tuple[Area, ...]
 
     @property
     def candidates(self) -> list[MethodSummary]:
@@ -186,6 +191,7 @@ def summarise(
         front=on_front(placed, dominated, speed_name),
         dominations=dominated,
         lines=compare_lines({name: methods[name].line for name in placed}, dominated),
+        areas=areas_of(placed, {name: methods[name].line for name in placed}, speed_name),
     )
 
 
@@ -218,6 +224,7 @@ def _method(
         quality_difference=None if is_baseline else everything.quality_difference,
         win_rates=preferred,
         structure=structure_of([o.answer for o in outcomes if o.answer is not None]),
+        marks=marks_of(outcomes),
         families=_families(outcomes),
         lengths=_groups(outcomes, lambda o: _length_bin(o.length), _bin_name),
         thread_counts=_groups(outcomes, lambda o: _thread_bin(o.num_threads), _bin_name),

@@ -1,0 +1,50 @@
+"""What a method marks as independent, compared with the atlas' ground truth: why it is fast, and why it errs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pasta.data.atlas import grade_structure, task_for_prompt
+from pasta.evaluation.results.outcomes import Outcome
+from pasta.lang import Sync, parse
+from pasta.statistics import Estimate, bootstrap_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Shares with intervals over prompts; None where no prompt could tell.
+
+    ``independent_marked``: of the independent parts of an answer, those that the method marks, one by one (two parts in
+    one chunk count as none). ``wrong_forks``: of the answers in which nothing is independent, those that fork.
+    ``syncs_right``: of the answers that fork where something reads the parts, those with every sync where it belongs.
+    """
+
+    independent_marked: Estimate | None
+    wrong_forks: Estimate | None
+    syncs_right: Estimate | None
+
+
+def marks_of(outcomes: Sequence[Outcome]) -> Marks | None:
+    """The marks of one method's answers; None without annotated answers to tasks of the atlas."""
+    marked: list[float] = []
+    forks: list[float] = []
+    syncs: list[float] = []
+    for outcome in outcomes:
+        text = outcome.answer.get("annotated") if outcome.answer is not None else None
+        if outcome.family is None or text is None or len(outcome.messages) != 1:
+            continue
+        task = task_for_prompt(outcome.messages[0]["content"])
+        if task is None:
+            continue
+        document = parse(text)
+        found = grade_structure(task, document)
+        does_fork = any(document.chunks())
+        if found.independent_parts:
+            marked.append(found.annotated_parts / found.independent_parts)
+        else:
+            forks.append(float(does_fork))
+        truth = task.document
+        if does_fork and any(Sync() in items for items in (truth.items, *(c.items for c in truth.chunks()))):
+            syncs.append(float(found.sync_right))
+    if not marked and not forks:
+        return None
+    return Marks(*(bootstrap_mean(values) if values else None for values in (marked, forks, syncs)))
