@@ -44,6 +44,10 @@ def wrong(turn: Turn, answer: str, finish_reason: str = "stop", threads: int = 1
             COMPARISON,
             "France is in Europe, while Japan is in Asia. The capital of France is Paris; Japan's is Tokyo.",
         ),
+        (
+            COMPARISON,
+            "France and Japan have capitals: Paris and Tokyo. France is in Europe, and the other is in Asia.",
+        ),
         (OLDEST, "Hamlet is the oldest of them."),
         (OLDEST, "Of Emma and Hamlet, the oldest is Hamlet."),
         (OLDEST, "Emma is from the 19th century and Hamlet from the 17th, so Hamlet is the oldest."),
@@ -91,6 +95,11 @@ def test_a_right_answer_has_no_fault(turn: Turn, answer: str):
         (
             COMPARISON,
             "France is in Asia, while Japan is in Asia. The capitals are Paris and Tokyo.",
+            "says 'asia' of France",
+        ),
+        (
+            COMPARISON,
+            "France is in Asia, Japan is in Europe. The capitals of France and Japan are Paris and Tokyo.",
             "says 'asia' of France",
         ),
         (OLDEST, "Emma is the oldest.", "chooses Emma, expected Hamlet"),

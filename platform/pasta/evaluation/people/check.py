@@ -132,7 +132,7 @@ def _wrong_values(turn: Turn, text: str, column: str) -> Iterator[str]:
             own = [name for name in part.things if KIND_OF[name] == kind]
             allowed = [value for name in own for value in (normalise(name), *facts_of(name).values())]
             for match in _values(kind, column).finditer(part.text) if own else ():
-                if not any(has(value, match[1]) for value in allowed):
+                if not any(_is_in(value, match[1]) for value in allowed):
                     yield f"says {match[1]!r} of {' and '.join(sorted(own))}"
 
 
@@ -144,7 +144,7 @@ def _foreign_values(turn: Turn, text: str) -> Iterator[str]:
         for kind, columns in _KINDS_OWN.items():
             for column in columns if kinds and kind not in kinds else ():
                 for match in _values(kind, column).finditer(part.text):
-                    if " " in match[1] and not any(has(value, match[1]) for value in allowed):
+                    if " " in match[1] and not any(_is_in(value, match[1]) for value in allowed):
                         yield f"says {match[1]!r} of {' and '.join(sorted(part.things))}"
 
 
@@ -153,6 +153,10 @@ def _compares(turn: Turn, sentence: str) -> bool:
     is_comparing = sum(has_name(sentence, name) for name in turn.things) > 1 or _COMPARING.search(sentence)
     values = (value for name in turn.things for value in facts_of(name).values())
     return bool(is_comparing) and any(has(sentence, value) for value in values)
+
+
+def _is_in(value: str, said: str) -> bool:
+    return has(value, said) or has(value, said.removesuffix("s"))
 
 
 @cache

@@ -62,7 +62,10 @@ _ORDINAL_ENDS = re.compile(r"\b(\d+)(?:st|nd|rd|th)\b")
 _INITIALS = re.compile(r"\b([A-Z])\.(?=\s*[A-Z])")
 _SENTENCE_ENDS = re.compile(r"(?<=[.!?])\s+|\n+")
 _CONTRASTS = re.compile(r"[,;]?\s+(?=(?:while|whereas|but)\b)|;\s+")
-_OF_ALL = re.compile(r"\b(?:both|all|each|they|neither|none|every|everything|these|either)\b")
+_VERB = re.compile(r"\b(?:is|are|was|were|has|have|lies?|lives?|eats?|flows?|ends?|rises?|uses?)\b")
+_OF_ALL = re.compile(
+    r"\b(?:both|all|each|they|neither|none|every|everything|these|either|the others?|the rest)\b"
+)
 _ARTICLE = re.compile(r"^(?:the|an?|its|his|her) ")
 #: Columns that are no statement: a name, a pronoun, and what is computed from other columns.
 _NO_FACTS = ("name", "pronoun", "previous")
@@ -130,12 +133,27 @@ def parts(text: str, things: Sequence[str]) -> list[Part]:
     out = []
     current = frozenset(things)
     for sentence in sentences(text):
-        for clause in _CONTRASTS.split(sentence):
+        for clause in _clauses(sentence, things):
             named = frozenset(name for name in things if has_name(clause, name))
             if named:
                 current = named
             about = current if named or not _OF_ALL.search(clause) else frozenset(things)
             out.append(Part(clause, about))
+    return out
+
+
+def _clauses(sentence: str, things: Sequence[str]) -> list[str]:
+    """A sentence cut before "while", and after a comma where a thing, or "the others", has a verb of its own."""
+    out: list[str] = []
+    for clause in _CONTRASTS.split(sentence):
+        begun = len(out)
+        for piece in clause.split(", "):
+            named = sum(has_name(piece, name) for name in things)
+            is_own = named == 1 or (not named and _OF_ALL.search(piece))
+            if len(out) == begun or (is_own and _VERB.search(out[-1]) and _VERB.search(piece)):
+                out.append(piece)
+            else:
+                out[-1] += f", {piece}"
     return out
 
 
