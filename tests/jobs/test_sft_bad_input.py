@@ -65,7 +65,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"data.source": "atlas", "data.documents": 2**62},
         "documents 4611686018427387904: expected",
     ),
-    "families of a file": ({"data.mixture": {"count": -1.0}}, "mixture, echo: only the atlas has families"),
+    "families of a file": (
+        {"data.mixture": {"count": -1.0}},
+        "mixture, echo, talk: only the atlas has families",
+    ),
     "less than no family": (
         {"data.source": "atlas", "data.documents": 10, "data.mixture": {"count": -1.0}},
         "data: mixture.count -1.0: expected a finite number of 0 or more",

@@ -20,7 +20,7 @@ def test_a_baseline_differs_in_its_data_alone(name: str) -> None:
     assert config.optimisation == PASTA.optimisation
     assert config.workers == PASTA.workers
     # More tokens a row make up for documents that are shorter: as many tokens in as many rows.
-    same = {"source", "mode", "row_length", "documents", "mixture", "echo"}
+    same = {"source", "mode", "row_length", "documents", "mixture", "echo", "talk"}
     assert replace(config.data, **{key: getattr(PASTA.data, key) for key in same}) == PASTA.data
 
 
@@ -29,11 +29,12 @@ def test_a_baseline_has_the_prompts_of_the_pasta_model(name: str) -> None:
     annotate = load_config(ROOT / "configs" / "annotate" / f"{name}.yaml", AnnotateConfig)
     train = load_config(ROOT / "configs" / "sft" / f"{name}.yaml", SftConfig)
     source, data = annotate.data.source, PASTA.data
-    assert (source.path, source.seed, source.mixture, source.echo) == (
+    assert (source.path, source.seed, source.mixture, source.echo, source.talk) == (
         data.source,
         data.seed,
         data.mixture,
         data.echo,
+        data.talk,
     )
     assert annotate.data.shard_records == SHARD_DOCUMENTS
     assert train.data.source == str(annotate.output_dir)

@@ -9,20 +9,21 @@ MAX_SHARDS = 10_000
 
 
 def check_asked(
-    source: str, counts: Mapping[str, int | None], mixture: Mapping[str, float], echo: float
+    source: str, counts: Mapping[str, int | None], mixture: Mapping[str, float], echo: float, talk: float
 ) -> None:
-    """Raise ValueError for ``counts`` (by their keys) of documents, a ``mixture`` or an ``echo`` out of range.
+    """Raise ValueError for ``counts`` (by their keys) of documents, a ``mixture`` or a share out of range.
 
-    Of other sources than ``atlas`` there are no families to mix and no exercises.
+    Of other sources than ``atlas`` there are no families to mix, no exercises and no talk.
     """
     most = SHARD_DOCUMENTS * MAX_SHARDS
     for key, count in counts.items():
         if count is not None and not 0 <= count <= most:
             raise ValueError(f"{key} {count}: expected a number from 0 to {most:,}")
-    if source != "atlas" and (mixture or echo):
-        raise ValueError("mixture, echo: only the atlas has families and exercises")
+    if source != "atlas" and (mixture or echo or talk):
+        raise ValueError("mixture, echo, talk: only the atlas has families, exercises and talk")
     for family, weight in mixture.items():
         if not 0.0 <= weight < math.inf:
             raise ValueError(f"mixture.{family} {weight}: expected a finite number of 0 or more")
-    if not 0.0 <= echo <= 1.0:
-        raise ValueError(f"echo {echo}: expected a share from 0 to 1")
+    for key, share in (("echo", echo), ("talk", talk)):
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"{key} {share}: expected a share from 0 to 1")

@@ -58,6 +58,8 @@ class DataOptions(Protocol):
     def mixture(self) -> dict[str, float]: ...
     @property
     def echo(self) -> float: ...
+    @property
+    def talk(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,9 @@ def _write(
         counts = _write_atlas(options, tokenizer, train, num_processes)
         if options.eval_documents:
             # The seed is the data's own: twins see the same held-out tasks.
-            tasks = atlas_answers(options.seed, "heldout", options.eval_documents, codec=codec)
+            tasks = atlas_answers(
+                options.seed, "heldout", options.eval_documents, codec=codec, talk=options.talk
+            )
             held_out = _Counter(tasks, codec, options)
     else:
         files = data_files(Path(options.source))
@@ -227,6 +231,7 @@ def _write_atlas(options: DataOptions, tokenizer: Any, directory: Path, num_proc
         options.max_length,
         dict(options.mixture),
         options.echo,
+        options.talk,
     )
     jobs = [
         _Shard(plain, tokenizer, options.seed * MAX_SHARDS + index, size, directory.parent / f"shard-{index}")
@@ -253,6 +258,7 @@ class _PlainOptions:
     max_length: int
     mixture: dict[str, float]
     echo: float
+    talk: float
     seed: int = 0
     documents: int | None = None
     eval_documents: int = 0
@@ -272,7 +278,13 @@ def _write_shard(shard: _Shard) -> dict[str, int]:
     estimates = None if shard.options.mode == "sequential" else codec
     plain = shard.options
     tasks = atlas_answers(
-        shard.seed, "train", shard.size, codec=estimates, mixture=plain.mixture, echo=plain.echo
+        shard.seed,
+        "train",
+        shard.size,
+        codec=estimates,
+        mixture=plain.mixture,
+        echo=plain.echo,
+        talk=plain.talk,
     )
     counted = _Counter(tasks, codec, plain)
     _save(counted, shard.options, shard.directory)
@@ -291,6 +303,7 @@ def _fingerprint(options: DataOptions, tokenizer: Any) -> str:
         "eval_documents": options.eval_documents,
         "mixture": options.mixture,
         "echo": options.echo,
+        "talk": options.talk,
         "vocabulary": sorted(tokenizer.get_vocab().items()),
         "chat_template": tokenizer.chat_template,
     }

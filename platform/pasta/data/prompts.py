@@ -22,7 +22,7 @@ class PromptsSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "count")
-        check_asked(self.source, {"count": self.count}, {}, 0.0)
+        check_asked(self.source, {"count": self.count}, {}, 0.0, 0.0)
         if self.source == "atlas" and self.count is None:
             raise ValueError("count: expected the number of atlas prompts to draw")
 

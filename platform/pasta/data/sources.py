@@ -39,8 +39,9 @@ class SourceSection:
     ``path`` is ``atlas``, a file (.jsonl, .json with an array, .parquet), a glob pattern or a directory of such files,
     a directory that ``datasets`` saved, or the name of a data set on the Hugging Face Hub (``owner/name``).
     ``split``, ``subset`` and ``revision`` choose within a data set. ``format`` is how a record holds its messages.
-    ``records`` bounds how many are read; the atlas makes that many from ``seed``, with ``mixture`` and ``echo`` as in
-    ``pasta.data.atlas.corpus``: in shards of 5,000 they are what supervised finetuning makes from the same seed.
+    ``records`` bounds how many are read; the atlas makes that many from ``seed``, with ``mixture``, ``echo`` and
+    ``talk`` as in ``pasta.data.atlas.corpus``: in shards of 5,000 they are what supervised finetuning makes from the
+    same seed.
     """
 
     path: str
@@ -52,6 +53,7 @@ class SourceSection:
     seed: int | None = None
     mixture: dict[str, float] = field(default_factory=dict)
     echo: float = 0.0
+    talk: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive(self, "records")
@@ -59,7 +61,7 @@ class SourceSection:
             raise ValueError("records: expected the number of atlas tasks to make")
         if self.path != ATLAS and self.seed is not None:
             raise ValueError("seed: only the atlas is made from a seed")
-        check_asked(self.path, {"records": self.records}, self.mixture, self.echo)
+        check_asked(self.path, {"records": self.records}, self.mixture, self.echo, self.talk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,9 @@ def read_shard(shard: Shard, source: SourceSection) -> Iterator[Instruction | Br
     if shard.kind == "atlas":
         seed = (source.seed or 0) * MAX_SHARDS + shard.index
         split: Any = source.split
-        tasks = atlas_answers(seed, split, shard.count, mixture=source.mixture, echo=source.echo)
+        tasks = atlas_answers(
+            seed, split, shard.count, mixture=source.mixture, echo=source.echo, talk=source.talk
+        )
         for number, (messages, document) in enumerate(tasks):
             place = f"atlas:{source.seed or 0}:{shard.start + number}"
             yield Instruction(place, place, tuple(messages), render(document))

@@ -55,9 +55,9 @@ class DataSection:
     ``mode`` is ``pasta`` (with threads), ``sequential`` (annotations taken out, plain causal) or ``both``.
     Documents are packed into rows of up to ``row_length`` tokens; a longer one has its own row, and one above
     ``max_length`` is left out and counted. Short rows are cheaper: attention costs the square of their length.
-    ``mixture`` multiplies the weights of atlas families. A share ``echo`` of the documents are exercises in
-    copying instead. Of ``eval_documents`` that are held out, ``eval_answers`` are answered by the model at every
-    evaluation, in up to ``max_length`` tokens.
+    ``mixture`` multiplies the weights of atlas families. A share ``talk`` of the documents are conversations in
+    people's words instead, a share ``echo`` of the rest exercises in copying. Of ``eval_documents`` that are held out,
+    ``eval_answers`` are answered by the model at every evaluation, in up to ``max_length`` tokens.
     """
 
     source: str
@@ -69,6 +69,7 @@ class DataSection:
     eval_documents: int = 0
     mixture: dict[str, float] = field(default_factory=dict)
     echo: float = 0.0
+    talk: float = 0.0
     eval_answers: int = 0
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ class DataSection:
         if not 1 <= self.row_length <= self.max_length:
             raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
         counts = {"documents": self.documents, "eval_documents": self.eval_documents}
-        check_asked(self.source, counts, self.mixture, self.echo)
+        check_asked(self.source, counts, self.mixture, self.echo, self.talk)
         if self.documents == 0 or (self.source == "atlas" and self.documents is None):
             raise ValueError(
                 "documents: expected the number of documents, which for the atlas has no default"

@@ -49,9 +49,9 @@ class AnnotationSections:
             raise ValueError("imperfect: has no effect without annotator: imperfect")
         if self.annotator != "sot" and self.skeletons != TRAINED:
             raise ValueError("skeletons: has no effect without annotator: sot")
-        if self.annotator in ("atlas", "imperfect") and self.source.echo:
+        if self.annotator in ("atlas", "imperfect") and (self.source.echo or self.source.talk):
             raise ValueError(
-                f"source.echo: exercises in copying have no ground truth for annotator: {self.annotator}"
+                f"source.echo, source.talk: annotator: {self.annotator} needs the ground truth, which only tasks have"
             )
 
     def rewrite(self, record: Instruction) -> Sequence[Instruction]:

@@ -1,9 +1,10 @@
-"""The atlas as a corpus: its tasks in any proportions, optionally mixed with copying exercises."""
+"""The atlas as a corpus: its tasks in any proportions, optionally mixed with talk and copying exercises."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from pasta.data.atlas.echo import sample_echo
+from pasta.data.atlas.talk import sample_talk
 from pasta.data.atlas.tasks import FAMILIES, Split, estimated, iter_corpus, sample_task
 from pasta.errors import UserError
 from pasta.lang import Codec, Document
@@ -19,13 +20,15 @@ def atlas_answers(
     codec: Codec | None = None,
     mixture: Mapping[str, float] | None = None,
     echo: float = 0.0,
+    talk: float = 0.0,
 ) -> Iterator[Annotated]:
     """Messages and annotated answers of ``count`` tasks; estimates are exact with a codec, else provisional.
 
-    Families come in their own proportions, or with each one's weight multiplied by ``mixture``. A share ``echo`` of all
-    are exercises in copying instead. Raises UserError for a family that is none.
+    Families come in their own proportions, or with each one's weight multiplied by ``mixture``. A share ``talk`` of
+    all are conversations instead (of the split dev where tasks are held out: nothing here draws from test), a share
+    ``echo`` of the rest are exercises in copying. Raises UserError for a family that is none.
     """
-    if not mixture and not echo:
+    if not mixture and not echo and not talk:
         for task in iter_corpus(seed, split, count, codec):
             yield task.messages, task.document
         return
@@ -39,6 +42,10 @@ def atlas_answers(
         raise UserError("mixture: every family has weight 0; expected one at least above it")
     rng = random.Random(f"mixture:{seed}:{split}")
     for _ in range(count):
+        if talk and rng.random() < talk:
+            spoken = sample_talk(rng, "train" if split == "train" else "dev", codec)
+            yield spoken.messages, spoken.document
+            continue
         if echo and rng.random() < echo:
             prompt, document = sample_echo(rng)
             yield [{"role": "user", "content": prompt}], document

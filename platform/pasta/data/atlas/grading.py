@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pasta.data.atlas.facts import FACTS
 from pasta.data.atlas.family import read_names
-from pasta.data.atlas.plan import Say, statements
+from pasta.data.atlas.plan import Plan, Say, statements
 from pasta.data.atlas.sentences import FORMS, Form, read
 from pasta.data.atlas.tasks import AtlasTask, plan_of
 from pasta.lang import Chunk, Document, Item, Sync, render
@@ -64,7 +64,12 @@ class _Found:
 
 def grade(task: AtlasTask, answer: str) -> Grade:
     """Grade an answer's text. A missing, wrong, extra or unreadable statement counts as wrong."""
-    wanted = [*statements(plan_of(task.spec))]
+    return grade_plan(plan_of(task.spec), answer)
+
+
+def grade_plan(plan: Plan, answer: str) -> Grade:
+    """Grade an answer's text by the plan of the right answer, as :func:`grade` does."""
+    wanted = [*statements(plan)]
     found = [*_read_answer(answer, {_key(say) for say in wanted})]
     pairs = _align([_key(say) for say in wanted], [sentence.key for sentence in found])
     out: list[tuple[str, bool, str]] = []

@@ -288,6 +288,17 @@ FREE: dict[str, str] = {
     "chapter": "Chapter on {topic}.",
     "wish": "Wish you were here!",
     "count": "Number of those that {what}: {k} of {n}.",
+    # talk
+    "hello": "Hello!",
+    "welcome": "You are welcome!",
+    "bye": "Goodbye!",
+    "topics": "Ask me about countries, elements, planets, animals, instruments, scientists, books or rivers.",
+    "outside": "I only know countries, elements, planets, animals, instruments, scientists, books and rivers.",
+    "rank": "Of these, {name} is the {what}.",
+    "next": "Right after {one} comes {other}.",
+    "they": "They are {names}.",
+    "yes": "So the answer is yes.",
+    "no": "So the answer is no.",
     "same": "They all share the same {attribute}: {value}.",
     "different": "They do not all share the same {attribute}.",
     # running arithmetic

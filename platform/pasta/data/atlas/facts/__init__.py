@@ -51,6 +51,9 @@ def load(kind: str) -> dict[str, Row]:
 
 FACTS: dict[str, dict[str, Row]] = {kind: load(kind) for kind in KINDS}
 KIND_OF: dict[str, str] = {name: kind for kind, rows in FACTS.items() for name in rows}
+#: How large a thing is, of those that can be compared: countries by area (thousand square kilometres), rivers by
+#: length (kilometres), planets by diameter (kilometres).
+SIZES: dict[str, int] = {name: int(row["size"]) for name, row in load("sizes").items()}
 
 
 def spoken(name: str) -> str:

@@ -1,0 +1,140 @@
+"""How people write: names in any form, lists with any separator, politeness, lower case, typos of one letter."""
+
+import random
+import re
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from typing import Literal
+
+from pasta.data.atlas.facts import KIND_OF, with_article
+
+TalkSplit = Literal["train", "dev", "test"]
+TALK_SPLITS: tuple[TalkSplit, ...] = ("train", "dev", "test")
+
+_IRREGULAR = {
+    "wolf": "wolves", "butterfly": "butterflies", "salmon": "salmon", "fox": "foxes", "ostrich": "ostriches",
+}  # fmt: skip
+
+ORDERS = (
+    "please {x}", "can you {x}?", "could you {x}?", "could you please {x}?",
+    "{x} please", "{x}, please", "hey, {x}", "hi! {x}", "hello, {x}", "I would like you to {x}", "I want you to {x}",
+    "would you {x}?", "can you please {x}?", "now {x}", "just {x}", "ok, {x}", "{x}, thanks", "will you {x}?",
+    "I need you to {x}", "hi, can you {x}?", "would you kindly {x}?", "go ahead and {x}", "{x} for me", "kindly {x}",
+)  # fmt: skip
+QUESTIONS = (
+    "hey, {x}", "hi! {x}", "please tell me, {x}", "tell me: {x}",
+    "do you know {x}", "quick question: {x}", "{x} thanks", "I was wondering: {x}", "{x} please", "so {x}",
+    "can you tell me {x}", "hello, {x}", "I wonder {x}", "question: {x}", "one question: {x}", "ok, {x}",
+)  # fmt: skip
+
+
+@cache
+def part(options: tuple[str, ...], split: TalkSplit) -> list[str]:
+    """The options that belong to a split: a tenth each, at least one, for dev and test; all if there are under five."""
+    if len(options) < 5:
+        return list(options)
+    order = sorted(dict.fromkeys(options), key=lambda text: sha256(text.encode()).digest())
+    size = max(1, len(order) // 10)
+    cuts = {"dev": order[:size], "test": order[size : 2 * size], "train": order[2 * size :]}
+    chosen = set(cuts[split])
+    return [text for text in options if text in chosen]
+
+
+def split_of_names(names: Sequence[str]) -> TalkSplit:
+    """The split of a combination of names, whatever their order."""
+    share = sha256("|".join(sorted(names)).encode()).digest()[0] / 256
+    return "dev" if share < 0.1 else "test" if share < 0.2 else "train"
+
+
+def plural(noun: str) -> str:
+    return _IRREGULAR.get(noun, f"{noun}s")
+
+
+def spell(rng: random.Random, name: str) -> str:
+    """One way in which people name a thing."""
+    kind = KIND_OF.get(name, "")
+    ways: tuple[str, ...]
+    if kind == "animals":
+        ways = (name, name, f"the {name}", f"the {name}", plural(name), plural(name), with_article(name))
+    elif kind == "instruments":
+        ways = (name, name, f"the {name}", f"the {name}", with_article(name))
+    elif kind == "rivers":
+        ways = (name, f"the {name}", f"the {name}", f"the {name} river", f"the river {name}", f"{name} river")
+    elif kind == "scientists":
+        ways = (name, name, name, name.rsplit(" ", 1)[1])
+    elif kind == "books":
+        ways = (name, name, f'"{name}"', f"the book {name}", f"'{name}'")
+    elif kind == "planets":
+        ways = (name, name, name, f"planet {name}", f"the planet {name}")
+    elif kind == "elements":
+        ways = (name, name, name, name.capitalize(), f"the element {name}")
+    else:
+        ways = (name,)
+    return rng.choice(ways)
+
+
+_GAPS = (
+    (", ", " and "), (", ", " and "), (", ", " and "), (", ", ", and "), (", ", ", "), (" and ", " and "),
+    (", ", " & "), (" & ", " & "), ("/", "/"), (" / ", " / "), ("; ", "; "), (", ", " plus "), ("\n", "\n"),
+    ("\n- ", "\n- "), (" ", " "), (", ", " or "), (",", ","), (" + ", " + "),
+)  # fmt: skip
+
+
+def listed(rng: random.Random, names: Sequence[str]) -> str:
+    """Names in one list, spelt alike, with separators that people use."""
+    state = rng.random()
+    texts = [spell(random.Random(f"{state}:{KIND_OF.get(name)}"), name) for name in names]
+    while True:
+        middle, last = rng.choice(_GAPS)
+        if middle != " " or all(" " not in text for text in texts):
+            break
+    before = middle if middle.startswith("\n") else ""
+    head = middle.join(texts[:-1])
+    return before + (head + last if head else "") + texts[-1]
+
+
+_ASKS = re.compile(
+    r"(what|which|who|where|when|how|why|whose|is|are|was|did|do|does|has|have|would|can|will|in|on|of|by|into|and|so)\b"
+)
+
+
+def say(rng: random.Random, text: str, split: TalkSplit) -> str:
+    """A request as a person types it: politeness around it, its end mark, case and at most one typo."""
+    order = _ASKS.match(text) is None
+    frame = "{x}"
+    if "\n" not in text and rng.random() < 0.6:
+        frame = rng.choice(part(ORDERS if order else QUESTIONS, split))
+    asked = frame.endswith("?") or not order
+    text = frame.removesuffix("?").replace("{x}", text)
+    ends = ("?", "?", "?", "", "??") if asked else (".", ".", "", "", "!")
+    return noisy(rng, text + ("" if text.endswith("\n") else rng.choice(ends)))
+
+
+def noisy(rng: random.Random, text: str) -> str:
+    """The text with a capital or not, in lower case now and then, with a typo now and then."""
+    chance = rng.random()
+    if chance < 0.62:
+        text = text[:1].upper() + text[1:]
+    elif chance < 0.95:
+        text = text.lower()
+    elif chance < 0.965:
+        text = text.upper()
+    return typo(rng, text) if rng.random() < 0.18 else text
+
+
+def typo(rng: random.Random, text: str) -> str:
+    """One letter of one word of at least five changed, doubled, left out or swapped with the next; not its first."""
+    words = list(re.finditer(r"[^\W\d_]{5,}", text))
+    if not words:
+        return text
+    word = rng.choice(words)
+    at = rng.randrange(word.start() + 1, word.end() - 1)
+    how = rng.randrange(4)
+    if how == 0:
+        return text[:at] + text[at + 1 :]
+    if how == 1:
+        return text[:at] + text[at] + text[at:]
+    if how == 2:
+        return text[:at] + text[at + 1] + text[at] + text[at + 2 :]
+    return text[:at] + rng.choice("abcdefghijklmnopqrstuvwxyz") + text[at + 1 :]

@@ -1,0 +1,99 @@
+"""The answers of a talk, as plans: what is said, in which parts."""
+
+import random
+from collections.abc import Sequence
+
+from pasta.data.atlas.conclusions import COUNTED, SHARED, Compare, count_line
+from pasta.data.atlas.descriptions import describe_all
+from pasta.data.atlas.facts import FACTS, KIND_OF, SIZES, spoken
+from pasta.data.atlas.family import join
+from pasta.data.atlas.plan import Await, Node, Plan, Say, after, describe, intro, lead
+from pasta.data.atlas.sentences import fact_fields
+from pasta.data.atlas.templates import LINE, PROFILE
+
+OUTSIDE: Plan = (Say("outside", {}, ""),)
+#: The line that says first what a thing is.
+FIRST_LINE = {kind: next(iter(lines)) for kind, lines in LINE.items()} | {"elements": "group"}
+#: What can be ranked: kind, what decides, how the answer calls the highest and the lowest.
+RANKS: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "planets": (("number", "farthest from the Sun", "closest to the Sun"), ("size", "largest", "smallest")),
+    "countries": (("size", "largest", "smallest"),),
+    "rivers": (("size", "longest", "shortest"),),
+    "elements": (("number", "heaviest", "lightest"),),
+    "scientists": (("century", "latest", "earliest"),),
+    "books": (("century", "newest", "oldest"),),
+}
+#: Two sizes closer than this count as equal: sources differ about borders and about where a river begins.
+_CLOSE = 1.15
+
+
+def about(name: str, count: int | None = None) -> Plan:
+    """A portrait of one thing, or its first ``count`` sentences."""
+    kind = KIND_OF[name]
+    return describe(name, kind, "profile", len(PROFILE[kind]), "")[:count]
+
+
+def each(names: Sequence[str], layout: str) -> list[Node]:
+    """A portrait of each of several things, in parts."""
+    return [intro("intro.facts", layout), *describe_all(list(names), "profile", PROFILE, layout)]
+
+
+def line(name: str, attribute: str, before: str = "") -> Say:
+    """One fact about one thing."""
+    form = f"{KIND_OF[name]}.line.{attribute}"
+    return Say(form, fact_fields(form, name) or {}, before, name)
+
+
+def lines(asked: Sequence[tuple[str, str]], layout: str = "bullets") -> Plan:
+    """One fact about each of several things: too short to be worth parts."""
+    says = [line(name, attribute, lead(layout, index)) for index, (name, attribute) in enumerate(asked)]
+    return [intro("intro.answers", layout), *says]
+
+
+def shared(names: Sequence[str], before: str) -> Say:
+    """The conclusion of a comparison: whether they share what their kind is compared by."""
+    column, label = SHARED[KIND_OF[names[0]]]
+    values = {FACTS[KIND_OF[name]][name][column] for name in names}
+    if len(values) == 1:
+        return Say("same", {"attribute": label, "value": values.pop()}, before)
+    return Say("different", {"attribute": label}, before)
+
+
+def compared(names: Sequence[str]) -> Plan:
+    """Aspect by aspect, then what they share: the answer of the family ``compare``."""
+    return Compare().plan({"names": list(names)}, "bullets")
+
+
+def described_then(names: Sequence[str], end: Say, layout: str) -> Plan:
+    """Portraits in parts, then a line that reads them."""
+    return [*each(names, layout), Await(), Say(end.form, end.fields, after(layout))]
+
+
+def ranked(names: Sequence[str], column: str, *, highest: bool, what: str, before: str = "") -> Say | None:
+    """Which is the largest, oldest ... of several things; None if two are too close to tell."""
+    kind = KIND_OF[names[0]]
+    values = {name: SIZES[name] if column == "size" else int(FACTS[kind][name][column]) for name in names}
+    order = sorted(names, key=lambda name: values[name], reverse=highest)
+    first, second = values[order[0]], values[order[1]]
+    if first == second or (column == "size" and max(first, second) < _CLOSE * min(first, second)):
+        return None
+    if what in {"heaviest", "lightest"} and abs(first - second) < 2:  # cobalt outweighs nickel
+        return None
+    return Say("rank", {"name": spoken(order[0]), "what": what}, before)
+
+
+def counted(rng: random.Random, names: Sequence[str]) -> tuple[str, Say]:
+    """What is counted, as a prompt says it, and the line that counts."""
+    kind = KIND_OF[names[0]]
+    column, phrase = COUNTED[kind]
+    value = FACTS[kind][rng.choice(list(names))][column]
+    return phrase.format(value), count_line(list(names), value, "")
+
+
+def verdict(name: str, attribute: str, *, true: bool) -> Plan:
+    """A yes or no, after the fact that it follows from."""
+    return [line(name, attribute), Say("yes" if true else "no", {})]
+
+
+def set_of(names: Sequence[str]) -> Plan:
+    return [Say("they", {"names": join(list(names))}, "")]

@@ -1,0 +1,375 @@
+"""Single requests, as people make them: each draws a prompt of a split and the plan of its answer."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pasta.data.atlas.conclusions import COUNTED, SHARED
+from pasta.data.atlas.descriptions import draw_kind
+from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS, WITH_ARTICLE
+from pasta.data.atlas.families import FAMILIES
+from pasta.data.atlas.family import join, pick
+from pasta.data.atlas.plan import Plan, Say, after
+from pasta.data.atlas.talk import replies, wordings
+from pasta.data.atlas.talk.outside import REQUESTS, TOPICS, UNKNOWN, WHOLE
+from pasta.data.atlas.talk.people import TalkSplit, listed, part, plural, say, spell, split_of_names
+from pasta.data.atlas.talk.questions import BACKWARD, FORWARD
+from pasta.data.atlas.tasks import plan_of, sample_task, split_of
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+_COUNTS = {2: ("two", "2"), 3: ("three", "3"), 4: ("four", "4")}
+#: Names in a set that is asked for as a whole.
+_MAX_SET = 14
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request with its answer: ``names`` and ``attribute`` are what a next turn can refer to."""
+
+    prompt: str
+    plan: Plan
+    names: tuple[str, ...] = ()
+    attribute: str = ""
+
+
+def draw_name(rng: random.Random, kinds: Sequence[str] = KINDS) -> str:
+    return rng.choice(list(FACTS[draw_kind(rng, tuple(kinds))]))
+
+
+def draw_list(
+    rng: random.Random, split: TalkSplit, sizes: dict[int, float], kinds: Sequence[str] = KINDS
+) -> list[str]:
+    """Names of one kind; those of more than two belong to the split as a combination."""
+    while True:
+        kind = rng.choice(list(kinds)) if rng.random() < 0.5 else draw_kind(rng, tuple(kinds))
+        rows = list(FACTS[kind])
+        names = rng.sample(rows, min(pick(rng, sizes), len(rows)))
+        if len(names) < 3 or split_of_names(names) == split:
+            return names
+
+
+def word(rng: random.Random, split: TalkSplit, options: Sequence[str]) -> str:
+    return rng.choice(part(tuple(options), split))
+
+
+def is_free(family: str, names: Sequence[str], split: TalkSplit) -> bool:
+    """Whether a split may use the task of a family that has these names: training leaves held-out tasks alone."""
+    return split != "train" or split_of(family, {"names": list(names)}) == "train"
+
+
+def about(rng: random.Random, split: TalkSplit) -> Turn:
+    name = draw_name(rng)
+    options: tuple[str, ...] = wordings.ABOUT_ASKED if rng.random() < 0.4 else wordings.ABOUT
+    if KIND_OF[name] == "scientists" and rng.random() < 0.6:
+        options = wordings.WHO
+    text = word(rng, split, options).format(x=spell(rng, name))
+    return Turn(say(rng, text, split), replies.about(name), (name,))
+
+
+def few(rng: random.Random, split: TalkSplit) -> Turn:
+    name = draw_name(rng)
+    count = rng.choice((2, 3))
+    text = word(rng, split, wordings.FEW).format(x=spell(rng, name), n=rng.choice(_COUNTS[count]))
+    return Turn(say(rng, text, split), replies.about(name, count), (name,))
+
+
+def each(rng: random.Random, split: TalkSplit) -> Turn:
+    if rng.random() < 0.25:
+        names: list[str] = []
+        size = pick(rng, {2: 2, 3: 3, 4: 3, 5: 2, 6: 1})
+        while len(names) < size:
+            names = list(dict.fromkeys([*names, draw_name(rng)]))
+    else:
+        names = draw_list(rng, split, {2: 3, 3: 4, 4: 4, 5: 4, 6: 2, 7: 1, 8: 0.6})
+    if rng.random() < 0.04:  # the planets, by a word for all of them
+        names = list(FACTS["planets"])
+        text = word(rng, split, wordings.EACH).format(list=rng.choice(wordings.ALL_PLANETS))
+        return Turn(say(rng, text, split), replies.each(names, "bullets"), tuple(names))
+    asked = rng.random() < 0.25
+    given = list(names)
+    if rng.random() < 0.03:  # named twice, described once
+        given.append(rng.choice(names))
+    text = word(rng, split, wordings.EACH_ASKED if asked else wordings.EACH).format(list=listed(rng, given))
+    layout = "bullets"
+    if not asked and rng.random() < 0.3:
+        layout = rng.choice(list(wordings.LAYOUT_WORDS))
+        text += rng.choice(wordings.LAYOUT_WORDS[layout])
+    plan = list(replies.each(names, layout))
+    return Turn(say(rng, text, split), plan, tuple(names))
+
+
+def each_known(rng: random.Random, split: TalkSplit) -> Turn:
+    """A list with one thing that the atlas does not know: the others are described."""
+    names = draw_list(rng, split, {2: 2, 3: 3, 4: 2})
+    stranger = rng.choice(UNKNOWN[KIND_OF[names[0]]])
+    given = [listed(rng, [name]) for name in names]
+    given.insert(rng.randrange(len(given) + 1), stranger)
+    text = word(rng, split, wordings.EACH).format(list=join(given))
+    plan = [*replies.each(names, "bullets"), Say("outside", {}, after("bullets"))]
+    return Turn(say(rng, text, split), plan, tuple(names))
+
+
+def brief(rng: random.Random, split: TalkSplit) -> Turn:
+    names = draw_list(rng, split, {2: 1, 3: 3, 4: 3, 5: 3, 6: 2})
+    text = word(rng, split, wordings.BRIEF).format(list=listed(rng, names))
+    asked = [(name, replies.FIRST_LINE[KIND_OF[name]]) for name in names]
+    return Turn(say(rng, text, split), replies.lines(asked), tuple(names))
+
+
+def styled(rng: random.Random, split: TalkSplit) -> Turn:
+    """The other families, in people's words."""
+    style = rng.choice(list(wordings.STYLED))
+    family = FAMILIES[style]
+    while True:
+        names = family.draw(rng)["names"][: pick(rng, {1: 3, 2: 2, 3: 2, 4: 1})]
+        if (len(names) < 3 or split_of_names(names) == split) and is_free(style, names, split):
+            break
+    text = word(rng, split, wordings.STYLED[style]).format(list=listed(rng, names))
+    return Turn(say(rng, text, split), family.plan({"names": names}, "bullets"), tuple(names))
+
+
+def fact(rng: random.Random, split: TalkSplit) -> Turn:
+    """A question about one fact."""
+    name = draw_name(rng)
+    kind = KIND_OF[name]
+    attribute = rng.choice(list(FORWARD[kind]))
+    if rng.random() < 0.35:
+        template = word(rng, split, wordings.OF).replace(
+            "{noun}", rng.choice(wordings.NOUNS[kind][attribute])
+        )
+    else:
+        template = word(rng, split, FORWARD[kind][attribute])
+    text = template.format(x=spell(rng, name), xs=plural(name), n=name)
+    # "What are tigers known for": a plural where the wording has a singular is how people slip.
+    return Turn(say(rng, text, split), [replies.line(name, attribute)], (name,), attribute)
+
+
+def facts(rng: random.Random, split: TalkSplit) -> Turn:
+    """Two facts about one thing, or one fact about several."""
+    if rng.random() < 0.4:
+        name = draw_name(rng)
+        nouns = wordings.NOUNS[KIND_OF[name]]
+        one, other = rng.sample(list(nouns), 2)
+        text = word(rng, split, wordings.OF_BOTH).format(
+            x=spell(rng, name), noun=rng.choice(nouns[one]), other=rng.choice(nouns[other])
+        )
+        plan = [replies.line(name, one), replies.line(name, other, " ")]
+        return Turn(say(rng, text, split), plan, (name,), other)
+    names = draw_list(rng, split, {2: 3, 3: 4, 4: 3, 5: 1})
+    kind = KIND_OF[names[0]]
+    attribute = rng.choice(list(FORWARD[kind]))
+    if rng.random() < 0.5:
+        noun = rng.choice(wordings.NOUNS[kind][attribute])
+        text = word(rng, split, wordings.OF_SEVERAL).format(noun=noun, list=listed(rng, names))
+    else:
+        text = word(rng, split, FORWARD[kind][attribute]).format(
+            x=listed(rng, names), xs=join([plural(name) for name in names]), n=join(names)
+        )
+    several = replies.lines([(name, attribute) for name in names])
+    return Turn(say(rng, text, split), several, tuple(names), attribute)
+
+
+def quiz(rng: random.Random, split: TalkSplit) -> Turn:
+    """Several questions at once."""
+    asked, texts = [], []
+    for _ in range(pick(rng, {2: 4, 3: 3, 4: 1})):
+        name = draw_name(rng)
+        kind = KIND_OF[name]
+        attribute = rng.choice(list(FORWARD[kind]))
+        asked.append((name, attribute))
+        text = word(rng, split, FORWARD[kind][attribute])
+        texts.append(text.format(x=spell(rng, name), xs=plural(name), n=name))
+    text = rng.choice(("? ", "? ", "? ", "?\n", ", and ", " and ")).join(texts)
+    return Turn(say(rng, text, split), replies.lines(asked), tuple(name for name, _ in asked))
+
+
+def _backwards() -> list[tuple[str, str, str, tuple[str, ...]]]:
+    """Name, attribute, value and questions of every value that belongs to one thing of its kind alone."""
+    out = []
+    for kind, rows in BACKWARD.items():
+        for column, attribute, questions in rows:
+            values = [row.get(column) for row in FACTS[kind].values()]
+            for name, row in FACTS[kind].items():
+                if values.count(row[column]) == 1:
+                    out.append((name, attribute, row[column], questions))
+    return out
+
+
+_BACKWARDS = _backwards()
+#: Verbs that a work's phrase begins with, which a question about it brings itself.
+_WORK_VERBS = ("finding ", "seeing ", "explaining ", "naming ", "showing that ")
+
+
+def backward(rng: random.Random, split: TalkSplit) -> Turn:
+    name, attribute, value, questions = rng.choice(_BACKWARDS)
+    stripped = next((value.removeprefix(verb) for verb in _WORK_VERBS if value.startswith(verb)), value)
+    ordinal = _ORDINALS[int(value) - 1] if value.isdigit() and int(value) < 9 else value
+    text = word(rng, split, questions).format(v=value, w=stripped, o=ordinal)
+    return Turn(say(rng, text, split), [replies.line(name, attribute)], (name,), attribute)
+
+
+def yes_no(rng: random.Random, split: TalkSplit) -> Turn:
+    kind = rng.choice(list(wordings.YES_NO))
+    column, attribute, questions = rng.choice(wordings.YES_NO[kind])
+    name = rng.choice(list(FACTS[kind]))
+    right = FACTS[kind][name][column]
+    value = right if rng.random() < 0.5 else rng.choice([row[column] for row in FACTS[kind].values()])
+    text = word(rng, split, questions).format(x=spell(rng, name), v=value)
+    plan: Plan = replies.verdict(name, attribute, true=value == right)
+    return Turn(say(rng, text, split), plan, (name,), attribute)
+
+
+def sets(rng: random.Random, split: TalkSplit) -> Turn:
+    """All things with a value, or the first few of them."""
+    if rng.random() < 0.1:
+        names, phrase = list(FACTS["planets"]), rng.choice(("planets", "planets of the solar system"))
+    else:
+        while True:
+            kind = rng.choice(list(wordings.SETS))
+            column, *phrases = rng.choice(wordings.SETS[kind])
+            value = rng.choice([row[column] for row in FACTS[kind].values()])
+            names = [name for name, row in FACTS[kind].items() if row[column] == value]
+            if len(names) > 1:
+                break
+        phrase = rng.choice(phrases).format(v=value)
+    if len(names) > _MAX_SET or rng.random() < 0.2:
+        count = rng.choice([n for n in _COUNTS if n <= len(names)])
+        text = word(rng, split, wordings.SOME_WORDS).format(n=rng.choice(_COUNTS[count]), s=phrase)
+        names = names[:count]
+    else:
+        text = word(rng, split, wordings.SET_WORDS).format(s=phrase)
+    return Turn(say(rng, text, split), replies.set_of(names), tuple(names))
+
+
+def next_one(rng: random.Random, split: TalkSplit) -> Turn:
+    kind = rng.choice(("elements", "elements", "planets"))
+    rows = list(FACTS[kind])
+    at = rng.randrange(len(rows) - 1)
+    text = word(rng, split, wordings.NEXT).format(a=rows[at], k=kind.removesuffix("s"))
+    plan = [Say("next", {"one": rows[at], "other": rows[at + 1]}, "")]
+    return Turn(say(rng, text, split), plan, (rows[at + 1],))
+
+
+def compare(rng: random.Random, split: TalkSplit) -> Turn:
+    while True:
+        names = draw_list(rng, split, {2: 4, 3: 3, 4: 1}, tuple(SHARED))
+        if is_free("compare", names, split):
+            break
+    if len(names) == 2 and rng.random() < 0.15:
+        a, b = (spell(rng, name) for name in names)
+        text = rng.choice(
+            ("{} vs {}", "{} versus {}", "{} or {}: what is the difference", "{} vs. {}")
+        ).format(a, b)
+    else:
+        text = word(rng, split, wordings.COMPARE).format(list=listed(rng, names))
+    return Turn(say(rng, text, split), replies.compared(names), tuple(names))
+
+
+def then_compare(rng: random.Random, split: TalkSplit) -> Turn:
+    names = draw_list(rng, split, {2: 2, 3: 4, 4: 4, 5: 3, 6: 1}, tuple(SHARED))
+    text = word(rng, split, wordings.THEN_COMPARE).format(list=listed(rng, names))
+    plan = replies.described_then(names, replies.shared(names, ""), "bullets")
+    return Turn(say(rng, text, split), plan, tuple(names))
+
+
+def then_count(rng: random.Random, split: TalkSplit) -> Turn:
+    names = draw_list(rng, split, {2: 1, 3: 4, 4: 3, 5: 2}, tuple(COUNTED))
+    what, end = replies.counted(rng, names)
+    text = word(rng, split, wordings.EACH).format(list=listed(rng, names))
+    text += word(rng, split, wordings.COUNT_TAILS).format(w=what)
+    return Turn(say(rng, text, split), replies.described_then(names, end, "bullets"), tuple(names))
+
+
+def draw_rank(rng: random.Random, names: Sequence[str]) -> tuple[str, Say] | None:
+    """How a prompt asks for the largest, oldest ... of some things, and the answer; None if nobody can tell."""
+    column, high, low = rng.choice(replies.RANKS[KIND_OF[names[0]]])
+    highest = rng.random() < 0.6
+    what = high if highest else low
+    end = replies.ranked(names, column, highest=highest, what=what)
+    return (rng.choice(wordings.RANK_WORDS[what]), end) if end else None
+
+
+def rank(rng: random.Random, split: TalkSplit) -> Turn:
+    """Which is the largest of several things, with or without a portrait of each first."""
+    while True:
+        whole = rng.random() < 0.15
+        names = (
+            list(FACTS["planets"])
+            if whole
+            else draw_list(rng, split, {2: 4, 3: 4, 4: 3, 5: 1}, tuple(replies.RANKS))
+        )
+        if (drawn := draw_rank(rng, names)) is not None:
+            break
+    asked, end = drawn
+    if whole:
+        text = rng.choice(wordings.RANK_OF_ALL).format(r=asked)
+        return Turn(say(rng, text, split), [end], tuple(names))
+    texts = listed(rng, names)
+    if rng.random() < 0.5:
+        text = word(rng, split, wordings.EACH).format(list=texts)
+        text += word(rng, split, wordings.RANK_TAILS).format(r=asked)
+        plan: Plan = replies.described_then(names, end, "bullets")
+        return Turn(say(rng, text, split), plan, tuple(names))
+    return Turn(
+        say(rng, word(rng, split, wordings.RANK_ASKED).format(r=asked, x=texts), split), [end], tuple(names)
+    )
+
+
+def small_talk(rng: random.Random, split: TalkSplit) -> Turn:
+    form = rng.choice(("hello", "hello", "welcome", "bye", "self", "self"))
+    text = word(rng, split, wordings.SMALL_TALK[form])
+    plans: dict[str, Plan] = {
+        "hello": [Say("hello", {}, ""), Say("topics", {})],
+        "welcome": [Say("welcome", {}, "")],
+        "bye": [Say("bye", {}, "")],
+        "self": replies.OUTSIDE,
+    }
+    return Turn(say(rng, text, split), plans[form])
+
+
+def outside(rng: random.Random, split: TalkSplit) -> Turn:
+    """Something that the atlas does not know."""
+    chance = rng.random()
+    if chance < 0.2:
+        return Turn(say(rng, word(rng, split, WHOLE), split), replies.OUTSIDE)
+    if chance < 0.4:
+        text = word(rng, split, REQUESTS).format(t=word(rng, split, TOPICS))
+        return Turn(say(rng, text, split), replies.OUTSIDE)
+    kind = rng.choice(KINDS)
+    name = word(rng, split, UNKNOWN[kind])
+    article = rng.choice(("", "the ")) if kind in WITH_ARTICLE else ""
+    attribute = rng.choice(list(FORWARD[kind]))
+    if chance < 0.65:
+        text = word(rng, split, FORWARD[kind][attribute])
+    elif chance < 0.72:
+        noun = rng.choice(wordings.NOUNS[kind][attribute])
+        text = word(rng, split, wordings.OF).replace("{noun}", noun)
+    else:
+        who = kind == "scientists" and rng.random() < 0.5
+        text = word(rng, split, wordings.WHO if who else rng.choice((wordings.ABOUT, wordings.ABOUT_ASKED)))
+    text = text.format(x=article + name, xs=plural(name), n=name)
+    return Turn(say(rng, text, split), replies.OUTSIDE)
+
+
+def own_words(rng: random.Random, split: TalkSplit) -> Turn:
+    """A task of the families, typed as people type: polite, in lower case, with a typo."""
+    task = sample_task(rng, "train" if split == "train" else "heldout")
+    text = task.prompt
+    if rng.random() < 0.5 and "?" not in text:
+        text = rng.choice(("Please ", "please ", "Hi! ", "Hello, ", "Hey, ")) + text[0].lower() + text[1:]
+    if rng.random() < 0.3:
+        text = text.lower()
+    if rng.random() < 0.2:
+        text = text.rstrip(".")
+    return Turn(text, plan_of(task.spec))
+
+
+Request = Callable[[random.Random, TalkSplit], Turn]
+#: Requests with their share of talks (relative).
+REQUESTS_BY_NAME: dict[str, tuple[float, Request]] = {
+    "about": (9, about), "few": (1.5, few), "each": (11, each), "each_known": (1, each_known), "brief": (2.5, brief),
+    "styled": (4, styled), "fact": (16, fact), "facts": (5, facts), "quiz": (2.5, quiz), "backward": (8, backward),
+    "yes_no": (4.5, yes_no), "sets": (3, sets), "next_one": (1, next_one), "compare": (5, compare),
+    "then_compare": (4, then_compare), "then_count": (3, then_count), "rank": (5, rank), "small_talk": (2, small_talk),
+    "outside": (6, outside), "own_words": (2.5, own_words),
+}  # fmt: skip

@@ -1,0 +1,115 @@
+"""Talk: what people ask in their own words, with the right answers, in three splits."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from pasta.data.atlas.corpus import atlas_answers
+from pasta.data.atlas.facts import FACTS, SIZES
+from pasta.data.atlas.talk import TALK_SPLITS, grade_talk, sample_talks, wordings
+from pasta.data.atlas.talk.people import listed, part, split_of_names, typo
+from pasta.data.atlas.talk.replies import ranked
+from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
+from pasta.data.atlas.tasks import split_of
+from pasta.lang import Chunk, render, to_text
+
+TALKS = {split: [*sample_talks(1, split, 300)] for split in TALK_SPLITS}
+
+
+def test_the_right_answer_of_every_talk_gets_full_marks():
+    for talk in TALKS["train"] + TALKS["dev"] + TALKS["test"]:
+        grade = grade_talk(talk, render(talk.document))
+        assert grade.right == grade.total > 0, (talk.messages, grade.statements)
+
+
+def test_an_answer_that_repeats_a_part_does_not():
+    talk = next(talk for talk in TALKS["train"] if talk.kind == "each")
+    answer = render(talk.document)
+    assert (
+        grade_talk(talk, answer + answer[answer.index("\n") :]).right
+        < grade_talk(talk, answer + answer).total
+    )
+
+
+def test_no_answer_marks_a_part_twice():
+    for talk in TALKS["train"]:
+        topics = Counter(item.topic for item in talk.document.items if isinstance(item, Chunk))
+        assert set(topics.values()) <= {1}, talk.messages
+
+
+def test_the_same_seed_gives_the_same_talks():
+    again = [*sample_talks(1, "dev", 20)]
+    assert [(talk.messages, to_text(talk.document)) for talk in again] == [
+        (talk.messages, to_text(talk.document)) for talk in TALKS["dev"][:20]
+    ]
+
+
+@pytest.mark.parametrize("options", [wordings.ABOUT, wordings.EACH, wordings.OF, wordings.COMPARE])
+def test_a_wording_belongs_to_one_split(options):
+    parts = [set(part(options, split)) for split in TALK_SPLITS]
+    assert set().union(*parts) == set(options)
+    assert sum(map(len, parts)) == len(set(options))
+
+
+def test_a_combination_of_names_belongs_to_one_split_in_any_order():
+    names = ["Mars", "Venus", "Jupiter"]
+    assert split_of_names(names) == split_of_names(names[::-1])
+
+
+def test_training_compares_nothing_that_the_families_hold_out():
+    rng = random.Random(0)
+    for _ in range(100):
+        turn = REQUESTS_BY_NAME["compare"][1](rng, "train")
+        assert split_of("compare", {"names": list(turn.names)}) == "train"
+
+
+def test_conversations_alternate_and_end_with_a_request():
+    roles = {tuple(message["role"] for message in talk.messages) for talk in TALKS["train"]}
+    assert ("user",) in roles
+    assert ("user", "assistant", "user") in roles
+    assert all(turns == ("user", "assistant") * (len(turns) // 2) + ("user",) for turns in roles)
+
+
+def test_every_kind_of_request_is_drawn_in_every_split():
+    rng = random.Random(3)
+    for _, request in REQUESTS_BY_NAME.values():
+        for split in TALK_SPLITS:
+            assert request(rng, split).prompt.strip()
+
+
+def test_lists_come_with_the_separators_of_people():
+    rng = random.Random(0)
+    texts = [listed(rng, ["France", "Peru", "Kenya"]) for _ in range(300)]
+    assert {
+        "France, Peru and Kenya",
+        "France/Peru/Kenya",
+        "France & Peru & Kenya",
+        "\nFrance\nPeru\nKenya",
+    } <= {*texts}
+
+
+def test_a_typo_is_one_letter():
+    rng = random.Random(0)
+    for _ in range(200):
+        text = typo(rng, "describe Jupiter")
+        assert abs(len(text) - len("describe Jupiter")) <= 1
+        assert text[0] == "d"
+
+
+def test_sizes_cover_their_kinds():
+    assert SIZES.keys() == {*FACTS["countries"], *FACTS["rivers"], *FACTS["planets"]}
+
+
+def test_the_largest_is_named_and_things_of_nearly_one_size_are_not_ranked():
+    say = ranked(["France", "Brazil", "Peru"], "size", highest=True, what="largest")
+    assert say is not None
+    assert say.fields["name"] == "Brazil"
+    assert ranked(["Belgium", "Albania"], "size", highest=True, what="largest") is None
+
+
+def test_a_share_of_a_corpus_is_talk():
+    plain = {messages[0]["content"] for messages, _ in atlas_answers(7, "train", 40)}
+    talk = [messages for messages, _ in atlas_answers(7, "train", 40, talk=1.0)]
+    assert len(talk) == 40
+    assert not plain & {messages[0]["content"] for messages in talk}
