@@ -105,11 +105,15 @@ def test_a_matrix_that_makes_no_sense_is_refused(matrix, stages, message):
 
 
 def test_the_sweep_over_quality_weights_has_the_stages_it_always_had():
-    """Names, configurations and references decide identities: a finished stage of an earlier run is found again."""
+    """Names, configurations and references decide identities: a finished stage is found again after a change."""
     path = ROOT / "configs/pipelines/atlas-pareto.yaml"
     steps = list(instances(load_config(path, PipelineConfig), path))
     weights = {1: "1", 2: "2", 4: "4", 8: "8", "inf": "∞"}
     configs, expected = "configs", {}
+    more = {"data.mode": "sequential", "data.row_length": 328}
+    expected["twin-more"] = ("sft", f"{configs}/sft/atlas-pasta.yaml", more)
+    expected["annotate-layout"] = ("annotate", f"{configs}/annotate/atlas-layout.yaml", {})
+    expected["layout"] = ("sft", f"{configs}/sft/atlas-layout.yaml", {"data.source": "@annotate-layout"})
     expected["annotate-apar"] = ("annotate", f"{configs}/annotate/atlas-apar.yaml", {})
     expected["apar"] = ("sft", f"{configs}/sft/atlas-apar.yaml", {"data.source": "@annotate-apar"})
     expected["annotate-sot"] = ("annotate", f"{configs}/annotate/atlas-sot.yaml", {})
@@ -117,6 +121,10 @@ def test_the_sweep_over_quality_weights_has_the_stages_it_always_had():
     sample, score, prefer = (f"{configs}/{name}/atlas.yaml" for name in ("sample", "score", "preference"))
     expected["sample-1"] = ("sample", sample, {"prompts.count": 512, "prompts.seed": 11})
     methods = {
+        "methods.twin-more.kind": "sequential",
+        "methods.twin-more.model": "@twin-more",
+        "methods.layout.kind": "apar",
+        "methods.layout.model": "@layout",
         "methods.sot.kind": "sot",
         "methods.sot.model": "@sot",
         "methods.sot.sot.style": "trained",

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 PASTA = load_config(ROOT / "configs" / "sft" / "atlas-pasta.yaml", SftConfig)
 
 
-@pytest.mark.parametrize("name", ["atlas-apar", "atlas-sot"])
+@pytest.mark.parametrize("name", ["atlas-apar", "atlas-layout", "atlas-sot"])
 def test_a_baseline_differs_in_its_data_alone(name: str) -> None:
     config = load_config(ROOT / "configs" / "sft" / f"{name}.yaml", SftConfig)
     assert config.model == PASTA.model
@@ -24,7 +24,7 @@ def test_a_baseline_differs_in_its_data_alone(name: str) -> None:
     assert replace(config.data, **{key: getattr(PASTA.data, key) for key in same}) == PASTA.data
 
 
-@pytest.mark.parametrize("name", ["atlas-apar", "atlas-sot"])
+@pytest.mark.parametrize("name", ["atlas-apar", "atlas-layout", "atlas-sot"])
 def test_a_baseline_has_the_prompts_of_the_pasta_model(name: str) -> None:
     annotate = load_config(ROOT / "configs" / "annotate" / f"{name}.yaml", AnnotateConfig)
     train = load_config(ROOT / "configs" / "sft" / f"{name}.yaml", SftConfig)

@@ -1,54 +1,93 @@
-"""The APAR baseline: forks by layout, chunks that see their path alone, and nothing that ever sees a chunk."""
+"""Annotation by APAR's released rules: strict patterns of lists and paragraphs, and no others."""
 
 import pytest
 
 from jobs.annotate import AnnotateConfig
 from pasta.config import load_config
-from pasta.data.annotate.syntactic import annotate_text
+from pasta.data.annotate.annotator import Proposal
+from pasta.data.annotate.apar import AparAnnotator, apar_marks
+from pasta.data.annotate.marks import build
 from pasta.data.annotate.validator import Validator
-from pasta.data.atlas import AtlasTask, heldout_prompts
-from pasta.interpreter import linearise
-from pasta.lang import Chunk, Document, Sync, to_text
+from pasta.data.atlas import heldout_prompts
+from pasta.data.instructions import Instruction
+from pasta.lang import Document, render
 from tests.support.paths import ROOT
 from tests.support.tokenizers import codec
 
-SECTIONS = load_config(ROOT / "configs" / "annotate" / "atlas-apar.yaml", AnnotateConfig).data
-C = codec()
-PROMPT = [5, 6, 7]
+LIST = "Three drinks:\n1. Tea: it is made of leaves.\n2. Coffee: it is made of seeds.\n3. Cocoa: it is made of beans."
+PARAGRAPHS = "\n\n".join(f"{name} is a drink. It is hot. It is good." for name in ("Tea", "Coffee", "Cocoa"))
 
 
-def apar(task: AtlasTask) -> Document:
-    annotated = to_text(annotate_text(task.answer, SECTIONS.syntactic))
-    return Validator(SECTIONS.checks, C).check(annotated, task.answer).document
+def chunks(answer: str) -> list[str]:
+    return [render(Document(chunk.items)) for chunk in build(answer, apar_marks(answer)).chunks()]
 
 
-DOCUMENTS = [document for task in heldout_prompts(60) if len([*(document := apar(task)).chunks()]) > 1]
+def test_a_numbered_list_forks_after_each_title() -> None:
+    assert chunks(LIST) == [" it is made of leaves.", " it is made of seeds.", " it is made of beans."]
 
 
-def test_lists_and_paragraphs_fork_whatever_they_say() -> None:
-    tasks = [task for task in heldout_prompts(60) if task.spec["layout"] in ("bullets", "numbered")]
-    forking = [task for task in tasks if any(apar(task).chunks())]
+def test_the_last_item_of_a_list_ends_at_a_blank_line() -> None:
+    assert chunks(f"{LIST}\n\nAll are hot.") == chunks(LIST)
+
+
+def test_paragraphs_fork_after_their_first_sentence() -> None:
+    assert chunks(PARAGRAPHS) == ["It is hot. It is good."] * 3
+
+
+def test_a_paragraph_of_one_sentence_stays_whole_beside_three_that_fork() -> None:
+    assert chunks(f"Here are three drinks.\n\n{PARAGRAPHS}") == chunks(PARAGRAPHS)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        LIST.replace(":", ","),
+        LIST.replace("Tea: it is made of leaves.", "Tea: leaves."),
+        LIST.partition("\n3.")[0],
+        LIST.replace("1.", "-").replace("2.", "-").replace("3.", "-"),
+        PARAGRAPHS.replace("\n\n", "\n"),
+        PARAGRAPHS.replace(" It is hot. It is good.", "", 1),
+        PARAGRAPHS.replace("Tea", "Dr. Tea"),
+        f"{PARAGRAPHS}\n\nSo.",
+        PARAGRAPHS + " 1 + 1 = 2.",
+        "Tea is a drink.",
+    ],
+    ids=[
+        "no colon",
+        "short",
+        "two items",
+        "bullets",
+        "lines",
+        "two forks",
+        "title",
+        "scrap",
+        "formula",
+        "plain",
+    ],
+)
+def test_nothing_else_forks(answer: str) -> None:
+    assert apar_marks(answer) == []
+
+
+def test_few_answers_of_the_atlas_fork_and_some_of_them_wrongly() -> None:
+    tasks = heldout_prompts(300)
+    forking = [task for task in tasks if apar_marks(task.answer)]
+    assert 0.05 < len(forking) / len(tasks) < 0.25
     assert {task.independent for task in forking} == {True, False}
-    assert len(forking) > 0.9 * len(tasks)
 
 
-def test_nothing_waits_and_no_fork_costs_more_than_it_must() -> None:
-    assert DOCUMENTS
-    for document in DOCUMENTS:
-        assert Sync() not in document.items
-        for chunk in document.chunks():
-            assert len(chunk.topic) == 1
-            assert not any(isinstance(item, Chunk) for item in chunk.items)
-
-
-@pytest.mark.parametrize("document", DOCUMENTS[:10])
-def test_a_chunk_sees_its_path_alone_and_nothing_else_sees_it(document: Document) -> None:
-    rows = linearise(C.grammar, PROMPT, [*C.encode(document), C.eos_id])
-    opened = [i for i, token in enumerate(rows.token_ids) if token == C.control.async_open]
-    closed = [i for i, token in enumerate(rows.token_ids) if token == C.control.async_close]
-    chunks = [range(a, b + 1) for a, b in zip(opened, closed, strict=True)]
-    inside = {row: number for number, chunk in enumerate(chunks) for row in chunk}
-    for q in range(len(rows.token_ids)):
-        seen = [k for k in range(q + 1) if rows.sees[rows.segments[q]] >> rows.segments[k] & 1]
-        own = inside.get(q)
-        assert seen == [k for k in range(q + 1) if k not in inside or inside[k] == own]
+def test_the_shipped_configuration_keeps_what_the_rules_fork() -> None:
+    sections = load_config(ROOT / "configs" / "annotate" / "atlas-apar.yaml", AnnotateConfig).data
+    validator = Validator(sections.checks, codec())
+    records = [
+        Instruction(f"{n}", f"{n}", tuple(task.messages), task.answer)
+        for n, task in enumerate(heldout_prompts(60))
+        if apar_marks(task.answer)
+    ]
+    got: list[tuple[Instruction, Proposal]] = []
+    AparAnnotator().annotate(records, lambda record, proposal: got.append((record, proposal)))
+    assert len(got) == len(records) > 2
+    for record, proposal in got:
+        checked = validator.check(proposal.annotated or "", record.answer)
+        assert not checked.repairs
+        assert checked.measures.num_threads == 1 + len(apar_marks(record.answer)) // 2

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pasta.bounds import check_positive
 from pasta.data.annotate.annotator import Annotator, AtlasAnnotator, PlainAnnotator
+from pasta.data.annotate.apar import AparAnnotator
 from pasta.data.annotate.imperfect import ImperfectAnnotator, ImperfectSection
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
 from pasta.data.annotate.teacher import Teacher, TeacherSection
@@ -19,16 +20,16 @@ from pasta.data.sources import ATLAS, SourceSection
 @dataclass(frozen=True, slots=True)
 class AnnotationSections:
     """What decides the outcome. ``annotator`` is ``teacher`` (an LLM behind an OpenAI-compatible endpoint),
-    ``syntactic`` (lists and paragraphs by pattern, as APAR), ``atlas`` (ground truth, for atlas tasks) or ``imperfect``
-    (the same tasks, by looks). With ``sot`` nothing is annotated: each record becomes the plain requests of
-    Skeleton-of-Thought, in the words of ``skeletons``.
+    ``syntactic`` (lists and paragraphs by pattern), ``apar`` (APAR's own, stricter patterns), ``atlas`` (ground truth,
+    for atlas tasks) or ``imperfect`` (the same tasks, by looks). With ``sot`` nothing is annotated: each record becomes
+    the plain requests of Skeleton-of-Thought, in the words of ``skeletons``.
 
     ``tokenizer`` counts lengths and estimates: ``atlas``, a directory, or a Hub name; it should be the one of the
     model that will be trained. Work is cut into shards of ``shard_records``; a rerun skips finished shards.
     """
 
     source: SourceSection
-    annotator: Literal["teacher", "syntactic", "atlas", "imperfect", "sot"]
+    annotator: Literal["teacher", "syntactic", "apar", "atlas", "imperfect", "sot"]
     teacher: TeacherSection | None = None
     syntactic: SyntacticSection = field(default_factory=SyntacticSection)
     imperfect: ImperfectSection = field(default_factory=ImperfectSection)
@@ -63,6 +64,7 @@ class AnnotationSections:
         by_kind: dict[str, Any] = {
             "teacher": self.teacher.identity() if self.teacher else None,
             "syntactic": self.syntactic,
+            "apar": None,
             "atlas": None,
             "imperfect": self.imperfect,
             "sot": self.skeletons,
@@ -82,6 +84,8 @@ def make_annotator(
     """The annotator of one of ``num_workers`` workers, which share the teacher's limits evenly."""
     if sections.teacher is not None:
         return Teacher(sections.teacher, validator, share=1 / num_workers, api_key=api_key)
+    if sections.annotator == "apar":
+        return AparAnnotator()
     if sections.annotator == "atlas":
         return AtlasAnnotator()
     if sections.annotator == "imperfect":

@@ -1,4 +1,4 @@
-"""Annotates by pattern: list items and paragraphs, whatever their content, as APAR does. A baseline.
+"""Annotates by pattern: list items and paragraphs, whatever their content: APAR's idea at its widest. A baseline.
 
 Items of a list and paragraphs are assumed to be independent. The head of an item (its marker,
 and its title up to a colon or in bold) or the first sentence of a paragraph stays with the parent, the rest becomes a
