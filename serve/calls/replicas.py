@@ -4,11 +4,16 @@ Ray's router (serve/calls/ray_serve.py) reports the replicas; this module needs 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
+
+logger = logging.getLogger("ray.serve")
+#: How long a replica may take to say its version, and the pauses before it is asked again: the first and the longest.
+_ASK_S = 10.0
+_PAUSES_S = 0.1, 5.0
 
 
 class ReplicaLost(RayServeException):
@@ -33,9 +38,9 @@ class KnownReplicas:
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def change(self) -> None:
-        """Wait until the set of replicas changes."""
-        await self._changed.wait()
+    def change(self) -> Awaitable[object]:
+        """Wait until the set of replicas changes: counted from the call, not from when the result is awaited."""
+        return self._changed.wait()
 
 
 _KNOWN: dict[str, KnownReplicas] = {}
@@ -78,23 +83,29 @@ class CompatibleReplicas:
         """Ask every new replica for its version, until cancelled."""
         asking: dict[str, asyncio.Task[None]] = {}
         while True:
+            changed = self._known.change()  # before the set is read: no change after that is missed
             present = self._known.replicas
             for replica in asking.keys() - present:
                 asking.pop(replica).cancel()
                 self._versions.pop(replica, None)
             for replica in present - asking.keys():
                 asking[replica] = asyncio.create_task(self._learn(replica))
-            changed = asyncio.create_task(self._known.change())
             self._notify()
-            if self._known.replicas == present:
-                await changed
-            changed.cancel()
+            await changed
 
     async def _learn(self, replica: str) -> None:
-        # A replica that dies before it answers leaves the known replicas too.
-        with suppress(RayActorError, ReplicaLost):
-            self._versions[replica] = await self._ask(replica)
-            self._notify()
+        """Ask a replica for its version until it answers; one that has died leaves the known replicas, which ends
+        this."""
+        pause, longest = _PAUSES_S
+        while replica not in self._versions:
+            try:
+                async with asyncio.timeout(_ASK_S):
+                    self._versions[replica] = await self._ask(replica)
+            except (RayError, RayServeException, TimeoutError) as error:
+                logger.info("replica %s does not say its version (%s)", replica, type(error).__name__)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, longest)
+        self._notify()
 
     def _notify(self) -> None:
         self._changed.set()

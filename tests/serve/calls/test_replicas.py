@@ -2,6 +2,8 @@
 
 import asyncio
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 
 from serve.calls.replicas import CompatibleReplicas, KnownReplicas
@@ -82,3 +84,69 @@ def test_a_replica_that_is_lost_before_it_answers_supersedes_nobody():
         return usable.superseded, usable.replicas
 
     assert follow(scenario, {"a": "old"}) == (False, frozenset())
+
+
+def test_a_replica_that_could_not_be_asked_at_first_is_used_once_it_answers(monkeypatch):
+    monkeypatch.setattr("serve.calls.replicas._PAUSES_S", (0.001, 0.002))
+    versions = {}
+
+    async def scenario(known, usable):
+        known.update(frozenset("a"))
+        await asyncio.sleep(0.01)
+        versions["a"] = "new"
+        await until(usable, lambda: usable.replicas)
+        return usable.replicas
+
+    assert follow(scenario, versions) == {"a"}
+
+
+def test_a_replica_that_hangs_is_asked_again(monkeypatch):
+    monkeypatch.setattr("serve.calls.replicas._ASK_S", 0.01)
+    monkeypatch.setattr("serve.calls.replicas._PAUSES_S", (0.001, 0.002))
+    asked = []
+
+    async def ask(replica):
+        asked.append(replica)
+        if len(asked) == 1:
+            await asyncio.Event().wait()
+        return "new"
+
+    async def run():
+        known = KnownReplicas()
+        usable = CompatibleReplicas(known, "new", ask)
+        known.update(frozenset("a"))
+        following = asyncio.create_task(usable.follow())
+        async with asyncio.timeout(10):
+            await until(usable, lambda: usable.replicas)
+        following.cancel()
+
+    asyncio.run(run())
+    assert asked == ["a", "a"]
+
+
+def test_a_change_between_reading_the_set_and_waiting_is_not_missed():
+    """The one who waits begins to only when the event loop comes to it; others may change the set before."""
+
+    async def run():
+        known = KnownReplicas()
+        change = known.change()
+        known.update(frozenset("a"))
+        async with asyncio.timeout(1):
+            await change
+
+    asyncio.run(run())
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.frozensets(st.sampled_from("abcd")), st.integers(0, 4)), max_size=12))
+def test_it_ends_with_the_last_set_however_changes_fall(changes):
+    async def scenario(known, usable):
+        for replicas, pauses in changes:
+            asyncio.get_running_loop().call_soon(known.update, replicas)
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await until(usable, lambda: usable.replicas == known.replicas)
+        return True
+
+    assert follow(scenario, dict.fromkeys("abcd", "new"))
