@@ -62,6 +62,34 @@ class OpenResponse(Protocol):
         """Go on as if the attempt's stream had ended with ``error``."""
 
 
+class Lanes:
+    """Counts the threads that decode on each replica.
+
+    Every placement needs the counts, and going through all open responses for it took 15 ms at 1,600 of them. So only
+    responses that have changed since the last count are counted anew.
+    """
+
+    def __init__(self) -> None:
+        self.responses: set[OpenResponse] = set()
+        self._counts: Counter[str] = Counter()
+        self._counted: dict[OpenResponse, list[str]] = {}
+        self._changed: set[OpenResponse] = set()
+
+    def changed(self, response: OpenResponse) -> None:
+        """Count this response anew before the counts are used."""
+        self._changed.add(response)
+
+    def counts(self) -> Counter[str]:
+        """The threads on each replica; 0 for any other name."""
+        for response in self._changed:
+            self._counts.subtract(self._counted.pop(response, ()))
+            if response in self.responses:
+                self._counted[response] = response.lanes()
+                self._counts.update(self._counted[response])
+        self._changed.clear()
+        return self._counts
+
+
 class Dispatcher:
     """Chooses replicas for the responses of one Interpreter, and renews the leases of what they decode.
 
@@ -71,7 +99,7 @@ class Dispatcher:
 
     def __init__(self, decoders: DeploymentClient, config: ServeConfig) -> None:
         self.decoders = decoders
-        self.responses: set[OpenResponse] = set()
+        self._lanes = Lanes()
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.metrics = Metrics(PLACEMENT)
         self._replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
@@ -92,12 +120,27 @@ class Dispatcher:
         return self._loads(without | self._silent)
 
     def _loads(self, without: Set[str]) -> dict[str, int]:
-        lanes = dict.fromkeys(sorted(self._replicas.replicas - without), 0)
-        for response in self.responses:
-            for replica in response.lanes():
-                if replica in lanes:
-                    lanes[replica] += 1
-        return lanes
+        lanes = self._lanes.counts()
+        return {replica: lanes[replica] for replica in sorted(self._replicas.replicas - without)}
+
+    @property
+    def responses(self) -> Set[OpenResponse]:
+        """The responses that are open."""
+        return self._lanes.responses
+
+    def opened(self, response: OpenResponse) -> None:
+        """Count a response's lanes, and renew its leases, from now on."""
+        self._lanes.responses.add(response)
+        self._lanes.changed(response)
+
+    def changed(self, response: OpenResponse) -> None:
+        """Note that threads of a response have begun, paused, moved or ended."""
+        self._lanes.changed(response)
+
+    def closed(self, response: OpenResponse) -> None:
+        """Forget a response."""
+        self._lanes.responses.discard(response)
+        self._lanes.changed(response)
 
     async def home(self, order: DecodeOrder, lost: set[str]) -> str:
         """Choose the replica for a main thread: by load, and by how much of the prompt a replica holds.

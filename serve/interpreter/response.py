@@ -68,7 +68,7 @@ class DistributedResponse:
     async def updates(self) -> AsyncGenerator[list[ResponseItem], None]:
         """Yield a list of all that has arrived at once: ``Delta`` as tokens come, last ``Decoded`` (or only
         ``Refused``). Leaving the iteration early ends every attempt."""
-        self._dispatcher.responses.add(self)
+        self._dispatcher.opened(self)
         try:
             await self._start_main()
             over = False
@@ -88,7 +88,7 @@ class DistributedResponse:
                 if results:
                     yield results
         finally:
-            self._dispatcher.responses.discard(self)
+            self._dispatcher.closed(self)
             for attempt in list(self.attempts.values()):
                 self._close(attempt)
 
@@ -129,6 +129,7 @@ class DistributedResponse:
         order = dataclasses.replace(order, request_id=attempt_id, tokens=tokens, lent=lent)
         attempt = Attempt(path, replica, order, perf_counter() - self._begun)
         self.attempts[path] = attempt
+        self._dispatcher.changed(self)
         attempt.reader = self._dispatcher.spawn(self._read(attempt))
 
     async def _read(self, attempt: Attempt) -> None:
@@ -150,6 +151,7 @@ class DistributedResponse:
         """End an attempt, whatever its state."""
         if self.attempts.get(attempt.path) is attempt:
             del self.attempts[attempt.path]
+            self._dispatcher.changed(self)
         attempt.started.set()  # release those who wait to send it something
         if attempt.reader is not None and not attempt.ended and not attempt.reader.done():
             attempt.reader.cancel()
@@ -186,7 +188,10 @@ class DistributedResponse:
         if items and self._first_token_s is None:
             self._first_token_s = perf_counter() - self._begun
         timed: list[TokenItem] = [(item[0], item[1], item[2] + attempt.offset, *item[3:]) for item in items]
-        return self._session.feed(timed)
+        delta = self._session.feed(timed)
+        if self._session.moved:
+            self._dispatcher.changed(self)
+        return delta
 
     def _place(self, attempt: Attempt, lent: Lent) -> None:
         """Send a chunk that was forked to the replica that the placement policy chooses."""

@@ -54,11 +54,14 @@ class Session:
         self._stop = StopFilter(stop)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
         self._text_tokens = 0
+        #: Whether the last tokens have begun, paused or ended threads.
+        self.moved = False
 
     # -- tokens in -------------------------------------------------------------------------------------
 
     def feed(self, items: Iterable[TokenItem]) -> Delta:
         """Take a batch of tokens in the order in which they were decoded; returns what may be shown now."""
+        self.moved = False
         for path, token, time, *logprobs in items:
             self.tokens.append((path, token))
             self._feed_one(self._threads[path], token, time, *logprobs)
@@ -70,6 +73,7 @@ class Session:
         state = self._mirror.threads[thread]
         in_text = state.mode == Mode.TEXT
         actions = self._mirror.emit(thread, token, time)
+        self.moved |= bool(actions) or not state.running
         text, entry = "", None
         if in_text and self._codec.grammar.text_mask[token]:
             self._text_tokens += 1

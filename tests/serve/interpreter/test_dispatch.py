@@ -20,7 +20,7 @@ from pasta.interpreter import Limits
 from serve.calls.replicas import ReplicaLost, known_replicas
 from serve.config import ServeConfig
 from serve.decoder.deployment import Decoder
-from serve.interpreter.dispatch import Dispatcher
+from serve.interpreter.dispatch import Dispatcher, Lanes
 from serve.interpreter.response import DistributedResponse
 from serve.interpreter.session import Session
 from serve.wire import Decoded, DecodeOrder, Delta
@@ -31,6 +31,8 @@ CODEC = tiny().codec
 PROMPT = CODEC.encode_prompt([{"role": "user", "content": "Tell me about France"}])
 LIMITS = Limits(max_tokens=900, max_chunk_tokens=20, max_threads=9, max_depth=2)
 NAMES = ("a", "b")
+#: As it is, without the check that the fixture below adds.
+COUNTS = Lanes.counts
 
 
 class Replicas:
@@ -96,6 +98,19 @@ def costs(monkeypatch):
         "serve.decoder.deployment._costs",
         lambda *_: LaneCosts(step_s=0.01, knee=1, lane_s=1.0, prefill_s=1e-6),
     )
+
+
+@pytest.fixture(autouse=True)
+def counts_are_those_of_a_scan(monkeypatch):
+    """In every scenario here, whatever is lost or handed back: the counters equal a count over all responses."""
+
+    def checked(self):
+        counts = COUNTS(self)
+        scan = Counter(replica for response in self.responses for replica in response.lanes())
+        assert +counts == scan
+        return counts
+
+    monkeypatch.setattr(Lanes, "counts", checked)
 
 
 @pytest.fixture(scope="module")
@@ -391,12 +406,32 @@ def test_what_no_interpreter_claims_is_reaped(config):
 
 
 class Busy:
-    """A response with a thread on the replica ``a``."""
+    """A response with threads on these replicas."""
 
     attempts: ClassVar[dict] = {}
 
+    def __init__(self, *replicas):
+        self.replicas, self.times_counted = replicas, 0
+
     def lanes(self):
-        return ["a"]
+        self.times_counted += 1
+        return list(self.replicas)
+
+
+def test_a_placement_counts_no_response_that_has_not_changed():
+    lanes, responses = Lanes(), [Busy("a", "b"), Busy("a")]
+    for response in responses:
+        lanes.responses.add(response)
+        lanes.changed(response)
+    before = [response.times_counted for response in responses]
+    counted = [Counter(COUNTS(lanes)) for _ in range(3)]
+    assert counted == [Counter(a=2, b=1)] * 3
+    assert [response.times_counted for response in responses] == [times + 1 for times in before]
+    responses[1].replicas = ("c",)
+    lanes.changed(responses[1])
+    lanes.responses.discard(responses[0])
+    lanes.changed(responses[0])
+    assert +COUNTS(lanes) == Counter(c=1)
 
 
 def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten_it(config):
@@ -406,12 +441,12 @@ def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten
                 while bool(dispatcher._prefixes.get("b", {}).get("tiny")) != held:
                     await asyncio.sleep(0.01)
 
-        busy = Busy()
-        dispatcher.responses.add(busy)
+        busy = Busy("a")
+        dispatcher.opened(busy)
         await answer(dispatcher, order("local"))
         assert replicas.held == [("b", True)]
         await told(True)
-        dispatcher.responses.discard(busy)
+        dispatcher.closed(busy)
         # Of equally busy replicas the first by name is taken where nobody holds the prompt.
         assert await dispatcher.home(order("local"), set()) == "b"
         assert await dispatcher.home(order("local"), {"b"}) == "a"
