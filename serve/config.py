@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     TypeAdapter,
@@ -66,18 +67,27 @@ class LimitSettings(_Strict):
     max_prompt_tokens: PositiveInt | None = None
 
 
-class AdmissionSettings(_Strict):
-    """The budget of tokens (prompts and the longest answers requested) that running requests may hold.
+class QueueSettings(_Strict):
+    """Requests for a model that wait for room in the budget: at most so many, each for at most so long."""
 
-    ``budget_tokens`` is by default twice the size of all caches. Requests of at most ``short_tokens`` are short, and
-    neither kind may hold more than the fraction ``most_of_one_kind`` of the budget. A request beyond the budget gets
-    429 with Retry-After: when there will be room at the recent rate, ``retry_after_s`` at least.
+    max_requests: NonNegativeInt = 0
+    max_wait_s: PositiveFloat = 10.0
+
+
+class AdmissionSettings(_Strict):
+    """The budget of tokens (prompts and the longest answers requested) that running requests for a model may hold.
+
+    ``budget_tokens`` is by default twice the size of its caches in all Decoders that are there. Requests of at most
+    ``short_tokens`` are short, and neither kind may hold more than the fraction ``most_of_one_kind`` of the budget. A
+    request beyond the budget waits in the ``queue``; where that is full, it gets 429 with Retry-After: when there will
+    be room at the recent rate, ``retry_after_s`` at least.
     """
 
     budget_tokens: PositiveInt | None = None
     short_tokens: PositiveInt = 512
     most_of_one_kind: float = Field(default=0.75, ge=0.5, le=1)
     retry_after_s: PositiveInt = 1
+    queue: QueueSettings = QueueSettings()
 
 
 class KeySettings(_Strict):
@@ -188,13 +198,11 @@ class ServeConfig(_Strict):
     body_timeout_s: PositiveFloat = 30.0
     drain_timeout_s: PositiveFloat = 120.0
 
-    @property
-    def budget_tokens(self) -> int:
-        """The admission budget in tokens."""
-        caches = (
-            self.engine.num_slots * self.engine.slot_tokens * self.decoder.max_replicas * len(self.models)
+    def budget_tokens(self, num_decoders: int) -> int:
+        """The admission budget of each model in tokens, with so many Decoders."""
+        return (
+            self.admission.budget_tokens or 2 * num_decoders * self.engine.num_slots * self.engine.slot_tokens
         )
-        return self.admission.budget_tokens or 2 * caches
 
     @property
     def version(self) -> str:

@@ -25,15 +25,19 @@ from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, Reque
 
 from serve.calls.replicas import ReplicaLost, known_replicas
 
+#: The longest message between processes, in bytes: gRPC's own bound, not its 4 MiB default. A whole answer is one
+#: message; admission bounds it.
+_MESSAGES = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1)}
 #: For Ray Serve's proxy: forward events over gRPC in one event loop, which costs the proxy half as much an event, and
 #: send a request's body along with its head. The image sets the same (docker/Dockerfile).
 PROXY_ENV = {
     "RAY_SERVE_PROXY_USE_GRPC": "1",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.gateway.proxy.middlewares",
+    **_MESSAGES,
 }
 #: For every replica: run our code on the replica's own event loop. Handing items to another thread doubles their cost.
-REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
+REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", **_MESSAGES}
 
 _PIN = "pin:"
 #: How many replicas that Serve has taken out of the routing a router remembers.

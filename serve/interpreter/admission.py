@@ -1,16 +1,20 @@
-"""Admission control: refuses requests beyond a budget of tokens at once, instead of queueing them for long.
+"""Admission control of one model: bounds the tokens that running requests may need, and lets a few more wait.
 
 Until it ends, a request holds the most tokens that it may need: its prompt and the longest answer it asks for, for each
 of its choices. By that number a request is short or long, and neither kind may hold more than a part of the budget: so
-many long requests leave room for short ones, and the other way round.
+many long requests leave room for short ones, and the other way round. The budget follows the Decoders that are there.
 
-A refusal says when to retry: when the missing tokens will be free at the recent rate at which requests release theirs.
+A request beyond the budget waits, first in, first out among its kind, if the queue has a place; else it is refused, and
+told when to retry: when the missing tokens will be free at the recent rate at which requests release theirs.
 """
 
+import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from serve.config import AdmissionSettings
 from serve.observe.metrics import Length
@@ -22,11 +26,11 @@ _MEMORY_S = 20.0
 
 
 class Overloaded(Exception):
-    """There is no room now; retry after ``retry_after_s``."""
+    """There is no room now; retry after ``retry_after_s``. ``waited``: the request had a place in the queue."""
 
-    def __init__(self, retry_after_s: int) -> None:
+    def __init__(self, retry_after_s: int, *, waited: bool = False) -> None:
         super().__init__(f"no room; retry in {retry_after_s} s")
-        self.retry_after_s = retry_after_s
+        self.retry_after_s, self.waited = retry_after_s, waited
 
 
 class TooLarge(Exception):
@@ -37,58 +41,128 @@ class TooLarge(Exception):
         self.tokens, self.most = tokens, most
 
 
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A request in the queue; ``granted`` is done when it holds its tokens."""
+
+    tokens: int
+    granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
 class Admission:
-    """The budget of one Interpreter, and the tokens that requests hold of it."""
+    """The budget of one model at one Interpreter, the tokens that requests hold of it, and those who wait.
+
+    ``budget`` tells the tokens now; ``full_budget`` are those with every Decoder that the configuration allows, at all
+    Interpreters: a request that fits there is taken when nothing else runs, though the budget is smaller now. For one
+    event loop.
+    """
 
     def __init__(
         self,
         settings: AdmissionSettings,
-        budget_tokens: int,
+        budget: Callable[[], int],
+        full_budget: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings = settings
+        self._settings, self._budget = settings, budget
         self._rate = _ReleaseRate(clock)
-        self.budget_tokens = budget_tokens
-        self.most_of_one_kind = int(budget_tokens * settings.most_of_one_kind)
+        self._largest = int(full_budget * settings.most_of_one_kind)
         self.held: dict[Length, int] = {"short": 0, "long": 0}
+        self._waiting: dict[Length, deque[_Waiting]] = {"short": deque(), "long": deque()}
 
-    @contextmanager
-    def hold(self, tokens: int) -> Iterator["Held"]:
-        """Hold ``tokens`` of the budget for the block. Raises :class:`Overloaded` or :class:`TooLarge`."""
+    @property
+    def budget_tokens(self) -> int:
+        """The budget now."""
+        return self._budget()
+
+    @property
+    def num_waiting(self) -> dict[Length, int]:
+        """The requests that wait, by kind."""
+        return {kind: len(waiting) for kind, waiting in self._waiting.items()}
+
+    @asynccontextmanager
+    async def hold(self, tokens: int) -> AsyncIterator["Held"]:
+        """Hold ``tokens`` of the budget for the block, which may have to wait for them. Raises :class:`Overloaded` or
+        :class:`TooLarge`."""
         held = Held(self)
-        held.resize(tokens)
+        await held.resize(tokens)
         try:
             yield held
         finally:
             self._rate.note(held.tokens, busy=True)
-            self.replace(held.tokens, 0)
+            self.release(held.tokens)
 
-    def replace(self, before: int, tokens: int) -> None:
-        """Exchange ``before`` held tokens for ``tokens``. Raises as :meth:`hold` does, and then changes nothing."""
+    def release(self, tokens: int) -> None:
+        """Return held tokens, and admit who waits for them."""
+        self.held[self._kind(tokens)] -= tokens
+        self.admit()
+
+    def admit(self) -> None:
+        """Admit the requests that wait and have room now: also after a Decoder has come."""
+        for kind, waiting in self._waiting.items():
+            while waiting and self._lacking(waiting[0].tokens) <= 0:
+                first = waiting.popleft()
+                self.held[kind] += first.tokens
+                first.granted.set_result(None)
+
+    async def take(self, tokens: int, *, before: int = 0) -> None:
+        """Hold ``tokens`` in exchange for the ``before`` that the request holds.
+
+        A request that has been admitted waits at the head of the queue, with what it held returned meanwhile. Raises
+        :class:`Overloaded`, and the request holds nothing then, or :class:`TooLarge`, which changes nothing.
+        """
         self._rate.note(0, busy=any(self.held.values()))
+        if tokens > self._largest:
+            raise TooLarge(tokens, self._largest)
+        waiting = self._waiting[self._kind(tokens)]
         self.held[self._kind(before)] -= before
+        if (before or not waiting) and self._lacking(tokens) <= 0:
+            self.held[self._kind(tokens)] += tokens
+            self.admit()
+            return
+        queue = self._settings.queue
+        if sum(self.num_waiting.values()) >= queue.max_requests:
+            raise self._overloaded(tokens)
+        mine = _Waiting(tokens)
+        if before:
+            waiting.appendleft(mine)
+        else:
+            waiting.append(mine)
+        self.admit()
+        await self._wait(mine, waiting, queue.max_wait_s)
+
+    async def _wait(self, mine: _Waiting, waiting: deque[_Waiting], max_wait_s: float) -> None:
         try:
-            self._check(tokens)
-        except (Overloaded, TooLarge):
-            self.held[self._kind(before)] += before
+            async with asyncio.timeout(max_wait_s):
+                await mine.granted
+        except BaseException as error:
+            if mine in waiting:
+                waiting.remove(mine)
+                self.admit()  # who stood behind may be smaller
+            elif not mine.granted.cancelled():  # admitted at the moment of leaving
+                self.release(mine.tokens)
+            if isinstance(error, TimeoutError):
+                raise self._overloaded(mine.tokens, waited=True) from None
             raise
-        self.held[self._kind(tokens)] += tokens
 
     def _kind(self, tokens: int) -> Length:
         return "short" if tokens <= self._settings.short_tokens else "long"
 
-    def _check(self, tokens: int) -> None:
-        if tokens > self.most_of_one_kind:
-            raise TooLarge(tokens, self.most_of_one_kind)
+    def _lacking(self, tokens: int) -> int:
+        """How many tokens must be released before these have room."""
         of_kind, of_all = self.held[self._kind(tokens)], sum(self.held.values())
-        lacking = tokens + max(of_kind - self.most_of_one_kind, of_all - self.budget_tokens)
-        if lacking > 0:
-            raise Overloaded(self._retry_after_s(lacking))
+        if not of_all:
+            return 0
+        budget = self._budget()
+        most_of_one_kind = int(budget * self._settings.most_of_one_kind)
+        return tokens + max(of_kind - most_of_one_kind, of_all - budget)
 
-    def _retry_after_s(self, lacking: int) -> int:
-        """Seconds until so many tokens will be free at the recent rate; at least the configured ones."""
-        seconds = lacking / self._rate.rate if self._rate.rate else 0.0
-        return max(self._settings.retry_after_s, min(math.ceil(seconds), MAX_RETRY_AFTER_S))
+    def _overloaded(self, tokens: int, *, waited: bool = False) -> Overloaded:
+        """With the seconds until so many tokens will be free at the recent rate; at least the configured ones."""
+        ahead = sum(waiting.tokens for waiting in self._waiting[self._kind(tokens)])
+        seconds = (self._lacking(tokens) + ahead) / self._rate.rate if self._rate.rate else 0.0
+        least = self._settings.retry_after_s
+        return Overloaded(max(least, min(math.ceil(seconds), MAX_RETRY_AFTER_S)), waited=waited)
 
 
 class Held:
@@ -98,9 +172,14 @@ class Held:
         self._admission = admission
         self.tokens = 0
 
-    def resize(self, tokens: int) -> None:
-        """Hold ``tokens`` instead. Raises :class:`Overloaded` or :class:`TooLarge`, and then changes nothing."""
-        self._admission.replace(self.tokens, tokens)
+    async def resize(self, tokens: int) -> None:
+        """Hold ``tokens`` instead. Raises as :meth:`Admission.take` does."""
+        before, self.tokens = self.tokens, 0
+        try:
+            await self._admission.take(tokens, before=before)
+        except TooLarge:
+            self.tokens = before
+            raise
         self.tokens = tokens
 
 

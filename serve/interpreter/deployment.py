@@ -5,7 +5,7 @@ import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, aclosing, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from typing import Any, TypeVar
 
 from ray.serve.handle import DeploymentHandle
@@ -42,7 +42,7 @@ def _refusals(*, no_room: bool) -> Iterator[None]:
             status=429,
             code="overloaded",
             retry_after_s=error.retry_after_s,
-            no_room=no_room,
+            no_room=no_room and not error.waited,  # the next one may have a place in the queue
         ) from None
     except TooLarge as error:
         raise RequestRefused(
@@ -65,13 +65,25 @@ class InterpreterDeployment:
         self._config = config
         self._decoders = DeploymentClient(decoders)
         self._dispatcher = Dispatcher(self._decoders, config)
-        self._admission = Admission(config.admission, config.budget_tokens)
+        full = config.budget_tokens(config.decoder.max_replicas)
+        self._admissions = {name: Admission(config.admission, self._budget, full) for name in config.models}
         self._encoding = ThreadPoolExecutor(1, "encode")
         self._encoders = {name: RequestEncoder(model, config) for name, model in config.models.items()}
         reporter = Reporter(self._dispatcher.metrics.record)
-        self._dispatcher.spawn(reporter.admission(self._admission.held, self._admission.budget_tokens))
+        self._dispatcher.spawn(reporter.admission(self._admissions))
+        self._dispatcher.spawn(self._admit_as_decoders_come())
         # In a rolling update the Interpreters of the old version serve with their own Decoders until then.
         await self._dispatcher.ready()
+
+    def _budget(self) -> int:
+        """The budget of each model, by the Decoders that are there; one Decoder's while there is none."""
+        return self._config.budget_tokens(max(1, len(self._dispatcher.usable)))
+
+    async def _admit_as_decoders_come(self) -> None:
+        while True:
+            await self._dispatcher.changed_replicas()
+            for admission in self._admissions.values():
+                admission.admit()
 
     async def answer(self, order: Order) -> UpdateBatches:
         """Answer a request: yield ``Accepted``, then for each choice ``Delta`` as tokens come and ``Finished``; or only
@@ -84,13 +96,14 @@ class InterpreterDeployment:
         try:
             # Overload is refused before anything is encoded. Encoding has a thread of its own: it delays no other
             # answer.
-            with ExitStack() as stack:
+            async with AsyncExitStack() as stack:
                 with _refusals(no_room=True):
-                    held = stack.enter_context(self._admission.hold(encoder.min_tokens(order)))
+                    hold = self._admissions[order.model].hold(encoder.min_tokens(order))
+                    held = await stack.enter_async_context(hold)
                 loop = asyncio.get_running_loop()
                 decode_orders = await loop.run_in_executor(self._encoding, encoder.decode_orders, order)
                 with _refusals(no_room=False):
-                    held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
+                    await held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
                 choices = [self._choice(encoder, order, decode_order) for decode_order in decode_orders]
                 prompt_tokens = sum(len(o.prompt_ids) for o in decode_orders[:: order.n])
                 cached = CachedTokens(order.n)

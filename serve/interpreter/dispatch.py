@@ -124,6 +124,15 @@ class Dispatcher:
         return {replica: lanes[replica] for replica in sorted(self._replicas.replicas - without)}
 
     @property
+    def usable(self) -> frozenset[str]:
+        """The Decoders that this Interpreter may use now."""
+        return self._replicas.replicas
+
+    async def changed_replicas(self) -> None:
+        """Wait until the Decoders that may be used may have changed."""
+        await self._replicas.change()
+
+    @property
     def responses(self) -> Set[OpenResponse]:
         """The responses that are open."""
         return self._lanes.responses

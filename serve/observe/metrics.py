@@ -65,6 +65,9 @@ HTTP = (
         "Answers by how they ended: stop, length, error, or abandoned by the client",
         (*_OF, "finish_reason"),
     ),
+    MetricSpec(
+        "pasta_slow_readers", "counter", "Responses that were given up: their clients did not read them"
+    ),
     MetricSpec("pasta_prompt_tokens", "counter", "Tokens of prompts that were answered", _OF),
     MetricSpec("pasta_generation_tokens", "counter", "Tokens decoded for answers, tags counted", _OF),
     MetricSpec("pasta_threads", "counter", "Threads of answers, the main ones counted", _OF),
@@ -127,8 +130,19 @@ HTTP = (
 )
 #: Recorded by the Interpreter: admission and placement.
 PLACEMENT = (
-    MetricSpec("pasta_admitted_tokens", "gauge", "Tokens of the admission budget that are held", ("length",)),
-    MetricSpec("pasta_admission_budget_tokens", "gauge", "The admission budget in tokens"),
+    MetricSpec(
+        "pasta_admitted_tokens",
+        "gauge",
+        "Tokens of a model's admission budget that are held, at one Interpreter",
+        ("model", "length"),
+    ),
+    MetricSpec("pasta_admission_budget_tokens", "gauge", "That budget in tokens", ("model",)),
+    MetricSpec(
+        "pasta_admission_queue_requests",
+        "gauge",
+        "Requests that wait for room in that budget",
+        ("model", "length"),
+    ),
     MetricSpec("pasta_spills", "counter", "Chunks that were decoded away from their home"),
     MetricSpec("pasta_returns", "counter", "Chunks that their home took back unfinished"),
     MetricSpec(
@@ -230,12 +244,17 @@ def of_engine(model: str, *, running: int, waiting: int, lanes: int, slots: int)
     return [Observation(name, value, {"model": model}) for name, value in values.items()]
 
 
-def of_admission(held: Mapping[Length, int], budget: int) -> list[Observation]:
-    """The gauges of the admission budget: tokens held by short and by long requests."""
-    admitted = [
-        Observation("pasta_admitted_tokens", tokens, {"length": kind}) for kind, tokens in held.items()
+def of_admission(
+    model: str, held: Mapping[Length, int], budget: int, waiting: Mapping[Length, int]
+) -> list[Observation]:
+    """The gauges of a model's admission: tokens held, and requests that wait, of short and of long ones."""
+    kinds = [("pasta_admitted_tokens", held), ("pasta_admission_queue_requests", waiting)]
+    found = [
+        Observation(name, value, {"model": model, "length": kind})
+        for name, values in kinds
+        for kind, value in values.items()
     ]
-    return [*admitted, Observation("pasta_admission_budget_tokens", budget, {})]
+    return [*found, Observation("pasta_admission_budget_tokens", budget, {"model": model})]
 
 
 def of_response(endpoint: str, status: int) -> Observation:
@@ -281,6 +300,20 @@ class EngineCounts(Protocol):
         """Threads that decode."""
 
 
+class AdmissionCounts(Protocol):
+    """What the reporter reads of a model's admission (serve/interpreter/admission.py)."""
+
+    held: dict[Length, int]
+
+    @property
+    def budget_tokens(self) -> int:
+        """The budget now."""
+
+    @property
+    def num_waiting(self) -> dict[Length, int]:
+        """The requests that wait."""
+
+
 class Reporter:
     """Records gauges at regular intervals. Make one for an actor's whole life."""
 
@@ -297,10 +330,13 @@ class Reporter:
                 self._record(self._of_engine(model, engine, slots))
             await asyncio.sleep(every_s)
 
-    async def admission(self, held: Mapping[Length, int], budget: int, every_s: float = REPORT_S) -> NoReturn:
-        """Record the tokens held of the admission budget, until cancelled."""
+    async def admission(
+        self, admissions: Mapping[str, AdmissionCounts], every_s: float = REPORT_S
+    ) -> NoReturn:
+        """Record the admission of each model, until cancelled."""
         while True:
-            self._record(of_admission(held, budget))
+            for model, counts in admissions.items():
+                self._record(of_admission(model, counts.held, counts.budget_tokens, counts.num_waiting))
             await asyncio.sleep(every_s)
 
     def _of_engine(self, model: str, engine: EngineCounts, slots: int) -> list[Observation]:

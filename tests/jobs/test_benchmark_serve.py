@@ -1,5 +1,6 @@
 """The service's benchmark as a command: against a server in the service's place, going on, bad input; and for real."""
 
+import asyncio
 import dataclasses
 import json
 
@@ -158,11 +159,16 @@ def test_a_layout_changes_what_it_is_about_and_nobody_else_needs_a_key(config):
     assert configured == args.model_copy(update={"keys": KeySettings()})
     assert one.decoder.num_replicas == 1
     assert one.model_copy(update={"decoder": args.decoder}) == configured
-    assert small.budget_tokens == 200
+    assert small.budget_tokens(2) == 200
+
+    async def two() -> None:
+        admission = Admission(small.admission, lambda: small.budget_tokens(2), 200)
+        async with admission.hold(141):
+            await admission.take(141)
+
     # One answer of 100 tokens to a prompt of 40 finds room, the next one does not.
-    admission = Admission(small.admission, small.budget_tokens)
-    with admission.hold(141), pytest.raises(Overloaded), admission.hold(141):
-        pass
+    with pytest.raises(Overloaded):
+        asyncio.run(two())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from pasta.lang import CONTROL_TOKENS, encode_start, parse, render
 from serve.gateway import schemas
+from tests.e2e.api.test_http import long_request
 from tests.support.models import tiny
 
 MODEL, TWIN = "pasta-atlas", "pasta-atlas-sequential"
@@ -160,6 +161,22 @@ def test_a_chat_lists_the_tokens_of_its_text(client, pasta):
         values = [other.logprob for other in token.top_logprobs]
         assert values == sorted(values, reverse=True)
         assert token.logprob <= values[0] + 1e-6
+
+
+def test_an_answer_of_twenty_mebibytes_arrives_whole(http):
+    """It is one message between processes: gRPC's default ends at 4 MiB."""
+    body = long_request(http, stream=False) | {
+        "n": 8,
+        "max_tokens": 2600,
+        "logprobs": True,
+        "top_logprobs": 20,
+        "pasta": {"mode": "sequential"},
+    }
+    answer = http.post("/v1/chat/completions", json=body, timeout=300)
+    assert answer.status_code == 200, answer.text[:300]
+    assert len(answer.content) > 20 * 2**20
+    lengths = [len(choice["logprobs"]["content"]) for choice in answer.json()["choices"]]
+    assert sum(lengths) == answer.json()["usage"]["completion_tokens"]
 
 
 def test_a_stream_lists_the_same_tokens(client):

@@ -98,6 +98,7 @@ def test_ray_serve_reads_the_variables_that_processes_are_started_with():
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "False",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "'serve.gateway.proxy.middlewares'",
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "False",
+        "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": "2147483647",
     }
     assert wanted.keys() == PROXY_ENV.keys() | REPLICA_ENV.keys()
     command = [sys.executable, "-c", code.format(list(wanted))]

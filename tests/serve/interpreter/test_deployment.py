@@ -2,13 +2,13 @@
 
 import asyncio
 import threading
-from contextlib import ExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve.config import ServeConfig
+from serve.config import AdmissionSettings, ServeConfig
 from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
@@ -93,9 +93,8 @@ def test_overload_is_refused_though_a_long_prompt_is_being_encoded(interpreter):
         made, encoded = await interpreter(), threading.Event()
         made._encoding.submit(encoded.wait)
         try:
-            with made._admission.hold(2900):
-                async with aclosing(made.answer(order())) as updates:
-                    return [update async for batch in updates for update in batch]
+            async with made._admissions["tiny"].hold(2900), aclosing(made.answer(order())) as updates:
+                return [update async for batch in updates for update in batch]
         finally:
             encoded.set()
 
@@ -109,7 +108,7 @@ def test_what_was_held_while_a_prompt_was_encoded_is_free_again_if_it_is_refused
     async def scenario():
         made = await interpreter()
         async with aclosing(made.answer(order(prompts=["a" * 2000], max_tokens=5))) as updates:
-            return [update async for batch in updates for update in batch], made._admission.held
+            return [update async for batch in updates for update in batch], made._admissions["tiny"].held
 
     (refused,), held = asyncio.run(scenario())
     assert (refused.status, refused.code) == (400, "context_length_exceeded")
@@ -139,11 +138,31 @@ def test_a_refusal_for_want_of_room_says_whether_it_holds_for_all_requests_like_
 ):
     async def scenario():
         made = await interpreter()
-        with ExitStack() as others:
+        async with AsyncExitStack() as others:
             for tokens in (2900, *[90] * 11):  # a long one and short ones: 110 of 4,000 tokens are left
-                others.enter_context(made._admission.hold(tokens))
+                await others.enter_async_context(made._admissions["tiny"].hold(tokens))
             async with aclosing(made.answer(order(**wanted))) as updates:
                 return [update async for batch in updates for update in batch]
 
     (refused,) = asyncio.run(scenario())
     assert (refused.status, refused.code, refused.no_room) == (429, "overloaded", for_all)
+
+
+def test_each_model_has_a_budget_of_its_own_by_the_decoders_that_are_there(config, interpreter, monkeypatch):
+    two = config.model_copy(
+        update={"models": config.models | {"other": config.models["tiny"]}, "admission": AdmissionSettings()}
+    )
+    there = {"a", "b"}
+
+    async def scenario():
+        monkeypatch.setattr(Dispatcher, "usable", property(lambda _: frozenset(there)))
+        made = InterpreterDeployment.__new__(InterpreterDeployment)
+        await made.__init__(two, None)
+        async with made._admissions["tiny"].hold(1500):
+            assert sum(made._admissions["other"].held.values()) == 0
+        budgets = [made._admissions["other"].budget_tokens]
+        there.remove("b")
+        return [*budgets, made._admissions["other"].budget_tokens]
+
+    # Twice two slots of 512 tokens, for each Decoder.
+    assert asyncio.run(scenario()) == [4096, 2048]

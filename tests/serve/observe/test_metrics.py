@@ -69,7 +69,7 @@ def test_an_answer_of_one_token_has_no_time_between_tokens():
 def every_observation():
     yield from of_answer(answered())
     yield from of_engine("pasta-atlas", running=2, waiting=1, lanes=7, slots=8)
-    yield from of_admission({"short": 100, "long": 900}, 2000)
+    yield from of_admission("pasta-atlas", {"short": 100, "long": 900}, 2000, {"short": 0, "long": 3})
     yield of_response("/v1/models/{name:path}", 404)
 
 
@@ -152,9 +152,12 @@ def test_engines_are_reported_again_and_again_and_their_steps_once():
 
 
 def test_the_budget_is_reported_as_it_changes():
-    held = {"short": 1, "long": 0}
-    found = reported(2, lambda reporter: reporter.admission(held, 100, every_s=0))
+    admission = SimpleNamespace(
+        held={"short": 1, "long": 0}, budget_tokens=100, num_waiting={"short": 0, "long": 2}
+    )
+    found = reported(2, lambda reporter: reporter.admission({"a": admission}, every_s=0))
     assert {o.labels.get("length") for o in found} == {"short", "long", None}
+    assert {o.labels["model"] for o in found} == {"a"}
     assert [o.value for o in found if o.name == "pasta_admission_budget_tokens"] == [100, 100]
 
 
