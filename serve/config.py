@@ -181,7 +181,8 @@ class ServeConfig(_Strict):
 
     ``max_ongoing_requests`` bounds the open requests of one Gateway (429 beyond). ``timeout_s`` is how long a request
     may take (408 beyond it; a request may ask for less), ``body_timeout_s`` how long its body may take to arrive,
-    ``drain_timeout_s`` how long a stopping replica may finish its requests.
+    ``write_timeout_s`` how long a client may read nothing of a stream, ``drain_timeout_s`` how long a stopping replica
+    may finish its requests.
     """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
@@ -196,6 +197,7 @@ class ServeConfig(_Strict):
     keys: KeySettings = KeySettings()
     timeout_s: PositiveFloat = 600.0
     body_timeout_s: PositiveFloat = 30.0
+    write_timeout_s: PositiveFloat = 60.0
     drain_timeout_s: PositiveFloat = 120.0
 
     def budget_tokens(self, num_decoders: int) -> int:

@@ -8,6 +8,8 @@ tests/serve/calls/test_ray_serve.py fails, and names that version, when one of t
   particular replica.
 - The environment variables in ``PROXY_ENV`` and ``REPLICA_ENV``, which Ray Serve reads when a process starts.
 - ``SERVE_CONTROLLER_NAME`` and ``SERVE_NAMESPACE``: find the controller before it answers.
+- The closure of the ``send`` that a replica gives to an ASGI application, with its ``MessageQueue``: see how many
+  messages wait for the proxy.
 - ``Counter._record``: export a counter as 0 before it counts.
 
 Ray pickles the module of a router by value: its process gets a second copy of this module. So nothing here may be
@@ -15,11 +17,12 @@ shared state; ``known_replicas`` lives in serve/calls/replicas.py, which Ray imp
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import ray
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+from ray.serve._private.http_util import MessageQueue
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -166,6 +169,18 @@ class PinnedRouter(FIFOMixin, RequestRouter):
             if (leaving := self._leaving.get(replica)) is not None:
                 return leaving
         raise ReplicaLost(f"replica {replica} is gone")
+
+
+def unsent(send: Any) -> Callable[[], int]:
+    """A function that tells how many ASGI messages of this ``send`` wait to be sent to the proxy.
+
+    Ray Serve's queue has no bound, and tells nobody its length.
+    """
+    for cell in send.__closure__ or ():
+        if isinstance(cell.cell_contents, MessageQueue):
+            waiting = cell.cell_contents._message_queue
+            return lambda: len(waiting)
+    raise TypeError("Ray Serve's send holds no MessageQueue")
 
 
 def export_zero(counter: Any) -> None:

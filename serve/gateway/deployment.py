@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
@@ -28,6 +28,7 @@ from serve.gateway import answers, playground, schemas
 from serve.gateway.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
 from serve.gateway.body import read_body
 from serve.gateway.guard import Client, Guard, NoRoomCache, OpenRequests
+from serve.gateway.pace import PacedApp, PacedStream
 from serve.gateway.proxy import TakeBody
 from serve.gateway.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.observe import logs
@@ -36,7 +37,7 @@ from serve.wire import Finished, Order, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
 
-app = FastAPI(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
+app = PacedApp(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
 app.include_router(playground.router)
 app.add_middleware(CountResponses)
 app.add_middleware(TakeBody)
@@ -178,9 +179,10 @@ class Gateway:
             return JSONResponse(await answers.collect(writer, updates))
         # Wait for the first update before sending the head: a refusal must still become a status code.
         first = await anext(updates)
-        return StreamingResponse(
+        return PacedStream(
             answers.stream(writer, first, updates),
-            media_type="text/event-stream",
+            self._config.write_timeout_s,
+            partial(watch.unread, self._config.write_timeout_s),
             headers=_STREAM_HEADERS,
         )
 

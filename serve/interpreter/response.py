@@ -26,6 +26,8 @@ from serve.observe import logs
 from serve.observe.trace import PlacementEvent
 from serve.wire import Decoded, DecodeOrder, Decoding, Delta, Lent, Path, Refused, TokenItem
 
+#: Items of all its streams that a response keeps: beyond it they wait, and their Decoders with them, for the client.
+MOST_UNREAD = 256
 #: A response that has lost more replicas is given up: it may be what ends them.
 MAX_LOSSES = 2
 logger = logging.getLogger("ray.serve")
@@ -42,6 +44,7 @@ class DistributedResponse:
         self._dispatcher, self._order, self._session = dispatcher, order, session
         self._policy = POLICIES[order.placement]
         self._inbox: asyncio.Queue[tuple[Attempt, AttemptItem]] = asyncio.Queue()
+        self._room = asyncio.Event()
         self._lost_on: set[str] = set()
         self._num_losses = 0
         self._attempt_numbers = itertools.count()
@@ -76,6 +79,7 @@ class DistributedResponse:
                 came = [await self._inbox.get()]
                 while not self._inbox.empty():
                     came.append(self._inbox.get_nowait())
+                self._room.set()
                 results: list[ResponseItem] = []
                 for attempt, item in came:
                     if results and isinstance(item, BaseException):  # continuing elsewhere takes a while
@@ -89,6 +93,7 @@ class DistributedResponse:
                     yield results
         finally:
             self._dispatcher.closed(self)
+            self._room.set()
             for attempt in list(self.attempts.values()):
                 self._close(attempt)
 
@@ -142,6 +147,9 @@ class DistributedResponse:
                     for item in message:
                         attempt.ended |= isinstance(item, Decoded | Refused)
                         self._inbox.put_nowait((attempt, item))
+                    if self._inbox.qsize() > MOST_UNREAD:
+                        self._room.clear()
+                        await self._room.wait()
         except Exception as error:
             broken = error
         if not attempt.ended:

@@ -49,6 +49,13 @@ class Watch:
         self._accepted = False
         self._error: Exception | None = None
 
+    def unread(self, within_s: float) -> None:
+        """Note that the client has read nothing for so many seconds, and that its response is given up."""
+        self._record([Observation("pasta_slow_readers", 1, {})])
+        logs.log(
+            logger, "slow reader", self._request, logging.WARNING, key=self._key, write_timeout_s=within_s
+        )
+
     def saw(self, update: Update) -> None:
         """Note an update that is sent to the client."""
         if isinstance(update, Accepted):

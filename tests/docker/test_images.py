@@ -3,6 +3,7 @@
 No image is built here. What an image installs is what the lock pins, which CI installs too.
 """
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -32,6 +33,14 @@ def instructions() -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
+def stage(name: str) -> list[str]:
+    """The instructions of one stage, without its FROM."""
+    lines = instructions()
+    begins = [n for n, line in enumerate(lines) if line.startswith("FROM ")] + [len(lines)]
+    (at,) = [n for n, begin in enumerate(begins[:-1]) if lines[begin].split()[-1] == name]
+    return lines[begins[at] + 1 : begins[at + 1]]
+
+
 def checked(*command: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,21 +52,42 @@ class TestDockerfile:
 
     def test_there_is_an_image_for_cpus_and_one_for_gpus(self):
         stages = [line.split()[-1] for line in instructions() if line.startswith("FROM ")]
-        assert stages == ["build", "runtime", "cuda", "cpu"]
+        assert stages == ["build", "build-cpu", "build-cuda", "runtime", "cuda", "cpu"]
 
     def test_the_base_is_pinned_and_its_python_is_the_project_s(self):
         (base,) = [line for line in instructions() if line.startswith("ARG PYTHON=")]
         assert re.fullmatch(r"ARG PYTHON=python:3\.11\.\d+-slim-\w+", base)
         assert {line.split()[1] for line in instructions() if line.startswith("FROM ")} == {
             "${PYTHON}",
+            "build",
             "runtime",
         }
 
     def test_everything_installed_is_pinned_by_the_lock(self):
         installs = [part for line in instructions() for part in re.findall(r"pip install [^&]*", line)]
-        assert len(installs) == 3
+        assert len(installs) == 6
         for install in installs:
             assert "requirements.lock" in install, install
+
+    def test_only_the_image_for_gpus_has_torch_with_cuda(self):
+        cpu, cuda = stage("build-cpu"), stage("build-cuda")
+        assert "ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu" in cpu
+        assert any('pip install --index-url "$TORCH_CPU_INDEX"' in line for line in cpu)
+        assert not any("--index-url" in line for line in cuda)
+        assert "COPY --from=build-cpu /opt/venv /opt/venv" in stage("cpu")
+        assert "COPY --from=build-cuda /opt/venv /opt/venv" in stage("cuda")
+
+    def test_a_container_on_a_cpu_builds_its_kernels_and_then_runs_its_command(self, tmp_path):
+        (line,) = [line for line in stage("cpu") if line.startswith("ENTRYPOINT ")]
+        assert any("g++" in line for line in stage("runtime"))
+        python = tmp_path / "python"
+        python.write_text('#!/bin/sh\necho "python $*"\nexit 2\n')
+        python.chmod(0o755)
+        command = [*json.loads(line.removeprefix("ENTRYPOINT ")), "echo", "two words", "$HOME"]
+        done = subprocess.run(
+            command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines() == ["python -m jobs.kernels", "two words $HOME"]
 
     def test_it_does_not_run_as_root(self):
         assert [line for line in instructions() if line.startswith("USER ")] == ["USER 1000:1000"]

@@ -58,7 +58,7 @@ def manifest(kind: str) -> dict[str, Any]:
 
 def test_there_is_one_manifest_for_each_of_kuberay_s_kinds():
     kinds = [document["kind"] for path in MANIFESTS for document in documents(path)]
-    assert sorted(kinds) == ["PersistentVolumeClaim", "RayCluster", "RayJob", "RayService"]
+    assert sorted(kinds) == ["PersistentVolumeClaim", "RayCluster", "RayJob", "RayService", "Service"]
 
 
 def test_no_two_have_a_name_that_their_services_would_share():
@@ -220,6 +220,30 @@ def test_only_nodes_without_a_gpu_hold_gateway_and_interpreter():
     (cpu,) = [group for group in groups(document) if group.get("groupName") == "cpu"]
     assert cpu["minReplicas"] >= 1
     assert 2 * front.num_cpus <= float(cpu["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+
+
+def test_clients_reach_front_nodes_alone():
+    """A connection through a GPU node's proxy would break when that node dies."""
+    document, service = manifest("RayService"), manifest("Service")
+    wanted = dict(service["spec"]["selector"])
+    assert wanted.pop("ray.io/serve") == "true"  # KubeRay's own label, where the proxy answers
+    reached = [
+        group.get("groupName", "head")
+        for group in groups(document)
+        if wanted.items() <= group["template"]["metadata"]["labels"].items()
+    ]
+    assert reached == ["cpu"]
+    # No pod of another cluster answers in their place.
+    for other in (manifest("RayCluster"), manifest("RayJob")):
+        for group in groups(other):
+            assert not wanted.items() <= group["template"]["metadata"]["labels"].items()
+    (port,) = service["spec"]["ports"]
+    (cpu,) = [group for group in groups(document) if group.get("groupName") == "cpu"]
+    ports = {p["name"]: p["containerPort"] for p in cpu["template"]["spec"]["containers"][0]["ports"]}
+    served = yaml.safe_load(document["spec"]["serveConfigV2"])
+    assert port["port"] == ports[port["targetPort"]] == served["http_options"]["port"]
+    guide = (ROOT / "docs/kubernetes.md").read_text()
+    assert f"port-forward service/{service['metadata']['name']} 8000:8000" in guide
 
 
 def test_a_cluster_is_kept_until_its_requests_have_ended():

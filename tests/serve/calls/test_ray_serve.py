@@ -112,6 +112,26 @@ def test_a_counter_can_be_exported_as_zero():
     assert hasattr(ray.serve.metrics.Counter, "_record"), gone("Counter._record")
 
 
+def test_a_replica_s_send_tells_what_is_not_sent_yet():
+    from ray.serve._private import replica
+    from ray.serve._private.http_util import MessageQueue
+
+    source = inspect.getsource(replica.UserCallableWrapper.call_http_entrypoint)
+    queue = MessageQueue()
+    found = re.search(r"async def enqueue\(item: Any\):\n +result_queue\.put_nowait\(item\)", source)
+    assert found, gone("queue behind an ASGI application's send")
+    assert len(queue._message_queue) == 0, gone("MessageQueue._message_queue")
+
+    async def send(item):
+        queue.put_nowait(item)
+
+    unsent = ray_serve.unsent(send)
+    asyncio.run(send({}))
+    assert unsent() == 1
+    queue.get_messages_nowait()
+    assert unsent() == 0
+
+
 def test_no_other_module_of_the_service_uses_a_private_api_of_ray():
     private = re.compile(
         r"_by_reference|_run_router_in_separate_loop|_choose_replica_for|\._deployment_id|ray\.serve\._|\._record\(0"

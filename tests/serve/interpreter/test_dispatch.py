@@ -278,6 +278,25 @@ def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, b
     with_replicas(config, scenario)
 
 
+def test_an_answer_that_nobody_reads_is_kept_no_further_than_its_bound(config, monkeypatch):
+    monkeypatch.setattr("serve.interpreter.response.MOST_UNREAD", 4)
+
+    async def scenario(replicas, dispatcher):
+        session = Session(CODEC, PROMPT, LIMITS, parallel=True)
+        response, text, longest = DistributedResponse(dispatcher, order("spread"), session), "", 0
+        async with aclosing(response.updates()) as updates:
+            async for batch in updates:
+                text += "".join(update.text for update in batch if isinstance(update, Delta))
+                await asyncio.sleep(0.05)  # the engines decode several tokens meanwhile
+                longest = max(longest, response._inbox.qsize())
+        return text + session.rest().text, longest
+
+    text, longest = with_replicas(config, scenario)
+    assert text == expected().text
+    # One message of each stream comes on top, of tokens and the chunks that they fork.
+    assert 0 < longest <= 4 + 3 * LIMITS.max_threads
+
+
 def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
     monkeypatch.setattr("serve.interpreter.response.MAX_LOSSES", 1)
     limits = dataclasses.replace(LIMITS, max_chunk_tokens=60)
