@@ -52,7 +52,8 @@ class AnnotationSections:
             raise ValueError("skeletons: has no effect without annotator: sot")
         if self.annotator in ("atlas", "imperfect") and (self.source.echo or self.source.talk):
             raise ValueError(
-                f"source.echo, source.talk: annotator: {self.annotator} needs the ground truth, which only tasks have"
+                "source.echo, source.talk: exercises and talk have no ground truth for annotator: "
+                f"{self.annotator}"
             )
 
     def rewrite(self, record: Instruction) -> Sequence[Instruction]:
