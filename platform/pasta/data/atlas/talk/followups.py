@@ -1,6 +1,7 @@
 """Next turns of a conversation, which mean something only after the turn before."""
 
 import random
+import re
 from collections.abc import Callable
 
 from pasta.data.atlas.conclusions import COUNTED, SHARED
@@ -15,7 +16,8 @@ _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _AND = (
     "and {x}", "what about {x}", "how about {x}", "and what about {x}", "{x}", "and for {x}", "now {x}",
     "same for {x}", "and {x} too", "also {x}",
-    "the same for {x}", "and how about {x}", "okay and {x}", "then {x}", "what of {x}",
+    "and of {x}", "and in {x}", "and {x}, then", "the same for {x}", "and how about {x}", "okay and {x}",
+    "then {x}", "what of {x}",
 )  # fmt: skip
 _MORE = (
     "tell me more", "more", "tell me more about it", "what else do you know about it", "describe it",
@@ -53,6 +55,15 @@ _RANK = (
     "name the {r} of them",
 )  # fmt: skip
 
+#: How a question about one thing becomes one about several.
+_MANY = (
+    ("is it", "are they"), ("was it", "were they"), ("does it", "do they"), ("did it", "did they"),
+    ("was {p}", "were they"), ("is {p}", "are they"), ("did {p}", "did they"), ("is its", "are their"),
+    ("about it", "about them"), ("with it", "with them"), ("on it", "on them"), ("next to it", "next to them"),
+    ("need it", "need them"), ("play it", "play them"), ("hear it", "hear them"), ("find it", "find them"),
+    ("wrote it", "wrote them"),
+)  # fmt: skip
+
 FollowUp = Callable[[random.Random, TalkSplit, Turn], Turn | None]
 
 
@@ -69,8 +80,9 @@ def another(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     name = rng.choice([other for other in FACTS[kind] if other not in before.names])
     text = say(rng, word(rng, split, _AND).format(x=spell(rng, name)), split)
     if before.attribute:
-        return Turn(text, [replies.line(name, before.attribute)], (name,), before.attribute)
-    return Turn(text, replies.about(name), (name,))
+        plan = [replies.line(name, before.attribute)]
+        return Turn(text, plan, (name,), before.attribute, (*before.also, *before.names))
+    return Turn(text, replies.about(name), (name,), "", (*before.also, *before.names))
 
 
 def about_it(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -86,6 +98,21 @@ def about_it(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
         pronoun = FACTS[kind][name].get("pronoun", "It").lower()
         text = rng.choice(ABOUT_IT[kind][attribute]).format(p=pronoun)
     return Turn(say(rng, text, split), [replies.line(name, attribute)], (name,), attribute)
+
+
+def about_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
+    """A fact about each of the things spoken of: "What are they used for?"."""
+    names = (*before.also, *before.names)
+    kinds = {KIND_OF[name] for name in names}
+    if len(kinds) != 1 or not 2 <= len(names) <= 5 or len(set(names)) < len(names):
+        return None
+    (kind,) = kinds
+    attribute = rng.choice(list(ABOUT_IT[kind]))
+    text = rng.choice(ABOUT_IT[kind][attribute])
+    for single, many in _MANY:
+        text = text.replace(single, many)
+    text = say(rng, re.sub(r"\bits\b", "their", re.sub(r"\bit\b", "they", text)), split)
+    return Turn(text, replies.lines([(name, attribute) for name in names]), names, attribute)
 
 
 def more(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -153,5 +180,6 @@ def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 
 #: Next turns with their share (relative), where they are possible.
 FOLLOW_UPS: tuple[tuple[float, FollowUp], ...] = (
-    (4, another), (4, about_it), (1.2, more), (1.5, pick_one), (2, compare), (1.5, count), (4, rank), (0.7, several),
+    (4, another), (4, about_it), (2, about_them), (1.2, more), (1.5, pick_one), (2, compare),
+    (1.5, count), (4, rank), (0.7, several),
 )  # fmt: skip

@@ -56,6 +56,27 @@ UNKNOWN: dict[str, tuple[str, ...]] = {
         "Murray", "Limpopo", "Senegal River", "Severn"),
 }
 
+#: What the atlas does not know of the things that it knows.
+NO_FACTS: dict[str, tuple[str, ...]] = {
+    "countries": ("population", "president", "king", "flag", "national anthem", "prime minister",
+        "area code", "crime rate",
+        "climate", "number of inhabitants", "average income", "time zone", "highest mountain",
+        "national bird"),
+    "elements": ("melting point", "boiling point", "price", "density", "colour", "smell", "discoverer",
+        "half-life"),
+    "planets": ("temperature", "mass", "age", "gravity", "weight", "length of a day", "distance from Earth",
+        "colour"),
+    "animals": ("weight", "lifespan", "speed", "price", "scientific name", "number of teeth", "age", "size"),
+    "instruments": ("price", "inventor", "weight", "number of keys", "best player", "tuning", "size",
+        "history"),
+    "scientists": ("birthday", "wife", "age", "height", "salary", "favourite food", "date of death",
+        "mother"),
+    "books": ("number of pages", "price", "last sentence", "publisher", "number of words", "film version",
+        "rating", "cover"),
+    "rivers": ("depth", "temperature", "width", "number of fish", "speed", "age", "number of bridges",
+        "water quality"),
+}  # fmt: skip
+
 #: Requests that name a topic of :data:`TOPICS`.
 REQUESTS = (
     "write a poem about {t}", "tell me about {t}", "what is {t}", "explain {t}", "tell me a story about {t}",

@@ -18,15 +18,41 @@ _IRREGULAR = {
 
 ORDERS = (
     "please {x}", "can you {x}?", "could you {x}?", "could you please {x}?",
-    "{x} please", "{x}, please", "hey, {x}", "hi! {x}", "hello, {x}", "I would like you to {x}", "I want you to {x}",
-    "would you {x}?", "can you please {x}?", "now {x}", "just {x}", "ok, {x}", "{x}, thanks", "will you {x}?",
-    "I need you to {x}", "hi, can you {x}?", "would you kindly {x}?", "go ahead and {x}", "{x} for me", "kindly {x}",
+    "{x} please", "{x}, please", "hey, {x}", "hi! {x}", "hello, {x}", "I would like you to {x}",
+    "I want you to {x}",
+    "would you {x}?", "can you please {x}?", "now {x}", "just {x}", "ok, {x}", "{x}, thanks",
+    "will you {x}?",
+    "I need you to {x}", "hi, can you {x}?", "would you kindly {x}?", "go ahead and {x}", "{x} for me",
+    "kindly {x}",
 )  # fmt: skip
 QUESTIONS = (
     "hey, {x}", "hi! {x}", "please tell me, {x}", "tell me: {x}",
     "do you know {x}", "quick question: {x}", "{x} thanks", "I was wondering: {x}", "{x} please", "so {x}",
     "can you tell me {x}", "hello, {x}", "I wonder {x}", "question: {x}", "one question: {x}", "ok, {x}",
 )  # fmt: skip
+
+
+INDIRECT = (
+    "I would like to know {x}", "can you tell me {x}?", "could you please tell me {x}?", "tell me {x}",
+    "do you know {x}?", "please tell me {x}", "I want to know {x}", "could you tell me {x}?", "I wonder {x}",
+    "I'd like to know {x}", "would you tell me {x}?", "please explain {x}", "can you plz tell me {x}?",
+    "I need to know {x}", "explain {x}",
+)  # fmt: skip
+GERUND = (
+    "would you mind {x}?", "would you mind {x} for me?", "how about {x}?", "do you mind {x}?",
+    "I would appreciate you {x}", "what about {x}?",
+)  # fmt: skip
+_GREET = (
+    "hi! ",
+    "hello, ",
+    "good morning, ",
+    "good evening, ",
+    "hey! ",
+    "dear assistant, ",
+    "excuse me, ",
+    "hi there, ",
+)
+_THANK = (" thank you!", " thanks!", " thanks", " thank you", " thx", " please")
 
 
 @cache
@@ -104,11 +130,49 @@ def say(rng: random.Random, text: str, split: TalkSplit) -> str:
     order = _ASKS.match(text) is None
     frame = "{x}"
     if "\n" not in text and rng.random() < 0.6:
-        frame = rng.choice(part(ORDERS if order else QUESTIONS, split))
+        turned = _indirect(text) if not order and rng.random() < 0.35 else None
+        gerund = _gerund(text) if order and rng.random() < 0.1 else None
+        if turned or gerund:
+            text = turned or gerund or text
+            frame = rng.choice(part(INDIRECT if turned else GERUND, split))
+        else:
+            frame = rng.choice(part(ORDERS if order else QUESTIONS, split))
+        if rng.random() < 0.12:
+            frame = rng.choice(_GREET) + frame
     asked = frame.endswith("?") or not order
     text = frame.removesuffix("?").replace("{x}", text)
     ends = ("?", "?", "?", "", "??") if asked else (".", ".", "", "", "!")
-    return noisy(rng, text + ("" if text.endswith("\n") else rng.choice(ends)))
+    end = "" if text.endswith("\n") else rng.choice(ends)
+    return noisy(rng, text + end + (rng.choice(_THANK) if rng.random() < 0.06 else ""))
+
+
+_TURNED = re.compile(r"((?:what|which|where|who|when|how|in which|on which)\b.*?) (is|are|was|were) (.+)")
+_TAIL = re.compile(
+    r"(.*) (made of|made from|used for|used in|called|famous for|known for|remembered for|named after|from|about|born"
+    r"|played|spoken|written|good for)"
+)
+
+
+def _indirect(text: str) -> str | None:
+    """A question as it stands after "I would like to know": "what X is made of"; None if it has no such form."""
+    match = _TURNED.fullmatch(text)
+    if match is None:
+        return None
+    asked, verb, rest = match.groups()
+    tail = _TAIL.fullmatch(rest)
+    return f"{asked} {tail[1]} {verb} {tail[2]}" if tail else f"{asked} {rest} {verb}"
+
+
+def _gerund(text: str) -> str | None:
+    first, _, rest = text.partition(" ")
+    return f"{_GERUNDS[first]} {rest}" if first in _GERUNDS else None
+
+
+_GERUNDS = {
+    "tell": "telling", "describe": "describing", "compare": "comparing", "explain": "explaining",
+    "give": "giving",
+    "list": "listing", "write": "writing", "name": "naming", "introduce": "introducing", "say": "saying",
+}  # fmt: skip
 
 
 def noisy(rng: random.Random, text: str) -> str:

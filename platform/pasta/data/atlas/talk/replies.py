@@ -19,12 +19,14 @@ RANKS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "planets": (("number", "farthest from the Sun", "closest to the Sun"), ("size", "largest", "smallest")),
     "countries": (("size", "largest", "smallest"),),
     "rivers": (("size", "longest", "shortest"),),
-    "elements": (("number", "heaviest", "lightest"),),
+    "elements": (("number", "one with the highest atomic number", "one with the lowest atomic number"),),
+    "animals": (("legs", "one with the most legs", "one with the fewest legs"),),
     "scientists": (("century", "latest", "earliest"),),
     "books": (("century", "newest", "oldest"),),
 }
 #: Two sizes closer than this count as equal: sources differ about borders and about where a river begins.
 _CLOSE = 1.15
+_LEGS = {"no legs": 0, "two legs": 2, "four legs": 4, "six legs": 6}
 
 
 def about(name: str, count: int | None = None) -> Plan:
@@ -72,14 +74,16 @@ def described_then(names: Sequence[str], end: Say, layout: str) -> Plan:
 def ranked(names: Sequence[str], column: str, *, highest: bool, what: str, before: str = "") -> Say | None:
     """Which is the largest, oldest ... of several things; None if two are too close to tell."""
     kind = KIND_OF[names[0]]
-    values = {name: SIZES[name] if column == "size" else int(FACTS[kind][name][column]) for name in names}
+    values = {name: SIZES[name] if column == "size" else _number(FACTS[kind][name][column]) for name in names}
     order = sorted(names, key=lambda name: values[name], reverse=highest)
     first, second = values[order[0]], values[order[1]]
     if first == second or (column == "size" and max(first, second) < _CLOSE * min(first, second)):
         return None
-    if what in {"heaviest", "lightest"} and abs(first - second) < 2:  # cobalt outweighs nickel
-        return None
     return Say("rank", {"name": spoken(order[0]), "what": what}, before)
+
+
+def _number(value: str) -> int:
+    return _LEGS[value] if value in _LEGS else int(value)
 
 
 def counted(rng: random.Random, names: Sequence[str]) -> tuple[str, Say]:

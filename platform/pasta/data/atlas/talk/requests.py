@@ -10,8 +10,8 @@ from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS, WITH_ARTICLE
 from pasta.data.atlas.families import FAMILIES
 from pasta.data.atlas.family import join, pick
 from pasta.data.atlas.plan import Plan, Say, after
-from pasta.data.atlas.talk import replies, wordings
-from pasta.data.atlas.talk.outside import REQUESTS, TOPICS, UNKNOWN, WHOLE
+from pasta.data.atlas.talk import choices, replies, wordings
+from pasta.data.atlas.talk.outside import NO_FACTS, REQUESTS, TOPICS, UNKNOWN, WHOLE
 from pasta.data.atlas.talk.people import TalkSplit, listed, part, plural, say, spell, split_of_names
 from pasta.data.atlas.talk.questions import BACKWARD, FORWARD
 from pasta.data.atlas.tasks import plan_of, sample_task, split_of
@@ -24,12 +24,14 @@ _MAX_SET = 14
 
 @dataclass(frozen=True)
 class Turn:
-    """One request with its answer: ``names`` and ``attribute`` are what a next turn can refer to."""
+    """One request with its answer: ``names`` and ``attribute`` are what a next turn can refer to,
+    ``also`` what the turn before was about, if this one asked the same."""
 
     prompt: str
     plan: Plan
     names: tuple[str, ...] = ()
     attribute: str = ""
+    also: tuple[str, ...] = ()
 
 
 def draw_name(rng: random.Random, kinds: Sequence[str] = KINDS) -> str:
@@ -80,10 +82,10 @@ def each(rng: random.Random, split: TalkSplit) -> Turn:
         while len(names) < size:
             names = list(dict.fromkeys([*names, draw_name(rng)]))
     else:
-        names = draw_list(rng, split, {2: 3, 3: 4, 4: 4, 5: 4, 6: 2, 7: 1, 8: 0.6})
+        names = draw_list(rng, split, {2: 5, 3: 6, 4: 5, 5: 4, 6: 1.5, 7: 0.5, 8: 0.3})
     if rng.random() < 0.04:  # the planets, by a word for all of them
         names = list(FACTS["planets"])
-        text = word(rng, split, wordings.EACH).format(list=rng.choice(wordings.ALL_PLANETS))
+        text = word(rng, split, wordings.EACH).format(list=rng.choice(choices.ALL_PLANETS))
         return Turn(say(rng, text, split), replies.each(names, "bullets"), tuple(names))
     asked = rng.random() < 0.25
     given = list(names)
@@ -225,8 +227,8 @@ def sets(rng: random.Random, split: TalkSplit) -> Turn:
         names, phrase = list(FACTS["planets"]), rng.choice(("planets", "planets of the solar system"))
     else:
         while True:
-            kind = rng.choice(list(wordings.SETS))
-            column, *phrases = rng.choice(wordings.SETS[kind])
+            kind = rng.choice(list(choices.SETS))
+            column, *phrases = rng.choice(choices.SETS[kind])
             value = rng.choice([row[column] for row in FACTS[kind].values()])
             names = [name for name, row in FACTS[kind].items() if row[column] == value]
             if len(names) > 1:
@@ -234,10 +236,10 @@ def sets(rng: random.Random, split: TalkSplit) -> Turn:
         phrase = rng.choice(phrases).format(v=value)
     if len(names) > _MAX_SET or rng.random() < 0.2:
         count = rng.choice([n for n in _COUNTS if n <= len(names)])
-        text = word(rng, split, wordings.SOME_WORDS).format(n=rng.choice(_COUNTS[count]), s=phrase)
+        text = word(rng, split, choices.SOME_WORDS).format(n=rng.choice(_COUNTS[count]), s=phrase)
         names = names[:count]
     else:
-        text = word(rng, split, wordings.SET_WORDS).format(s=phrase)
+        text = word(rng, split, choices.SET_WORDS).format(s=phrase)
     return Turn(say(rng, text, split), replies.set_of(names), tuple(names))
 
 
@@ -245,7 +247,7 @@ def next_one(rng: random.Random, split: TalkSplit) -> Turn:
     kind = rng.choice(("elements", "elements", "planets"))
     rows = list(FACTS[kind])
     at = rng.randrange(len(rows) - 1)
-    text = word(rng, split, wordings.NEXT).format(a=rows[at], k=kind.removesuffix("s"))
+    text = word(rng, split, choices.NEXT).format(a=rows[at], k=kind.removesuffix("s"))
     plan = [Say("next", {"one": rows[at], "other": rows[at + 1]}, "")]
     return Turn(say(rng, text, split), plan, (rows[at + 1],))
 
@@ -276,7 +278,7 @@ def then_count(rng: random.Random, split: TalkSplit) -> Turn:
     names = draw_list(rng, split, {2: 1, 3: 4, 4: 3, 5: 2}, tuple(COUNTED))
     what, end = replies.counted(rng, names)
     text = word(rng, split, wordings.EACH).format(list=listed(rng, names))
-    text += word(rng, split, wordings.COUNT_TAILS).format(w=what)
+    text += word(rng, split, choices.COUNT_TAILS).format(w=what)
     return Turn(say(rng, text, split), replies.described_then(names, end, "bullets"), tuple(names))
 
 
@@ -286,7 +288,7 @@ def draw_rank(rng: random.Random, names: Sequence[str]) -> tuple[str, Say] | Non
     highest = rng.random() < 0.6
     what = high if highest else low
     end = replies.ranked(names, column, highest=highest, what=what)
-    return (rng.choice(wordings.RANK_WORDS[what]), end) if end else None
+    return (rng.choice(choices.RANK_WORDS[what]), end) if end else None
 
 
 def rank(rng: random.Random, split: TalkSplit) -> Turn:
@@ -302,17 +304,31 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
             break
     asked, end = drawn
     if whole:
-        text = rng.choice(wordings.RANK_OF_ALL).format(r=asked)
+        text = rng.choice(choices.RANK_OF_ALL).format(r=asked)
         return Turn(say(rng, text, split), [end], tuple(names))
     texts = listed(rng, names)
     if rng.random() < 0.5:
         text = word(rng, split, wordings.EACH).format(list=texts)
-        text += word(rng, split, wordings.RANK_TAILS).format(r=asked)
+        text += word(rng, split, choices.RANK_TAILS).format(r=asked)
         plan: Plan = replies.described_then(names, end, "bullets")
         return Turn(say(rng, text, split), plan, tuple(names))
     return Turn(
-        say(rng, word(rng, split, wordings.RANK_ASKED).format(r=asked, x=texts), split), [end], tuple(names)
+        say(rng, word(rng, split, choices.RANK_ASKED).format(r=asked, x=texts), split), [end], tuple(names)
     )
+
+
+def which_of(rng: random.Random, split: TalkSplit) -> Turn:
+    """Which one of several things has a value."""
+    while True:
+        names = draw_list(rng, split, {2: 3, 3: 5, 4: 2}, tuple(choices.WHICH_OF))
+        kind = KIND_OF[names[0]]
+        column, attribute, questions = rng.choice(choices.WHICH_OF[kind])
+        name = rng.choice(names)
+        value = FACTS[kind][name][column]
+        if sum(FACTS[kind][other][column] == value for other in names) == 1:
+            break
+    text = word(rng, split, questions).format(x=listed(rng, names), v=value)
+    return Turn(say(rng, text, split), [replies.line(name, attribute)], (name,), attribute)
 
 
 def small_talk(rng: random.Random, split: TalkSplit) -> Turn:
@@ -336,12 +352,20 @@ def outside(rng: random.Random, split: TalkSplit) -> Turn:
         text = word(rng, split, REQUESTS).format(t=word(rng, split, TOPICS))
         return Turn(say(rng, text, split), replies.OUTSIDE)
     kind = rng.choice(KINDS)
+    if chance < 0.55:  # a known thing, and something that nobody wrote down about it
+        noun = word(rng, split, NO_FACTS[kind])
+        text = (
+            word(rng, split, wordings.OF)
+            .replace("{noun}", noun)
+            .format(x=spell(rng, draw_name(rng, (kind,))))
+        )
+        return Turn(say(rng, text, split), replies.OUTSIDE)
     name = word(rng, split, UNKNOWN[kind])
     article = rng.choice(("", "the ")) if kind in WITH_ARTICLE else ""
     attribute = rng.choice(list(FORWARD[kind]))
-    if chance < 0.65:
+    if chance < 0.75:
         text = word(rng, split, FORWARD[kind][attribute])
-    elif chance < 0.72:
+    elif chance < 0.8:
         noun = rng.choice(wordings.NOUNS[kind][attribute])
         text = word(rng, split, wordings.OF).replace("{noun}", noun)
     else:
@@ -370,6 +394,6 @@ REQUESTS_BY_NAME: dict[str, tuple[float, Request]] = {
     "about": (9, about), "few": (1.5, few), "each": (11, each), "each_known": (1, each_known), "brief": (2.5, brief),
     "styled": (4, styled), "fact": (16, fact), "facts": (5, facts), "quiz": (2.5, quiz), "backward": (8, backward),
     "yes_no": (4.5, yes_no), "sets": (3, sets), "next_one": (1, next_one), "compare": (5, compare),
-    "then_compare": (4, then_compare), "then_count": (3, then_count), "rank": (5, rank), "small_talk": (2, small_talk),
-    "outside": (6, outside), "own_words": (2.5, own_words),
+    "then_compare": (4, then_compare), "then_count": (3, then_count), "rank": (6, rank),
+    "which_of": (3, which_of), "small_talk": (2, small_talk), "outside": (7, outside), "own_words": (2.5, own_words),
 }  # fmt: skip

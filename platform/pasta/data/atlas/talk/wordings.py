@@ -52,6 +52,9 @@ EACH = (
     "give me a paragraph on each of {list}",
     "write something about {list}", "help me understand {list}", "inform me about {list}",
     "brief me on {list}",
+    "explain who or what {list} are", "I'd like to know something about {list}",
+    "give me a short overview of {list}",
+    "please describe {list}", "what can you say about {list}", "list some facts about {list}",
     "give a short introduction to {list}", "I need a description of each of these: {list}", "cover {list}",
 )
 EACH_ASKED = (
@@ -309,92 +312,3 @@ SMALL_TALK: dict[str, tuple[str, ...]] = {
         "list what you know", "your topics",
     ),
 }
-#: How people ask for a rank, by the word of the answer.
-RANK_WORDS = {
-    "largest": ("largest", "biggest", "largest in size"),
-    "smallest": ("smallest", "smallest in size"),
-    "longest": ("longest", "longest in kilometres"),
-    "shortest": ("shortest",),
-    "farthest from the Sun": ("farthest from the sun", "furthest from the sun", "most distant from the sun",
-        "furthest out", "farthest out"),
-    "closest to the Sun": ("closest to the sun", "nearest to the sun", "nearest to our star", "closest"),
-    "heaviest": ("heaviest", "one with the highest atomic number", "one with the largest atomic number"),
-    "lightest": ("lightest", "one with the lowest atomic number", "one with the smallest atomic number"),
-    "latest": ("latest", "last to be born", "most recent", "youngest", "most modern"),
-    "earliest": ("earliest", "first to be born", "oldest"),
-    "newest": ("newest", "youngest", "most recent", "latest"),
-    "oldest": ("oldest", "earliest", "first to appear"),
-}
-
-#: Things that have a value in common: kind, then column and how people say them.
-SETS = {
-    "planets": (("type", "{v}s", "planets that are {v}s"),),
-    "animals": (
-        ("class", "{v}s", "animals that are {v}s"),
-        ("legs", "animals with {v}", "animals that have {v}"),
-    ),
-    "elements": (("group", "{v}s", "elements that are {v}s"), ("state", "{v}s", "elements that are {v}s")),
-    "countries": (
-        ("continent", "countries in {v}", "countries that lie in {v}"),
-        ("language", "countries where people speak {v}", "{v} speaking countries"),
-        ("currency", "countries that use the {v}", "countries that pay with the {v}"),
-    ),
-    "rivers": (
-        ("continent", "rivers in {v}", "rivers that flow through {v}"),
-        ("mouth", "rivers that end in {v}", "rivers that flow into {v}"),
-    ),
-    "instruments": (("family", "{v} instruments", "instruments of the {v} family"),),
-    "scientists": (
-        ("country", "scientists from {v}", "scientists who came from {v}"),
-        ("job", "{v}s", "scientists who were {v}s"),
-    ),
-    "books": (
-        ("author", "books by {v}", "books that {v} wrote"),
-        ("kind", "{v}s", "books that are {v}s"),
-        ("language", "books in {v}", "books that were written in {v}"),
-    ),
-}
-
-SET_WORDS = (
-    "which {s} do you know", "list the {s}", "name the {s}", "what are the {s}", "what {s} are there",
-    "list all {s}", "name all {s}", "list {s}",
-    "give me the {s}", "tell me the {s}", "which {s} are there", "show me all {s}", "which ones are {s}",
-    "what {s} do you know", "list the {s} you know", "name some {s}",
-)
-
-SOME_WORDS = ("name {n} {s}", "list {n} {s}", "give me {n} {s}", "tell me {n} {s}", "{n} {s}",
-"what are {n} {s}", "can you name {n} {s}", "name me {n} {s}", "I need {n} {s}", "mention {n} {s}")
-
-NEXT = (
-    "what comes after {a}", "which {k} comes after {a}", "what {k} follows {a}",
-    "which {k} is right after {a}", "what is the next {k} after {a}",
-    "what {k} stands after {a}", "after {a} comes which {k}", "which {k} is next to {a}",
-    "name the {k} after {a}", "what is after {a}",
-)
-
-COUNT_TAILS = (
-    ". How many of them {w}", " and say how many of them {w}", " and count those that {w}", ". How many {w}",
-    ", then count how many {w}",
-    " and tell me how many of them {w}", ". Count those that {w}", "; how many of these {w}",
-    " and the number of those that {w}",
-)
-
-RANK_TAILS = (
-    ". Which of them is the {r}", " and tell me which is the {r}", ". Which is the {r}",
-    " and say which one is the {r}", ", then name the {r}",
-    ". Which one is the {r}", ". Which of these is the {r}", "; which is the {r}",
-    " and name the {r} of them",
-)
-
-RANK_ASKED = (
-    "which is the {r}: {x}", "which of these is the {r}: {x}", "what is the {r} of {x}",
-    "{x}: which is the {r}", "who or what is the {r} among {x}",
-    "which one is the {r}, {x}", "which is the {r} of {x}", "of {x}, which is the {r}",
-    "name the {r} of {x}", "find the {r} among {x}", "{x}, which is the {r}",
-)
-
-ALL_PLANETS = ("the planets", "all planets", "all the planets", "every planet", "the eight planets")
-RANK_OF_ALL = (
-    "which planet is the {r}", "what is the {r} planet", "which is the {r} of all planets",
-    "which of the planets is the {r}",
-)
