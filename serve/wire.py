@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pasta.engine import SamplingParams
+from pasta.engine.structure import Grammar
 from pasta.interpreter import Limits, Path, Snapshot
 from pasta.placement import Policy
 
@@ -16,9 +18,10 @@ PromptInput = list[dict[str, str]] | str | list[int]
 class Order:
     """Gateway → Interpreter: a validated request for ``n`` answers to each of its prompts.
 
+    ``temperature`` is set if the request gives one; that of ``sampling`` is not read.
     ``logprobs`` is how many of the likeliest tokens to report beside each token of the text; ``None``: report no
     log-probabilities. ``http_request_id`` is the request's id in logs (serve/observe/logs.py). ``cache_salt`` names the
-    client: only its own requests share prefixes with it.
+    client: only its own requests share prefixes with it. The text follows ``grammar``, if there is one.
     """
 
     request_id: str
@@ -28,12 +31,9 @@ class Order:
     logprobs: int | None
     max_tokens: int | None
     temperature: float | None
-    top_p: float
-    seed: int
-    stop: tuple[str, ...]
+    sampling: SamplingParams
     mode: DecodingMode | None
     max_threads: int | None
-    promise_bias: float
     wants_events: bool
     wants_document: bool
     placement: Policy | None = None
@@ -41,6 +41,7 @@ class Order:
     http_request_id: str = ""
     cache_salt: str = ""
     drafts: bool = True
+    grammar: Grammar | None = None
 
     @property
     def num_choices(self) -> int:
@@ -61,11 +62,7 @@ class DecodeOrder:
     prompt_ids: list[int]
     limits: Limits
     parallel: bool
-    temperature: float
-    top_p: float
-    seed: int
-    stop: tuple[str, ...]
-    promise_bias: float
+    sampling: SamplingParams
     logprobs: int | None = None
     placement: Policy = "local"
     snapshot: Snapshot | None = None
@@ -74,6 +71,7 @@ class DecodeOrder:
     http_request_id: str = ""
     cache_salt: str = ""
     drafts: bool = True
+    grammar: Grammar | None = None
 
 
 #: The log-probability of the chosen token, and the likeliest ids with theirs.

@@ -24,6 +24,7 @@ from pasta.engine import (
     TokenEvent,
     UnknownRequest,
 )
+from pasta.engine.structure import Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.placement import POLICIES, Home
@@ -56,6 +57,7 @@ class Decoder:
         priority.set_batch()
         self._version = config.version
         self._engines: dict[str, AsyncEngine] = {}
+        self._structures: dict[str, Structures] = {}
         self._stopped: str | None = None
         self._cancelling: set[asyncio.Task[Any]] = set()
         self._num_finished = self._num_cancelled = self._num_reaped = 0
@@ -75,6 +77,7 @@ class Decoder:
                     f"models.{name}: {error}; expected whole weights, and a dtype that holds them"
                 ) from error
             self._costs[name] = _costs(engine, config)
+            self._structures[name] = Structures(engine.codec)
             self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval)
             with priority.starting_normal():
                 await self._engines[name].start()
@@ -94,7 +97,10 @@ class Decoder:
         decoding, result = True, None
         self._leases.open(order.request_id, lambda: self._reap(engine, order))
         try:
-            request_id = await engine.submit(self._request(order, engine))
+            structure = None
+            if order.grammar is not None:  # in another thread: it takes up to a second
+                structure = await asyncio.to_thread(self._structures[order.model].compile, order.grammar)
+            request_id = await engine.submit(self._request(order, engine).replace(structure=structure))
             yield [[]]
             async with aclosing(engine.events(request_id)) as batches:  # type: ignore[type-var]
                 async for batch in batches:
@@ -177,13 +183,7 @@ class Decoder:
         return Request(
             prompt_ids=order.prompt_ids,
             snapshot=order.snapshot,
-            sampling=SamplingParams(
-                temperature=order.temperature,
-                top_p=order.top_p,
-                seed=order.seed,
-                stop=order.stop,
-                promise_bias=order.promise_bias,
-            ),
+            sampling=order.sampling,
             limits=order.limits,
             parallel=order.parallel,
             place_locally=None if order.placement == "local" else stays,

@@ -11,11 +11,15 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pasta.engine import SamplingParams
+from pasta.engine.request import MAX_LOGIT_BIAS
 from serve.errors import ApiError
 from serve.gateway.body import read_object
+from serve.gateway.structure import Structured
 from serve.wire import Order, PromptInput
 
 MAX_STOPS = 4
+MAX_STOP_TOKENS = 64
 MAX_SEED = 2**63 - 1
 
 MAX_N = 8
@@ -26,13 +30,10 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 #: Parameters of OpenAI's API that this service lacks, with the values that ask for nothing.
 _NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
+    "best_of": (1,),
 }
 COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     **_NO_EFFECT,
-    "best_of": (1,),
     "echo": (False,),
     "suffix": (),
 }
@@ -41,17 +42,13 @@ CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": ("none", "auto"),
     "functions": ([],),
-    "metadata": ({},),
     "modalities": (["text"],),
     "moderation": (),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "prompt_cache_key": (),
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
-    "safety_identifier": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none", "auto"),
@@ -64,7 +61,6 @@ _MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "name": (),
     "refusal": (),
     "tool_call_id": (),
     "tool_calls": ([],),
@@ -76,6 +72,13 @@ _UNION_MEMBER = re.compile(r"(str|constrained-str|list\[.*\])$")
 
 #: Lists end at their first mistake: with all of them, an error costs a thousand times what it is about.
 TokenIds = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+
+
+#: Token ids, as JSON's keys, with what is added to their logits.
+LogitBias = dict[
+    Annotated[str, Field(pattern=r"^[0-9]{1,9}$")],
+    Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)],
+]
 
 
 class _Strict(BaseModel):
@@ -94,6 +97,7 @@ class Message(_Strict):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
+    name: str | None = None
 
     def plain(self) -> dict[str, str]:
         """Role and text, as the codec takes them."""
@@ -135,13 +139,19 @@ class PastaOptions(_Strict):
     )
 
 
-class _Generation(_Strict):
+class _Generation(Structured):
     """The parameters that chat completions and completions share."""
 
     model: str
     max_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, description="0 and -1 are off")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
+    logit_bias: LogitBias | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_N, description="answers to each prompt")
     seed: int | None = Field(default=None, ge=-MAX_SEED - 1, le=MAX_SEED)
     stop: (
@@ -152,9 +162,21 @@ class _Generation(_Strict):
         ]
         | None
     ) = None
+    stop_token_ids: (
+        Annotated[
+            list[Annotated[int, Field(ge=0)]],
+            Field(fail_fast=True, json_schema_extra={"maxItems": MAX_STOP_TOKENS}),
+        ]
+        | None
+    ) = None
+    min_tokens: int | None = Field(default=None, ge=0, description="text tokens before the answer may end")
+    ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+    prompt_cache_key: str | None = Field(default=None, description="has no effect, as the next two")
+    safety_identifier: str | None = None
+    metadata: dict[str, str] | None = None
     pasta: PastaOptions = PastaOptions()
 
     @property
@@ -167,10 +189,27 @@ class _Generation(_Strict):
         """The number of answers requested."""
         return self.n or 1
 
+    def _sampling(self) -> SamplingParams:
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return SamplingParams(
+            top_k=max(self.top_k or 0, 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+            seed=secrets.randbelow(MAX_SEED) if self.seed is None else self.seed,
+            stop=tuple(dict.fromkeys(stop)),
+            stop_token_ids=tuple(dict.fromkeys(self.stop_token_ids or ())),
+            promise_bias=self.pasta.promise_bias,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
+            min_tokens=self.min_tokens or 0,
+            ignore_eos=bool(self.ignore_eos),
+        )
+
     def _order(
         self, request_id: str, prompts: list[PromptInput], max_tokens: int | None, logprobs: int | None
     ) -> Order:
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return Order(
             request_id=request_id,
             model=self.model,
@@ -179,12 +218,10 @@ class _Generation(_Strict):
             logprobs=logprobs,
             max_tokens=max_tokens,
             temperature=self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            seed=secrets.randbelow(MAX_SEED) if self.seed is None else self.seed,
-            stop=tuple(dict.fromkeys(stop)),
+            sampling=self._sampling(),
+            grammar=self.grammar(),
             mode=self.pasta.mode,
             max_threads=self.pasta.max_threads,
-            promise_bias=self.pasta.promise_bias,
             drafts=self.pasta.drafts,
             wants_events=self.pasta.events,
             wants_document=self.pasta.document,
@@ -279,8 +316,19 @@ def _read(data: dict[str, Any], kind: type[G], no_effect: Mapping[str, tuple[Any
         raise _explain(error) from None
     if isinstance(request.stop, list) and len(request.stop) > MAX_STOPS:
         raise ApiError(f"stop: {len(request.stop)} strings, expected at most {MAX_STOPS}.", param="stop")
+    if len(request.stop_token_ids or ()) > MAX_STOP_TOKENS:
+        raise ApiError(
+            f"stop_token_ids: {len(request.stop_token_ids or ())} ids, expected at most {MAX_STOP_TOKENS}.",
+            param="stop_token_ids",
+        )
     if request.stream_options is not None and not request.stream:
         raise ApiError("stream_options is only allowed when stream is true.", param="stream_options")
+    if (grammar := request.grammar()) is not None:
+        for name in ("min_tokens", "ignore_eos"):
+            if getattr(request, name):
+                raise ApiError(
+                    f"{name}: it does not go with {grammar.param}, which says where to end.", param=name
+                )
     if request.pasta.events and not request.stream:
         raise ApiError("pasta.events is only allowed when stream is true.", param="pasta.events")
     return request
@@ -308,6 +356,8 @@ def _explain(error: ValidationError) -> ApiError:
     first = max((e for e in errors if e["loc"][0] == errors[0]["loc"][0]), key=lambda e: len(e["loc"]))
     name, *rest = first["loc"]
     # Leave the names of a union's members out of the path.
+    if name == "response_format":
+        rest = rest[1:]
     path = [key for key in rest if isinstance(key, int) or not _UNION_MEMBER.match(key)]
     param = f"{name}{''.join(f'[{key}]' if isinstance(key, int) else f'.{key}' for key in path)}"[:100]
     if first["type"] == "extra_forbidden":

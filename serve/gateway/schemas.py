@@ -264,7 +264,9 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
         return [_inlined(item, definitions) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    rest = {key: _inlined(value, definitions) for key, value in schema.items() if key != "$ref"}
+    # A discriminator's mapping is references too.
+    kept = {key: value for key, value in schema.items() if key not in ("$ref", "discriminator")}
+    rest = {key: _inlined(value, definitions) for key, value in kept.items()}
     if "$ref" in schema:
         return {**_inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions), **rest}
     return rest

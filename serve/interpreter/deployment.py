@@ -151,7 +151,7 @@ class InterpreterDeployment:
             decode_order.prompt_ids,
             decode_order.limits,
             parallel=decode_order.parallel,
-            stop=order.stop,
+            sampling=decode_order.sampling,
             wants_events=order.wants_events,
         )
         response = DistributedResponse(self._dispatcher, decode_order, session)

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, cast
 
+from pasta.engine import SamplingParams
+from pasta.engine.structure import Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, check_start, encode_messages, encode_start
@@ -37,6 +39,7 @@ class RequestEncoder:
         sequential = model.mode == "sequential"
         self.codec = Codec(tokenizer, sequential=sequential)
         self._encoder = Codec(AutoTokenizer.from_pretrained(model.location), sequential=sequential)
+        self._structures = Structures(self._encoder)
         self._longest_piece = max(map(len, tokenizer.get_vocab()))
         _ = self.codec.grammar  # built at start-up, so that the first request does not wait for it
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
@@ -68,6 +71,8 @@ class RequestEncoder:
                 param="pasta.mode",
                 code="unsupported_value",
             )
+        self._check_tokens(order.sampling)
+        self._check_grammar(order)
         first = [self._decode_order(order, prompt) for prompt in order.prompts]
         return [
             dataclasses.replace(
@@ -75,11 +80,49 @@ class RequestEncoder:
                 request_id=f"{order.request_id}-{number * order.n + copy}"
                 if number or copy
                 else each.request_id,
-                seed=(order.seed + copy * _SEED_STEP) % _SEEDS if copy else order.seed,
+                sampling=dataclasses.replace(
+                    each.sampling, seed=(order.sampling.seed + copy * _SEED_STEP) % _SEEDS
+                )
+                if copy
+                else each.sampling,
             )
             for number, each in enumerate(first)
             for copy in range(order.n)
         ]
+
+    def _check_tokens(self, sampling: SamplingParams) -> None:
+        """Raise :class:`RequestRefused` if a parameter names a token that is neither text nor an end of the answer."""
+        grammar = self.codec.grammar
+        for name, tokens in (
+            ("logit_bias", [token for token, _ in sampling.logit_bias]),
+            ("stop_token_ids", sampling.stop_token_ids),
+        ):
+            for token in tokens:
+                if not (
+                    token < grammar.vocab_size and (grammar.text_mask[token] or token in grammar.eos_ids)
+                ):
+                    raise RequestRefused(
+                        f"{name}: {token} is no token of this model's text; expected ids below {grammar.vocab_size}, "
+                        "of no special token but the end of text.",
+                        param=name,
+                        code="invalid_value",
+                    )
+
+    def _check_grammar(self, order: Order) -> None:
+        """Raise :class:`RequestRefused` if the text cannot be made to follow the grammar."""
+        if order.grammar is None:
+            return
+        name = order.grammar.param
+        if order.mode == "parallel":
+            raise RequestRefused(
+                f"pasta.mode: parallel does not go with {name}; a structured answer has no promises. Leave it out.",
+                param="pasta.mode",
+                code="unsupported_value",
+            )
+        try:
+            self._structures.compile(order.grammar)
+        except UserError as error:
+            raise RequestRefused(f"{name}: {error}", param=name, code="invalid_value") from None
 
     def _least_tokens(self, prompt: PromptInput) -> int:
         """A lower bound of the prompt's tokens, by its length alone."""
@@ -135,17 +178,16 @@ class RequestEncoder:
             max_tokens=(order.max_tokens or room) + 1,
             max_threads=min(order.max_threads or self.limits.max_threads, self.limits.max_threads),
         )
+        temperature = self.model.temperature if order.temperature is None else order.temperature
+        sampling = dataclasses.replace(order.sampling, temperature=temperature)
         return DecodeOrder(
             request_id=order.request_id,
             model=order.model,
             prompt_ids=prompt_ids,
             limits=limits,
-            parallel=(order.mode or self.model.mode) == "parallel",
-            temperature=self.model.temperature if order.temperature is None else order.temperature,
-            top_p=order.top_p,
-            seed=order.seed,
-            stop=order.stop,
-            promise_bias=order.promise_bias,
+            parallel=(order.mode or self.model.mode) == "parallel" and order.grammar is None,
+            grammar=order.grammar,
+            sampling=sampling,
             logprobs=order.logprobs,
             http_request_id=order.http_request_id,
             cache_salt=order.cache_salt,

@@ -210,7 +210,6 @@ class DistributedResponse:
             prompt_ids=[],
             snapshot=self._session.snapshot(lent.path),
             limits=lent.limits,
-            stop=(),  # a stop string is one of the whole text, which the home reads
         )
         if replica == attempt.replica:
             self._adopt(attempt, lent.path)

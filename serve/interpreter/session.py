@@ -4,11 +4,13 @@ The session feeds an interpreter of its own (pasta.interpreter) with the tokens 
 state of every thread: what to show, and what another replica needs to continue a lost chunk.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pasta.engine import SamplingParams
 from pasta.interpreter import (
     Action,
     Finish,
@@ -27,6 +29,8 @@ from serve.wire import Decoded, Delta, Finished, Path, TextToken, TokenItem, Tok
 
 #: A piece of text; with log-probabilities requested, the token that it ends with.
 TextPiece = tuple[str, TextToken | None]
+#: A token that ends the answer stands here.
+_STOP: TextPiece = ("", None)
 
 
 class Session:
@@ -39,7 +43,7 @@ class Session:
         limits: Limits,
         *,
         parallel: bool,
-        stop: Sequence[str] = (),
+        sampling: SamplingParams | None = None,
         wants_events: bool = False,
     ) -> None:
         self._codec = codec
@@ -51,7 +55,9 @@ class Session:
         self._reading: ReadingOrder[TextPiece] = ReadingOrder()
         self._tokens = TokensInOrder()
         self._streams = {0: TextStream(codec)}
-        self._stop = StopFilter(stop)
+        sampling = sampling or SamplingParams()
+        self._stop = StopFilter(sampling.stop)
+        self._stop_tokens = frozenset(sampling.stop_token_ids)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
         self._text_tokens = 0
         #: Whether the last tokens have begun, paused or ended threads.
@@ -65,17 +71,19 @@ class Session:
         for path, token, time, *logprobs in items:
             self.tokens.append((path, token))
             self._feed_one(self._threads[path], token, time, *logprobs)
-        pieces = self._reading.take_parts()
+        found = self._reading.take_parts()
+        pieces = list(itertools.takewhile(lambda piece: piece is not _STOP, found))
         self._tokens.push(pieces)
-        return self._delta(self._stop.push("".join(text for text, _ in pieces)))
+        text = self._stop.push("".join(text for text, _ in pieces))
+        return self._delta(text + self._stop.end() if len(pieces) < len(found) else text)
 
     def _feed_one(self, thread: int, token: int, time: float, logprobs: TokenLogprobs | None = None) -> None:
         state = self._mirror.threads[thread]
         in_text = state.mode == Mode.TEXT
         actions = self._mirror.emit(thread, token, time)
         self.moved |= bool(actions) or not state.running
-        text, entry = "", None
-        if in_text and self._codec.grammar.text_mask[token]:
+        text, entry, stops = "", None, in_text and token in self._stop_tokens
+        if in_text and not stops and self._codec.grammar.text_mask[token]:
             self._text_tokens += 1
             text = self._streams[thread].push(token)
             entry = None if logprobs is None else self._text_token(token, logprobs)
@@ -83,6 +91,8 @@ class Session:
             text = self._streams[thread].flush()
         if text or entry:
             self._reading.text(thread, (text, entry))
+        if stops:
+            self._reading.text(thread, _STOP)
         if state.mode >= Mode.ENDED:
             self._reading.finish(thread)
         if self._events is not None:
@@ -262,10 +272,10 @@ class StopFilter:
 
     def push(self, text: str) -> str:
         """Append ``text``; returns what can be shown now and was not shown before."""
-        if not self._stops:
-            return text
         if self.stopped:
             return ""
+        if not self._stops:
+            return text
         self._held += text
         found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
@@ -274,6 +284,12 @@ class StopFilter:
             return shown
         keep = max(_overlap(self._held, stop) for stop in self._stops)
         shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return shown
+
+    def end(self) -> str:
+        """End the text here; returns what was held back."""
+        shown = "" if self.stopped else self.flush()
+        self.stopped = True
         return shown
 
     def flush(self) -> str:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pasta.engine.penalties import Edit, adjusted
 from pasta.engine.request import Logprobs
 from pasta.engine.sampling import ConstraintTable, choose, log_probabilities, stream_key
 from pasta.engine.slot import Slot
-from pasta.interpreter import Constraint, Feed
+from pasta.interpreter import Constraint, Feed, Thread
 from pasta.lang import Codec
 
 
@@ -19,11 +20,11 @@ class NoToken(ArithmeticError):
 
 
 class Row(NamedTuple):
-    """A row of logits: for the token that ``thread`` emits after ``drafts`` more tokens, under ``constraint``."""
+    """A row of logits: for the token that ``thread`` emits after the tokens ``drafts``, under ``constraint``."""
 
     slot: Slot
     thread: int
-    drafts: int
+    drafts: tuple[int, ...]
     constraint: Constraint
 
 
@@ -60,7 +61,7 @@ class Lane:
     def kept(self) -> "Lane":
         """The next token's row alone, to be emitted in a later step; the forward's other logits can be freed."""
         at = slice(self.at, self.at + 1)
-        row = self.rows[self.at]._replace(drafts=0)
+        row = self.rows[self.at]._replace(drafts=())
         return Lane([row], self.logits[at].clone(), self.tokens[at], self.logprobs[at])
 
 
@@ -69,6 +70,7 @@ class Chooser:
 
     def __init__(self, codec: Codec, vocab_size: int, device: torch.device) -> None:
         self._table = ConstraintTable(codec.grammar, vocab_size, device)
+        self._ends = tuple(codec.grammar.eos_ids)
         self._promise = codec.control.promise
 
     def lanes(
@@ -93,10 +95,10 @@ class Chooser:
                 if feed.thread == last:
                     ends[-1][1].append(feed.token)
                     ends[-1][2].append(place)
-                    rows.append(rows[-1]._replace(drafts=rows[-1].drafts + 1))
+                    rows.append(rows[-1]._replace(drafts=(*rows[-1].drafts, feed.token)))
                 else:
                     ends.append((number, [], []))
-                    rows.append(Row(slot, feed.thread, 0, slot.allowed(feed.thread)))
+                    rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread)))
                 last = feed.thread
         tokens = self.choose(rows, logits)
         logprobs = _logprobs(rows, logits, tokens)
@@ -110,7 +112,7 @@ class Chooser:
 
     def lane(self, slot: Slot, thread: int, logits: Tensor) -> Lane:
         """Choose the next token of one thread from its row of ``logits`` [1, V]."""
-        rows = [Row(slot, thread, 0, slot.allowed(thread))]
+        rows = [Row(slot, thread, (), slot.allowed(thread))]
         tokens = self.choose(rows, logits)
         return Lane(rows, logits, tokens, _logprobs(rows, logits, tokens))
 
@@ -119,7 +121,7 @@ class Chooser:
         row, token, logprobs = lane.rows[lane.at], lane.tokens[lane.at], lane.logprobs[lane.at]
         allowed = row.slot.allowed(row.thread)
         if allowed != row.constraint:
-            rows, logits = [row._replace(drafts=0, constraint=allowed)], lane.logits[lane.at : lane.at + 1]
+            rows, logits = [row._replace(drafts=(), constraint=allowed)], lane.logits[lane.at : lane.at + 1]
             (token,) = tokens = self.choose(rows, logits)
             (logprobs,) = _logprobs(rows, logits, tokens)
         if token is None:
@@ -133,16 +135,41 @@ class Chooser:
         params = [row.slot.request.sampling for row in rows]
         threads = [row.slot.interpreter.threads[row.thread] for row in rows]
         keys = [
-            stream_key(p.seed, t.path, len(t.tokens) + row.drafts) if p.temperature > 0 else 0
+            stream_key(p.seed, t.path, len(t.tokens) + len(row.drafts)) if p.temperature > 0 else 0
             for p, t, row in zip(params, threads, rows, strict=True)
         ]
         allowed = self._table.rows([row.constraint for row in rows])
-        tokens = choose(logits, allowed, params, keys, self._promise)
+        self._restrict(rows, threads, allowed)
+        tokens = choose(self._adjusted(rows, logits), allowed, params, keys, self._promise)
         for at, (row, t) in enumerate(zip(rows, threads, strict=True)):
             if row.slot.forced is not None:
-                following = row.slot.forced[t.path][len(t.tokens) + row.drafts :]
+                following = row.slot.forced[t.path][len(t.tokens) + len(row.drafts) :]
                 tokens[at] = following[0] if following else None
         return tokens
+
+    @staticmethod
+    def _restrict(rows: Sequence[Row], threads: Sequence[Thread], allowed: Tensor) -> None:
+        """Leave of the allowed tokens [N, V] those that go on in the grammars of structured answers."""
+        for at, (row, thread) in enumerate(zip(rows, threads, strict=True)):
+            if row.slot.follower is None or row.constraint.base != "text":
+                continue
+            if (mask := row.slot.follower.allowed(thread.tokens, row.drafts)) is not None:
+                allowed[at, : len(mask)] &= torch.from_numpy(mask).to(allowed.device)
+
+    def _adjusted(self, rows: Sequence[Row], logits: Tensor) -> Tensor:
+        """Apply to the logits [N, V] of text what the requests want of it."""
+        edits = []
+        for at, row in enumerate(rows):
+            visible = row.slot.visible
+            if visible is None or row.constraint.base != "text":
+                continue
+            params, seen = row.slot.request.sampling, visible.seen(row.thread)
+            early = len(seen) + len(row.drafts) < params.min_tokens
+            barred = self._ends if early or params.ignore_eos else ()
+            if early:
+                barred = (*barred, *params.stop_token_ids)
+            edits.append(Edit(at, params, visible.prompt, seen, row.drafts, barred))
+        return adjusted(logits, edits) if edits else logits
 
 
 def _logprobs(rows: Iterable[Row], logits: Tensor, tokens: Sequence[int | None]) -> list[Logprobs | None]:

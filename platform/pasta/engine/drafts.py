@@ -106,7 +106,7 @@ class Drafter:
 
     def _found(self, number: int, slot: Slot, feeds: Sequence[Feed]) -> list[Drafted]:
         it = slot.interpreter
-        if slot.ngrams is None or slot.shares or (slot.request.sampling.stop and len(it.live_threads) > 1):
+        if slot.ngrams is None or slot.shares or (slot.stops and len(it.live_threads) > 1):
             return []
         slot.ngrams.read(it.threads)
         room = self._runner.room(number) - len(feeds)

@@ -80,6 +80,8 @@ class Engine:
         """
         if request.parallel and not self.codec.parallel:
             raise UserError("parallel: true, but this model has no control tokens; expected false")
+        if request.structure is not None and request.parallel:
+            raise UserError("parallel: true, but a structured answer has no promises; expected false")
         prompt = len(request.prompt_ids) if request.snapshot is None else len(request.snapshot.token_ids)
         context = min(self.config.slot_tokens, self.loaded.max_positions)
         if prompt < 1:

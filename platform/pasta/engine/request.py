@@ -5,27 +5,54 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
 from pasta.errors import UserError
 from pasta.interpreter import Limits, Path, Snapshot, Trace
 from pasta.lang import Document
 from pasta.sizes import EngineSettings
 
+if TYPE_CHECKING:
+    from pasta.engine.structure import Structure
+
+#: OpenAI's bound of a bias.
+MAX_LOGIT_BIAS = 100.0
+#: OpenAI's bounds of its penalties; of the other one, those within which no logit overflows.
+_PENALTIES = (
+    ("frequency_penalty", -2.0, 2.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("repetition_penalty", 0.01, 100.0),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are chosen. ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 are off.
+    """How tokens are chosen. ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off.
 
-    ``stop`` strings end the answer, in reading order, and are not part of it. ``promise_bias`` is added to
-    the logit of opening a promise. Raises ``UserError`` naming the value that is out of range.
+    ``min_p`` keeps tokens of at least that probability times the likeliest one's. ``stop`` strings and
+    ``stop_token_ids`` end the answer, in reading order, and are not part of it. ``promise_bias`` is added to the logit
+    of opening a promise.
+
+    The rest acts on a thread's text, not inside its tags (pasta/engine/penalties.py): ``logit_bias`` are ids with what
+    is added to their logits; the penalties are vLLM's, over the text that the thread sees. Until a thread sees
+    ``min_tokens`` tokens of the answer's text, or with ``ignore_eos`` for ever, it chooses no end of the answer unless
+    a limit leaves nothing else. Raises ``UserError`` naming the value that is out of range.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     promise_bias: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if not (_is_number(self.temperature) and 0.0 <= self.temperature <= 100.0):
@@ -34,6 +61,19 @@ class SamplingParams:
             raise UserError(f"top_k: {self.top_k!r}, expected 0 (off) or a positive integer")
         if not (_is_number(self.top_p) and 0.0 < self.top_p <= 1.0):
             raise UserError(f"top_p: {self.top_p!r}, expected a number above 0 and at most 1")
+        if not (_is_number(self.min_p) and 0.0 <= self.min_p <= 1.0):
+            raise UserError(f"min_p: {self.min_p!r}, expected a number from 0 to 1")
+        for name, least, most in _PENALTIES:
+            if not (_is_number(value := getattr(self, name)) and least <= value <= most):
+                raise UserError(f"{name}: {value!r}, expected a number from {least:g} to {most:g}")
+        if not (_is_integer(self.min_tokens) and self.min_tokens >= 0):
+            raise UserError(f"min_tokens: {self.min_tokens!r}, expected an integer of at least 0")
+        if not all(_is_integer(token) and token >= 0 for token in self.stop_token_ids):
+            raise UserError(f"stop_token_ids: {self.stop_token_ids!r}, expected token ids")
+        if not all(_is_integer(token) and token >= 0 for token, _ in self.logit_bias):
+            raise UserError("logit_bias: expected token ids as keys")
+        if not all(_is_number(bias) and abs(bias) <= MAX_LOGIT_BIAS for _, bias in self.logit_bias):
+            raise UserError(f"logit_bias: expected values from {-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}")
         if not _is_integer(self.seed):
             raise UserError(f"seed: {self.seed!r}, expected an integer")
         if not (_is_number(self.promise_bias) and abs(self.promise_bias) <= sys.float_info.max):
@@ -42,6 +82,21 @@ class SamplingParams:
             raise UserError(f"stop: {self.stop!r}, expected a tuple of strings")
         if not all(self.stop):
             raise UserError("stop: an empty string, expected strings of at least one character")
+
+    @property
+    def stops(self) -> bool:
+        """Whether the answer may end by what it says."""
+        return bool(self.stop or self.stop_token_ids)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether a logit depends on the text before."""
+        return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1.0)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed in text."""
+        return bool(self.penalises or self.logit_bias or self.min_tokens or self.ignore_eos)
 
 
 def _is_number(value: object) -> bool:
@@ -103,7 +158,8 @@ class Request:
     short. ``progress`` is what was decoded of it elsewhere before. ``stream_text`` fills ``TokenEvent.text``.
     ``logprobs`` is the number of likeliest tokens that each ``TokenEvent`` reports beside its own (0: none; ``None``:
     nothing is computed). Only requests of the same ``cache_salt`` share prefixes: how soon a token comes tells whether
-    somebody has sent the same prompt before. ``drafts`` lets the engine draft tokens; they change no token.
+    somebody has sent the same prompt before. ``drafts`` lets the engine draft tokens; they change no token. The text
+    follows ``structure``, if there is one; there are no promises then.
     """
 
     prompt_ids: Sequence[int] = ()
@@ -119,6 +175,7 @@ class Request:
     logprobs: int | None = None
     cache_salt: str = ""
     drafts: bool = True
+    structure: "Structure | None" = None
     request_id: str = ""
 
     def replace(self, **changes: object) -> "Request":

@@ -121,7 +121,7 @@ def _sample(logits: Tensor, params: Sequence[SamplingParams], keys: Sequence[int
     """
     temperatures = torch.tensor([p.temperature for p in params], dtype=torch.float64, device=logits.device)
     scaled = _scaled(logits, logits.amax(dim=-1), temperatures)
-    if any(p.top_k or p.top_p < 1.0 for p in params):
+    if any(p.top_k or p.top_p < 1.0 or p.min_p for p in params):
         scaled = scaled.masked_fill(~_kept(logits, temperatures, params), float("-inf"))
     return (scaled + gumbel(keys, scaled.shape[-1], scaled.device)).argmax(dim=-1)
 
@@ -135,12 +135,15 @@ def _scaled(logits: Tensor, largest: Tensor, temperatures: Tensor) -> Tensor:
 
 
 def _kept(logits: Tensor, temperatures: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Which tokens of each row [N, V] ``top_k`` and then ``top_p`` leave: bool [N, V]; ties go to the lower id."""
+    """Which tokens of each row [N, V] ``min_p``, ``top_k`` and then ``top_p`` leave: bool [N, V]; ties go to the lower
+    id."""
     ordered, ids = logits.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
     top_k = torch.tensor([p.top_k or logits.shape[-1] for p in params], device=logits.device)
-    in_k = rank < top_k[:, None]
     scaled = _scaled(ordered, ordered[:, 0], temperatures)
+    # The likeliest token's distance is 0: another one's probability is exp of its own times that one's.
+    min_p = scaled.new_tensor([p.min_p for p in params])
+    in_k = (rank < top_k[:, None]) & (scaled >= min_p.log()[:, None])
     probabilities = scaled.masked_fill(~in_k, float("-inf")).softmax(dim=-1)
     # The smallest set that reaches top_p: a token stays if those before it do not reach it. Off is off: rounding
     # may have the sum of all but the last reach 1.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pasta.engine.ngrams import Ngrams
+from pasta.engine.penalties import VisibleText
 from pasta.engine.request import (
     EngineConfig,
     Event,
@@ -20,6 +21,7 @@ from pasta.engine.request import (
     TokenEvent,
     WaitEvent,
 )
+from pasta.engine.text import AnswerText
 from pasta.errors import UserError
 from pasta.interpreter import (
     Action,
@@ -30,8 +32,6 @@ from pasta.interpreter import (
     Interpreter,
     Join,
     Limits,
-    Mode,
-    ReadingOrder,
     Wait,
     allowed_freely,
     forced_token,
@@ -41,7 +41,7 @@ from pasta.interpreter import (
     take_back,
     turn,
 )
-from pasta.lang import Codec, TextStream, render
+from pasta.lang import Codec, render
 
 if TYPE_CHECKING:
     from pasta.engine.choosing import Lane
@@ -91,11 +91,20 @@ class Slot:
         if config.drafts and request.drafts:
             self.ngrams, self._runs_ahead = Ngrams(self.interpreter.prompt), True
         self._short = False
-        self._keeps_text = request.stream_text or bool(request.sampling.stop)
-        self._reading: ReadingOrder[str] = ReadingOrder()
-        self._streams: dict[int, TextStream] = {0: TextStream(codec)}
-        self.shown = ""
-        self.stopped_at: int | None = None
+        #: The text that its threads see, if their logits are changed by it.
+        self.visible = (
+            VisibleText(self.interpreter) if request.sampling.adjusts and self.forced is None else None
+        )
+        follows = request.structure if self.forced is None else None
+        #: Where the answer is in the grammar that its text follows.
+        self.follower = None if follows is None else follows.follower()
+        # Of a chunk of an answer elsewhere, the home reads whether it ends the answer.
+        self.stops = request.sampling.stops and request.snapshot is None
+        self._text = (
+            AnswerText(codec, request.sampling, stops=self.stops)
+            if request.stream_text or self.stops
+            else None
+        )
         it = self.interpreter
         rows = zip(it.prompt, it.prompt_positions, it.prompt_segments, strict=True)
         feeds = [Feed(0, *row, wants_logits=False) for row in rows]
@@ -117,8 +126,8 @@ class Slot:
                     if (lent := progress.lent.get(child.path)) is not None:
                         set_aside(it, child.id, lent)
                         self._hold(child.id, lent)
-            if self._keeps_text:
-                self._text_of(thread, token)
+            if self._text:
+                self._text.add(thread, token, it.threads[thread].mode)
         it.strict = strict
         return self._fed_here(it.take_feeds())
 
@@ -168,10 +177,10 @@ class Slot:
         actions = self.interpreter.emit(thread, token, now)
         if not self.first_token_at:
             self.first_token_at, self.first_step = now, step
-        text = self._text_of(thread, token) if self._keeps_text else ""
-        path = self.interpreter.threads[thread].path
+        t = self.interpreter.threads[thread]
+        text = self._text.add(thread, token, t.mode) if self._text else ""
         events: list[Event] = [
-            TokenEvent(self.request.request_id, now, step, thread, token, text, path, logprobs)
+            TokenEvent(self.request.request_id, now, step, thread, token, text, t.path, logprobs)
         ]
         self._follow(actions, events, now, step)
         feeds = self._fed_here(self.interpreter.take_feeds())
@@ -207,7 +216,7 @@ class Slot:
             self._short |= not fits and not self._lent
             return fits
         # Where a stop string ends the answer, as much of it must have been decoded as without help.
-        return not self._runs_ahead or may_emit(it, thread, only_in_turn=bool(self.request.sampling.stop))
+        return not self._runs_ahead or may_emit(it, thread, only_in_turn=self.stops)
 
     @property
     def shares(self) -> bool:
@@ -231,10 +240,8 @@ class Slot:
         actions = self.interpreter.drive(thread, response_ids, now)
         events: list[Event] = []
         self._follow(actions, events, now, step, quiet=True)
-        if self._keeps_text:
-            self._reading.text(thread, render(self.codec.decode(response_ids[:-1])))
-            self._reading.finish(thread)
-            self._show()
+        if self._text:
+            self._text.add_chunk(thread, response_ids)
         for feed in (opened, *self.interpreter.take_feeds()):
             # The targets of the chunk's rows are known; a parent that waited for its end goes on.
             wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running
@@ -303,9 +310,8 @@ class Slot:
         )
 
     def _open_text(self, fork: Fork) -> None:
-        if self._keeps_text:
-            self._reading.fork(fork.thread, fork.child)
-            self._streams[fork.child] = TextStream(self.codec)
+        if self._text:
+            self._text.fork(fork.thread, fork.child)
 
     def _fed_here(self, feeds: list[Feed]) -> list[Feed]:
         """Leave out the ``<async>`` of chunks that are decoded elsewhere, and the end token of the answer."""
@@ -317,39 +323,16 @@ class Slot:
                 kept.append(feed)
         return kept
 
-    # -- text ------------------------------------------------------------------------------------------
-
-    def _text_of(self, thread: int, token: int) -> str:
-        mode = self.interpreter.threads[thread].mode
-        control, stream = self.codec.control, self._streams[thread]
-        text = ""
-        if mode >= Mode.ENDED or token in (control.promise, control.sync):
-            text = stream.flush()
-        elif mode == Mode.TEXT and token != control.close:
-            text = stream.push(token)
-        self._reading.text(thread, text)
-        if mode >= Mode.ENDED:
-            self._reading.finish(thread)
-        self._show()
-        return text
-
-    def _show(self) -> None:
-        new = self._reading.take()
-        if not new:
-            return
-        before = len(self.shown)
-        self.shown += new
-        for stop in self.request.sampling.stop:
-            at = self.shown.find(stop, max(0, before - len(stop) + 1))
-            if at >= 0 and (self.stopped_at is None or at < self.stopped_at):
-                self.stopped_at = at
-
     # -- the end ---------------------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
         """Whether nothing more is decoded here: the answer has ended, by itself or by a stop string, or is short."""
-        return self.interpreter.done or self.stopped_at is not None or self._short
+        return self.interpreter.done or self._short or self._stopped_at is not None
+
+    @property
+    def _stopped_at(self) -> int | None:
+        return None if self._text is None else self._text.stopped_at
 
     def result(self, now: float, step: int) -> Result:
         """The finished answer."""
@@ -358,10 +341,11 @@ class Slot:
         document = None
         if it.done:
             document = self.codec.decode(ids[:-1] if it.threads[0].is_chunk else ids)
-        text = self.shown if document is None else render(document)
+        shown = "" if self._text is None else self._text.shown
+        text = shown if document is None else render(document)
         reason = it.finish_reason
-        if self.stopped_at is not None:
-            text, document, reason = text[: self.stopped_at], None, "stop"
+        if self._stopped_at is not None:
+            text, document, reason = shown[: self._stopped_at], None, "stop"
         elif not it.done:
             reason = "short"
         return Result(

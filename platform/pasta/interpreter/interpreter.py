@@ -38,6 +38,7 @@ class Interpreter:
         self.grammar = grammar
         self.limits = limits
         self.prompt = list(prompt)
+        self.num_prompt = len(self.prompt)  # of a chunk, what follows in it is text that it sees
         self.prompt_positions = list(range(len(self.prompt)))
         self.prompt_segments = [0] * len(self.prompt)
         self.parallel = parallel
@@ -46,8 +47,7 @@ class Interpreter:
         main = Thread(0, (), None, 0, segment=0, next_position=len(self.prompt), clock=0, subtree=1)
         self.threads: list[Thread] = [main]
         self.num_tokens = 0
-        self.truncated = False
-        self.done = False
+        self.truncated = self.done = False
         self.lent_threads = self.lent_tokens = 0
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
@@ -64,8 +64,8 @@ class Interpreter:
         The snapshot's tokens take the prompt's place; ``<async>`` is fed first.
         """
         self = cls(grammar, limits, snapshot.token_ids, strict=strict)
-        self.prompt_positions = list(snapshot.positions)
-        self.prompt_segments = list(snapshot.segments)
+        self.num_prompt = snapshot.num_prompt
+        self.prompt_positions, self.prompt_segments = list(snapshot.positions), list(snapshot.segments)
         self.sees = list(snapshot.sees)
         root = self.threads[0]
         root.path, root.depth, root.is_chunk = snapshot.path, len(snapshot.path), True
@@ -393,7 +393,7 @@ class Interpreter:
             if other.is_chunk:
                 rows.append((self.grammar.control.async_open, *other.async_place))
             rows += zip(other.tokens, other.positions, other.segments, strict=False)
-        return Snapshot.renumbered(rows, self.sees, visible, start_position=start, path=t.path)
+        return Snapshot.renumbered(rows, self.sees, visible, start, t.path, self.num_prompt)
 
     def trace(self) -> Trace:
         """Return the record of which thread decoded which token when; pictures and reports are made from it."""

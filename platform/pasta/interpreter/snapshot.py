@@ -12,7 +12,8 @@ class Snapshot:
     """The tokens visible to a chunk at its fork: parallel lists of ids, positions and segments.
 
     ``sees`` are the visibility bitmasks of the segments (renumbered from 0). ``start_position`` is the
-    position of the chunk's ``<async>``, ``path`` the chunk's name in its thread tree.
+    position of the chunk's ``<async>``, ``path`` the chunk's name in its thread tree. The first ``num_prompt`` tokens
+    are the prompt.
     """
 
     token_ids: tuple[int, ...]
@@ -21,6 +22,7 @@ class Snapshot:
     sees: tuple[int, ...]
     start_position: int
     path: Path
+    num_prompt: int = 0
 
     @classmethod
     def renumbered(
@@ -28,9 +30,9 @@ class Snapshot:
         rows: Sequence[tuple[int, int, int]],
         sees: Sequence[int],
         visible: int,
-        *,
         start_position: int,
         path: Path,
+        num_prompt: int,
     ) -> "Snapshot":
         """Make a snapshot of those ``(token, position, segment)`` rows whose segment is in the bitmask ``visible``."""
         kept = [segment for segment in range(len(sees)) if visible >> segment & 1]
@@ -44,6 +46,7 @@ class Snapshot:
             sees=tuple(sum(1 << new[k] for k in kept if sees[q] >> k & 1) for q in kept),
             start_position=start_position,
             path=path,
+            num_prompt=num_prompt,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,4 +58,5 @@ class Snapshot:
     def from_dict(cls, values: dict[str, Any]) -> "Snapshot":
         """The inverse of :meth:`to_dict`."""
         lists = {key: tuple(values[key]) for key in ("token_ids", "positions", "segments", "sees", "path")}
-        return cls(start_position=int(values["start_position"]), **lists)
+        start, num_prompt = int(values["start_position"]), int(values["num_prompt"])
+        return cls(start_position=start, num_prompt=num_prompt, **lists)

@@ -118,6 +118,15 @@ class Codec:
         first = list(self._tokenizer("", add_special_tokens=True)["input_ids"][:1])
         return [] if first == [self._tokenizer.eos_token_id] else first
 
+    def backend_json(self) -> str:
+        """The tokenizer as its ``tokenizer.json``. Raises :class:`CodecError` if it is not one of Hugging Face's fast
+        ones."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise CodecError("tokenizer: it has no tokenizer.json, which structured output needs")
+        text: str = backend.to_str()
+        return text
+
     # -- documents -------------------------------------------------------------------------------------
 
     def encode(self, document: Document) -> list[int]:

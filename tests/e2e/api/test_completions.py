@@ -116,6 +116,59 @@ def test_no_text_prompt_becomes_a_control_token(client):
     assert answer.usage.prompt_tokens == len(CODEC.encode_text(prompt))
 
 
+# -- sampling --------------------------------------------------------------------------------------------
+
+
+def readable(token):
+    """Whether a token is text by itself: others are shown alike."""
+    return "\ufffd" not in CODEC.decode_text([token])
+
+
+def test_a_banned_token_does_not_come_alone_or_among_several(client):
+    ids = [token for token in CODEC.encode_text(complete(client).choices[0].text) if readable(token)]
+    most = max(set(ids), key=ids.count)
+    extra = {"logit_bias": {str(most): -100}, "frequency_penalty": 0.5, "n": 2}
+    banned = complete(client, **extra)
+    assert len({choice.text for choice in banned.choices}) == 1
+    streamed = complete(client, stream=True, **extra)
+    assert texts(streamed, lambda choice: choice.text) == [choice.text for choice in banned.choices]
+    listed = complete(client, logprobs=0, **extra).choices[0].logprobs.tokens
+    assert CODEC.decode_text([most]) not in listed
+
+
+def test_exactly_max_tokens_are_written_where_the_end_is_ignored(client):
+    body = {"ignore_eos": True, "pasta": {"mode": "sequential"}}
+    answer = client.completions.create(model=MODEL, prompt="France is", max_tokens=70, extra_body=body)
+    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (70, "length")
+
+
+def test_a_stop_token_ends_the_text_streamed_or_not(client):
+    pasta = {"mode": "sequential"}
+    tokens = complete(client, pasta=pasta, logprobs=0).choices[0].logprobs.tokens
+    (token,) = CODEC.encode_text(next(text for text in tokens[5:] if text.isascii()))
+    body = {"stop_token_ids": [token], "pasta": pasta}
+    options = {"model": MODEL, "prompt": "France is", "max_tokens": 40, "temperature": 0, "extra_body": body}
+    whole = client.completions.create(**options).choices[0]
+    assert whole.finish_reason == "stop"
+    assert len(whole.text) < len("".join(tokens))
+    chunks = client.completions.create(**options, stream=True)
+    assert texts(chunks, lambda choice: choice.text) == [whole.text]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"stop_token_ids": [10**8]}, "stop_token_ids"),
+        ({"stop_token_ids": [CODEC.control.sync]}, "stop_token_ids"),
+        ({"logit_bias": {str(CODEC.control.promise): 5}}, "logit_bias"),
+    ],
+)
+def test_a_token_that_is_no_text_is_refused_by_name(client, fields, param):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model=MODEL, prompt="a", extra_body=fields)
+    assert refused.value.param == param
+
+
 # -- choices ---------------------------------------------------------------------------------------------
 
 

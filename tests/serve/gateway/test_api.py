@@ -26,13 +26,18 @@ def refusal(**fields):
 
 def test_a_minimal_request_takes_the_defaults():
     order = read().order("id")
-    assert (order.max_tokens, order.temperature, order.top_p, order.stop) == (None, None, 1.0, ())
+    assert (order.max_tokens, order.temperature, order.sampling.top_p, order.sampling.stop) == (
+        None,
+        None,
+        1.0,
+        (),
+    )
     assert (order.mode, order.wants_events, order.wants_document) == (None, False, False)
-    assert 0 <= order.seed <= MAX_SEED
+    assert 0 <= order.sampling.seed <= MAX_SEED
 
 
 def test_two_requests_without_a_seed_are_two_samples():
-    assert read().order("a").seed != read().order("b").seed
+    assert read().order("a").sampling.seed != read().order("b").sampling.seed
 
 
 def test_every_supported_parameter_arrives():
@@ -57,12 +62,76 @@ def test_every_supported_parameter_arrives():
             "document": True,
         },
     ).order("id")
-    assert (order.max_tokens, order.temperature, order.top_p, order.seed) == (5, 1, 0.5, 7)
+    assert (order.max_tokens, order.temperature, order.sampling.top_p, order.sampling.seed) == (5, 1, 0.5, 7)
     assert (order.n, order.logprobs) == (3, 4)
-    assert order.stop == ("a", "b")
-    assert (order.mode, order.max_threads, order.promise_bias) == ("sequential", 2, 1.5)
+    assert order.sampling.stop == ("a", "b")
+    assert (order.mode, order.max_threads, order.sampling.promise_bias) == ("sequential", 2, 1.5)
     assert not order.drafts
     assert (order.wants_events, order.wants_document) == (True, True)
+
+
+def test_the_parameters_of_sampling_arrive():
+    sampling = (
+        read(
+            top_k=-1,
+            min_p=0.1,
+            frequency_penalty=1,
+            presence_penalty=-0.5,
+            repetition_penalty=1.1,
+            logit_bias={"7": -100, "9": 2.5},
+            stop_token_ids=[4, 5, 4],
+            min_tokens=3,
+            ignore_eos=True,
+        )
+        .order("id")
+        .sampling
+    )
+    assert (sampling.top_k, sampling.min_p, sampling.min_tokens, sampling.ignore_eos) == (0, 0.1, 3, True)
+    assert sampling.frequency_penalty == 1
+    assert sampling.presence_penalty == -0.5
+    assert sampling.repetition_penalty == 1.1
+    assert sampling.logit_bias == ((7, -100), (9, 2.5))
+    assert sampling.stop_token_ids == (4, 5)
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "text", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "json_schema", {"type": "object"}, "response_format"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "strict": True, "schema": SCHEMA},
+                }
+            },
+            "json_schema",
+            SCHEMA,
+            "response_format",
+        ),
+        ({"guided_json": SCHEMA}, "json_schema", SCHEMA, "guided_json"),
+        ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA, "structured_outputs.json"),
+        ({"structured_outputs": {"choice": ["a.b", "c"]}}, "regex", r"a\.b|c", "structured_outputs.choice"),
+        ({"guided_regex": "a+"}, "regex", "a+", "guided_regex"),
+    ],
+)
+def test_a_structure_arrives_as_one_grammar(fields, kind, text, param):
+    grammar = read(**fields).order("id").grammar
+    assert (grammar.kind, grammar.param) == (kind, param)
+    assert (json.loads(grammar.text) if kind == "json_schema" else grammar.text) == text
+
+
+def test_no_structure_is_no_grammar():
+    assert read(response_format={"type": "text"}).order("id").grammar is None
+
+
+def test_hints_are_accepted():
+    named = [{"role": "user", "content": "Hello", "name": "Ann"}]
+    hints = {"prompt_cache_key": "a", "safety_identifier": "b", "metadata": {"c": "d"}, "store": False}
+    assert read(messages=named, **hints).order("id").prompts == [[{"role": "user", "content": "Hello"}]]
 
 
 def test_parts_of_a_content_are_joined_and_developers_are_the_system():
@@ -127,9 +196,28 @@ def test_values_that_ask_for_nothing_are_accepted(fields):
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"guided_regex": 5}, "guided_regex"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
+        ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
+        ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": "much"}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]"),
+        ({"stop_token_ids": list(range(65))}, "stop_token_ids"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
         ({"no_such_thing": 1}, "no_such_thing"),
         ({"str": 1}, "str"),
         ({"messages": []}, "messages"),
@@ -138,7 +226,7 @@ def test_values_that_ask_for_nothing_are_accepted(fields):
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-        ({"messages": [{"role": "user", "content": "a", "name": "Ann"}]}, "messages[0].name"),
+        ({"messages": [{"role": "user", "content": "a", "name": 5}]}, "messages[0].name"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"model": 5}, "model"),
         ({"temperature": "hot"}, "temperature"),

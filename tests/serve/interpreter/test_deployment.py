@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pasta.engine import SamplingParams
 from serve.config import AdmissionSettings, ServeConfig
 from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
@@ -58,12 +59,9 @@ def order(**changes):
         "logprobs": None,
         "max_tokens": None,
         "temperature": None,
-        "top_p": 1.0,
-        "seed": 0,
-        "stop": (),
+        "sampling": SamplingParams(),
         "mode": None,
         "max_threads": None,
-        "promise_bias": 0.0,
         "wants_events": False,
         "wants_document": False,
     }

@@ -130,14 +130,10 @@ def order(placement, **changes):
         "prompt_ids": PROMPT,
         "limits": LIMITS,
         "parallel": True,
-        "temperature": 0.0,
-        "top_p": 1.0,
-        "seed": 0,
-        "stop": (),
-        "promise_bias": 7.0,
         "placement": placement,
     }
-    return DecodeOrder(**{**fields, **changes})
+    sampling = SamplingParams(promise_bias=7.0, stop=changes.pop("stop", ()))
+    return DecodeOrder(**{**fields, "sampling": sampling, **changes})
 
 
 @functools.cache
@@ -166,7 +162,7 @@ def with_replicas(config, scenario):
 
 
 async def answer(dispatcher, wanted, tokens=None):
-    session = Session(CODEC, PROMPT, wanted.limits, parallel=True, stop=wanted.stop)
+    session = Session(CODEC, PROMPT, wanted.limits, parallel=True, sampling=wanted.sampling)
     response, text, done = DistributedResponse(dispatcher, wanted, session), "", None
     async with aclosing(response.updates()) as updates:
         async for update in (update async for batch in updates for update in batch):

@@ -122,7 +122,7 @@ def test_a_stop_string_ends_the_text_where_the_engine_ends_it():
     whole, _ = decode()
     stop = whole.text[len(whole.text) // 2 :][:3]
     result, events = decode(sampling=SamplingParams(promise_bias=7.0, stop=(stop,)))
-    text, _, finished = follow(result, events, stop=(stop,))
+    text, _, finished = follow(result, events, sampling=SamplingParams(stop=(stop,)))
     assert text == result.text == whole.text[: whole.text.index(stop)]
     assert (finished.finish_reason, finished.pasta["document"]) == ("stop", None)
 
@@ -150,7 +150,7 @@ def test_tokens_that_a_stop_string_cut_off_are_not_listed():
     stop = whole.text[len(whole.text) // 2 :][:3]
     result, events = decode(sampling=SamplingParams(promise_bias=7.0, stop=(stop,)), logprobs=0)
     tokens = []
-    text, _, _ = follow(result, events, 3, tokens, stop=(stop,))
+    text, _, _ = follow(result, events, 3, tokens, sampling=SamplingParams(stop=(stop,)))
     assert tokens
     assert all(token.offset < len(text) for token in tokens)
 
@@ -171,3 +171,16 @@ def test_stop_strings_cut_a_stream_as_they_cut_the_whole(pieces, stops):
     assert not any(stop in shown for stop in stops)
     if len(stops) == 1 and ends:
         assert shown == whole[: min(ends)]
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_stop_token_ends_the_text_where_the_engine_ends_it(size):
+    plain, _ = decode()
+    chunk = next(thread for thread in plain.trace.threads if thread.path)
+    token = next(token for token in chunk.token_ids[3:] if CODEC.grammar.text_mask[token])
+    sampling = SamplingParams(promise_bias=7.0, stop_token_ids=(token,))
+    result, events = decode(sampling=sampling)
+    text, _, finished = follow(result, events, size, sampling=sampling)
+    assert result.document is None
+    assert text == result.text
+    assert finished.finish_reason == "stop"

@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
+from pasta.engine import SamplingParams
 from serve.errors import overloaded, unavailable
 from serve.observe.watch import CountResponses, Watch, watched
 from serve.wire import Accepted, Delta, Finished, Order
@@ -36,12 +37,9 @@ def order(n=1) -> Order:
         logprobs=None,
         max_tokens=None,
         temperature=0.0,
-        top_p=1.0,
-        seed=0,
-        stop=(),
+        sampling=SamplingParams(),
         mode=None,
         max_threads=None,
-        promise_bias=0.0,
         wants_events=False,
         wants_document=False,
     )

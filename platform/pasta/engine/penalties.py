@@ -1,0 +1,133 @@
+"""What a request wants of its text's logits: biases, no end too soon, and penalties on what the text says already.
+
+A thread's penalties count the text that it sees: the prompt, its own text, its ancestors' up to its fork, and the
+chunks that were joined. So they do not depend on how far other threads are, nor on where a chunk is decoded. Tags are
+no text: their tokens are neither counted nor penalised.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pasta.engine.request import SamplingParams
+from pasta.interpreter import Interpreter
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The text tokens of the answer that a thread sees in ``segment``; ``read`` of its own tokens are in it."""
+
+    segment: int
+    read: int
+    tokens: "array[int]"
+
+
+class VisibleText:
+    """The text tokens that each thread of a response sees."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._interpreter = interpreter
+        self._text = interpreter.grammar.text_mask
+        count = interpreter.num_prompt
+        #: The text tokens of the prompt.
+        self.prompt = array("q", (token for token in interpreter.prompt[:count] if self._is_text(token)))
+        # Of a chunk, the answer's tokens before its fork: sorted by segment, and no tag stands in two.
+        self._before = array("q", self._untagged(interpreter.prompt[count:]))
+        self._seen: dict[int, _Seen] = {}
+
+    def seen(self, thread: int) -> "array[int]":
+        """The text tokens of the answer that ``thread``, which is not in a tag, sees; in no order."""
+        t = self._interpreter.threads[thread]
+        found = self._seen.get(thread)
+        if found is None or found.segment != t.segment:
+            found = self._seen[thread] = self._gathered(thread)
+        if found.read < len(t.tokens):
+            found.tokens.extend(self._untagged(t.tokens[found.read :]))
+            found.read = len(t.tokens)
+        return found.tokens
+
+    def _gathered(self, thread: int) -> _Seen:
+        threads, segment = self._interpreter.threads, self._interpreter.threads[thread].segment
+        visible = self._interpreter.sees[segment]
+        tokens = self._before[:]
+        for u in threads:
+            own = zip(u.tokens, u.segments, strict=False)  # a sync that waits has no segment yet
+            tokens.extend(self._untagged(token for token, at in own if visible >> at & 1))
+        return _Seen(segment, len(threads[thread].tokens), tokens)
+
+    def _untagged(self, tokens: Iterable[int]) -> Iterable[int]:
+        control, inside = self._interpreter.grammar.control, False
+        for token in tokens:
+            if token == control.promise:
+                inside = True
+            elif token == control.close:
+                inside = False
+            elif not inside and self._is_text(token):
+                yield token
+
+    def _is_text(self, token: int) -> bool:
+        return 0 <= token < len(self._text) and bool(self._text[token])
+
+
+class Edit(NamedTuple):
+    """What to change in a ``row`` of logits: for a thread that sees these tokens of the ``prompt`` and of the answer
+    (``seen`` and ``drafts``), and must choose none of ``barred``."""
+
+    row: int
+    params: SamplingParams
+    prompt: Sequence[int]
+    seen: Sequence[int]
+    drafts: Sequence[int]
+    barred: Sequence[int]
+
+
+def adjusted(logits: Tensor, edits: Sequence[Edit]) -> Tensor:
+    """Return logits [N, V] (float32) with the edits of some rows: biases, then penalties, as vLLM orders them.
+
+    ``repetition_penalty`` (Keskar et al., CTRL, 2019) divides positive logits of tokens in the prompt or the text, and
+    multiplies negative ones. ``frequency_penalty`` is subtracted for each time that the text has the token,
+    ``presence_penalty`` once if it has it (OpenAI).
+    """
+    logits = logits.to(torch.float32, copy=True)
+    vocab_size, device = logits.shape[-1], logits.device
+    biases = [
+        (e.row, token, value) for e in edits for token, value in e.params.logit_bias if token < vocab_size
+    ]
+    if biases:
+        rows, tokens, values = zip(*biases, strict=True)
+        at = torch.tensor(rows, device=device), torch.tensor(tokens, device=device)
+        logits.index_put_(at, logits.new_tensor(values), accumulate=True)
+    barred = [(e.row, token) for e in edits for token in e.barred if token < vocab_size]
+    if barred:
+        logits[torch.tensor(barred, device=device).unbind(1)] = float("-inf")
+    penalised = [e for e in edits if e.params.penalises]
+    if penalised:
+        own = [e.row for e in penalised]
+        logits[own] = _penalised(logits[own], penalised)
+    return logits
+
+
+def _penalised(logits: Tensor, edits: Sequence[Edit]) -> Tensor:
+    counts = _counts([(*e.seen, *e.drafts) if e.drafts else e.seen for e in edits], logits)
+    in_text = counts > 0
+    known = in_text | (_counts([e.prompt for e in edits], logits) > 0)
+    columns = logits.new_tensor(
+        [(e.params.repetition_penalty, e.params.frequency_penalty, e.params.presence_penalty) for e in edits]
+    )
+    repetition, frequency, presence = columns[:, :, None].unbind(1)  # each [N, 1]
+    logits = torch.where(known, torch.where(logits > 0, logits / repetition, logits * repetition), logits)
+    return logits - frequency * counts - presence * in_text
+
+
+def _counts(tokens: Sequence[Sequence[int]], like: Tensor) -> Tensor:
+    """How often each token is in each list: as ``like`` [N, V]."""
+    num_rows, vocab_size = like.shape
+    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in tokens])
+    flat += np.repeat(np.arange(num_rows) * vocab_size, [len(row) for row in tokens])
+    counted = torch.bincount(torch.from_numpy(flat).to(like.device), minlength=num_rows * vocab_size)
+    return counted.view(num_rows, vocab_size).to(like.dtype)

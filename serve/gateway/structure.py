@@ -1,0 +1,113 @@
+"""Reads what a request says of its answer's structure: OpenAI's ``response_format``, and vLLM's names for the rest."""
+
+import json
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pasta.engine.structure import Grammar
+from serve.errors import ApiError
+
+#: Names of the parameters, in the order of their precedence in messages.
+NAMES = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TextFormat(_Strict):
+    """No structure."""
+
+    type: Literal["text"]
+
+
+class JsonFormat(_Strict):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchema(_Strict):
+    """A named schema. ``strict`` has no effect: every schema is enforced."""
+
+    name: str = Field(max_length=64)
+    schema_: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
+class SchemaFormat(_Strict):
+    """JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")]
+Choices = Annotated[
+    list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=256, fail_fast=True)
+]
+
+
+class StructuredOutputs(_Strict):
+    """vLLM's ``structured_outputs``: one of these."""
+
+    json_: dict[str, Any] | None = Field(default=None, alias="json")
+    regex: str | None = Field(default=None, min_length=1)
+    choice: Choices | None = None
+    json_object: Literal[True] | None = None
+
+
+class Structured(_Strict):
+    """The parameters of a request that give its answer a structure: one at most."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | None = None
+    guided_regex: str | None = Field(default=None, min_length=1)
+    guided_choice: Choices | None = None
+
+    def grammar(self) -> Grammar | None:
+        """What the answer's text must follow. Raises ``ApiError`` 400 if the request says so twice."""
+        found = [grammar for name in NAMES for grammar in self._grammars(name)]
+        if len(found) > 1:
+            raise ApiError(
+                f"{found[1].param}: it does not go with {found[0].param}; send one of them.",
+                param=found[1].param,
+            )
+        return found[0] if found else None
+
+    def _grammars(self, name: str) -> list[Grammar]:
+        given = getattr(self, name)
+        if given is None or isinstance(given, TextFormat):
+            return []
+        if isinstance(given, JsonFormat):
+            return [_schema({"type": "object"}, name)]
+        if isinstance(given, SchemaFormat):
+            return [_schema(given.json_schema.schema_, name)]
+        if isinstance(given, StructuredOutputs):
+            parts = {
+                "json": given.json_,
+                "regex": given.regex,
+                "choice": given.choice,
+                "json_object": {"type": "object"} if given.json_object else None,
+            }
+            named = {f"{name}.{key}": value for key, value in parts.items() if value is not None}
+            if not named:
+                raise ApiError(f"{name}: expected one of json, regex, choice, json_object.", param=name)
+            return [_grammar(value, param) for param, value in named.items()]
+        return [_grammar(given, name)]
+
+
+def _grammar(given: dict[str, Any] | list[str] | str, param: str) -> Grammar:
+    if isinstance(given, dict):
+        return _schema(given, param)
+    if isinstance(given, list):
+        given = "|".join(map(re.escape, given))
+    return Grammar("regex", given, param)
+
+
+def _schema(schema: dict[str, Any], param: str) -> Grammar:
+    return Grammar("json_schema", json.dumps(schema), param)

@@ -1,0 +1,107 @@
+"""Structured output: whatever the weights say, the text follows its grammar, with help, without, and elsewhere."""
+
+import json
+import re
+
+import pytest
+
+from pasta.engine import Engine, EngineConfig, Request, SamplingParams, ThreadProgress
+from pasta.engine.drafts import Drafter
+from pasta.engine.structure import Grammar, Structures
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from pasta.lang import encode_start
+from tests.support.models import UNRECORDED, tiny
+
+LOADED = tiny()
+CODEC = LOADED.codec
+STRUCTURES = Structures(CODEC)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[A-Z][a-z]{2,8}$"},
+        "number": {"type": "integer", "minimum": 0, "maximum": 999},
+        "kinds": {"type": "array", "items": {"enum": ["sea", "land"]}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["name", "number", "kinds"],
+    "additionalProperties": False,
+}
+JSON = Grammar("json_schema", json.dumps(SCHEMA))
+REGEX = Grammar("regex", r"(yes|no): [0-9]{1,3}\.")
+
+
+def ask(grammar, max_tokens=200, **params):
+    return Request(
+        encode_start(CODEC, "France"),
+        limits=Limits(max_tokens=max_tokens),
+        sampling=SamplingParams(**params),
+        parallel=False,
+        structure=STRUCTURES.compile(grammar),
+    )
+
+
+def engine(**config):
+    return Engine(LOADED, EngineConfig(**{"num_slots": 4, "slot_tokens": 512, **UNRECORDED, **config}))
+
+
+def asked():
+    return [
+        ask(grammar, temperature=temperature, seed=seed).replace(
+            request_id=f"{seed} {grammar.kind} {temperature}"
+        )
+        for seed in range(3)
+        for grammar in (JSON, REGEX)
+        for temperature in (0.0, 1.5)
+    ]
+
+
+def test_the_text_follows_its_grammar_alone_and_together_with_drafts(monkeypatch):
+    monkeypatch.setattr(Drafter, "_pays", lambda self, found, feeds, num_slots: self._most)
+    alone = {r.request_id: r for r in engine(drafts=0).decode(asked(), 1)}
+    together = {r.request_id: r for r in engine(drafts=4).decode(asked())}
+    for request_id, result in alone.items():
+        assert result.response_ids == together[request_id].response_ids
+        assert result.finish_reason == "stop"
+        if "regex" in request_id:
+            assert re.fullmatch(REGEX.text, result.text)
+        else:
+            found = json.loads(result.text)
+            assert list(found) == ["name", "number", "kinds"]
+            assert re.fullmatch("[A-Z][a-z]{2,8}", found["name"])
+            assert 0 <= found["number"] <= 999
+            assert set(found["kinds"]) <= {"sea", "land"}
+    assert len({result.text for result in alone.values()}) > 5
+
+
+@pytest.mark.parametrize("cut", [1, 9])
+def test_an_answer_goes_on_from_any_of_its_tokens_on_another_engine(cut):
+    request = ask(JSON, temperature=1.0, seed=4)
+    expected = engine().generate(request)
+    progress = ThreadProgress(tuple(((), token) for token in expected.response_ids[:cut]))
+    assert engine().generate(request.replace(progress=progress)).response_ids == expected.response_ids
+
+
+def test_a_limit_cuts_it():
+    result = engine().generate(ask(JSON, max_tokens=5))
+    assert (result.num_tokens, result.finish_reason) == (5, "length")
+
+
+def test_promises_do_not_go_with_it():
+    with pytest.raises(UserError, match="structured answer has no promises"):
+        engine().submit(ask(JSON).replace(parallel=True))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("regex", "(a|b"),
+        Grammar("regex", "(?=a)b"),
+        Grammar("json_schema", '{"type": "strin"}'),
+        Grammar("json_schema", '{"type": "array", "uniqueItems": true}'),
+        Grammar("json_schema", '{"$ref": "#/nowhere"}'),
+    ],
+)
+def test_what_is_no_grammar_or_cannot_be_enforced_is_one_line(grammar):
+    with pytest.raises(UserError) as refused:
+        STRUCTURES.compile(grammar)
+    assert "\n" not in str(refused.value)
