@@ -134,3 +134,16 @@ def test_most_answers_of_the_atlas_have_points() -> None:
     tasks = heldout_prompts(100)
     split = [len(split_points(task.answer)) > 1 for task in tasks]
     assert sum(split) > 0.75 * len(tasks)
+
+
+def test_routed_steps_that_need_each_other_get_a_skeleton_of_one_point_and_their_prompt() -> None:
+    for task in heldout_prompts(40):
+        asked = Instruction("a", "here", tuple(task.messages), task.answer)
+        plain, routed = (to_requests(asked, TRAINED, routed=each) for each in (False, True))
+        if task.independent:
+            assert routed == plain
+        else:
+            skeleton, whole = routed
+            assert "\n" not in skeleton.answer
+            assert whole == asked
+    assert to_requests(record(TWO), TRAINED, routed=True) == to_requests(record(TWO), TRAINED)

@@ -118,6 +118,16 @@ def test_the_sweep_over_quality_weights_has_the_stages_it_always_had():
     expected["apar"] = ("sft", f"{configs}/sft/atlas-apar.yaml", {"data.source": "@annotate-apar"})
     expected["annotate-sot"] = ("annotate", f"{configs}/annotate/atlas-sot.yaml", {})
     expected["sot"] = ("sft", f"{configs}/sft/atlas-sot.yaml", {"data.source": "@annotate-sot"})
+    expected["annotate-sot-routed"] = (
+        "annotate",
+        f"{configs}/annotate/atlas-sot.yaml",
+        {"data.routed": True},
+    )
+    expected["sot-routed"] = (
+        "sft",
+        f"{configs}/sft/atlas-sot.yaml",
+        {"data.source": "@annotate-sot-routed"},
+    )
     sample, score, prefer = (f"{configs}/{name}/atlas.yaml" for name in ("sample", "score", "preference"))
     expected["sample-1"] = ("sample", sample, {"prompts.count": 512, "prompts.seed": 11})
     methods = {
@@ -128,6 +138,9 @@ def test_the_sweep_over_quality_weights_has_the_stages_it_always_had():
         "methods.sot.kind": "sot",
         "methods.sot.model": "@sot",
         "methods.sot.sot.style": "trained",
+        "methods.sot-routed.kind": "sot",
+        "methods.sot-routed.model": "@sot-routed",
+        "methods.sot-routed.sot.style": "trained",
         "methods.apar.kind": "apar",
         "methods.apar.model": "@apar",
     }

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from pasta.data.annotate.marks import to_topic
 from pasta.data.annotate.syntactic import is_lead_in, part_starts
+from pasta.data.atlas import task_for_prompt
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import MIN_POINTS, SkeletonPrompts, write_skeleton
 
@@ -47,16 +48,19 @@ def split_points(answer: str) -> list[Point]:
     return points
 
 
-def to_requests(record: Instruction, prompts: SkeletonPrompts) -> list[Instruction]:
+def to_requests(record: Instruction, prompts: SkeletonPrompts, *, routed: bool = False) -> list[Instruction]:
     """A record as the requests of Skeleton-of-Thought with their answers: the skeleton, then each point.
 
     It is a skeleton of one point and the record itself if there are fewer points than two, more than
-    ``prompts.max_points``, or ones that are hardly longer than their skeleton.
+    ``prompts.max_points``, or ones that are hardly longer than their skeleton. With ``routed`` so is every task of the
+    atlas whose steps need each other: the model learns the paper's router (SoT-R) with its skeletons, from the truth.
     """
     points = split_points(record.answer)
     labels = [point.label for point in points]
     is_worth_it = len(record.answer) >= _WORTH * len(write_skeleton(labels))
-    if not MIN_POINTS <= len(points) <= prompts.max_points or not is_worth_it:
+    task = task_for_prompt(record.messages[-1]["content"]) if routed else None
+    is_sequential = task is not None and not task.independent
+    if is_sequential or not MIN_POINTS <= len(points) <= prompts.max_points or not is_worth_it:
         labels = [_label(record.answer)]
     skeleton = Instruction(
         f"{record.id}/skeleton",

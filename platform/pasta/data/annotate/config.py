@@ -22,7 +22,8 @@ class AnnotationSections:
     """What decides the outcome. ``annotator`` is ``teacher`` (an LLM behind an OpenAI-compatible endpoint),
     ``syntactic`` (lists and paragraphs by pattern), ``apar`` (APAR's own, stricter patterns), ``atlas`` (ground truth,
     for atlas tasks) or ``imperfect`` (the same tasks, by looks). With ``sot`` nothing is annotated: each record becomes
-    the plain requests of Skeleton-of-Thought, in the words of ``skeletons``.
+    the plain requests of Skeleton-of-Thought, in the words of ``skeletons``; ``routed`` ones teach the paper's router
+    too, from the atlas' ground truth.
 
     ``tokenizer`` counts lengths and estimates: ``atlas``, a directory, or a Hub name; it should be the one of the
     model that will be trained. Work is cut into shards of ``shard_records``; a rerun skips finished shards.
@@ -34,6 +35,7 @@ class AnnotationSections:
     syntactic: SyntacticSection = field(default_factory=SyntacticSection)
     imperfect: ImperfectSection = field(default_factory=ImperfectSection)
     skeletons: SkeletonPrompts = TRAINED
+    routed: bool = False
     checks: ChecksSection = field(default_factory=ChecksSection)
     tokenizer: str = ATLAS
     shard_records: int = 500
@@ -48,6 +50,8 @@ class AnnotationSections:
             raise ValueError("syntactic: has no effect without annotator: syntactic")
         if self.annotator != "imperfect" and self.imperfect != ImperfectSection():
             raise ValueError("imperfect: has no effect without annotator: imperfect")
+        if self.annotator != "sot" and self.routed:
+            raise ValueError("routed: has no effect without annotator: sot")
         if self.annotator != "sot" and self.skeletons != TRAINED:
             raise ValueError("skeletons: has no effect without annotator: sot")
         if self.annotator in ("atlas", "imperfect") and (self.source.echo or self.source.talk):
@@ -58,7 +62,9 @@ class AnnotationSections:
 
     def rewrite(self, record: Instruction) -> Sequence[Instruction]:
         """The records that are made of one before anything else."""
-        return to_requests(record, self.skeletons) if self.annotator == "sot" else [record]
+        return (
+            to_requests(record, self.skeletons, routed=self.routed) if self.annotator == "sot" else [record]
+        )
 
     def identity(self) -> dict[str, Any]:
         """What the output depends on, without the teacher's rate limits and prices."""
@@ -68,7 +74,7 @@ class AnnotationSections:
             "apar": None,
             "atlas": None,
             "imperfect": self.imperfect,
-            "sot": self.skeletons,
+            "sot": {"words": self.skeletons, "routed": self.routed},
         }
         return {
             "source": self.source,
