@@ -139,7 +139,7 @@ def test_a_record_that_is_not_the_atlas_s_is_rejected() -> None:
         ("data.imperfect.merges=1.3", "merges 1.3: expected a probability from 0 to 1"),
         ("data.imperfect.marks.inline=-1", "inline -1"),
         ("data.annotator=atlas", "imperfect: has no effect without annotator: imperfect"),
-        ("data.source.echo=0.1", "annotator: imperfect needs the ground truth"),
+        ("data.source.echo=0.1", "no ground truth for annotator: imperfect"),
     ],
 )
 def test_a_mistake_is_named(override: str, message: str) -> None:
