@@ -11,6 +11,7 @@ OVERVIEW = Turn("tiger/owl/salmon", things=("tiger", "owl", "salmon"), facts=2, 
 COMPARISON = Turn(
     "France vs Japan", things=("France", "Japan"), facts=2, compares=True, only=("capital", "continent")
 )
+ELEMENTS = Turn("copper & zinc", things=("copper", "zinc"), facts=2, only=("group", "use"))
 OLDEST = Turn(
     "Which is oldest?", things=("Emma", "Hamlet"), choice="Hamlet", superlatives=("oldest", "first")
 )
@@ -48,6 +49,11 @@ def wrong(turn: Turn, answer: str, finish_reason: str = "stop", threads: int = 1
             COMPARISON,
             "France and Japan have capitals: Paris and Tokyo. France is in Europe, and the other is in Asia.",
         ),
+        (
+            ELEMENTS,
+            "Copper is a transition metal. In the periodic table it follows nickel. It makes electric wires.\n\n"
+            "Zinc is a transition metal. It stands right after copper. It is used in rustproof buckets.",
+        ),
         (OLDEST, "Hamlet is the oldest of them."),
         (OLDEST, "Of Emma and Hamlet, the oldest is Hamlet."),
         (OLDEST, "Emma is from the 19th century and Hamlet from the 17th, so Hamlet is the oldest."),
@@ -70,6 +76,12 @@ def test_a_right_answer_has_no_fault(turn: Turn, answer: str):
         (AUTHOR, "Emma is a novel.", "lacks 'Austen'"),
         (AUTHOR, "Emma is by Jane Austen. Emma is by Leo Tolstoy.", "says 'leo tolstoy' of Emma"),
         (AUTHOR, "Jane Austen wrote Emma. Neon is a gas.", "speaks of neon unasked"),
+        (
+            AUTHOR,
+            "Fact sheet: Emma\nAuthor: Jane Austen\nCentury: 19\nLanguage: English\nKind: novel",
+            "4 facts about Emma, expected at most 3",
+        ),
+        (AUTHOR, "Emma is by Jane Austen and is paid with the Indian rupee.", "says 'indian rupee' of Emma"),
         (MOONS, "Mars has no moons.", "lacks '2'"),
         (MOONS, "Mars has two moons. Mars is an alkali metal.", "says 'alkali metal' of Mars"),
         (
@@ -126,7 +138,9 @@ def test_an_answer_of_too_many_threads_is_wrong():
 
 
 def test_an_answer_that_is_too_long_is_wrong():
-    assert wrong(AUTHOR, "Jane Austen wrote Emma, " + "yes " * 50) == ["54 words, expected at most 50"]
+    assert wrong(AUTHOR, "Jane Austen wrote Emma, " + " ".join(f"n{n}" for n in range(50))) == [
+        "54 words, expected at most 50"
+    ]
 
 
 def test_a_sentence_may_be_said_of_two_things_but_of_each_only_once():
@@ -134,6 +148,12 @@ def test_a_sentence_may_be_said_of_two_things_but_of_each_only_once():
     turn = Turn("tiger, lion", things=("tiger", "lion"), facts=2)
     assert wrong(turn, both) == []
     assert wrong(turn, both + " It has four legs.") == ["repeats 'it has 4 legs.'"]
+
+
+def test_an_answer_about_one_thing_says_no_five_words_twice():
+    answer = "A Lovelace was a mathematician of England. She a Lovelace was a mathematician of England."
+    turn = Turn("Who was Ada Lovelace?", things=("Ada Lovelace",), facts=1)
+    assert wrong(turn, answer) == ["repeats 'a lovelace was a mathematician'"]
 
 
 def test_the_halves_have_fifty_conversations_of_the_same_kinds_and_share_no_words():

@@ -17,11 +17,13 @@ from pasta.evaluation.people.text import (
     parts,
     place_of,
     sentences,
+    speaks_of,
     value_of,
 )
 
 #: Sentences of fewer words may occur twice: a heading, "Yes."
 _REPEATED_WORDS = 4
+_REPEATED_RUN = 5
 _SCOPE_SENTENCES = 3
 _SCOPE_WORDS = 60
 #: Kinds of things, or columns of one, that a sentence about what the model knows has to name.
@@ -39,13 +41,10 @@ _KIND_WORDS = {
     "books": ("book", "novel"),
     "rivers": ("river",),
 }
-#: Columns whose values of several words are said of one kind of thing only.
-_KINDS_OWN = {
-    "elements": ("group",),
-    "planets": ("type", "moons", "rings"),
-    "animals": ("legs",),
-    "instruments": ("action",),
-}
+#: A question about one fact is answered with as many facts of the thing at most: no fact sheet.
+_ANSWERING_FACTS = 3
+#: Columns that speak of other things than their own: an ocean, the periodic table, a boy, light.
+_SHARED = ("beside", "work", "also", "about")
 _COMPARING = re.compile(
     r"\b(?:both|all|neither|while|whereas|but|unlike|than|share|same|differ|different|compared|contrast|however|only)\b"
 )
@@ -60,7 +59,8 @@ def faults(turn: Turn, answer: str, finish_reason: str, num_threads: int) -> lis
     text = normalise(answer)
     if not text:
         return ["says nothing"]
-    return [*_form(turn, text, finish_reason, num_threads), *_content(turn, text)]
+    found = [*_form(turn, text, finish_reason, num_threads), *_content(turn, text)]
+    return list(dict.fromkeys(found))
 
 
 def _form(turn: Turn, text: str, finish_reason: str, num_threads: int) -> Iterator[str]:
@@ -79,6 +79,15 @@ def _form(turn: Turn, text: str, finish_reason: str, num_threads: int) -> Iterat
             yield f"repeats {part.text!r}"
             break
         seen.add((part.things, words))
+    if len(turn.things) <= 1 and (run := _repeated_run(text)):
+        yield f"repeats {run!r}"
+
+
+def _repeated_run(text: str) -> str | None:
+    """As many words in a row as an answer about one thing says twice."""
+    words = re.findall(r"\w+", text)
+    runs = [" ".join(words[at : at + _REPEATED_RUN]) for at in range(len(words) - _REPEATED_RUN + 1)]
+    return next((run for at, run in enumerate(runs) if run in runs[:at]), None)
 
 
 def _content(turn: Turn, text: str) -> Iterator[str]:
@@ -89,6 +98,10 @@ def _content(turn: Turn, text: str) -> Iterator[str]:
     yield from (f"says {unwanted!r}" for unwanted in turn.without if has(text, unwanted))
     if turn.facts:
         yield from _too_few_facts(turn, text)
+    elif turn.contains and len(turn.things) == 1:
+        told = _told(turn, turn.things[0], text)
+        if told > _ANSWERING_FACTS:
+            yield f"{told} facts about {turn.things[0]}, expected at most {_ANSWERING_FACTS}"
     if turn.compares and not any(_compares(turn, sentence) for sentence in sentences(text)):
         yield "does not compare"
     yield from _foreign_values(turn, text)
@@ -101,9 +114,9 @@ def _content(turn: Turn, text: str) -> Iterator[str]:
     if turn.scope:
         yield from _no_scope(turn, text)
     if turn.scope or turn.greeting:
-        yield from (f"states a fact about {name} unasked" for name in dict.fromkeys(_stated(text)))
+        yield from (f"states a fact about {name} unasked" for name in _stated(text))
     else:
-        yield from (f"speaks of {name} unasked" for name in dict.fromkeys(_strangers(turn, text)))
+        yield from (f"speaks of {name} unasked" for name in _strangers(turn, text))
 
 
 def _found(text: str, needed: Needed) -> bool:
@@ -119,10 +132,15 @@ def _too_few_facts(turn: Turn, text: str) -> Iterator[str]:
         if not has_name(text, name) and len(turn.things) > 1:
             yield f"does not name {name}"
             continue
-        said = about(text, name, turn.things)
-        told = [column for column, value in facts_of(name).items() if has(said, value)]
-        if len(told) < turn.facts:
-            yield f"{len(told)} facts about {name}, expected {turn.facts}"
+        told = _told(turn, name, text)
+        if told < turn.facts:
+            yield f"{told} facts about {name}, expected {turn.facts}"
+
+
+def _told(turn: Turn, name: str, text: str) -> int:
+    """How many facts about a thing an answer states."""
+    said = about(text, name, turn.things)
+    return sum(has(said, value) for value in facts_of(name).values())
 
 
 def _wrong_values(turn: Turn, text: str, column: str) -> Iterator[str]:
@@ -141,10 +159,10 @@ def _foreign_values(turn: Turn, text: str) -> Iterator[str]:
     for part in parts(text, turn.things):
         kinds = {KIND_OF[name] for name in part.things}
         allowed = [value for name in part.things for value in facts_of(name).values()]
-        for kind, columns in _KINDS_OWN.items():
-            for column in columns if kinds and kind not in kinds else ():
-                for match in _values(kind, column).finditer(part.text):
-                    if " " in match[1] and not any(_is_in(value, match[1]) for value in allowed):
+        for kind in FACTS if kinds else ():
+            if kind not in kinds:
+                for match in _long_values(kind).finditer(part.text):
+                    if not any(_is_in(value, match[1]) for value in allowed):
                         yield f"says {match[1]!r} of {' and '.join(sorted(part.things))}"
 
 
@@ -153,6 +171,16 @@ def _compares(turn: Turn, sentence: str) -> bool:
     is_comparing = sum(has_name(sentence, name) for name in turn.things) > 1 or _COMPARING.search(sentence)
     values = (value for name in turn.things for value in facts_of(name).values())
     return bool(is_comparing) and any(has(sentence, value) for value in values)
+
+
+@cache
+def _long_values(kind: str) -> re.Pattern[str]:
+    """Facts of a kind in several words that can be said of no other kind."""
+    columns = [
+        column for column in next(iter(FACTS[kind].values())) if is_fact(column) and column not in _SHARED
+    ]
+    values = {value_of(row[column]) for row in FACTS[kind].values() for column in columns}
+    return re.compile(rf"(?<!\w)({any_of(value for value in values if ' ' in value)})(?!\w)")
 
 
 def _is_in(value: str, said: str) -> bool:
@@ -210,7 +238,7 @@ def _strangers(turn: Turn, text: str) -> Iterator[str]:
             continue
         begun = " ".join(sentence.split()[:_BEGINNING])
         yield from (
-            name for name in KIND_OF if has_name(begun, name) and not has_name(normalise(known), name)
+            name for name in KIND_OF if speaks_of(begun, name) and not has_name(normalise(known), name)
         )
 
 

@@ -66,6 +66,11 @@ _VERB = re.compile(r"\b(?:is|are|was|were|has|have|lies?|lives?|eats?|flows?|end
 _OF_ALL = re.compile(
     r"\b(?:both|all|each|they|neither|none|every|everything|these|either|the others?|the rest)\b"
 )
+#: What a name that only places another thing stands behind.
+_RELATION = re.compile(
+    r"\b(?:after|before|beside|next to|behind|near|neighbou?rs?|borders?|bordering|follows?|following)"
+    r"(?: is| are)?:? (?:the )?(?:element |country |planet )?$"
+)
 _ARTICLE = re.compile(r"^(?:the|an?|its|his|her) ")
 #: Columns that are no statement: a name, a pronoun, and what is computed from other columns.
 _NO_FACTS = ("name", "pronoun", "previous")
@@ -103,6 +108,11 @@ def place_of(text: str, name: str) -> int | None:
     return None if found is None else found.start()
 
 
+def speaks_of(text: str, name: str) -> bool:
+    """Whether a normalised text names a thing other than to place another one: not in "it stands after copper"."""
+    return any(not _RELATION.search(text[: found.start()]) for found in _name(name).finditer(text))
+
+
 def facts_of(name: str) -> dict[str, str]:
     """The facts of a thing by column, normalised and without an article."""
     row = FACTS[KIND_OF[name]][name]
@@ -134,7 +144,7 @@ def parts(text: str, things: Sequence[str]) -> list[Part]:
     current = frozenset(things)
     for sentence in sentences(text):
         for clause in _clauses(sentence, things):
-            named = frozenset(name for name in things if has_name(clause, name))
+            named = frozenset(name for name in things if speaks_of(clause, name))
             if named:
                 current = named
             about = current if named or not _OF_ALL.search(clause) else frozenset(things)
@@ -148,7 +158,7 @@ def _clauses(sentence: str, things: Sequence[str]) -> list[str]:
     for clause in _CONTRASTS.split(sentence):
         begun = len(out)
         for piece in clause.split(", "):
-            named = sum(has_name(piece, name) for name in things)
+            named = sum(speaks_of(piece, name) for name in things)
             is_own = named == 1 or (not named and _OF_ALL.search(piece))
             if len(out) == begun or (is_own and _VERB.search(out[-1]) and _VERB.search(piece)):
                 out.append(piece)
@@ -178,5 +188,5 @@ def _name(name: str) -> re.Pattern[str]:
 
 
 def any_of(texts: Iterable[str]) -> str:
-    """A pattern for any of some texts, the longest first."""
-    return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))
+    """A pattern for any of some texts, the longest first; of no texts one that matches nothing."""
+    return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True)) or "(?!)"
