@@ -61,7 +61,7 @@ _MANY = (
     ("was {p}", "were they"), ("is {p}", "are they"), ("did {p}", "did they"), ("is its", "are their"),
     ("about it", "about them"), ("with it", "with them"), ("on it", "on them"), ("next to it", "next to them"),
     ("need it", "need them"), ("play it", "play them"), ("hear it", "hear them"), ("find it", "find them"),
-    ("wrote it", "wrote them"),
+    ("wrote it", "wrote them"), ("in it", "in them"), ("of it", "of them"),
 )  # fmt: skip
 
 FollowUp = Callable[[random.Random, TalkSplit, Turn], Turn | None]

@@ -32,6 +32,10 @@ QUESTIONS = (
 )  # fmt: skip
 
 
+ANYTHING = (
+    "{x} please", "{x}, please", "hey, {x}", "hi! {x}", "hello, {x}", "{x}, thanks", "{x} thanks", "hi, {x}",
+    "ok, {x}", "well, {x}", "hm, {x}", "right, {x}", "good, {x}",
+)  # fmt: skip
 INDIRECT = (
     "I would like to know {x}", "can you tell me {x}?", "could you please tell me {x}?", "tell me {x}",
     "do you know {x}?", "please tell me {x}", "I want to know {x}", "could you tell me {x}?", "I wonder {x}",
@@ -121,22 +125,28 @@ def listed(rng: random.Random, names: Sequence[str]) -> str:
 
 
 _ASKS = re.compile(
-    r"(what|which|who|where|when|how|why|whose|is|are|was|did|do|does|has|have|would|can|will|in|on|of|by|into|and|so)\b"
+    r"(?!(?:what|how) about|what of|what else)(?:what|which|who|where|when|how|why|whose|is|are|was|did|do|does|has"
+    r"|have|would|can|will|in which|on which|of which|by whom|into which)\b"
+)
+_ORDERS = re.compile(
+    r"(?:tell|describe|give|say|explain|introduce|write|summarize|teach|talk|present|show|outline|let|help|inform|brief|list"
+    r"|name|compare|contrast|make|create|prepare|find|remind|look|draft|send|compose|plan|pretend|speak|cover|mention|count"
+    r"|sum|recommend)\b"
 )
 
 
 def say(rng: random.Random, text: str, split: TalkSplit) -> str:
     """A request as a person types it: politeness around it, its end mark, case and at most one typo."""
-    order = _ASKS.match(text) is None
+    question, order = _ASKS.match(text) is not None, _ORDERS.match(text) is not None
     frame = "{x}"
     if "\n" not in text and rng.random() < 0.6:
-        turned = _indirect(text) if not order and rng.random() < 0.35 else None
+        turned = _indirect(text) if question and rng.random() < 0.35 else None
         gerund = _gerund(text) if order and rng.random() < 0.1 else None
         if turned or gerund:
             text = turned or gerund or text
             frame = rng.choice(part(INDIRECT if turned else GERUND, split))
         else:
-            frame = rng.choice(part(ORDERS if order else QUESTIONS, split))
+            frame = rng.choice(part(ORDERS if order else QUESTIONS if question else ANYTHING, split))
         if rng.random() < 0.12:
             frame = rng.choice(_GREET) + frame
     asked = frame.endswith("?") or not order
