@@ -89,8 +89,11 @@ def test_the_atlas_is_made_alike_whoever_asks() -> None:
 
 def test_the_atlas_gives_the_prompts_that_training_makes_of_the_same_seed() -> None:
     mixture = {"countdown": 4.0}
-    made = [messages for messages, _ in atlas_answers(3 * 10_000, "train", 40, mixture=mixture, echo=0.3)]
-    found = read("atlas", 5000, records=40, seed=3, mixture=mixture, echo=0.3)
+    made = [
+        messages
+        for messages, _ in atlas_answers(3 * 10_000, "train", 40, mixture=mixture, echo=0.3, talk=0.3)
+    ]
+    found = read("atlas", 5000, records=40, seed=3, mixture=mixture, echo=0.3, talk=0.3)
     assert [list(record.messages) for record in found if isinstance(record, Instruction)] == made
     assert any(messages[0]["content"].startswith("Copy: ") for messages in made)
 
