@@ -28,7 +28,7 @@ UNIT_WORKERS ?= 2
 PYTEST := HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit lint format docs serve train benchmark lock clean distclean
+.PHONY: help demo test test-unit lint format docs serve train heads benchmark lock clean distclean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -74,6 +74,11 @@ train: $(STAMP) ## train the two shipped models: copying, plain answers, the seq
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-plain.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-twin.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-pasta.yaml
+	$(MAKE) heads
+
+heads: $(STAMP) ## train the draft heads of the two shipped models, again whenever these have changed
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-heads-twin.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-heads-pasta.yaml
 
 benchmark: $(STAMP) ## measure every figure in BENCHMARKS.md
 	$(BIN)/python -m jobs.benchmark all

@@ -37,6 +37,10 @@ def stage(config: SftConfig, *, restart: bool = False) -> TrainingStage:
     """The run on disk. Raises UserError for an input that is not there."""
     from pasta.training.sft import inputs
 
+    if config.draft_heads is not None:
+        from pasta.training.heads import HeadsStage
+
+        return HeadsStage(config, inputs(config), restart=restart)
     return TrainingStage("sft", config, inputs(config), restart=restart)
 
 

@@ -53,8 +53,8 @@ class Order:
 class DecodeOrder:
     """Interpreter → Decoder: decode one response, or a chunk of one whose home is another Decoder (``snapshot``).
 
-    ``request_id`` names this attempt. ``tokens`` are those decoded before, on other replicas. ``lent`` has the limits
-    of the chunks below it that other Decoders decode.
+    ``request_id`` names this attempt. A ``conversation`` may go on after the answer. ``tokens`` are those decoded
+    before, on other replicas. ``lent`` has the limits of the chunks below it that other Decoders decode.
     """
 
     request_id: str
@@ -72,6 +72,7 @@ class DecodeOrder:
     cache_salt: str = ""
     drafts: bool = True
     grammar: Grammar | None = None
+    conversation: bool = False
 
 
 #: The log-probability of the chosen token, and the likeliest ids with theirs.

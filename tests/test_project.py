@@ -28,7 +28,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "interpreter": ({"interpreter", "lang", "errors"}, set()),
     "simulation": ({"simulation", "placement", "interpreter", "lang", *BASE}, {"matplotlib"}),
     "engine": (
-        {"engine", "placement", "sizes", "interpreter", "lang", "errors", "files", "rows"},
+        {"engine", "placement", "sizes", "bounds", "interpreter", "lang", "errors", "files", "rows"},
         {"torch", "transformers", "numpy", "safetensors", "llguidance"},
     ),
     "stages": ({"stages", "errors", "config", "files", "rows", "tracking", "bounds"}, set()),

@@ -26,15 +26,19 @@ class EngineSettings(EngineSizes):
     """An engine's sizes, and which of its helps are switched on. None of them changes an answer.
 
     ``reuse_prefixes``: a prompt that begins like an earlier one is not computed again (pasta/engine/prefixes.py).
+    ``prefill_ahead``: a conversation's next turn is prefilled while the engine is idle (pasta/engine/turns.py).
     ``jump_forward``: tokens that the grammar forces are fed without a step of their own.
     ``drafts``: the most tokens that are drafted for a thread in a step (pasta/engine/drafts.py); 0 is off.
+    ``draft_heads``: the model's draft heads, if it has any, guess some of them; otherwise all are looked up.
 
     Raises ValueError if ``drafts`` is negative.
     """
 
     reuse_prefixes: bool = True
+    prefill_ahead: bool = True
     jump_forward: bool = True
     drafts: int = 8
+    draft_heads: bool = True
 
     def __post_init__(self) -> None:
         EngineSizes.__post_init__(self)

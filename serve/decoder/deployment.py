@@ -192,6 +192,7 @@ class Decoder:
             logprobs=order.logprobs,
             cache_salt=order.cache_salt,
             drafts=order.drafts,
+            conversation=order.conversation,
             request_id=order.request_id,
         )
 

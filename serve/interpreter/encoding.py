@@ -192,5 +192,6 @@ class RequestEncoder:
             http_request_id=order.http_request_id,
             cache_salt=order.cache_salt,
             drafts=order.drafts,
+            conversation=name == "messages",
             placement=order.placement or self._placement,
         )

@@ -175,6 +175,12 @@ ENGINE = (
     MetricSpec("pasta_prefix_cache_hits", "counter", "Those that it did not compute again", ("model",)),
     MetricSpec("pasta_prefix_cache_copies", "counter", "Hits that it copied from another slot", ("model",)),
     MetricSpec(
+        "pasta_prefix_cache_ahead",
+        "counter",
+        "Tokens of conversations' next turns that an idle engine has computed",
+        ("model",),
+    ),
+    MetricSpec(
         "pasta_leases_expired", "counter", "Requests that nobody claimed in time, and that were given up"
     ),
 )
@@ -265,17 +271,10 @@ def of_response(endpoint: str, status: int) -> Observation:
 class PrefixCounts(Protocol):
     """What the reporter reads of an engine's prefix reuse (pasta.engine.prefixes.PrefixCounts)."""
 
-    @property
-    def looked_up(self) -> int:
-        """Tokens of the prompts that were admitted."""
-
-    @property
-    def hit(self) -> int:
-        """Those that were not computed again."""
-
-    @property
-    def copied(self) -> int:
-        """Those that were copied from another slot."""
+    looked_up: int
+    hit: int
+    copied: int
+    ahead: int
 
 
 class EngineCounts(Protocol):
@@ -353,6 +352,7 @@ class Reporter:
             "pasta_prefix_cache_queries": prefixes.looked_up,
             "pasta_prefix_cache_hits": prefixes.hit,
             "pasta_prefix_cache_copies": prefixes.copied,
+            "pasta_prefix_cache_ahead": prefixes.ahead,
         }
         for name, now in totals.items():
             before = self._totals.get((name, model), 0)

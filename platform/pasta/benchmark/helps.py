@@ -22,6 +22,7 @@ _SIZES: dict[str, Any] = {"num_slots": 1, "reuse_prefixes": False}
 WAYS = {
     "no help": EngineConfig(**_SIZES, jump_forward=False, drafts=0),
     "jump-forward": EngineConfig(**_SIZES, drafts=0),
+    "lookup": EngineConfig(**_SIZES, jump_forward=False, draft_heads=False),
     "drafts": EngineConfig(**_SIZES, jump_forward=False),
     "all help": EngineConfig(**_SIZES),
 }

@@ -42,7 +42,8 @@ class PrefixBench:
         messages: list[dict[str, str]] = []
         for task in tasks:
             messages += task.messages
-            request = Request(prompt_ids=self.codec.encode_prompt(messages), limits=self.limits)
+            prompt_ids = self.codec.encode_prompt(messages)
+            request = Request(prompt_ids=prompt_ids, limits=self.limits, conversation=True)
             for name, engine in self.engines.items():
                 result = engine.generate(request)
                 record[name].append(round(1e3 * result.ttft_s, 4))
@@ -57,7 +58,8 @@ class PrefixBench:
         engine = self.engines["reused"]
         engine.prefixes.forget()
         requests = [
-            request.replace(request_id=str(n), sampling=self.sampling.params("", n)) for n in range(count)
+            request.replace(conversation=False, request_id=str(n), sampling=self.sampling.params("", n))
+            for n in range(count)
         ]
         return sum(result.prompt_tokens - result.cached_tokens for result in engine.decode(requests))
 

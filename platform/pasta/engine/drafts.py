@@ -6,13 +6,18 @@ token: it is emitted if it is what is chosen, else hidden.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+
+import torch
 
 from pasta.engine.choosing import Lane
+from pasta.engine.heads import HeadRunner
 from pasta.engine.ngrams import CONTEXTS
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
-from pasta.interpreter import Feed, Mode
+from pasta.interpreter import Feed, Mode, Thread
 
 #: Weight of what a step or a draft has told at the next one.
 _DECAY = 0.98
@@ -42,103 +47,183 @@ class StepCost:
             setattr(self, name, _DECAY * getattr(self, name) + value)
 
     def at(self, rows: int) -> float:
-        """Return the seconds of a forward of ``rows`` rows; before any was measured, in units of one row's."""
+        """Return the seconds of a forward of ``rows`` rows."""
+        fixed, row = self.line()
+        return fixed + row * rows
+
+    def line(self) -> tuple[float, float]:
+        """Return the seconds of a forward and of each of its rows; before any was measured, in units of a forward."""
         if not self.weight:
-            return 1.0 + 0.05 * rows
+            return 1.0, 0.05
         rows_mean, mean = self.rows / self.weight, self.seconds / self.weight
         spread = self.rows_rows / self.weight - rows_mean**2
         # As many as if forwards that differ little had cost a twentieth more for each row.
         prior = 0.05 * mean / max(rows_mean, 1.0)
         together = self.rows_seconds / self.weight - rows_mean * mean
         slope = (together + 0.1 * prior) / (spread + 0.1)
-        return mean + max(slope, 0.0) * (rows - rows_mean)
+        return mean - max(slope, 0.0) * rows_mean, max(slope, 0.0)
 
 
 @dataclass(slots=True)
 class Drafted:
-    """A lane's draft: behind which of the slot's fed tokens it goes, and how long the context was that it followed."""
+    """A lane's draft: behind which of a slot's fed tokens it goes, and of each of its tokens what guessed it, and how
+    likely it is right together with those before it."""
 
     number: int
     at: int
+    thread: Thread
     tokens: list[int]
-    context: int
+    guessers: list[int]
+    odds: list[float]
 
 
 class Drafter:
-    """Adds drafts to what an engine feeds: as many as pay by the measured cost of rows and by how many were right."""
+    """Adds drafts to what an engine feeds: as many as pay by the measured cost of rows and by how many were right.
 
-    def __init__(self, config: EngineConfig, runner: Runner) -> None:
+    A lane's draft is looked up (``Ngrams``) or guessed by the model's draft heads (``HeadRunner``), whichever is
+    likelier to be right. A *guesser* is a length of looked-up context, or the heads when they were so sure of a token.
+    """
+
+    def __init__(self, config: EngineConfig, runner: Runner, heads: HeadRunner | None) -> None:
         self._most, self._runner = config.drafts, runner
+        self._heads = heads if config.draft_heads else None
         self.cost = StepCost()
-        self._right = dict.fromkeys(CONTEXTS, 0.6)
-        self._context: dict[tuple[int, int], int] = {}
+        # Share of tokens that were right, by guesser: the length of a context, or -1 - tenths of the heads' own odds.
+        self._prior = dict.fromkeys(CONTEXTS, 0.6) | {-1 - tenth: (tenth + 0.5) / 10 for tenth in range(10)}
+        self._right = dict(self._prior)
+        self._fed: dict[tuple[int, int], Drafted] = {}
         self.num_drafted = self.num_accepted = 0
 
     def add(self, slots: Mapping[int, Slot], feeds: dict[int, list[Feed]], num_slots: int) -> None:
         """Put drafts behind the tokens in ``feeds`` that choose a thread's next one; the forward has ``num_slots``
         slots, each padded to the longest."""
-        self._context.clear()
-        found = [
-            drafted for number, slot in slots.items() for drafted in self._found(number, slot, feeds[number])
-        ]
-        most = self._pays(found, feeds, num_slots) if found else 0
-        if not most:
+        self._fed.clear()
+        if not self._may_pay(feeds, num_slots):
             return
-        for drafted in reversed(found):
-            slot, rows = slots[drafted.number], feeds[drafted.number]
-            t = slot.interpreter.threads[rows[drafted.at].thread]
-            own = [
-                Feed(t.id, token, t.next_position + n, t.segment, wants_logits=True)
-                for n, token in enumerate(drafted.tokens[:most])
-            ]
-            rows[drafted.at + 1 : drafted.at + 1] = own
-            self._context[drafted.number, t.id] = drafted.context
+        found = self._found(slots, feeds)
+        counts = self._pays(found, feeds, num_slots)
+        for drafted, count in zip(reversed(found), reversed(counts), strict=True):
+            if count:
+                t, rows = drafted.thread, feeds[drafted.number]
+                rows[drafted.at + 1 : drafted.at + 1] = [
+                    Feed(t.id, token, t.next_position + n, t.segment, wants_logits=True)
+                    for n, token in enumerate(drafted.tokens[:count])
+                ]
+                self._fed[drafted.number, t.id] = drafted
 
-    def learn(self, number: int, lanes: Iterable[Lane]) -> None:
-        """See how many drafts of a slot's lanes were right."""
-        for lane in lanes:
-            if lane.drafts:
-                context = self._context.get((number, lane.thread), CONTEXTS[-1])
-                self.num_drafted += len(lane.drafts)
-                self.num_accepted += lane.at
-                for right in [1.0] * lane.at + [0.0] * (lane.at < len(lane.drafts)):
-                    self._right[context] += (1 - _DECAY) * (right - self._right[context])
+    def learn(self, slots: Mapping[int, Slot], lanes: Mapping[int, Sequence[Lane]]) -> None:
+        """See how many drafts of the slots' lanes were right, and keep the states that chose their last tokens."""
+        hidden, first = self._runner.hidden, 0
+        for number, slot in slots.items():
+            for lane in lanes[number]:
+                if lane.drafts:
+                    self.num_drafted += len(lane.drafts)
+                    self.num_accepted += lane.at
+                    guessers = self._fed[number, lane.thread].guessers
+                    for guesser, right in zip(
+                        guessers, [1.0] * lane.at + [0.0] * len(lane.drafts), strict=False
+                    ):
+                        self._right[guesser] += (1 - _DECAY) * (right - self._right[guesser])
+                        if not right:
+                            break
+                if hidden is not None and slot.ngrams is not None:
+                    tokens = slot.interpreter.threads[lane.thread].tokens
+                    if tokens and tokens[-1] == lane.tokens[lane.at]:  # else it waits, or others were forced
+                        slot.states[lane.thread] = len(tokens), hidden[first + lane.at]
+                first += len(lane.rows)
 
-    def _found(self, number: int, slot: Slot, feeds: Sequence[Feed]) -> list[Drafted]:
-        it = slot.interpreter
-        if slot.ngrams is None or slot.shares or (slot.stops and len(it.live_threads) > 1):
-            return []
-        slot.ngrams.read(it.threads)
-        room = self._runner.room(number) - len(feeds)
+    def _may_pay(self, feeds: Mapping[int, Sequence[Feed]], num_slots: int) -> bool:
+        """Whether drafts would pay if all of them were right."""
+        longest, shortest = max(map(len, feeds.values())), min(map(len, feeds.values()))
+        if shortest < longest or num_slots > len(feeds):
+            return self._most > 0  # some are free
+        lanes = sum(feed.wants_logits for rows in feeds.values() for feed in rows)
+        fixed, row = self.cost.line()
+        more = (lanes + num_slots) / (fixed + row * num_slots * (longest + 1))
+        return self._most > 0 and more > lanes / (fixed + row * num_slots * longest)
+
+    def _found(self, slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]]) -> list[Drafted]:
+        """The likelier draft of each lane that may have one, as far as there is room."""
+        lanes = [
+            (number, at, slot, slot.interpreter.threads[feed.thread])
+            for number, slot in slots.items()
+            if slot.may_draft()
+            for at, feed in enumerate(feeds[number])
+            if feed.wants_logits
+        ]
+        lanes = [lane for lane in lanes if lane[3].mode == Mode.TEXT]
+        guessed = self._guessed([(slot, t) for _, _, slot, t in lanes])
+        room = {number: self._runner.room(number) - len(feeds[number]) for number in slots}
         out = []
-        for at, feed in enumerate(feeds):
-            t = it.threads[feed.thread]
-            if not feed.wants_logits or t.mode != Mode.TEXT:
+        for number, at, slot, t in lanes:
+            assert slot.ngrams is not None
+            it = slot.interpreter
+            most = min(self._most, room[number], it.limits.max_positions - t.next_position - 1)
+            if most <= 0:
                 continue
-            most = min(self._most, room, it.limits.max_positions - t.next_position - 1)
-            tokens, context = slot.ngrams.following(t, most) if most > 0 else ([], 0)
-            text = it.grammar.text_mask
-            stop = next((n for n, token in enumerate(tokens) if not text[token]), len(tokens))
-            if stop:
-                out.append(Drafted(number, at, tokens[:stop], context))
-                room -= stop
+            looked_up, context = slot.ngrams.following(t, most)
+            drafts = [self._drafted(number, at, slot, t, looked_up, [context] * len(looked_up))]
+            if (own := guessed.get((id(slot), t.id))) is not None:
+                drafts.append(self._drafted(number, at, slot, t, own[0][:most], own[1]))
+            best = max(drafts, key=lambda d: sum(d.odds))
+            if best.tokens:
+                out.append(best)
+                room[number] -= len(best.tokens)
         return out
 
-    def _pays(self, found: Sequence[Drafted], feeds: Mapping[int, Sequence[Feed]], num_slots: int) -> int:
-        """How many drafts of each lane give the most tokens a second, all lanes together."""
-        lanes = sum(feed.wants_logits for rows in feeds.values() for feed in rows)
-        longest = max(map(len, feeds.values()))
-        best, rate, tokens = 0, lanes / self.cost.at(num_slots * longest), float(lanes)
-        for most in range(1, self._most + 1):
-            tokens += sum(self._right[d.context] ** most for d in found if len(d.tokens) >= most)
-            rows = {number: len(own) for number, own in feeds.items()}
-            for d in found:
-                rows[d.number] += min(most, len(d.tokens))
-            now = tokens / self.cost.at(num_slots * max(rows.values()))
+    def _guessed(
+        self, lanes: Iterable[tuple[Slot, Thread]]
+    ) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
+        """What the draft heads guess for each thread whose last token they know the state of: tokens, guessers."""
+        if self._heads is None:
+            return {}
+        known = [
+            (id(slot), t.id, t.tokens[-1], state[1])
+            for slot, t in lanes
+            if (state := slot.states.get(t.id)) is not None and state[0] == len(t.tokens)
+        ]
+        if not known:
+            return {}
+        hidden = torch.stack([state for *_, state in known])
+        tokens = torch.tensor([token for _, _, token, _ in known], device=hidden.device)
+        return {
+            (slot, thread): (found, [-1 - min(int(10 * p), 9) for p in odds])
+            for (slot, thread, *_), found, odds in zip(known, *self._heads.guess(hidden, tokens), strict=True)
+        }
+
+    def _drafted(
+        self, number: int, at: int, slot: Slot, t: Thread, tokens: list[int], guessers: list[int]
+    ) -> Drafted:
+        """A draft up to the first tag in it, or the first token that the tokenizer lacks."""
+        text = slot.interpreter.grammar.text_mask
+        ends = (n for n, token in enumerate(tokens) if token >= len(text) or not text[token])
+        stop = next(ends, len(tokens))
+        odds = list(accumulate((self._right[guesser] for guesser in guessers[:stop]), mul))
+        return Drafted(number, at, t, tokens[:stop], guessers[:stop], odds)
+
+    def _pays(
+        self, found: Sequence[Drafted], feeds: Mapping[int, Sequence[Feed]], num_slots: int
+    ) -> list[int]:
+        """How many tokens of each draft give the most tokens a second, all lanes together: the likeliest first."""
+        counts = [0] * len(found)
+        best = counts.copy()
+        rows = {number: len(own) for number, own in feeds.items()}
+        tokens = float(sum(feed.wants_logits for own in feeds.values() for feed in own))
+        fixed, row = self.cost.line()
+        longest = max(rows.values())
+        rate = tokens / (fixed + row * num_slots * longest)
+        for minus, n, _ in sorted((-p, n, k) for n, d in enumerate(found) for k, p in enumerate(d.odds)):
+            counts[n] += 1
+            rows[found[n].number] += 1
+            longest = max(longest, rows[found[n].number])
+            tokens -= minus
+            now = tokens / (fixed + row * num_slots * longest)
             if now > rate:
-                best, rate = most, now
-        if not best:
+                best, rate = counts.copy(), now
+            elif num_slots == 1:
+                break  # those that follow are less likely, and cost as much
+        if found and not any(best):
             # Drafts that are not tried cannot show that they would pay again.
-            for context in self._right:
-                self._right[context] += 0.002 * (0.6 - self._right[context])
+            for guesser, prior in self._prior.items():
+                self._right[guesser] += 0.002 * (prior - self._right[guesser])
         return best

@@ -30,6 +30,7 @@ from pasta.engine.request import (
 )
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
+from pasta.engine.turns import NextTurns
 from pasta.errors import UserError
 from pasta.interpreter import Feed, Limits
 
@@ -46,7 +47,8 @@ class Engine:
         self.codec = loaded.codec
         self.runner = Runner(loaded, self.config)
         self.prefixes = Prefixes(self.runner, self.config)
-        self.drafter = Drafter(self.config, self.runner)
+        self.turns = NextTurns(self.runner, self.prefixes, self.codec, self.config)
+        self.drafter = Drafter(self.config, self.runner, loaded.heads)
         self._chooser = Chooser(self.codec, loaded.model.config.vocab_size, loaded.model.device)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
@@ -147,7 +149,9 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._waiting) or any(slot and slot.pending for slot in self._slots)
+        if self._waiting or any(slot and slot.pending for slot in self._slots):
+            return True
+        return self.turns.pending and not self.num_active
 
     @property
     def num_active(self) -> int:
@@ -199,6 +203,11 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one step for every request that can go on; returns its events."""
+        if not self._waiting and not self.num_active:
+            if self.turns.pending:
+                self.turns.step()
+            return []
+        self.turns.stop()
         self.num_steps += 1
         events = self._admit()
         events += self._wake()
@@ -274,7 +283,7 @@ class Engine:
         events: list[Event] = []
         for number, slot in slots.items():
             events += self._advance(number, slot, lanes[number], now)
-            self.drafter.learn(number, lanes[number])
+        self.drafter.learn(slots, lanes)
         return events
 
     def _wake(self) -> list[Event]:
@@ -309,6 +318,7 @@ class Engine:
                 return [*events, self._failed(number, slot.request.request_id, error)]
         if slot.done:
             result = slot.result(now, self.num_steps)
+            self.turns.add(slot.request, result.text)
             events.append(
                 DoneEvent(slot.request.request_id, now, self.num_steps, 0, result.finish_reason, result)
             )

@@ -138,6 +138,16 @@ def use_kernels(model: nn.Module) -> None:
         model.use_kernels = True
 
 
+def whole_rows(model: nn.Module) -> int:
+    """How many rows of one slot a forward may have so that none depends on those beside it; 0 if no number is known.
+
+    The kernels compute rows one by one (``cpp/attention.h``: ``kFewRows``); other products do not.
+    """
+    attention = [module for module in model.modules() if isinstance(module, FusedAttention)]
+    plain = any(type(module) is nn.Linear for module in model.modules())
+    return 64 if attention and all(module.use_kernels for module in attention) and not plain else 0
+
+
 def _stacked(*linears: nn.Linear) -> nn.Linear:
     """One layer whose outputs are those of the layers one after another."""
     first = linears[0]

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from pasta.engine.attention import GROUPED
 from pasta.engine.families import check_architecture
 from pasta.engine.formats import NumberFormat, apply_format, choose_format
+from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
 from pasta.engine.section import DTYPES, check_dtype, check_format
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, CodecError
@@ -20,7 +21,8 @@ SMALL_MODEL = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to decode, its tokenizer and the codec on it. ``format`` is what its linear layers compute in."""
+    """A model ready to decode, its tokenizer and the codec on it. ``format`` is what its linear layers compute in;
+    ``heads`` draft tokens, if any lie beside the model."""
 
     model: PreTrainedModel
     tokenizer: Any
@@ -28,6 +30,7 @@ class LoadedModel:
     name: str
     num_parameters: int
     format: NumberFormat
+    heads: HeadRunner | None = None
 
     @property
     def max_positions(self) -> int:
@@ -102,7 +105,11 @@ def load_model(
         raise UserError(f"model {where!r}: {error}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"model {where!r}: cannot be loaded ({first_line(error)})") from None
-    return _ready(model, tokenizer, codec, torch_device, where, packed, dtype)
+    heads = None
+    if Path(path).is_dir():
+        embedding = model.get_input_embeddings().weight
+        heads = read_heads(Path(path), hidden_size=embedding.shape[1], vocab_size=embedding.shape[0])
+    return _ready(model, tokenizer, codec, torch_device, where, packed, dtype, heads)
 
 
 def random_model(
@@ -141,6 +148,7 @@ def _ready(
     name: str,
     packed: bool | None,
     dtype: str,
+    heads: DraftHeads | None = None,
 ) -> LoadedModel:
     rows = model.get_input_embeddings().num_embeddings
     if codec.grammar.vocab_size > rows:
@@ -150,6 +158,8 @@ def _ready(
         )
     model.requires_grad_(False).to(device).eval()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    # Before the output layer is packed, which the heads share.
+    runner = None if heads is None else HeadRunner(heads, model)
     chosen = choose_format(dtype, model, device)
     apply_format(model, chosen, device, packed)
-    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen)
+    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen, runner)

@@ -6,7 +6,8 @@ request takes over the longest match among them and the prompts of running reque
 
 A match is cut to whole prefill chunks, so that the rest is fed in the same chunks as without reuse: the keys and values
 of a prompt are then equal to the last bit. (Text was fed token by token; it differs from a prefill as little as lanes
-of another batch do.) An identical prompt is taken over whole, with the logits that choose the first token.
+of another batch do.) With the project's kernels no row depends on those beside it, up to so many rows: then a match is
+cut nowhere. An identical prompt is taken over whole, with the logits that choose the first token.
 
 A request whose prompt begins like one that is being prefilled waits until that one has come as far.
 """
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pasta.engine.fusing import whole_rows
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
@@ -70,11 +72,13 @@ class Prefix:
 
 @dataclass(slots=True)
 class PrefixCounts:
-    """Tokens of admitted prompts: ``looked_up``, of those ``hit`` (not computed again), of those ``copied``."""
+    """Tokens of admitted prompts: ``looked_up``, of those ``hit`` (not computed again), of those ``copied``; and tokens
+    computed ``ahead`` of a conversation's next turn."""
 
     looked_up: int = 0
     hit: int = 0
     copied: int = 0
+    ahead: int = 0
 
 
 class Prefixes:
@@ -85,16 +89,22 @@ class Prefixes:
         #: The names of all that the slots hold (``pasta.placement.prefix_digests``); another thread may read it.
         self.digests: frozenset[bytes] = frozenset()
         self._runner, self._chunk, self._num_slots = runner, config.prefill_chunk, config.num_slots
-        self._enabled = config.reuse_prefixes and not _depends_on_length(runner.model_config)
+        self._grain = 1 if config.prefill_chunk <= whole_rows(runner.model) else config.prefill_chunk
+        self.enabled = config.reuse_prefixes and not _depends_on_length(runner.model_config)
         # By slot number; the running ones in the order in which they were admitted.
         self._running: dict[int, Prefix] = {}
         self._kept: dict[int, Prefix] = {}
         self._clock = 0
 
-    def admit(self, number: int, slot: Slot) -> None:
-        """Give a request the free slot ``number``, and to the slot what others hold of its prompt."""
-        if not self._enabled:
+    def admit(self, number: int, slot: Slot, *, ahead: bool = False) -> None:
+        """Give a request the free slot ``number``, and to the slot what others hold of its prompt.
+
+        What is prefilled ``ahead`` is not counted.
+        """
+        if not self.enabled:
             return
+        counts = self.counts
+        self.counts = PrefixCounts() if ahead else counts
         own = self._running[number] = Prefix.of(slot)
         own.digests = self._named(own)
         self.counts.looked_up += len(own.tokens)
@@ -106,7 +116,15 @@ class Prefixes:
                 self._runner.discard(number, usable, len(old.tokens))
                 self._take_over(own, slot, number, usable, old)
         self._look_up(own, slot, number)
+        self.counts = counts
         self._publish()
+
+    def holder(self, tokens: Sequence[int], salt: str) -> int | None:
+        """The free slot that keeps the most of the beginning of ``tokens``; ``None`` if none keeps anything of it."""
+        own = Prefix(salt, np.array(tokens, dtype=np.int64), 0, 0)
+        held = {number: own.common(kept) for number, kept in self._kept.items()}
+        number = max(held, key=lambda other: held[other], default=None)
+        return number if number is not None and held[number] else None
 
     def advance(self, number: int, slot: Slot) -> Tensor | None:
         """Let a request that waits go on, if it need not wait any longer. Returns the logits [V] that choose its first
@@ -196,7 +214,7 @@ class Prefixes:
         same = common == len(own.tokens) == other.num_prompt and (prefilled or other.logits is not None)
         if same and whole:
             return common
-        return min(common, own.num_known) // self._chunk * self._chunk
+        return min(common, own.num_known) // self._grain * self._grain
 
     def _take_over(self, own: Prefix, slot: Slot, number: int, count: int, other: Prefix) -> None:
         """Begin a request with the first ``count`` tokens, which its slot holds now; ``other`` has computed them."""

@@ -160,6 +160,7 @@ class Request:
     nothing is computed). Only requests of the same ``cache_salt`` share prefixes: how soon a token comes tells whether
     somebody has sent the same prompt before. ``drafts`` lets the engine draft tokens; they change no token. The text
     follows ``structure``, if there is one; there are no promises then.
+    ``conversation``: the prompt is a chat's, whose next turn may follow.
     """
 
     prompt_ids: Sequence[int] = ()
@@ -176,6 +177,7 @@ class Request:
     cache_salt: str = ""
     drafts: bool = True
     structure: "Structure | None" = None
+    conversation: bool = False
     request_id: str = ""
 
     def replace(self, **changes: object) -> "Request":

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +56,9 @@ class Runner:
             trace = small and self.device.type == "cpu"
         self._trace_wanted = trace
         self._forward: nn.Module | None = None
+        self._keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
+        #: The states [N, hidden] that the last forward's logits were made of, where there are draft heads to read them.
+        self.hidden: Tensor | None = None
         #: Called right before the model runs, which releases the GIL.
         self.before_forward: Callable[[], None] = lambda: None
 
@@ -149,9 +153,11 @@ class Runner:
         )
         slot_starts = index.new_tensor([slot * (self._scratch + 1) for slot in slots])
         places = (index + slot_starts[:, None]).reshape(-1)
-        logits = self._run(lo, tokens, positions, masks, places)
-        logits = logits.flatten(0, 1)
-        return logits[wanted] if len(wanted) < batch * longest else logits
+        out = [found.flatten(0, 1) for found in self._run(lo, tokens, positions, masks, places)]
+        if len(wanted) < batch * longest:
+            out = [found[wanted] for found in out]
+        self.hidden = out[1] if self._keeps_hidden else None
+        return out[0]
 
     def _visible_keys(self, longest: int) -> int:
         """Cached tokens that the masks cover: rounded up to buckets, so that shapes repeat."""
@@ -181,17 +187,17 @@ class Runner:
         positions: Tensor,
         masks: Tensor | dict[str, Tensor],
         places: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         names, tensors = (
             ((), (masks,)) if isinstance(masks, Tensor) else (tuple(masks), tuple(masks.values()))
         )
         inputs = (tokens, positions, places, self._slot_index[:first_slot], *tensors)
         if self._forward is None:
-            forward = _Forward(self.model, self.cache, names).eval()
+            forward = _Forward(self.model, self.cache, names, keep_hidden=self._keeps_hidden).eval()
             self._forward = self._trace(forward, inputs) if self._trace_wanted else forward
         self.before_forward()
-        logits: Tensor = self._forward(*inputs)
-        return logits
+        out: tuple[Tensor, ...] = self._forward(*inputs)
+        return out
 
     def _trace(self, forward: "_Forward", example: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
         """Record the forward's tensor operations, to replay them without Python.
@@ -207,15 +213,27 @@ class Runner:
 
 
 class _Forward(nn.Module):
-    """The forward with tensors as its only arguments, as tracing needs it: one mask, or one for each of its names."""
+    """The forward with tensors as its only arguments, as tracing needs it: one mask, or one for each of its names.
 
-    def __init__(self, model: nn.Module, cache: LaneCache, mask_names: tuple[str, ...]) -> None:
+    Returns the logits, and with ``keep_hidden`` what the output layer made them of.
+    """
+
+    def __init__(
+        self, model: Any, cache: LaneCache, mask_names: tuple[str, ...], *, keep_hidden: bool = False
+    ) -> None:
         super().__init__()
         self._model, self._cache, self._mask_names = model, cache, mask_names
+        self._seen: list[Tensor] = []
+        self._keep_hidden = keep_hidden
+        if keep_hidden:
+            model.get_output_embeddings().register_forward_pre_hook(self._see)
+
+    def _see(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self._seen[:] = args[:1]
 
     def forward(
         self, tokens: Tensor, positions: Tensor, places: Tensor, before: Tensor, *masks: Tensor
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         self._cache.place(before, places, masks[0])
         out = self._model(
             input_ids=tokens,
@@ -224,5 +242,4 @@ class _Forward(nn.Module):
             past_key_values=self._cache,
             use_cache=True,
         )
-        logits: Tensor = out.logits
-        return logits
+        return (out.logits, self._seen.pop()) if self._keep_hidden else (out.logits,)

@@ -44,6 +44,8 @@ from pasta.interpreter import (
 from pasta.lang import Codec, render
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from pasta.engine.choosing import Lane
 
 _NOTHING = Constraint("none", frozenset())
@@ -90,6 +92,8 @@ class Slot:
         self._runs_ahead = self._jumps
         if config.drafts and request.drafts:
             self.ngrams, self._runs_ahead = Ngrams(self.interpreter.prompt), True
+        #: Of each thread that has emitted: how many tokens then, and the hidden state that chose the last of them.
+        self.states: dict[int, tuple[int, Tensor]] = {}
         self._short = False
         #: The text that its threads see, if their logits are changed by it.
         self.visible = (
@@ -217,6 +221,14 @@ class Slot:
             return fits
         # Where a stop string ends the answer, as much of it must have been decoded as without help.
         return not self._runs_ahead or may_emit(it, thread, only_in_turn=self.stops)
+
+    def may_draft(self) -> bool:
+        """Whether drafts may be fed; what has been written is read for them."""
+        it = self.interpreter
+        if self.ngrams is None or self.shares or (self.stops and len(it.live_threads) > 1):
+            return False
+        self.ngrams.read(it.threads)
+        return True
 
     @property
     def shares(self) -> bool:

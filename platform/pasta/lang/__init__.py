@@ -6,7 +6,7 @@ from pasta.lang.grammar import ControlIds, TagGrammar
 from pasta.lang.parser import ParseError, parse, strip
 from pasta.lang.plain import plain_ids
 from pasta.lang.printer import to_text
-from pasta.lang.prompts import check_start, encode_messages, encode_start
+from pasta.lang.prompts import check_start, encode_messages, encode_start, turn_tail
 from pasta.lang.stream import TextStream
 from pasta.lang.tokenizer import CodecError, add_control_tokens
 
@@ -32,4 +32,5 @@ __all__ = [
     "render",
     "strip",
     "to_text",
+    "turn_tail",
 ]

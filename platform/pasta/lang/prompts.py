@@ -4,6 +4,7 @@ No user input becomes a control token or another special token.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from pasta.lang.codec import Codec
 from pasta.lang.tokenizer import CodecError
@@ -23,6 +24,22 @@ def encode_messages(codec: Codec, messages: Sequence[Mapping[str, str]]) -> list
         system, user, *rest = messages
         joined = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
         return codec.encode_prompt([joined, *rest])
+
+
+def turn_tail(codec: Codec) -> list[int] | None:
+    """The ids that the chat template puts between an answer and the user's next message; ``None`` if the next turn's
+    prompt does not begin with this one's and the answer."""
+    message = {"role": "user", "content": "x"}
+    answered = [message, {"role": "assistant", "content": "x"}]
+    try:
+        begun = [*codec.encode_prompt([message]), *codec.encode_lossy("x")]
+        turns = [
+            codec.encode_prompt([*answered, {"role": "user", "content": content}]) for content in ("0", "A")
+        ]
+    except CodecError:
+        return None
+    common = [one for one, other in takewhile(lambda pair: pair[0] == pair[1], zip(*turns, strict=False))]
+    return common[len(begun) :] if common[: len(begun)] == begun else None
 
 
 def encode_start(codec: Codec, text: str) -> list[int]:

@@ -154,6 +154,17 @@ class LoraSection:
             raise ValueError(f"dropout {self.dropout}: expected a share from 0 to below 1")
 
 
+@dataclass(frozen=True, slots=True)
+class HeadsSection:
+    """Draft heads: ``depth`` of them, each with ``width`` units between the model's states and its output layer."""
+
+    depth: int = 4
+    width: int = 256
+
+    def __post_init__(self) -> None:
+        check_positive(self, "depth", "width")
+
+
 def check_url(checkpoints: str | None) -> None:
     """Raise ValueError if this is not a URL."""
     if checkpoints is not None and not re.match(r"[a-z][a-z0-9+.-]*://[^/]*/?.", checkpoints):
@@ -167,7 +178,8 @@ class SftConfig:
     """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` everything else of the run.
 
     ``checkpoints`` is a URL that fsspec knows, if they are not to be kept in ``run_dir``. With ``lora``, adapters are
-    trained instead of all weights, and the control tokens' rows where they are new.
+    trained instead of all weights, and the control tokens' rows where they are new. With ``draft_heads`` the model
+    stays as it is and gets heads, which are put beside it: ``output_dir`` is ``model.init_from`` then.
     """
 
     name: str
@@ -181,8 +193,23 @@ class SftConfig:
     workers: WorkersSection = field(default_factory=WorkersSection)
     tracking: TrackingSection = field(default_factory=TrackingSection)
     lora: LoraSection | None = None
+    draft_heads: HeadsSection | None = None
 
     def __post_init__(self) -> None:
         check_url(self.checkpoints)
+        if self.draft_heads is not None:
+            if self.lora is not None:
+                raise ValueError(
+                    "lora: draft heads are trained alone; expected only one of lora and draft_heads"
+                )
+            if self.model.init_from is None or Path(self.model.init_from) != self.output_dir:
+                raise ValueError(
+                    f"output_dir {str(self.output_dir)!r}: draft heads lie beside their model; expected "
+                    f"model.init_from ({self.model.init_from})"
+                )
+            if self.data.mode == "both":
+                raise ValueError(
+                    "data.mode 'both': draft heads are for one kind of answer; expected pasta or sequential"
+                )
         if self.lora is not None and self.model.init_from is None:
             raise ValueError("lora: a model from scratch has nothing to adapt; expected model.init_from")

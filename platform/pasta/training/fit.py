@@ -42,10 +42,12 @@ def run_trainer(
     context: RunContext,
     make_trainer: Callable[[PreTrainedTokenizerBase, list[Any], Tracker], T],
     held_out_figures: Callable[[T], dict[str, float]],
+    save: Callable[[Path, dict[str, Any]], None] | None = None,
 ) -> dict[str, float]:
     """Train on this worker, save the finished model to ``config.output_dir`` (rank 0), and return its figures.
 
     ``job`` names the run's kind to the tracker; ``held_out_figures`` are taken after the last step.
+    ``save`` puts what the trainer left in a directory where it belongs, with a card; by default it is a model.
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
     tokenizer = AutoTokenizer.from_pretrained(context.data_dir / TOKENIZER_DIR)
@@ -78,8 +80,11 @@ def run_trainer(
             "code_version": context.code_version,
             "data": read_json(context.data_dir / "manifest.json"),
         }
-        manifest = context.manifest(figures)
-        save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card, manifest)
+        if save is not None:
+            save(staging, card)
+        else:
+            manifest = context.manifest(figures)
+            save_trained(staging, config.output_dir, config.model, config.lora, tokenizer, card, manifest)
         tracker.summary(figures)
     tracker.finish()
     if dist.is_initialized():

@@ -18,6 +18,7 @@ from pasta.tracking import Tracker
 from pasta.training.callbacks import LOGGED
 from pasta.training.config import SftConfig
 from pasta.training.fit import run_trainer
+from pasta.training.heads import head_figures, install_draft_heads, model_files, save_heads
 from pasta.training.held_out import documents_of
 from pasta.training.lora import new_rows, peft_config
 from pasta.training.masks import install_thread_masks
@@ -36,13 +37,16 @@ from pasta.training.trainer import Generation, PlainHeadTrainer, ThreadTrainer
 
 def inputs(config: SftConfig) -> dict[str, str | Path]:
     """What a run reads: its data, the model it starts from, and the files that its configuration names."""
-    named = {
+    named: dict[str, str | Path | None] = {
         "data.source": None if config.data.source == ATLAS else config.data.source,
         "model.init_from": config.model.init_from,
         "model.architecture": config.model.architecture,
         "model.tokenizer": None if config.model.tokenizer == ATLAS else config.model.tokenizer,
         "optimisation.deepspeed": config.optimisation.deepspeed,
     }
+    if config.draft_heads is not None:
+        del named["model.init_from"]  # its directory also holds what this run makes
+        named |= model_files(config)
     return {key: path for key, path in named.items() if path is not None}
 
 
@@ -64,13 +68,19 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
 
 
 def train(config: SftConfig, context: RunContext) -> dict[str, float]:
-    """Train, save the finished model to ``config.output_dir`` (rank 0), and return its figures."""
+    """Train, save the finished model or draft heads to ``config.output_dir`` (rank 0), and return its figures."""
+    heads = config.draft_heads is not None
+
+    def save(trained: Path, card: dict[str, Any]) -> None:
+        save_heads(trained, config, card, None if context.stage is None else context.stage.identity)
+
     return run_trainer(
         "sft",
         config,
         context,
         lambda tokenizer, callbacks, tracker: make_trainer(config, context, tokenizer, callbacks, tracker),
-        _held_out_figures,
+        head_figures if heads else _held_out_figures,
+        save if heads else None,
     )
 
 
@@ -86,6 +96,9 @@ def make_trainer(
     arguments = trl_config(config, context)
     model = build_model(config.model, tokenizer, config.optimisation.seed)
     install_thread_masks(model)
+    if config.draft_heads is not None:
+        recipe = config.optimisation
+        install_draft_heads(model, config.draft_heads, recipe.seed, bf16=recipe.precision == "bf16")
     if config.optimisation.compile:
         for layer in decoder_layers(model):
             layer.compile()
@@ -95,7 +108,8 @@ def make_trainer(
     if config.lora is not None:
         adapters = peft_config(config.lora, new_rows(model, new_token_ids(config.model, tokenizer)))
     # TRL's fused head cannot read a head some of whose rows are an adapter's.
-    plain = not context.use_gpu or (adapters is not None and adapters.trainable_token_indices is not None)
+    plain = config.draft_heads is not None or not context.use_gpu
+    plain = plain or (adapters is not None and adapters.trainable_token_indices is not None)
     trainer_class = PlainHeadTrainer if plain else ThreadTrainer
     trainer = trainer_class(
         model=model,

@@ -112,7 +112,7 @@ class BusyEngine:
     """Goes on by ten steps whenever it is looked at."""
 
     num_active, num_waiting, num_lanes = 3, 2, 9
-    prefix_counts = SimpleNamespace(looked_up=70, hit=40, copied=20)
+    prefix_counts = SimpleNamespace(looked_up=70, hit=40, copied=20, ahead=30)
 
     def __init__(self):
         self.steps = 0
@@ -146,6 +146,7 @@ def test_engines_are_reported_again_and_again_and_their_steps_once():
     prefixes = {o.name: o.value for o in found if o.name.startswith("pasta_prefix")}
     assert prefixes == {
         "pasta_prefix_cache_queries": 70,
+        "pasta_prefix_cache_ahead": 30,
         "pasta_prefix_cache_hits": 40,
         "pasta_prefix_cache_copies": 20,
     }

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "attention.h"
+#include "draft.h"
 #include "linear.h"
 #include "masks.h"
 
@@ -20,6 +21,9 @@ TORCH_LIBRARY(pasta, m) {
       "Tensor(b!) values, Tensor places, Tensor before, int width, Tensor mask, int groups, float scaling, "
       "float softcap) -> Tensor");
   m.def("expand(Tensor sees, Tensor q_seg, Tensor k_seg, Tensor q_index, Tensor k_index) -> Tensor");
+  m.def(
+      "draft(Tensor hidden, Tensor chosen, Tensor embedding, Tensor[] up, Tensor[] down, Tensor[] output, int width) -> "
+      "(Tensor, Tensor)");
   m.def("additive(Tensor visible, Tensor q_pos, Tensor k_pos, int window, ScalarType type) -> Tensor");
 }
 
@@ -30,5 +34,6 @@ TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("gated", &gated);
   m.impl("attend", &attend);
   m.impl("expand", &expand);
+  m.impl("draft", &draft);
   m.impl("additive", &additive);
 }

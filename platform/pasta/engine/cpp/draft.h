@@ -1,0 +1,72 @@
+// Draft heads (pasta/engine/heads.py): all depths in one operator, since a step of a small model is not much longer than
+// a few dozen operators.
+
+#pragma once
+
+#include "between.h"
+#include "linear.h"
+
+namespace {
+
+// The largest of a row and its probability under softmax.
+std::pair<int64_t, float> likeliest(const float* row, int64_t width) {
+  __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity()), total = _mm512_setzero_ps();
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const __mmask16 mask = mask_of(width - i);
+    most = _mm512_mask_max_ps(most, mask, most, load(row + i, mask));
+  }
+  const float largest = _mm512_reduce_max_ps(most);
+  int64_t at = 0;
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const __mmask16 mask = mask_of(width - i);
+    const __m512 x = load(row + i, mask);
+    const __mmask16 found = _mm512_mask_cmp_ps_mask(mask, x, _mm512_set1_ps(largest), _CMP_EQ_OQ);
+    if (found) at = i + __builtin_ctz(found);
+    total = _mm512_add_ps(total, _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(x, _mm512_set1_ps(largest)))));
+  }
+  return {at, 1.f / _mm512_reduce_add_ps(total)};
+}
+
+// hidden [L, hidden] and the tokens [L] chosen from it; embedding [V, hidden]; up and down: weight, scales and offsets of
+// each head as in `linear_int8`, output: the same of the output layer. Returns the tokens [L, depth] that are likeliest
+// to follow one after another, and how likely each is.
+std::tuple<Tensor, Tensor> draft(const Tensor& hidden, const Tensor& chosen_any, const Tensor& embedding_any,
+                                 at::TensorList up, at::TensorList down, at::TensorList output, int64_t width) {
+  const Tensor embedding = embedding_any.contiguous(), chosen = chosen_any.contiguous();
+  const int64_t lanes = hidden.size(0), size = hidden.size(1), vocab = embedding.size(0), depth = up.size() / 3;
+  const Tensor known = at::empty({lanes, (depth + 1) * size}, at::kFloat);  // the hidden state, and embeddings
+  known.narrow(1, 0, size).copy_(hidden);
+  const Tensor tokens = at::empty({lanes, depth}, at::kLong), odds = at::empty({lanes, depth}, at::kFloat);
+  float *x = known.mutable_data_ptr<float>(), *probability = odds.mutable_data_ptr<float>();
+  int64_t* found = tokens.mutable_data_ptr<int64_t>();
+  for (int64_t k = 0; k < depth; ++k) {
+    for (int64_t r = 0; r < lanes; ++r) {
+      const int64_t token = k ? found[r * depth + k - 1] : chosen.const_data_ptr<int64_t>()[r];
+      TORCH_CHECK(token >= 0 && token < vocab, "draft: a token outside the vocabulary");
+      float* to = x + (r * (depth + 1) + k + 1) * size;
+      by_type(embedding.scalar_type(), [&](auto number) {
+        const auto* row = embedding.const_data_ptr<decltype(number)>() + token * size;
+        for (int64_t i = 0; i < size; ++i) to[i] = float(row[i]);
+      });
+    }
+    const int64_t at = 3 * k;
+    const Tensor units =
+        linear_int8(known.narrow(1, 0, (k + 2) * size), up[at], up[at + 1], up[at + 2], std::nullopt, width);
+    float* unit = units.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < lanes * width; i += kLanes) {
+      const __mmask16 mask = mask_of(lanes * width - i);
+      const __m512 u = load(unit + i, mask);
+      store(unit + i, _mm512_mul_ps(u, sigmoid(u)), mask);
+    }
+    const Tensor said = linear_int8(units, down[at], down[at + 1], down[at + 2], std::nullopt, size);
+    const Tensor logits = linear_int8(said, output[0], output[1], output[2], std::nullopt, vocab);
+    for (int64_t r = 0; r < lanes; ++r) {
+      const auto best = likeliest(logits.const_data_ptr<float>() + r * vocab, vocab);
+      found[r * depth + k] = best.first;
+      probability[r * depth + k] = best.second;
+    }
+  }
+  return {tokens, odds};
+}
+
+}  // namespace

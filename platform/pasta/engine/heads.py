@@ -1,0 +1,169 @@
+"""Draft heads: small networks that guess the tokens after the next one, from what the model has just computed.
+
+Head k reads the model's last hidden state and the tokens since; the model's own output layer scores what it says (Hydra
+heads, Ankner et al. 2024: Medusa's, each also told of the tokens before the one that it guesses)::
+
+    token[0] = what the hidden state chose
+    token[k] = argmax(output(down[k](silu(up[k]([hidden, embedding(token[0]), ..., embedding(token[k - 1])])))))
+
+A wrong guess costs a row of a forward and changes nothing, so on a CPU with the project's kernels the heads compute in
+8-bit integers whatever the model does.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from pasta.bounds import check_positive
+from pasta.engine import kernels
+from pasta.engine.packing import Int8Linear
+from pasta.errors import UserError, first_line
+from pasta.files import write_whole
+from pasta.rows import read_json
+
+#: The files of a model directory that hold the heads: their weights, and what they are.
+WEIGHTS, SETTINGS = "draft_heads.safetensors", "draft_heads.json"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShape:
+    """``depth`` tokens are guessed, by layers of ``width`` units between states of ``hidden_size`` numbers."""
+
+    hidden_size: int
+    vocab_size: int
+    depth: int = 4
+    width: int = 256
+
+    def __post_init__(self) -> None:
+        check_positive(self, "hidden_size", "vocab_size", "depth", "width")
+
+
+class DraftHeads(nn.Module):
+    """The heads' own weights; the embedding and the output layer are the model's."""
+
+    def __init__(self, shape: HeadShape) -> None:
+        super().__init__()
+        self.shape = shape
+        hidden, width = shape.hidden_size, shape.width
+        self.up = nn.ModuleList(
+            nn.Linear((depth + 2) * hidden, width, bias=False) for depth in range(shape.depth)
+        )
+        downs = [nn.Linear(width, hidden, bias=False) for _ in range(shape.depth)]
+        for down in downs:
+            nn.init.zeros_(down.weight)  # every token is as likely at first
+        self.down = nn.ModuleList(downs)
+
+    def forward(self, depth: int, known: Tensor) -> Tensor:
+        """What head ``depth`` (from 0) has the output layer score [..., hidden], from the hidden state and the
+        embeddings of the tokens since, one after another [..., (depth + 2) * hidden]."""
+        said: Tensor = self.down[depth](F.silu(self.up[depth](known)))
+        return said
+
+
+class HeadRunner:
+    """Draft heads on a loaded model, ready to guess."""
+
+    def __init__(self, heads: DraftHeads, model: Any) -> None:
+        self.shape = heads.shape
+        self._embedding: Tensor = model.get_input_embeddings().weight.detach()
+        output = self._embedding if model.config.tie_word_embeddings else model.get_output_embeddings().weight
+        self._heads, self._output = heads.to(self._embedding.device), output.detach()
+        self._packed: list[list[Tensor]] = []
+        if self._embedding.device.type == "cpu" and kernels.ready():
+            layer = nn.Linear(output.shape[1], output.shape[0], bias=False, device="meta")
+            layer.weight = nn.Parameter(self._output, requires_grad=False)
+            self._packed = [_packed(heads.up), _packed(heads.down), _packed([layer])]
+
+    @torch.inference_mode()
+    def guess(self, hidden: Tensor, tokens: Tensor) -> tuple[list[list[int]], list[list[float]]]:
+        """Guess the tokens after ``tokens`` [L], which the states ``hidden`` [L, hidden] chose.
+
+        Returns ``depth`` tokens for each, and how likely the heads hold each to be if those before it are right.
+        """
+        if self._packed:
+            found, odds = torch.ops.pasta.draft(
+                hidden, tokens, self._embedding, *self._packed, self.shape.width
+            )
+        else:
+            found, odds = self._plain(hidden, tokens)
+        return found.tolist(), odds.tolist()
+
+    def _plain(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        known, found, odds = hidden.float(), [tokens], []
+        for depth in range(self.shape.depth):
+            known = torch.cat([known, self._embedding[found[-1]].float()], dim=-1)
+            said = self._heads(depth, known).to(self._output.dtype)
+            best = F.linear(said, self._output).float().softmax(dim=-1).max(dim=-1)
+            found.append(best.indices)
+            odds.append(best.values)
+        return torch.stack(found[1:], dim=1), torch.stack(odds, dim=1)
+
+
+def _packed(layers: Any) -> list[Tensor]:
+    """Weight, scales and offsets of each layer."""
+    packed = [Int8Linear(layer) for layer in layers]
+    return [getattr(layer, name) for layer in packed for name in ("_weight", "_scales", "_zeros")]
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------
+
+
+def model_fingerprint(directory: Path) -> str:
+    """Tell a model's weights from others by their files' sizes and first 64 MiB."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(directory.glob("model*.safetensors")):
+        digest.update(f"{path.name} {path.stat().st_size} ".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(64 * 1024 * 1024))
+    return digest.hexdigest()
+
+
+def read_heads(directory: Path, hidden_size: int, vocab_size: int) -> DraftHeads | None:
+    """The draft heads in a model's directory; ``None`` if it has none.
+
+    Raises ``UserError`` if they were made for another model, or are broken.
+    """
+    weights, settings = directory / WEIGHTS, directory / SETTINGS
+    if not (weights.is_file() or settings.is_file()):
+        return None
+    told = read_json(settings, key="draft heads", expected="what jobs.sft writes beside the heads")
+    try:
+        shape = HeadShape(**told["shape"])
+        made_for = told["model"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"draft heads: {settings}: {first_line(error)}; train them again") from None
+    for name, value in (("hidden_size", hidden_size), ("vocab_size", vocab_size)):
+        if getattr(shape, name) != value:
+            raise UserError(
+                f"draft heads: {settings}: {name} {getattr(shape, name)}, but the model has {value}; "
+                "train them again, or remove them"
+            )
+    if made_for != (here := model_fingerprint(directory)):
+        raise UserError(
+            f"draft heads: {settings}: made for the weights {made_for}, but here are {here}; "
+            "train them again, or remove them"
+        )
+    heads = DraftHeads(shape)
+    try:
+        heads.load_state_dict(load_file(weights))
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"draft heads: {weights}: cannot be loaded ({first_line(error)})") from None
+    return heads.requires_grad_(False)
+
+
+def write_heads(directory: Path, heads: DraftHeads, more: dict[str, Any]) -> None:
+    """Put heads beside the model in ``directory``, in bfloat16, with ``more`` about them as JSON."""
+    state = {
+        name: value.detach().to(torch.bfloat16).contiguous() for name, value in heads.state_dict().items()
+    }
+    told = {"shape": asdict(heads.shape), "model": model_fingerprint(directory), **more}
+    write_whole(directory / WEIGHTS, save(state))
+    write_whole(directory / SETTINGS, (json.dumps(told, indent=2, sort_keys=True) + "\n").encode())

@@ -1,0 +1,164 @@
+"""Training draft heads: the model is frozen, and the heads learn what it will say after its next token.
+
+The targets follow threads. In flat order the rows of a thread lie beside one another while its next token is the next
+row's; where they do not (a promise's ``/>``, the end of a chunk or a document) nothing is guessed across. A head learns
+what the model itself says there, which is what its guesses are compared with. Tags are among what it learns, as the
+place to stop: none is ever drafted.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pasta.engine.heads import SETTINGS, DraftHeads, HeadShape, write_heads
+from pasta.errors import UserError
+from pasta.interpreter import IGNORE
+from pasta.rows import read_json
+from pasta.training.config import HeadsSection, SftConfig
+from pasta.training.run import TrainingStage
+
+_NAME = "draft_heads"
+
+
+class HeadsStage(TrainingStage):
+    """A run that puts draft heads beside a model; it is done if those that lie there are this run's."""
+
+    def __init__(self, config: SftConfig, inputs: dict[str, str | Path], *, restart: bool = False) -> None:
+        super().__init__("sft", config, inputs, restart=restart)
+        settings = config.output_dir / SETTINGS
+        self.is_done = (
+            not restart and settings.is_file() and read_json(settings).get("identity") == self.identity
+        )
+
+
+def model_files(config: SftConfig) -> dict[str, str | Path]:
+    """The weights that the heads are for. Raises ``UserError`` if there are none."""
+    assert config.model.init_from is not None, "SftConfig guarantees it"
+    directory = Path(config.model.init_from)
+    files: dict[str, str | Path] = {
+        f"model.init_from/{path.name}": path for path in sorted(directory.glob("model*.safetensors"))
+    }
+    if not files:
+        raise UserError(
+            f"model.init_from: {directory}: no model*.safetensors in it; draft heads are for a model that is there"
+        )
+    return files
+
+
+def install_draft_heads(
+    model: PreTrainedModel, section: HeadsSection, seed: int, *, bf16: bool = False
+) -> None:
+    """Freeze ``model`` and give it draft heads, whose loss becomes the loss of its forward."""
+    embedding: Any = model.get_input_embeddings()
+    output: Any = model.get_output_embeddings()
+    vocab_size, hidden_size = embedding.weight.shape
+    model.requires_grad_(False)
+    torch.manual_seed(seed)
+    heads = DraftHeads(HeadShape(hidden_size, vocab_size, section.depth, section.width))
+    model.add_module(_NAME, heads)
+    seen: list[Tensor] = []
+
+    def see(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen[:] = args[:1]
+
+    def set_loss(module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> Any:
+        hidden = seen.pop()
+        if kwargs.get("labels") is None:
+            return out
+        with torch.autocast(hidden.device.type, torch.bfloat16, enabled=bf16):
+            guesses = guess(
+                heads, embedding, output, hidden, out.logits, kwargs["input_ids"], kwargs["shift_labels"]
+            )
+        losses = [F.cross_entropy(scores.float(), wanted, reduction="sum") for scores, wanted in guesses]
+        total = torch.stack(losses).sum()
+        count = kwargs.get("num_items_in_batch")
+        out.loss = total / (sum(len(wanted) for _, wanted in guesses) if count is None else count)
+        return out
+
+    output.register_forward_pre_hook(see)
+    model.register_forward_hook(set_loss, with_kwargs=True)
+
+
+def guess(
+    heads: DraftHeads,
+    embedding: nn.Embedding,
+    output: nn.Linear,
+    hidden: Tensor,
+    logits: Tensor,
+    input_ids: Tensor,
+    shift_labels: Tensor,
+) -> list[tuple[Tensor, Tensor]]:
+    """What each head says and what the model does: scores [N, V] and tokens [N], for N rows of the batch.
+
+    ``hidden`` [B, S, H] are the model's last states, ``logits`` [B, S, V] what it makes of them; ``shift_labels``
+    [B, S] are the rows' targets.
+    """
+    length, chosen = input_ids.shape[1], logits.argmax(dim=-1)
+    # Whether a row's target is the token of the row after it: then both are one thread's.
+    goes_on = shift_labels[:, :-1] == input_ids[:, 1:]  # [B, S - 1]
+    batch, row = goes_on.nonzero(as_tuple=True)
+    known, found = hidden[batch, row], []
+    for depth in range(heads.shape.depth):
+        ahead = row + depth + 1
+        keep = ahead < length
+        keep &= shift_labels[batch, ahead.clamp(max=length - 1)] != IGNORE
+        if depth:
+            keep &= goes_on[batch, (ahead - 1).clamp(max=length - 2)]
+        batch, row, known, ahead = batch[keep], row[keep], known[keep], ahead[keep]
+        known = torch.cat([known, embedding(input_ids[batch, ahead])], dim=-1)
+        # With the output layer's own weight: its module is watched.
+        found.append((F.linear(heads(depth, known), output.weight), chosen[batch, ahead]))
+    return found
+
+
+@torch.no_grad()
+def head_figures(trainer: Any) -> dict[str, float]:
+    """The share of held-out tokens that each head gets right, if those before are given: ``eval_head_1`` and on."""
+    if trainer.eval_dataset is None:
+        return {}
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    heads: DraftHeads = getattr(model, _NAME)
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    sums = torch.zeros(heads.shape.depth, 2, dtype=torch.float64)
+    states: list[Tensor] = []
+    handle = output.register_forward_pre_hook(lambda module, args: states.append(args[0]))
+    for batch in trainer.get_eval_dataloader():
+        inputs = {
+            name: value for name, value in batch.items() if name not in ("kinds", "labels", "shift_labels")
+        }
+        logits = model(**inputs, use_cache=False).logits
+        guesses = guess(
+            heads, embedding, output, states.pop(), logits, batch["input_ids"], batch["shift_labels"]
+        )
+        for depth, (scores, wanted) in enumerate(guesses):
+            right = (scores.argmax(-1) == wanted).sum()
+            sums[depth] += torch.tensor([int(right), len(wanted)])
+    handle.remove()
+    return {
+        f"eval_head_{depth + 1}": float(sums[depth, 0] / sums[depth, 1].clamp(min=1))
+        for depth in range(len(sums))
+    }
+
+
+def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], identity: str | None) -> None:
+    """Put the heads of the model saved in ``trained`` beside the model that they are for."""
+    assert config.draft_heads is not None
+    state: dict[str, Tensor] = {}
+    for path in sorted(trained.glob("*.safetensors")):
+        state |= {
+            name.removeprefix(f"{_NAME}."): value
+            for name, value in load_file(path).items()
+            if name.startswith(f"{_NAME}.")
+        }
+    model = read_json(config.output_dir / "config.json")
+    shape = HeadShape(
+        model["hidden_size"], model["vocab_size"], config.draft_heads.depth, config.draft_heads.width
+    )
+    heads = DraftHeads(shape)
+    heads.load_state_dict(state)
+    write_heads(config.output_dir, heads, {**card, "identity": identity})

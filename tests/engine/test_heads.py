@@ -1,0 +1,142 @@
+"""Draft heads: they change no token, the kernel guesses what torch guesses, and heads of another model are refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pasta.engine import Engine, EngineConfig, kernels
+from pasta.engine.drafts import Drafter
+from pasta.engine.heads import SETTINGS, WEIGHTS, DraftHeads, HeadRunner, HeadShape, read_heads, write_heads
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from tests.engine.test_help import LOADED, PLAIN, SIZES, requests, same
+
+VOCAB, HIDDEN = LOADED.model.get_input_embeddings().weight.shape
+SHAPE = HeadShape(HIDDEN, VOCAB, depth=3, width=32)
+
+
+def made(seed=0, shape=SHAPE):
+    torch.manual_seed(seed)
+    heads = DraftHeads(shape)
+    for down in heads.down:
+        torch.nn.init.normal_(down.weight)
+    return heads.requires_grad_(False)
+
+
+WITH_HEADS = replace(LOADED, heads=HeadRunner(made(), LOADED.model))
+
+
+@pytest.fixture
+def every_draft(monkeypatch):
+    monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)
+    monkeypatch.setattr(
+        Drafter, "_pays", lambda self, found, feeds, num_slots: [len(d.tokens) for d in found]
+    )
+
+
+@pytest.mark.parametrize("at_once", [1, None], ids=["alone", "together"])
+def test_guesses_change_no_answer(every_draft, at_once):
+    asked = requests(11, count=6)
+    plain = {result.request_id: same(result) for result in Engine(LOADED, PLAIN).decode(asked, at_once=1)}
+    engine = Engine(WITH_HEADS, EngineConfig(**SIZES))
+    assert {result.request_id: same(result) for result in engine.decode(asked, at_once)} == plain
+    assert engine.drafter.num_drafted > 100
+
+
+def test_a_traced_forward_keeps_its_states(every_draft):
+    config = {**SIZES, "trace_forward": True}
+    asked = requests(12, count=2)
+    plain = [same(result) for result in Engine(LOADED, PLAIN).decode(asked, at_once=1)]
+    engine = Engine(WITH_HEADS, EngineConfig(**config))
+    assert [same(result) for result in engine.decode(asked, at_once=1)] == plain
+    assert engine.runner.hidden.shape[-1] == HIDDEN
+
+
+def test_heads_that_are_right_save_steps(every_draft, monkeypatch):
+    """What a replay says next is known; heads that say the same are all accepted."""
+    ids = [*LOADED.codec.encode_text("The Seine flows through Paris and on to the sea."), LOADED.codec.eos_id]
+    request = requests(0, 1)[0].replace(prompt_ids=[5, 6, 7], parallel=False, forced=ids)
+    engine = Engine(WITH_HEADS, EngineConfig(**SIZES, drafts=3))
+
+    def known(hidden, tokens):
+        at = len(engine._slots[0].interpreter.threads[0].tokens)
+        following = [*ids[at : at + 3], 0, 0, 0][:3]
+        return [following], [[0.9, 0.9, 0.9]]
+
+    monkeypatch.setattr(WITH_HEADS.heads, "guess", known)
+    result = engine.generate(request.replace(limits=Limits()))
+    assert list(result.response_ids) == ids
+    assert result.steps <= len(ids) / 2
+
+
+def test_switched_off_nothing_is_guessed(monkeypatch):
+    engine = Engine(WITH_HEADS, EngineConfig(**SIZES, draft_heads=False))
+    monkeypatch.setattr(WITH_HEADS.heads, "guess", lambda *_: pytest.fail("guessed"))
+    engine.generate(requests(0, 1)[0])
+    assert engine.runner.hidden is None
+
+
+@pytest.mark.skipif(not kernels.ready(), reason="the kernels are not built")
+def test_the_kernel_guesses_what_torch_guesses():
+    runner, hidden = HeadRunner(made(3), LOADED.model), torch.randn(9, HIDDEN)
+    tokens = torch.arange(9)
+    found, odds = runner.guess(hidden, tokens)
+    with torch.inference_mode():
+        expected, expected_odds = runner._plain(hidden, tokens)
+    # 8-bit numbers: the likeliest of nearly equal ones may be another, and what follows it too.
+    first = [row[0] == other[0] for row, other in zip(found, expected.tolist(), strict=True)]
+    assert sum(first) >= 7
+    close = torch.tensor(odds)[:, 0] - expected_odds[:, 0]
+    assert close[torch.tensor(first)].abs().max() < 0.1
+
+
+def test_heads_are_read_as_they_were_written(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    heads = made().to(torch.bfloat16).float()
+    write_heads(tmp_path, heads, {"name": "x"})
+    read = read_heads(tmp_path, HIDDEN, VOCAB)
+    assert read is not None
+    assert read.shape == SHAPE
+    assert all(torch.equal(read.state_dict()[name], value) for name, value in heads.state_dict().items())
+    assert json.loads((tmp_path / SETTINGS).read_text())["name"] == "x"
+
+
+def test_a_model_without_heads_has_none(tmp_path):
+    assert read_heads(tmp_path, HIDDEN, VOCAB) is None
+
+
+def other_size(directory):
+    return {"hidden_size": HIDDEN + 1}, "hidden_size"
+
+
+def other_weights(directory):
+    (directory / "model.safetensors").write_bytes(b"another")
+    return {}, "made for the weights"
+
+
+def broken(directory):
+    (directory / WEIGHTS).write_bytes(b"broken")
+    return {}, "cannot be loaded"
+
+
+def no_settings(directory):
+    (directory / SETTINGS).unlink()
+    return {}, "no such file"
+
+
+def no_shape(directory):
+    (directory / SETTINGS).write_text("{}")
+    return {}, "train them again"
+
+
+@pytest.mark.parametrize("change", [other_size, other_weights, broken, no_settings, no_shape])
+def test_heads_that_do_not_fit_are_refused_in_one_line(tmp_path, change):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    write_heads(tmp_path, made(), {})
+    sizes, said = change(tmp_path)
+    with pytest.raises(UserError, match=said) as error:
+        read_heads(tmp_path, sizes.get("hidden_size", HIDDEN), VOCAB)
+    assert "draft heads" in str(error.value)
+    assert "\n" not in str(error.value)
