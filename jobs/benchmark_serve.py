@@ -18,7 +18,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import httpx
 import psutil
@@ -42,7 +42,7 @@ from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 from pasta.errors import UserError
 from pasta.evaluation.prompts import ATLAS, read_prompts
 from pasta.interpreter import Limits
-from pasta.stages.records import RecordFile
+from pasta.stages.records import Record, RecordFile
 from serve.config import KeySettings, ServeConfig
 from serve.launch import ServiceConfig, read_service_config, running
 from serve.ray_start import ROOT
@@ -103,14 +103,26 @@ class ServeBenchmark:
                 self._independent,
                 self._load_bare,
                 memory,
+                self._kept.say,
             )
             await bench.warm_up(1 if layout == "small budget" else max(self.settings.clients))
             for name in scenarios:
                 missing, total = self._missing(name), len(PLAN[name].keys(self.settings))
                 progress = self._kept.progress(f"serve, {name}", total, "measurements", total - len(missing))
                 for key in missing:
-                    self._files[name].add(key, await PLAN[name].measure(bench, key))
+                    record = await PLAN[name].measure(bench, key)
+                    if record.get("ended") == "interrupted":
+                        self._keep_part(name, record)
+                    self._files[name].add(key, record)
                     progress.add()
+
+    def _keep_part(self, name: str, record: Record) -> NoReturn:
+        """Keep what an interrupted soak has found, under another key: the same command measures it anew."""
+        self._files[name].add("interrupted", record)
+        report = Report()
+        report.add(*PLAN[name].report([record]))
+        self._kept.write(report, complete=False)
+        raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def _service(self, layout: Layout, url: str | None) -> Iterator[str]:
@@ -324,6 +336,7 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         help="seconds between kills of the soak (20; 0: none)",
     )
+    add("--soak-seconds", dest="soak_s", type=float, help="end the soak after so many seconds (no end)")
     add("--timeout", dest="timeout_s", type=float, help="seconds after which a request is stuck (180)")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/serve.json); records go beside it")
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")

@@ -21,6 +21,9 @@ from serve.interpreter.deployment import InterpreterDeployment
 #: Calls that a replica runs at once. Beyond its bound Ray Serve queues calls, for ever and unseen. The Gateways refuse
 #: requests instead (``max_ongoing_requests``); one answer makes several calls, and none may wait for another.
 _UNBOUNDED = 1_000_000
+#: How often Serve asks each replica whether it is well. It replaces a dead one only when that fails: by default up to
+#: ten seconds after its death.
+_HEALTH_CHECK_S = 1.0
 
 
 def build(args: ServeConfig) -> Application:
@@ -36,6 +39,7 @@ def build(args: ServeConfig) -> Application:
     drain: dict[str, Any] = {
         "graceful_shutdown_timeout_s": args.drain_timeout_s,
         "graceful_shutdown_wait_loop_s": 0.2,
+        "health_check_period_s": _HEALTH_CHECK_S,
     }
     router = RequestRouterConfig(request_router_class="serve.calls.ray_serve.PinnedRouter")
     # The access log is the Gateway's; the other deployments log only events (serve/observe/logs.py).

@@ -4,6 +4,9 @@ Tokens and threads are reserved when the chunk leaves: the response goes on mean
 chunk will need when it comes back. The reservation must not change the text either. While there is one, a thread's
 next token is chosen as if the limits were infinite (``allowed_freely``). If the limits do not allow that token, the
 thread waits until the lent part has come back. A chunk that itself has only a lent part is given back to its lender.
+
+Not covered: an answer that reaches ``max_threads`` or ``max_tokens`` while a chunk that may still fork is away. Other
+threads go on meanwhile, and one of them may take the last place that this chunk would have had first.
 """
 
 from dataclasses import replace

@@ -27,12 +27,14 @@ def bare(ways) -> Bare:
     return Bare(Models(loaded, EngineConfig(num_slots=2), Limits(max_tokens=12)), [*ways.values()])
 
 
-def measure(server, measure, key="0", tmp_path=None, prompts=PROMPTS, memory=None, **settings):
+def measure(
+    server, measure, key="0", tmp_path=None, prompts=PROMPTS, memory=None, say=lambda _: None, **settings
+):
     async def run():
         async with connect(server.url) as http:
             ways = find_ways(MODELS)
             chosen = LoadSettings(tmp_path, **{"prompts": 3, "max_tokens": 50, "timeout_s": 20.0, **settings})
-            bench = Bench(chosen, Service(http, 20), ways, prompts, prompts, lambda: bare(ways), memory)
+            bench = Bench(chosen, Service(http, 20), ways, prompts, prompts, lambda: bare(ways), memory, say)
             return await measure(bench, key)
 
     return asyncio.run(run())

@@ -1,6 +1,10 @@
 """What the soak asks for, does, and calls a violation."""
 
+import os
 import random
+import re
+import signal
+import threading
 
 import pytest
 
@@ -88,3 +92,29 @@ def test_greedy_answers_to_the_same_request_should_not_differ():
     texts = ["one", "one", "two", "other", "other"]
     assert differing(asks, [Reply("whole", text=text) for text in texts]) == 1
     assert differing(asks[:2], [Reply("whole", text="one"), Reply("left", text="o")]) == 0
+
+
+def test_a_soak_ends_with_its_time_and_says_how_far_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("pasta.benchmark.load.soak._SAY_EVERY_S", 0.05)
+    lines = []
+    with load_server(num_decoders=2) as server:
+        server.between_s = 0.02
+        settings = {"soak": 2000, "soak_s": 0.4, "soak_clients": 2, "kill_every_s": 0}
+        record = measure(server, soak, "0", tmp_path, say=lines.append, **settings)
+    assert record["ended"] == "time"
+    assert 0 < record["requests"] < 2000
+    assert sum(record["endings"].get(ending, 0) for ending in ("whole", "left")) == record["requests"]
+    assert violations(record) == []
+    assert re.match(
+        r"soak: \d+/2000 requests in \d+ s, [\d.]+ a second, eta 0\.0 min; 0 kills, 0 lost", lines[-1]
+    )
+
+
+def test_an_interrupted_soak_finishes_what_is_open_and_has_a_record(tmp_path):
+    with load_server(num_decoders=2) as server:
+        server.between_s = 0.02
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        record = measure(server, soak, "0", tmp_path, soak=2000, soak_clients=2, kill_every_s=0)
+    assert record["ended"] == "interrupted"
+    assert 0 < record["requests"] < 2000
+    assert violations(record) == []

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Literal
@@ -157,9 +157,9 @@ def _read_error(answer: Reply, headers: httpx.Headers, body: bytes) -> None:
 
 
 async def closed_loop(
-    asks: Sequence[Ask], clients: int, each: Callable[[Ask], Awaitable[Reply]]
+    asks: Iterable[Ask], clients: int, each: Callable[[Ask], Awaitable[Reply]]
 ) -> tuple[list[Reply], float]:
-    """``clients`` of them, each with its next request as soon as its last one is answered.
+    """``clients`` of them, each with its next request as soon as its last one is answered, until there is none.
 
     Returns the answers in the order of the requests, and the seconds from the first one sent to the last one ended.
     """
@@ -174,4 +174,4 @@ async def closed_loop(
     async with asyncio.TaskGroup() as group:
         for _ in range(clients):
             group.create_task(client())
-    return [answers[number] for number in range(len(asks))], perf_counter() - begun
+    return [answers[number] for number in sorted(answers)], perf_counter() - begun

@@ -41,7 +41,7 @@ def _once(_: LoadSettings) -> list[str]:
     return ["0"]
 
 
-_SOAK_SETTINGS = ("soak", "soak_clients", "soak_seed", "kill_every_s", "timeout_s")
+_SOAK_SETTINGS = ("soak", "soak_s", "soak_clients", "soak_seed", "kill_every_s", "timeout_s")
 
 #: In the order in which they are measured. All depend on ``max_tokens``.
 PLAN: dict[str, Scenario] = {

@@ -46,7 +46,8 @@ class Bench:
     """What every scenario works with: the service, the ways, the prompts, and the bare engine (loaded on first use).
 
     ``prompts`` are as many as the scenario with the most needs; ``independent`` are those whose answers have parallel
-    parts. ``memory`` samples the memory of the service's processes; without it memory is not reported.
+    parts. ``memory`` samples the memory of the service's processes; without it memory is not reported. ``say`` prints
+    a line of progress.
     """
 
     settings: LoadSettings
@@ -56,6 +57,7 @@ class Bench:
     independent: Sequence[Messages]
     load_bare: Callable[[], "Bare"]
     memory: Memory | None = None
+    say: Callable[[str], None] = lambda _: None
 
     @cached_property
     def bare(self) -> "Bare":

@@ -17,7 +17,8 @@ class LoadSettings:
     ``clients`` are the numbers of clients at once, ``prompts`` those that each of these asks; every answer has at
     most ``max_tokens``. ``rounds`` repeats latency, throughput and kills; ``pairs`` is the number of prompts of
     speedup and spread, and of answers that are left; ``refusals`` are those that are timed. ``soak`` is the number
-    of requests of the soak, by ``soak_clients``, with a decoder killed every ``kill_every_s`` seconds (0: none).
+    of requests of the soak, by ``soak_clients``, with a decoder killed every ``kill_every_s`` seconds (0: none); after
+    ``soak_s`` seconds it sends no more.
     """
 
     out: Path
@@ -31,6 +32,7 @@ class LoadSettings:
     soak: int = 2000
     soak_clients: int = 12
     soak_seed: int = 0
+    soak_s: float | None = None
     kill_every_s: float = 20.0
     timeout_s: float = 180.0
     fresh: bool = False
@@ -48,6 +50,8 @@ class LoadSettings:
                 )
         if self.kill_every_s < 0:
             raise UserError(f"--kill-every: {self.kill_every_s:g}, expected seconds, or 0 for no kills")
+        if self.soak_s is not None and not self.soak_s > 0:
+            raise UserError(f"--soak-seconds: {self.soak_s:g}, expected a positive number of seconds")
         if not self.timeout_s > 0:
             raise UserError(f"--timeout: {self.timeout_s:g}, expected a positive number of seconds")
 

@@ -5,9 +5,10 @@ or stuck, and no memory leaked.
 import asyncio
 import contextlib
 import random
+import signal
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from pasta.benchmark.load.client import Ask, Reply, closed_loop
 from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import idle, kill
 from pasta.markdown import markdown
+from pasta.signals import handling
 from pasta.stages.records import Record
 
 #: Share of the clients that go away, of the requests that are no streams, and of those that decode sequentially.
@@ -23,6 +25,7 @@ _LENGTHS = (16, 64, 256, None)
 _PLACEMENTS = ("local", "spread", "auto")
 _MEMORY_EVERY_S = 5.0
 _IDLE_WITHIN_S = 30.0
+_SAY_EVERY_S = 10.0
 #: Allowed growth of a process's memory in the second half of its life: a share, plus MiB.
 GROWTH, SLACK_MIB = 0.10, 16.0
 #: Fewest samples of a process to judge its growth: about a minute.
@@ -52,8 +55,14 @@ def schedule(bench: Bench) -> list[Ask]:
 
 
 async def soak(bench: Bench, key: str) -> Record:
-    """Run the soak test; returns its record."""
+    """Run the soak test; returns its record.
+
+    Ctrl-C or SIGTERM ends it early: no more requests are sent, the open ones end, and the record says ``ended:
+    interrupted``. A second one does not wait.
+    """
     asks, settings = schedule(bench), bench.settings
+    until = perf_counter() + (settings.soak_s or float("inf"))
+    interrupted = asyncio.Event()
     samples: dict[str, list[float]] = {}
     kills: list[float] = []
     counts: Counter[str] = Counter()
@@ -69,6 +78,20 @@ async def soak(bench: Bench, key: str) -> Record:
             answer = await bench.service.send(ask)
         counts[answer.ending] += 1
         return answer
+
+    def sent() -> Iterator[Ask]:
+        """The requests, as long as there is time."""
+        for ask in asks:
+            if perf_counter() > until or interrupted.is_set():
+                return
+            counts["sent"] += 1
+            yield ask
+
+    async def teller() -> None:
+        """Say how far it is."""
+        while True:
+            await asyncio.sleep(_SAY_EVERY_S)
+            bench.say(progress(counts, len(asks), perf_counter() - begun, len(kills), settings.soak_s))
 
     async def killer() -> None:
         """Kill one decoder of several, again and again; never the only one left."""
@@ -89,10 +112,12 @@ async def soak(bench: Bench, key: str) -> Record:
                 samples.setdefault(name, []).append(round(mib, 1))
             await asyncio.sleep(_MEMORY_EVERY_S)
 
-    beside = [asyncio.create_task(killer())] if settings.kill_every_s else []
+    beside = [asyncio.create_task(teller())]
+    beside += [asyncio.create_task(killer())] if settings.kill_every_s else []
     beside += [asyncio.create_task(sampler(bench.memory))] if bench.memory else []
     try:
-        answers, seconds = await closed_loop(asks, settings.soak_clients, patient)
+        with _first_signal(interrupted):
+            answers, seconds = await closed_loop(sent(), settings.soak_clients, patient)
     finally:
         for task in beside:
             task.cancel()
@@ -103,12 +128,15 @@ async def soak(bench: Bench, key: str) -> Record:
     idle_s = await bench.service.until(idle, _IDLE_WITHIN_S)
     wrong = [
         {"number": number, "pasta": dict(ask.pasta), "max_tokens": ask.max_tokens, **answer.record()}
-        for number, (ask, answer) in enumerate(zip(asks, answers, strict=True))
+        for number, (ask, answer) in enumerate(zip(asks, answers, strict=False))
         if answer.ending in ("lost", "stuck", "refused")
     ]
     whole = [answer for answer in answers if answer.ending == "whole"]
+    ended_by = "interrupted" if interrupted.is_set() else "time" if len(answers) < len(asks) else "all sent"
+    del counts["sent"]
     return {
-        "requests": len(asks),
+        "requests": len(answers),
+        "ended": ended_by,
         "seconds": seconds,
         "endings": dict(counts),
         "kills": kills,
@@ -122,11 +150,42 @@ async def soak(bench: Bench, key: str) -> Record:
     }
 
 
+def progress(
+    counts: Mapping[str, int], total: int, seconds: float, kills: int, budget_s: float | None
+) -> str:
+    """A line that tells how far the soak is, and what it has found so far."""
+    done = sum(counts.get(ending, 0) for ending in ("whole", "left", "lost", "stuck"))
+    rate = done / seconds
+    left_s = (total - done) / rate if done else float("inf")
+    if budget_s is not None:
+        left_s = min(left_s, max(0.0, budget_s - seconds))
+    eta = "not known" if left_s == float("inf") else f"{left_s / 60:.1f} min"
+    return (
+        f"soak: {done}/{total} requests in {seconds:.0f} s, {rate:.1f} a second, eta {eta}; {kills} kills, "
+        f"{counts.get('lost', 0)} lost, {counts.get('stuck', 0)} stuck, {counts.get('refused', 0)} refusals"
+    )
+
+
+@contextlib.contextmanager
+def _first_signal(seen: asyncio.Event) -> Iterator[None]:
+    """Set ``seen`` at the first Ctrl-C or SIGTERM within the block; the next one does what it does elsewhere."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def once(number: int, _: Any) -> None:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        loop.call_soon_threadsafe(seen.set)
+
+    with handling(signal.SIGINT, once), handling(signal.SIGTERM, once):
+        yield
+
+
 def differing(asks: Sequence[Ask], answers: Sequence[Reply]) -> int:
     """Count greedy answers that differ from the first one with the same prompt, model, mode and length."""
     first: dict[str, str] = {}
     count = 0
-    for ask, answer in zip(asks, answers, strict=True):
+    for ask, answer in zip(asks, answers, strict=False):  # a soak may end early
         if answer.ending == "whole":
             same = repr((ask.messages, ask.model, ask.pasta.get("mode"), ask.max_tokens))
             count += first.setdefault(same, answer.text) != answer.text
