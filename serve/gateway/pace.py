@@ -28,7 +28,8 @@ class PacedApp(FastAPI):
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Handle one ASGI connection."""
-        scope[_UNSENT] = unsent(send)
+        if scope["type"] == "http":  # the others' send, as at the start, is no queue
+            scope[_UNSENT] = unsent(send)
         await super().__call__(scope, receive, send)
 
 

@@ -118,3 +118,14 @@ def test_other_responses_are_what_they_were():
         return queue.get_messages_nowait()
 
     assert json.loads(bodies(asyncio.run(scenario()))) == {"hello": 1}
+
+
+def test_the_application_starts_and_stops_as_ray_serve_has_it_do():
+    from ray.serve._private.http_util import ASGIAppReplicaWrapper
+
+    async def scenario():
+        wrapper = ASGIAppReplicaWrapper(PacedApp())
+        await wrapper._run_asgi_lifespan_startup()
+        await wrapper.__del__()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
