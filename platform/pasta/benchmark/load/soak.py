@@ -7,6 +7,7 @@ import contextlib
 import random
 import signal
 import statistics
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
@@ -16,7 +17,6 @@ from pasta.benchmark.load.client import Ask, Reply, closed_loop
 from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import idle, kill
 from pasta.markdown import markdown
-from pasta.signals import handling
 from pasta.stages.records import Record
 
 #: Share of the clients that go away, of the requests that are no streams, and of those that decode sequentially.
@@ -169,16 +169,26 @@ def progress(
 @contextlib.contextmanager
 def _first_signal(seen: asyncio.Event) -> Iterator[None]:
     """Set ``seen`` at the first Ctrl-C or SIGTERM within the block; the next one does what it does elsewhere."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def once(number: int, _: Any) -> None:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def once(_: int, __: Any) -> None:
+        restore()
         loop.call_soon_threadsafe(seen.set)
 
-    with handling(signal.SIGINT, once), handling(signal.SIGTERM, once):
+    for number in before:
+        signal.signal(number, once)
+    try:
         yield
+    finally:
+        restore()
 
 
 def differing(asks: Sequence[Ask], answers: Sequence[Reply]) -> int:
