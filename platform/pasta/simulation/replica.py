@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pasta.bounds import check_not_negative
 from pasta.interpreter import Path
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.slots import Left, LiveSlot, Slot
@@ -24,10 +25,24 @@ Shape = tuple[int, float, int]
 class ReplicaSizes(EngineSizes):
     """The sizes of a replica's engine, and how its forwards are: ``padded``, neighbouring slots, each padded to the
     most lanes that one has; without it, what an engine would cost that fed only what there is. With ``jump_forward``
-    the tokens that the grammar forces take no step."""
+    the tokens that the grammar forces take no step.
+
+    ``drafts`` is the most that are drafted for a thread, each right with probability ``acceptance`` if those before it
+    are: an assumption, which prices a step (``Replica``) and leaves the order of tokens as it is.
+
+    Raises ValueError for an acceptance that is no probability.
+    """
 
     padded: bool = True
     jump_forward: bool = True
+    drafts: int = 0
+    acceptance: float = 0.5
+
+    def __post_init__(self) -> None:
+        EngineSizes.__post_init__(self)
+        check_not_negative(self, "drafts")
+        if not 0.0 <= self.acceptance <= 1.0:
+            raise ValueError(f"acceptance {self.acceptance}: expected a number from 0 to 1")
 
 
 @dataclass(slots=True, eq=False)
@@ -217,8 +232,20 @@ class Replica:
         self.work.shapes[shape] += 1
         price = self._prices.get(shape)
         if price is None:
-            price = self._prices[shape] = self._costs.lanes_s(*shape)
+            price = self._prices[shape] = self._price(shape)
         return price
+
+    def _price(self, shape: Shape) -> float:
+        """Seconds a token of each lane: those of a forward over the tokens that it emits, with as many drafts as pay.
+
+        Of ``count`` drafts and the next token 1 + a + a² + … are emitted, a the acceptance.
+        """
+        slots, rows, keys = shape
+        best, emitted = self._costs.lanes_s(slots, rows, keys), 1.0
+        for count in range(1, self.sizes.drafts + 1):
+            emitted += self.sizes.acceptance**count
+            best = min(best, self._costs.lanes_s(slots, rows * (1 + count), keys) / emitted)
+        return best
 
     def _keys(self, held: int) -> int:
         """Cached tokens that a mask covers."""
