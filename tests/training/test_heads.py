@@ -1,0 +1,90 @@
+"""Draft heads are trained on what a frozen model says, along threads."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from pasta.config import load_config
+from pasta.engine.heads import DraftHeads, HeadShape
+from pasta.errors import UserError
+from pasta.interpreter import IGNORE
+from pasta.training.config import HeadsSection, SftConfig
+from pasta.training.heads import guess, install_draft_heads, model_files
+from tests.support.models import CONFIGS
+from tests.support.paths import ROOT
+
+CONFIG = ROOT / "configs/sft/atlas-heads-twin.yaml"
+VOCAB, HIDDEN = 11, 4
+
+
+def targets(input_ids, shift_labels, depth=3):
+    """Of each head, the rows whose tokens it has to guess: the model says its own row number."""
+    length = len(input_ids)
+    heads = DraftHeads(HeadShape(HIDDEN, length, depth, 2))
+    logits = torch.eye(length)[None]
+    layers = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, length, bias=False)
+    found = guess(
+        heads,
+        *layers,
+        torch.zeros(1, length, HIDDEN),
+        logits,
+        torch.tensor([input_ids]),
+        torch.tensor([shift_labels]),
+    )
+    return [wanted.tolist() for _, wanted in found]
+
+
+def test_head_k_guesses_the_token_k_rows_on():
+    ids = [1, 2, 3, 4, 5]
+    assert targets(ids, [2, 3, 4, 5, 6]) == [[1, 2, 3, 4], [2, 3, 4], [3, 4]]
+
+
+def test_nothing_is_guessed_across_the_end_of_a_thread():
+    """Row 1 is a promise's end: its next token is not the chunk's first one; row 3 ends the chunk."""
+    ids = [1, 2, 3, 4, 5, 6]
+    assert targets(ids, [2, 5, 4, IGNORE, 6, 7]) == [[1, 5], [], []]
+
+
+def test_a_prompt_is_not_guessed():
+    assert targets([1, 2, 3, 4], [IGNORE, IGNORE, 4, 5]) == [[3], [], []]
+
+
+def test_only_the_heads_learn():
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"])
+    install_draft_heads(model, HeadsSection(depth=2, width=16), seed=0)
+    before = {name: value.clone() for name, value in model.state_dict().items() if "draft_heads" not in name}
+    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer, losses = torch.optim.Adam(learning, lr=0.01), []
+    ids = torch.arange(40).repeat(1, 1) % 7 + 3
+    labels = torch.cat([ids[:, 1:], torch.full((1, 1), IGNORE)], dim=1)
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, labels=labels, shift_labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"output_dir": "elsewhere"}, "output_dir"),
+        ({"lora.rank": "4"}, "lora"),
+        ({"data.mode": "both"}, "data.mode"),
+        ({"draft_heads.depth": "0"}, "depth 0"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused_in_one_line(changes, said):
+    with pytest.raises(UserError, match=said) as error:
+        load_config(CONFIG, SftConfig, [f"{key}={value}" for key, value in changes.items()])
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_without_weights_is_refused(tmp_path):
+    overrides = [f"model.init_from={tmp_path}", f"output_dir={tmp_path}"]
+    with pytest.raises(UserError, match="init_from"):
+        model_files(load_config(CONFIG, SftConfig, overrides))
