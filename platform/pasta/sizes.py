@@ -1,6 +1,7 @@
 """The sizes and switches of a decoding engine: for the engine, for configurations of one, and for the simulator."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pasta.bounds import check_not_negative, check_positive
 
@@ -30,8 +31,10 @@ class EngineSettings(EngineSizes):
     ``jump_forward``: tokens that the grammar forces are fed without a step of their own.
     ``drafts``: the most tokens that are drafted for a thread in a step (pasta/engine/drafts.py); 0 is off.
     ``draft_heads``: the model's draft heads, if it has any, guess some of them; otherwise all are looked up.
+    ``cuda_graphs``: captured steps (pasta/engine/graphs.py): ``auto`` on a GPU where the model allows it, ``on`` or an
+    error, ``off``.
 
-    Raises ValueError if ``drafts`` is negative.
+    Raises ValueError if ``drafts`` is negative or ``cuda_graphs`` another word.
     """
 
     reuse_prefixes: bool = True
@@ -39,7 +42,10 @@ class EngineSettings(EngineSizes):
     jump_forward: bool = True
     drafts: int = 8
     draft_heads: bool = True
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
 
     def __post_init__(self) -> None:
         EngineSizes.__post_init__(self)
         check_not_negative(self, "drafts")
+        if self.cuda_graphs not in ("auto", "on", "off"):
+            raise ValueError(f"cuda_graphs: {self.cuda_graphs!r}, expected auto, on or off")

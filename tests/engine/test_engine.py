@@ -145,10 +145,10 @@ def test_fork_and_join_move_no_cache_entry():
     fed = 0
     original = e.runner.forward
 
-    def forward(slots, feeds, sees):
+    def forward(slots, feeds, *step):
         nonlocal fed
         fed += sum(len(rows) for rows in feeds.values())
-        return original(slots, feeds, sees)
+        return original(slots, feeds, *step)
 
     e.runner.forward = forward
     while e.has_work:
@@ -313,17 +313,28 @@ def test_a_small_top_p_is_greedy():
 
 def spoil(e, monkeypatch, request_id, after, value=float("nan")):
     """From its ``after``-th token on, a request's logits are no numbers."""
-    forward, count = e.runner.forward, iter(range(1 << 30))
+    forward, model, count = e.runner.forward, e.runner._run, iter(range(1 << 30))
+    places = []
 
-    def spoilt(slots, feeds, sees):
-        logits = forward(slots, feeds, sees).clone()
-        rows = [number for number in feeds for feed in feeds[number] if feed.wants_logits]
-        for row, number in enumerate(rows):
-            if e._slots[number].request.request_id == request_id and next(count) >= after:
-                logits[row] = value
-        return logits
+    def watched(slots, feeds, *step):
+        longest = max(map(len, feeds.values()))
+        places[:] = [
+            (number - slots.start) * longest + at
+            for number in feeds
+            for at, feed in enumerate(feeds[number])
+            if feed.wants_logits and e._slots[number].request.request_id == request_id
+        ]
+        return forward(slots, feeds, *step)
 
-    monkeypatch.setattr(e.runner, "forward", spoilt)
+    def spoilt(*inputs):
+        logits = model(*inputs)[0].clone()
+        for place in places:
+            if next(count) >= after:
+                logits.flatten(0, 1)[place] = value
+        return (logits,)
+
+    monkeypatch.setattr(e.runner, "forward", watched)
+    monkeypatch.setattr(e.runner, "_run", spoilt)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -367,11 +378,11 @@ def test_a_failed_request_leaves_nothing_that_reaches_later_ones(monkeypatch):
     e = engine(num_slots=1)
     forward = e.runner.forward
 
-    def overflowing(slots, feeds, sees):
-        logits = forward(slots, feeds, sees)
+    def overflowing(*step):
+        scores = forward(*step)
         for block in (*e.runner.cache.keys, *e.runner.cache.values):
             block[:, : e.runner.num_tokens[0]] = float("nan")
-        return logits
+        return scores
 
     monkeypatch.setattr(e.runner, "forward", overflowing)
     with pytest.raises(ArithmeticError, match="not finite"):

@@ -54,15 +54,15 @@ def training_logits(loaded, prompt, ids):
 def engine_logits(loaded, prompt, ids, config, monkeypatch):
     """The same from a replay through the engine."""
     engine, out = Engine(loaded, config), {}
-    choose = engine._chooser.choose
+    lanes = engine._chooser.lanes
 
-    def record(rows, logits):
-        for row, found in zip(rows, logits, strict=True):
+    def record(slots, feeds, rows, scores, places):
+        for row, found in zip(rows, scores.logits, strict=True):
             t = row.slot.interpreter.threads[row.thread]
             out[t.path, len(t.tokens) + row.drafts] = found.clone()
-        return choose(rows, logits)
+        return lanes(slots, feeds, rows, scores, places)
 
-    monkeypatch.setattr(engine._chooser, "choose", record)
+    monkeypatch.setattr(engine._chooser, "lanes", record)
     result = engine.generate(Request(prompt_ids=prompt, forced=ids))
     assert list(result.response_ids) == ids
     return out, result

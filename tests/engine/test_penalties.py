@@ -8,11 +8,11 @@ import torch
 from pasta.engine import Engine, EngineConfig, Request, SamplingParams
 from pasta.engine.drafts import Drafter
 from pasta.engine.penalties import Edit, VisibleText, adjusted
-from pasta.engine.sampling import choose
 from pasta.errors import UserError
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import encode_start
 from tests.engine.test_elsewhere import come_back_late
+from tests.support.choices import choose
 from tests.support.models import UNRECORDED, tiny
 
 LOADED = tiny()

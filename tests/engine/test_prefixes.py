@@ -39,11 +39,11 @@ class Watched:
         self.fed, self.logits = 0, []
         forward = self.engine.runner.forward
 
-        def watch(slots, feeds, sees):
+        def watch(slots, feeds, *step):
             self.fed += sum(len(rows) for rows in feeds.values())
-            logits = forward(slots, feeds, sees)
-            self.logits.append(logits.clone())
-            return logits
+            scores = forward(slots, feeds, *step)
+            self.logits.append(scores.logits.clone())
+            return scores
 
         self.engine.runner.forward = watch
 
@@ -195,12 +195,12 @@ def test_a_failed_request_leaves_nothing(monkeypatch):
     e.run(ask(A))
     forward = e.engine.runner.forward
 
-    def overflowing(slots, feeds, sees):
-        logits = forward(slots, feeds, sees)
+    def overflowing(*step):
+        scores = forward(*step)
         for block in (*e.engine.runner.cache.keys, *e.engine.runner.cache.values):
             block[:, : e.engine.runner.num_tokens[0]] = float("nan")
             block[:, 257 : 257 + len(A)] = float("nan")  # where the first request's prefix has moved
-        return logits
+        return scores
 
     monkeypatch.setattr(e.engine.runner, "forward", overflowing)
     with pytest.raises(ArithmeticError, match="not finite"):

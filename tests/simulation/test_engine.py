@@ -52,11 +52,11 @@ def real_forwards(answers, arrivals, parallel):
     engine = Engine(LOADED, config)
     forward, seen, steps = engine.runner.forward, [], {}
 
-    def watched(slots, feeds, sees):
-        logits = forward(slots, feeds, sees)
+    def watched(slots, feeds, *step):
+        scores = forward(slots, feeds, *step)
         held = max(engine.runner.num_tokens[slot] for slot in feeds)
         seen[-1].append((len(slots), max(map(len, feeds.values())), -(-held // KEY_BUCKET) * KEY_BUCKET))
-        return logits
+        return scores
 
     engine.runner.forward = watched
     waiting = sorted(zip(arrivals, range(len(answers)), strict=True))

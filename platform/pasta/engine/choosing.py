@@ -4,12 +4,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pasta.engine.penalties import Edit, adjusted
 from pasta.engine.request import Logprobs
-from pasta.engine.sampling import ConstraintTable, choose, log_probabilities, stream_key
+from pasta.engine.sampling import (
+    Choices,
+    ConstraintTable,
+    Scores,
+    likeliest,
+    log_probabilities,
+    permit,
+    sample,
+    stream_key,
+    to_device,
+)
 from pasta.engine.slot import Slot
 from pasta.interpreter import Constraint, Feed, Thread
 from pasta.lang import Codec
@@ -68,26 +80,53 @@ class Lane:
 class Chooser:
     """Chooses tokens by each request's own parameters, random stream and constraints."""
 
-    def __init__(self, codec: Codec, vocab_size: int, device: torch.device) -> None:
-        self._table = ConstraintTable(codec.grammar, vocab_size, device)
+    def __init__(self, table: ConstraintTable, codec: Codec) -> None:
+        self._table = table
         self._ends = tuple(codec.grammar.eos_ids)
         self._promise = codec.control.promise
+
+    @staticmethod
+    def rows(slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]]) -> list[Row]:
+        """The rows of logits that the fed tokens want, in feeding order.
+
+        A thread's rows after its first are those of its drafts, fed right behind one another.
+        """
+        rows: list[Row] = []
+        for number, slot in slots.items():
+            last = -1
+            for feed in feeds[number]:
+                if not feed.wants_logits:
+                    continue
+                if feed.thread == last:
+                    rows.append(rows[-1]._replace(drafts=(*rows[-1].drafts, feed.token)))
+                else:
+                    rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread)))
+                last = feed.thread
+        return rows
+
+    def choices(self, rows: Sequence[Row]) -> Choices:
+        """What the tokens of these rows are chosen by."""
+        params = [row.slot.request.sampling for row in rows]
+        keys = [
+            stream_key(p.seed, t.path, len(t.tokens) + len(row.drafts)) if p.temperature > 0 else 0
+            for p, row, t in zip(params, rows, _threads(rows), strict=True)
+        ]
+        return Choices.of(self._table.rows([row.constraint for row in rows]), params, keys)
 
     def lanes(
         self,
         slots: Mapping[int, Slot],
         feeds: Mapping[int, Sequence[Feed]],
-        logits: Tensor,
+        rows: Sequence[Row],
+        scores: Scores,
         places: Mapping[int, Sequence[int]],
     ) -> dict[int, list[Lane]]:
-        """Choose the next tokens of each slot's threads from ``logits`` [N, V] of the fed rows that want them.
-
-        A thread's rows after its first are those of its drafts, fed right behind one another; ``places`` are where the
-        fed tokens are in each slot's cache.
-        """
-        rows: list[Row] = []
+        """Choose the next tokens of each slot's threads from the ``scores`` of ``rows``, those of ``feeds``; ``places``
+        are where the fed tokens are in each slot's cache."""
+        tokens = self._chosen(rows, scores)
+        logprobs = _logprobs(rows, scores.logits, tokens)
         ends: list[tuple[int, list[int], list[int]]] = []  # of each lane: slot, drafts, their places
-        for number, slot in slots.items():
+        for number in slots:
             last = -1
             for feed, place in zip(feeds[number], places[number], strict=True):
                 if not feed.wants_logits:
@@ -95,18 +134,15 @@ class Chooser:
                 if feed.thread == last:
                     ends[-1][1].append(feed.token)
                     ends[-1][2].append(place)
-                    rows.append(rows[-1]._replace(drafts=(*rows[-1].drafts, feed.token)))
                 else:
                     ends.append((number, [], []))
-                    rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread)))
                 last = feed.thread
-        tokens = self.choose(rows, logits)
-        logprobs = _logprobs(rows, logits, tokens)
         lanes: dict[int, list[Lane]] = {number: [] for number in slots}
         start = 0
         for number, drafts, drafts_at in ends:
             own = slice(start, start + 1 + len(drafts))
-            lanes[number].append(Lane(rows[own], logits[own], tokens[own], logprobs[own], drafts, drafts_at))
+            logits = scores.logits[own]
+            lanes[number].append(Lane(rows[own], logits, tokens[own], logprobs[own], drafts, drafts_at))
             start = own.stop
         return lanes
 
@@ -130,34 +166,49 @@ class Chooser:
 
     def choose(self, rows: Sequence[Row], logits: Tensor) -> list[int | None]:
         """Return a token for each row from its logits [N, V], ``None`` where there is none."""
+        choices = self.choices(rows)
+        numbers = to_device(torch.from_numpy(choices.numbers), logits.device)
+        permitted = permit(logits, numbers, self._table.forbidden, self._promise if choices.biased else None)
+        return self._chosen(rows, Scores(logits, likeliest(permitted), numbers, choices))
+
+    def _chosen(self, rows: Sequence[Row], scores: Scores) -> list[int | None]:
+        """Return the chosen token of each row, ``None`` where there is none."""
         if not rows:
             return []
-        params = [row.slot.request.sampling for row in rows]
-        threads = [row.slot.interpreter.threads[row.thread] for row in rows]
-        keys = [
-            stream_key(p.seed, t.path, len(t.tokens) + len(row.drafts)) if p.temperature > 0 else 0
-            for p, t, row in zip(params, threads, rows, strict=True)
-        ]
-        allowed = self._table.rows([row.constraint for row in rows])
-        self._restrict(rows, threads, allowed)
-        tokens = choose(self._adjusted(rows, logits), allowed, params, keys, self._promise)
-        for at, (row, t) in enumerate(zip(rows, threads, strict=True)):
+        choices, tokens = scores.choices, scores.likeliest
+        edits, masks = self._edits(rows), self._masks(rows)
+        if choices.sampled or edits or masks:
+            logits = adjusted(scores.logits, edits) if edits else scores.logits
+            biased = self._promise if choices.biased else None
+            permitted = permit(logits, scores.numbers, self._table.forbidden, biased)
+            for at, mask in masks:
+                permitted[at, : len(mask)].masked_fill_(
+                    to_device(~torch.from_numpy(mask), logits.device), float("-inf")
+                )
+            if edits or masks:
+                tokens = likeliest(permitted)
+            if choices.sampled:
+                tokens = sample(permitted, tokens, scores.numbers, cut=choices.cut)
+        found: list[int | None] = [None if token < 0 else token for token in fetch(tokens)]
+        for at, (row, t) in enumerate(zip(rows, _threads(rows), strict=True)):
             if row.slot.forced is not None:
                 following = row.slot.forced[t.path][len(t.tokens) + len(row.drafts) :]
-                tokens[at] = following[0] if following else None
-        return tokens
+                found[at] = following[0] if following else None
+        return found
 
     @staticmethod
-    def _restrict(rows: Sequence[Row], threads: Sequence[Thread], allowed: Tensor) -> None:
-        """Leave of the allowed tokens [N, V] those that go on in the grammars of structured answers."""
-        for at, (row, thread) in enumerate(zip(rows, threads, strict=True)):
+    def _masks(rows: Sequence[Row]) -> list[tuple[int, npt.NDArray[np.bool_]]]:
+        """The tokens [vocab] that go on in the grammars of structured answers, by the number of the row."""
+        found = []
+        for at, (row, thread) in enumerate(zip(rows, _threads(rows), strict=True)):
             if row.slot.follower is None or row.constraint.base != "text":
                 continue
             if (mask := row.slot.follower.allowed(thread.tokens, row.drafts)) is not None:
-                allowed[at, : len(mask)] &= torch.from_numpy(mask).to(allowed.device)
+                found.append((at, mask))
+        return found
 
-    def _adjusted(self, rows: Sequence[Row], logits: Tensor) -> Tensor:
-        """Apply to the logits [N, V] of text what the requests want of it."""
+    def _edits(self, rows: Sequence[Row]) -> list[Edit]:
+        """What the requests want of the logits of text."""
         edits = []
         for at, row in enumerate(rows):
             visible = row.slot.visible
@@ -169,7 +220,17 @@ class Chooser:
             if early:
                 barred = (*barred, *params.stop_token_ids)
             edits.append(Edit(at, params, visible.prompt, seen, row.drafts, barred))
-        return adjusted(logits, edits) if edits else logits
+        return edits
+
+
+def fetch(tokens: Tensor) -> list[int]:
+    """The tokens on the host: a step's one copy back, which waits until the device has come there."""
+    found: list[int] = tokens.tolist()
+    return found
+
+
+def _threads(rows: Iterable[Row]) -> list[Thread]:
+    return [row.slot.interpreter.threads[row.thread] for row in rows]
 
 
 def _logprobs(rows: Iterable[Row], logits: Tensor, tokens: Sequence[int | None]) -> list[Logprobs | None]:

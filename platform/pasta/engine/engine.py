@@ -15,6 +15,7 @@ from itertools import islice
 
 from pasta.engine.choosing import Chooser, Lane
 from pasta.engine.drafts import Drafter
+from pasta.engine.graphs import Recorder, recorder_for
 from pasta.engine.loading import LoadedModel
 from pasta.engine.prefixes import PrefixCounts, Prefixes
 from pasta.engine.request import (
@@ -41,15 +42,20 @@ class Engine:
     An error in one request ends only that request (``DoneEvent.error``); ``step`` raises errors that concern all.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedModel, config: EngineConfig | None = None, recorder: Recorder | None = None
+    ) -> None:
+        """``recorder`` captures steps; by default what the configuration says. Raises ``UserError`` if that cannot be
+        done here."""
         self.loaded = loaded
         self.config = config or EngineConfig()
         self.codec = loaded.codec
-        self.runner = Runner(loaded, self.config)
+        self.runner = Runner(loaded, self.config, recorder or recorder_for(loaded, self.config))
+        self.runner.prepare()
         self.prefixes = Prefixes(self.runner, self.config)
         self.turns = NextTurns(self.runner, self.prefixes, self.codec, self.config)
         self.drafter = Drafter(self.config, self.runner, loaded.heads)
-        self._chooser = Chooser(self.codec, loaded.model.config.vocab_size, loaded.model.device)
+        self._chooser = Chooser(self.runner.constraints, self.codec)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
         self._arrivals: dict[str, list[Callable[[Slot], list[Event]]]] = {}
@@ -217,7 +223,7 @@ class Engine:
             assert slot is not None
             feeds = slot.take(self.config.prefill_chunk)
             slot.bulk = bool(slot.pending)
-            events += self._forward(range(bulk, bulk + 1), {bulk: feeds})
+            events += self._forward(range(bulk, bulk + 1), {bulk: feeds}, prefill=True)
         lanes = {
             number: slot.take(len(slot.pending))
             for number, slot in enumerate(self._slots)
@@ -271,14 +277,14 @@ class Engine:
                 return number
         return None
 
-    def _forward(self, numbers: range, feeds: dict[int, list[Feed]]) -> list[Event]:
+    def _forward(self, numbers: range, feeds: dict[int, list[Feed]], *, prefill: bool = False) -> list[Event]:
         slots = {number: slot for number in feeds if (slot := self._slots[number])}
-        logits = self.runner.forward(
-            numbers, feeds, {number: slot.interpreter.sees for number, slot in slots.items()}
-        )
+        rows = self._chooser.rows(slots, feeds)
+        sees = {number: slot.interpreter.sees for number, slot in slots.items()}
+        scores = self.runner.forward(numbers, feeds, sees, self._chooser.choices(rows), prefill)
         if len(numbers) == 1:
-            self.prefixes.fed(numbers.start, feeds[numbers.start], logits)
-        lanes = self._chooser.lanes(slots, feeds, logits, self.runner.places)
+            self.prefixes.fed(numbers.start, feeds[numbers.start], scores.logits)
+        lanes = self._chooser.lanes(slots, feeds, rows, scores, self.runner.places)
         now = time.perf_counter()  # all tokens of a step have the same time
         events: list[Event] = []
         for number, slot in slots.items():

@@ -15,12 +15,12 @@ A request whose prompt begins like one that is being prefilled waits until that 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pasta.engine.families import depends_on_length
 from pasta.engine.fusing import whole_rows
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
@@ -90,7 +90,7 @@ class Prefixes:
         self.digests: frozenset[bytes] = frozenset()
         self._runner, self._chunk, self._num_slots = runner, config.prefill_chunk, config.num_slots
         self._grain = 1 if config.prefill_chunk <= whole_rows(runner.model) else config.prefill_chunk
-        self.enabled = config.reuse_prefixes and not _depends_on_length(runner.model_config)
+        self.enabled = config.reuse_prefixes and not depends_on_length(runner.model_config)
         # By slot number; the running ones in the order in which they were admitted.
         self._running: dict[int, Prefix] = {}
         self._kept: dict[int, Prefix] = {}
@@ -275,10 +275,3 @@ class Prefixes:
     def _use(self, prefix: Prefix) -> None:
         self._clock += 1
         prefix.last_used = self._clock
-
-
-def _depends_on_length(config: Any) -> bool:
-    """Whether a model turns a token's keys by the length of what is fed with it (dynamic and longrope scaling)."""
-    found = getattr(config, "rope_parameters", None) or {}
-    kinds = [found, *(value for value in found.values() if isinstance(value, dict))]
-    return any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds)

@@ -11,13 +11,17 @@ from torch import Tensor, nn
 
 from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
+from pasta.engine.graphs import GraphShapes, Recorder, StepGraphs
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import expand, to_model_masks
 from pasta.engine.request import EngineConfig
+from pasta.engine.sampling import Choices, ConstraintTable, Scores, likeliest, permit, pinned, to_device
+from pasta.engine.shapes import Shape
 from pasta.interpreter import Feed
 
 _KEY_BUCKET = 64
-_SEGMENTS_AT_START = 32
+#: Segments that the visibility table has room for at first; it grows, but then graphs are captured anew.
+_SEGMENTS_AT_START, _SEGMENTS_WITH_GRAPHS = 32, 512
 
 
 class Runner:
@@ -27,13 +31,17 @@ class Runner:
     how many it holds, tokens included that were hidden and whose places no other has taken yet.
     """
 
-    def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
+    def __init__(self, loaded: LoadedModel, config: EngineConfig, recorder: Recorder | None = None) -> None:
         self.model = loaded.model
         self.model_config = loaded.model.config
         self.device = loaded.model.device
         self.dtype = loaded.model.dtype
         slots, width = config.num_slots, config.slot_tokens + 1
         self._scratch = config.slot_tokens
+        codec = loaded.codec
+        #: What tokens are permitted by, and the token that promises' biases are for.
+        self.constraints = ConstraintTable(codec.grammar, self.model_config.vocab_size, self.device)
+        self.promise = codec.control.promise
         self.cache = LaneCache(self.model_config, slots, config.slot_tokens, self.dtype, self.device)
         self.num_tokens = [0] * slots
         self._num_segments = [0] * slots
@@ -43,12 +51,14 @@ class Runner:
         # [slots, width]: segment (-1 where no token is), position and id of each cached token.
         self._key_segments = torch.full((slots, width), -1, dtype=torch.long, device=self.device)
         self._key_positions = torch.zeros((slots, width), dtype=torch.long, device=self.device)
-        self._tokens = np.zeros((slots, width), dtype=np.int64)
+        # Of the same tokens, on the host: token, segment, position.
+        self._tokens, self._segments, self._positions = np.zeros((3, slots, width), dtype=np.int64)
+        self._to_hide: list[int] = []  # places, counted over all slots
         self._key_index = torch.arange(width, device=self.device)
         self._slot_index = torch.arange(slots, device=self.device)
-        self._sees = torch.zeros(
-            (slots, _SEGMENTS_AT_START, _SEGMENTS_AT_START), dtype=torch.bool, device=self.device
-        )
+        self._slot_starts = self._slot_index * width
+        segments = _SEGMENTS_AT_START if recorder is None else _SEGMENTS_WITH_GRAPHS
+        self._sees = torch.zeros((slots, segments, segments), dtype=torch.bool, device=self.device)
         trace = config.trace_forward
         if trace is None:
             # With kernels a layer is a dozen operators: Python between them costs a large model as well.
@@ -61,6 +71,21 @@ class Runner:
         self.hidden: Tensor | None = None
         #: Called right before the model runs, which releases the GIL.
         self.before_forward: Callable[[], None] = lambda: None
+        self._graphs: StepGraphs | None = None
+        if recorder is not None:
+            self._graphs = StepGraphs(
+                recorder,
+                self._step,
+                GraphShapes(slots, config.slot_tokens),
+                lambda shape: torch.from_numpy(shape.padding(self._scratch)).to(self.device),
+                lambda: (self._sees, self.constraints.forbidden),
+            )
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Do before the first request what a later one would wait for."""
+        if self._graphs is not None:
+            self._graphs.prepare()
 
     def release(self, slot: int, keep: int = 0) -> None:
         """Empty a slot. Its tokens are cleared, so that none of their values can reach a later request, but for the
@@ -68,20 +93,21 @@ class Runner:
         self.cache.clear(slot, keep, self.num_tokens[slot])
         self.num_tokens[slot] = self._num_segments[slot] = 0
         self._hidden[slot] = []
+        start = slot * (self._scratch + 1)
+        self._to_hide = [at for at in self._to_hide if not start <= at < start + self._scratch]
         self._key_segments[slot].fill_(-1)
 
     def leading_tokens(self, slot: int) -> npt.NDArray[np.int64]:
         """The tokens [n] that a slot holds from its first place on in segment 0 at positions 0, 1, …"""
         count = self.num_tokens[slot]
-        leading = (self._key_segments[slot, :count] == 0) & (
-            self._key_positions[slot, :count] == self._key_index[:count]
-        )
-        return self._tokens[slot, : int(leading.cumprod(0).sum())].copy()
+        leading = (self._segments[slot, :count] == 0) & (self._positions[slot, :count] == np.arange(count))
+        return self._tokens[slot, : int(leading.cumprod().sum())].copy()
 
     def hold(self, slot: int, count: int) -> None:
         """Let a slot begin with ``count`` tokens in segment 0 at positions 0, 1, …, which its first places keep."""
         self._key_segments[slot, :count] = 0
         self._key_positions[slot, :count] = self._key_index[:count]
+        self._segments[slot, :count], self._positions[slot, :count] = 0, np.arange(count)
         self.num_tokens[slot] = count
 
     def copy(self, source: int, target: int, first: int, stop: int) -> None:
@@ -96,7 +122,8 @@ class Runner:
     def hide(self, slot: int, places: Sequence[int]) -> None:
         """Show the tokens at these places of a slot to no later one; their places are used again."""
         if places:
-            self._key_segments[slot, list(places)] = -1
+            self._segments[slot, list(places)] = -1
+            self._to_hide += [slot * (self._scratch + 1) + place for place in places]
             self._hidden[slot] = sorted([*self._hidden[slot], *places])
 
     def room(self, slot: int) -> int:
@@ -111,53 +138,101 @@ class Runner:
 
     @torch.inference_mode()
     def forward(
-        self, slots: range, feeds: Mapping[int, Sequence[Feed]], sees: Mapping[int, Sequence[int]]
-    ) -> Tensor:
-        """Feed tokens to neighbouring slots in one forward; returns logits [N, vocab].
+        self,
+        slots: range,
+        feeds: Mapping[int, Sequence[Feed]],
+        sees: Mapping[int, Sequence[int]],
+        choices: Choices,
+        prefill: bool = False,
+    ) -> Scores:
+        """Feed tokens to neighbouring slots in one forward; returns the scores of N rows, until the next one.
 
         ``feeds[slot]`` are the tokens of each slot that takes part, ``sees[slot]`` its visibility bitmasks.
-        The N rows are those that want logits, slot by slot in feeding order.
+        The N rows are those that want logits, slot by slot in feeding order, and are chosen by ``choices``.
+        A ``prefill``, many tokens of one slot, is never a captured step.
         """
-        batch, longest = len(slots), max(len(rows) for rows in feeds.values())
-        # [4, B, Q]: token, position, segment, place in the slot's cache.
-        inputs = np.zeros((4, batch, longest), dtype=np.int64)
-        inputs[2], inputs[3] = -1, self._scratch
-        wanted = []
         self.places = {slot: self._take_places(slot, len(rows)) for slot, rows in feeds.items()}
-        for slot, rows in feeds.items():
-            at, count = slot - slots.start, len(rows)
-            inputs[0, at, :count] = [feed.token for feed in rows]
-            inputs[1, at, :count] = [feed.position for feed in rows]
-            inputs[2, at, :count] = [feed.segment for feed in rows]
-            inputs[3, at, :count] = self.places[slot]
-            self._tokens[slot, inputs[3, at, :count]] = inputs[0, at, :count]
-            wanted += [at * longest + i for i, feed in enumerate(rows) if feed.wants_logits]
+        for slot in feeds:
             self._learn_segments(slot, sees[slot])
-        tokens, positions, segments, index = torch.from_numpy(inputs).to(self.device).unbind(0)
-        lo, hi = slots.start, slots.stop
-        self._key_segments[lo:hi].scatter_(1, index, segments)
-        self._key_positions[lo:hi].scatter_(1, index, positions)
-        keys = self._visible_keys(max(self.num_tokens[slot] for slot in feeds))
-        # Include idle slots in between: their keys are looked up as well.
-        num_segments = max(self._num_segments[lo:hi])
+        self._hide_places()
+        shape = Shape(
+            slots.start,
+            len(slots),
+            max(len(rows) for rows in feeds.values()),
+            self._visible_keys(max(self.num_tokens[slot] for slot in feeds)),
+            choices.numbers.shape[1],
+            choices.biased,
+        )
+        graph = None if self._graphs is None or prefill else self._graphs.find(shape)
+        if graph is not None:
+            shape = graph.shape
+        inputs = pinned(torch.from_numpy(self._inputs(shape, feeds, choices)), self.device)
+        if graph is None:
+            inputs = inputs.to(self.device, non_blocking=True)
+            outputs = self._step(shape, inputs)
+        else:
+            self.before_forward()
+            outputs, inputs = graph.run(inputs), graph.inputs
+        count = choices.numbers.shape[1]
+        logits, tokens, *hidden = (out[:count] for out in outputs)
+        # The drafter reads them in a later step.
+        self.hidden = None if not hidden else hidden[0] if graph is None else hidden[0].clone()
+        return Scores(logits, tokens, shape.split(inputs)[2][:, :count], choices)
+
+    def _inputs(
+        self, shape: Shape, feeds: Mapping[int, Sequence[Feed]], choices: Choices
+    ) -> npt.NDArray[np.int64]:
+        """All that a step of this shape takes from the host."""
+        inputs = shape.padding(self._scratch)
+        fed, rows, numbers = shape.split(inputs)
+        wanted = []
+        for slot, own in feeds.items():
+            at, count = slot - shape.first, len(own)
+            fed[0, at, :count] = self._tokens[slot, self.places[slot]] = [feed.token for feed in own]
+            fed[1, at, :count] = self._positions[slot, self.places[slot]] = [feed.position for feed in own]
+            fed[2, at, :count] = self._segments[slot, self.places[slot]] = [feed.segment for feed in own]
+            fed[3, at, :count] = self.places[slot]
+            wanted += [at * shape.lanes + i for i, feed in enumerate(own) if feed.wants_logits]
+        rows[: len(wanted)] = wanted
+        numbers[:, : len(wanted)] = choices.numbers
+        return inputs
+
+    def _step(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, ...]:
+        """A forward on the device, which never waits for it: ``inputs`` as ``_inputs`` lays them out.
+
+        Returns the logits [N, V] of the wanted rows, the likeliest tokens [N] that are permitted and, where draft heads
+        read them, the states [N, hidden] that the logits were made of.
+        """
+        (tokens, positions, segments, index), rows, numbers = shape.split(inputs)  # [B, Q] each, [N], [7, N]
+        at = slice(shape.first, shape.first + shape.slots)
+        self._key_segments[at].scatter_(1, index, segments)
+        self._key_positions[at].scatter_(1, index, positions)
+        key_positions = self._key_positions[at, : shape.keys]
         visible = expand(
-            self._sees[lo:hi, :num_segments, :num_segments],
+            self._sees[at],
             segments,
-            self._key_segments[lo:hi, :keys],
+            self._key_segments[at, : shape.keys],
             # Not by place: a token may stand where a hidden one was.
             positions,
-            self._key_positions[lo:hi, :keys],
+            key_positions,
         )
-        masks = to_model_masks(
-            self.model_config, visible, positions, self._key_positions[lo:hi, :keys], self.dtype
+        masks = to_model_masks(self.model_config, visible, positions, key_positions, self.dtype)
+        places = (index + self._slot_starts[at, None]).reshape(-1)
+        outputs = self._run(shape.first, tokens, positions, masks, places)
+        logits, *hidden = (
+            out if shape.rows == len(out) and not shape.padded else out.index_select(0, rows)
+            for out in (out.flatten(0, 1) for out in outputs)
         )
-        slot_starts = index.new_tensor([slot * (self._scratch + 1) for slot in slots])
-        places = (index + slot_starts[:, None]).reshape(-1)
-        out = [found.flatten(0, 1) for found in self._run(lo, tokens, positions, masks, places)]
-        if len(wanted) < batch * longest:
-            out = [found[wanted] for found in out]
-        self.hidden = out[1] if self._keeps_hidden else None
-        return out[0]
+        promise = self.promise if shape.biased else None
+        permitted = permit(logits, numbers, self.constraints.forbidden, promise)
+        return logits, likeliest(permitted), *hidden
+
+    def _hide_places(self) -> None:
+        """Let the device know which places have been hidden since the last forward."""
+        if self._to_hide:
+            hidden = to_device(torch.tensor(self._to_hide), self.device)
+            self._key_segments.view(-1).index_fill_(0, hidden, -1)
+            self._to_hide = []
 
     def _visible_keys(self, longest: int) -> int:
         """Cached tokens that the masks cover: rounded up to buckets, so that shapes repeat."""
@@ -177,7 +252,8 @@ class Runner:
         rows = np.unpackbits(
             np.frombuffer(packed, dtype=np.uint8).reshape(total - known, num_bytes), axis=1, bitorder="little"
         )
-        self._sees[slot, known:total, :total] = torch.from_numpy(rows[:, :total].astype(bool)).to(self.device)
+        seen = torch.from_numpy(rows[:, :total].astype(bool))
+        self._sees[slot, known:total, :total] = to_device(seen, self.device)
         self._num_segments[slot] = total
 
     def _run(

@@ -2,13 +2,21 @@
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from pasta.engine.request import Logprobs, SamplingParams
 from pasta.interpreter.limits import MAX_TOPIC_PIECE, Constraint
 from pasta.lang.grammar import TagGrammar
+
+#: Rows of the table of constraints at first: an answer needs a few dozen.
+_CONSTRAINTS = 256
+#: More tokens than any vocabulary has.
+_MOST = 1 << 62
 
 
 def log_probabilities(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:
@@ -33,14 +41,14 @@ def stream_key(seed: int, path: tuple[int, ...], step: int) -> int:
     return int.from_bytes(digest, "little", signed=True)
 
 
-def gumbel(keys: Sequence[int], vocab_size: int, device: torch.device | None = None) -> Tensor:
-    """Standard Gumbel noise [N, vocab_size] (float64), a function of a row's key and the token id alone.
+def gumbel(keys: Tensor, vocab_size: int) -> Tensor:
+    """Standard Gumbel noise [N, vocab_size] (float64), a function of a row's key [N] and the token id alone.
 
     Counter-based: the uniform number behind token ``i`` is the i-th output of SplitMix64 (Steele, Lea and Flood,
     OOPSLA 2014) seeded with the key.
     """
-    ids = torch.arange(1, vocab_size + 1, device=device)
-    z = torch.tensor(keys, device=device)[:, None] + ids * _GOLDEN
+    ids = torch.arange(1, vocab_size + 1, device=keys.device)
+    z = keys[:, None] + ids * _GOLDEN
     z = (z ^ _shifted(z, 30)) * _MIX_1
     z = (z ^ _shifted(z, 27)) * _MIX_2
     z = z ^ _shifted(z, 31)
@@ -60,10 +68,12 @@ def _shifted(z: Tensor, bits: int) -> Tensor:
 
 
 class ConstraintTable:
-    """Constraints as boolean rows [num_constraints, vocab]; a row is made when it is first needed."""
+    """Constraints as boolean rows: ``forbidden`` [num_constraints, vocab]; a row is made when it is first needed.
+
+    ``forbidden`` keeps its address until there are more constraints than it has rows.
+    """
 
     def __init__(self, grammar: TagGrammar, vocab_size: int, device: torch.device) -> None:
-        self._device, self._vocab_size = device, vocab_size
         text = torch.frombuffer(bytearray(grammar.text_mask), dtype=torch.uint8).bool()
         chars = torch.tensor(list(grammar.topic_chars), dtype=torch.long)
         topic = torch.frombuffer(bytearray(grammar.topic_mask), dtype=torch.uint8).bool() & (
@@ -71,59 +81,112 @@ class ConstraintTable:
         )
         self._bases = {"text": text, "topic": topic, "none": torch.zeros_like(text)}
         self._rows: dict[Constraint, int] = {}
-        self._table = torch.zeros(16, vocab_size, dtype=torch.bool, device=device)
+        self.forbidden = torch.ones(_CONSTRAINTS, vocab_size, dtype=torch.bool, device=device)
 
-    def rows(self, constraints: Sequence[Constraint]) -> Tensor:
-        """Allowed tokens of each constraint: bool [len(constraints), vocab]."""
-        indices = [self._rows[c] if c in self._rows else self._add(c) for c in constraints]
-        return self._table[indices]
+    def rows(self, constraints: Sequence[Constraint]) -> list[int]:
+        """The row of each constraint."""
+        return [self._rows[c] if c in self._rows else self._add(c) for c in constraints]
 
     def _add(self, constraint: Constraint) -> int:
         row = len(self._rows)
-        if row == len(self._table):
-            self._table = torch.cat([self._table, torch.zeros_like(self._table)])
+        if row == len(self.forbidden):
+            self.forbidden = torch.cat([self.forbidden, torch.ones_like(self.forbidden)])
         base = self._bases[constraint.base].clone()
-        base[list(constraint.extra)] = True
-        self._table[row, : len(base)] = base.to(self._device)
+        for token in constraint.extra:
+            base[token] = True
+        self.forbidden[row, : len(base)] = to_device(~base, self.forbidden.device)
         self._rows[constraint] = row
         return row
 
 
-def choose(
-    logits: Tensor, allowed: Tensor, params: Sequence[SamplingParams], keys: Sequence[int], promise_id: int
-) -> list[int | None]:
-    """One token for each row of ``logits`` [N, V], among ``allowed`` [N, V] (bool); ``None`` where there is none to
-    choose, because a logit is not a number or none of the allowed ones is finite.
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host from where a copy to ``device`` waits for nothing that the device still does.
 
-    ``keys`` are the rows' stream keys, used where the temperature is above 0.
+    Pinned memory is not used again before the copies from it are done: torch's allocator sees to that.
     """
-    biases = [p.promise_bias for p in params]
-    if any(biases) and promise_id < logits.shape[-1]:  # a model without control tokens has no such logit
-        logits = logits.clone()
-        logits[:, promise_id] += torch.tensor(biases, dtype=logits.dtype, device=logits.device)
-    logits = logits.masked_fill(~allowed, float("-inf"))
-    # The largest is NaN if any is.
-    largest, tokens = logits.max(dim=-1)
-    sampled = [row for row, p in enumerate(params) if p.temperature > 0]
-    if sampled:
-        tokens[sampled] = _sample(
-            logits[sampled].float(), [params[row] for row in sampled], [keys[row] for row in sampled]
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the host without waiting for the device."""
+    return pinned(tensor, device).to(device, non_blocking=True)
+
+
+class Choices(NamedTuple):
+    """What the tokens of N rows are chosen by: as numbers, to be copied to the device at once.
+
+    ``numbers`` [7, N]: three rows of integers, of which ``constraint`` is a row of the ``ConstraintTable`` and ``key``
+    the row's stream key; then the bits of four rows of doubles. The other fields say what any row asks for.
+    """
+
+    numbers: npt.NDArray[np.int64]
+    biased: bool
+    sampled: bool
+    cut: bool
+
+    @classmethod
+    def of(cls, constraints: Sequence[int], params: Sequence[SamplingParams], keys: Sequence[int]) -> Self:
+        """Of rows with these constraints (by their rows in the table), parameters and stream keys."""
+        numbers = np.array(
+            [constraints, keys, [min(p.top_k, _MOST) for p in params]] + 4 * [keys], dtype=np.int64
         )
-    found: list[int] = tokens.masked_fill(~largest.isfinite(), -1).tolist()
-    return [None if token < 0 else token for token in found]
+        numbers[3:].view(np.float64)[:] = [
+            [p.promise_bias for p in params],
+            [p.temperature for p in params],
+            [p.top_p for p in params],
+            [p.min_p for p in params],
+        ]
+        sampled = [p for p in params if p.temperature > 0]
+        return cls(
+            numbers,
+            any(p.promise_bias for p in params),
+            bool(sampled),
+            any(p.top_k or p.top_p < 1.0 or p.min_p for p in sampled),
+        )
 
 
-def _sample(logits: Tensor, params: Sequence[SamplingParams], keys: Sequence[int]) -> Tensor:
-    """A token for each row of ``logits`` [N, V] (float32) by the Gumbel-max trick.
+#: Rows of ``Choices.numbers``.
+NUM_CHOICES = 7
+
+
+class Scores(NamedTuple):
+    """What a forward tells of N rows: their logits [N, V] and likeliest permitted tokens [N] (-1: none), with what
+    their tokens are chosen by, on the device [7, N] and on the host."""
+
+    logits: Tensor
+    likeliest: Tensor
+    numbers: Tensor
+    choices: Choices
+
+
+def permit(logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int | None) -> Tensor:
+    """``logits`` [N, V] with what the constraints forbid at -inf, and the promises' biases (``promise_id`` or none)."""
+    permitted = logits.masked_fill(forbidden.index_select(0, numbers[0]), float("-inf"))
+    # A model without control tokens has no such logit.
+    if promise_id is not None and promise_id < logits.shape[-1]:
+        permitted[:, promise_id] += numbers[3].view(torch.float64).to(logits.dtype)
+    return permitted
+
+
+def likeliest(permitted: Tensor) -> Tensor:
+    """The likeliest token of each row [N], -1 where there is none: a logit is NaN, or no permitted one is finite."""
+    largest, tokens = permitted.max(dim=-1)  # NaN if any is
+    return tokens.masked_fill(~largest.isfinite(), -1)
+
+
+def sample(permitted: Tensor, likeliest: Tensor, numbers: Tensor, *, cut: bool) -> Tensor:
+    """A token for each row of ``permitted`` [N, V] by the Gumbel-max trick; ``likeliest`` where that is -1 or the
+    temperature 0. ``cut``: whether any row has a top-k, top-p or min-p.
 
     A token's noise follows its id, not its rank: logits that differ in their last bits, as those of another batch do,
     choose another token only where two sums are that close.
     """
-    temperatures = torch.tensor([p.temperature for p in params], dtype=torch.float64, device=logits.device)
+    logits, (_, temperatures, top_p, min_p) = permitted.float(), numbers[3:].view(torch.float64)
     scaled = _scaled(logits, logits.amax(dim=-1), temperatures)
-    if any(p.top_k or p.top_p < 1.0 or p.min_p for p in params):
-        scaled = scaled.masked_fill(~_kept(logits, temperatures, params), float("-inf"))
-    return (scaled + gumbel(keys, scaled.shape[-1], scaled.device)).argmax(dim=-1)
+    if cut:
+        scaled = scaled.masked_fill(~_kept(logits, temperatures, numbers[2], top_p, min_p), float("-inf"))
+    found = (scaled + gumbel(numbers[1], scaled.shape[-1])).argmax(dim=-1)
+    return torch.where((temperatures > 0) & (likeliest >= 0), found, likeliest)
 
 
 def _scaled(logits: Tensor, largest: Tensor, temperatures: Tensor) -> Tensor:
@@ -134,20 +197,17 @@ def _scaled(logits: Tensor, largest: Tensor, temperatures: Tensor) -> Tensor:
     return (logits.double() - largest[:, None].double()) / temperatures[:, None]
 
 
-def _kept(logits: Tensor, temperatures: Tensor, params: Sequence[SamplingParams]) -> Tensor:
+def _kept(logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """Which tokens of each row [N, V] ``min_p``, ``top_k`` and then ``top_p`` leave: bool [N, V]; ties go to the lower
     id."""
     ordered, ids = logits.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
-    top_k = torch.tensor([p.top_k or logits.shape[-1] for p in params], device=logits.device)
     scaled = _scaled(ordered, ordered[:, 0], temperatures)
     # The likeliest token's distance is 0: another one's probability is exp of its own times that one's.
-    min_p = scaled.new_tensor([p.min_p for p in params])
-    in_k = (rank < top_k[:, None]) & (scaled >= min_p.log()[:, None])
+    in_k = ((rank < top_k[:, None]) | (top_k[:, None] == 0)) & (scaled >= min_p.log()[:, None])
     probabilities = scaled.masked_fill(~in_k, float("-inf")).softmax(dim=-1)
     # The smallest set that reaches top_p: a token stays if those before it do not reach it. Off is off: rounding
     # may have the sum of all but the last reach 1.
-    top_p = scaled.new_tensor([p.top_p if p.top_p < 1.0 else 2.0 for p in params])
     before = probabilities.cumsum(dim=-1) - probabilities
-    keep = in_k & ((before < top_p[:, None]) | (rank == 0))
+    keep = in_k & ((before < top_p[:, None]) | (top_p[:, None] >= 1.0) | (rank == 0))
     return torch.zeros_like(keep).scatter_(1, ids, keep)

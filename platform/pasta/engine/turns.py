@@ -8,11 +8,13 @@ what has been computed by then stays.
 
 import time
 from collections import deque
+from dataclasses import replace
 from functools import cached_property
 
 from pasta.engine.prefixes import Prefixes
 from pasta.engine.request import EngineConfig, Request
 from pasta.engine.runner import Runner
+from pasta.engine.sampling import Choices
 from pasta.engine.slot import Slot
 from pasta.interpreter import Limits
 from pasta.lang import Codec, turn_tail
@@ -51,7 +53,10 @@ class NextTurns:
         feeds = slot.take(self._config.prefill_chunk)
         if feeds:
             numbers = range(self._number, self._number + 1)
-            self._runner.forward(numbers, {self._number: feeds}, {self._number: slot.interpreter.sees})
+            fed = {self._number: [replace(feed, wants_logits=False) for feed in feeds]}
+            self._runner.forward(
+                numbers, fed, {self._number: slot.interpreter.sees}, Choices.of([], [], []), True
+            )
             self._prefixes.counts.ahead += len(feeds)
         if not slot.pending:
             self.stop()

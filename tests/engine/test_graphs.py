@@ -1,0 +1,219 @@
+"""Captured steps, with a stand-in for a CUDA graph: tokens as without, fixed addresses, nothing read from padding."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pasta.engine import Engine, EngineConfig, Request, SamplingParams, choosing, kernels, random_model
+from pasta.engine.graphs import GraphShapes, recorder_for
+from pasta.engine.shapes import Shape
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from tests.support.models import CONFIGS, UNRECORDED, tiny
+from tests.support.tokenizers import byte_level
+
+LOADED = tiny()
+CODEC = LOADED.codec
+SIZES = {**UNRECORDED, "num_slots": 3, "slot_tokens": 320}
+
+
+class StandIn:
+    """Stands in for what captures CUDA graphs: a replay runs the step again, with garbage wherever it must not look."""
+
+    def __init__(self):
+        self.runner, self.addresses = None, None
+        self.num_recorded = self.num_replayed = 0
+        self.memory = 1 << 30
+
+    def record(self, run):
+        if self.num_recorded == self.memory:
+            raise torch.OutOfMemoryError
+        run()
+        self.num_recorded += 1
+
+        def replay():
+            self.num_replayed += 1
+            self.addresses = self.addresses or self.now()
+            assert self.now() == self.addresses
+            self.poison()
+            run()
+
+        return replay
+
+    def tensors(self):
+        r = self.runner
+        own = (r._key_segments, r._key_positions, r._sees, r._slot_starts, r.constraints.forbidden)
+        graphs = (r._graphs._inputs, *r._graphs._outputs)
+        return (*own, *graphs, *r.cache.keys, *r.cache.values, *r.model.parameters())
+
+    def now(self):
+        return [tensor.data_ptr() for tensor in self.tensors()]
+
+    def poison(self):
+        r = self.runner
+        for out in r._graphs._outputs:
+            out.fill_(-7 if out.dtype == torch.long else float("nan"))
+        width = r._scratch + 1
+        for slot, used in enumerate(r.num_tokens):
+            for block in (*r.cache.keys, *r.cache.values):
+                block[:, slot * width + used : (slot + 1) * width] = 1e4
+            r._key_positions[slot, used:] = 1 << 40
+
+
+def captured(loaded=LOADED, **sizes):
+    """An engine whose steps are captured, and what stands in for the graphs."""
+    stand_in = StandIn()
+    engine = Engine(loaded, EngineConfig(**{**SIZES, **sizes}), stand_in)
+    stand_in.runner = engine.runner
+    return engine, stand_in
+
+
+def requests(**sampling):
+    limits = Limits(max_tokens=70, max_chunk_tokens=25, max_threads=12)
+    return [
+        Request(
+            CODEC.encode_prompt([{"role": "user", "content": text}]),
+            sampling=SamplingParams(promise_bias=6.0, seed=n, **sampling),
+            limits=limits,
+            request_id=str(n),
+        )
+        for n, text in enumerate(["hello", "a b a b a b", "Name three rivers.", "x"])
+    ]
+
+
+def decode(engine, asked):
+    return {result.request_id: result.response_ids for result in engine.decode(asked)}
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "top_p": 0.9, "top_k": 50}])
+@pytest.mark.parametrize("drafts", [0, 4])
+def test_captured_steps_choose_the_same_tokens(sampling, drafts):
+    asked = requests(**sampling)
+    plain = decode(Engine(LOADED, EngineConfig(**SIZES, drafts=drafts)), asked)
+    engine, stand_in = captured(drafts=drafts)
+    assert decode(engine, asked) == plain
+    assert stand_in.num_replayed > 0.8 * engine.num_steps
+    assert any(CODEC.control.async_open in ids for ids in plain.values())
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_every_family_decodes_the_same_in_captured_steps(family):
+    loaded, asked = tiny(family), requests()[:2]
+    engine, _ = captured(loaded)
+    assert decode(engine, asked) == decode(Engine(loaded, EngineConfig(**SIZES)), asked)
+
+
+def test_a_shape_is_captured_at_its_second_use():
+    engine, stand_in = captured()
+    graphs, wide = engine.runner._graphs, Shape(0, 2, 9, 64, 18, biased=False)
+    at_start = stand_in.num_recorded
+    assert graphs.find(wide) is None
+    assert graphs.find(wide._replace(lanes=16, keys=200)).shape == Shape(
+        0, 2, 16, 256, 32, biased=True, padded=True
+    )
+    assert stand_in.num_recorded == at_start + 1
+
+
+def test_all_is_captured_anew_when_a_table_has_moved():
+    asked = requests()
+    plain = decode(Engine(LOADED, EngineConfig(**SIZES)), asked)
+    engine, stand_in = captured()
+    recorded = stand_in.num_recorded
+    engine.runner._sees = torch.zeros(3, 600, 600, dtype=torch.bool)
+    assert decode(engine, asked) == plain
+    assert stand_in.num_recorded > recorded
+
+
+def test_without_memory_for_more_graphs_steps_run_eagerly(caplog):
+    stand_in = StandIn()
+    stand_in.memory = 2
+    engine = Engine(LOADED, EngineConfig(**SIZES), stand_in)
+    stand_in.runner = engine.runner
+    assert "no memory is left" in caplog.text
+    assert decode(engine, requests()) == decode(Engine(LOADED, EngineConfig(**SIZES)), requests())
+
+
+def test_the_least_shape_that_holds_a_step_is_taken():
+    shapes = GraphShapes(num_slots=6, slot_tokens=700)
+    step = Shape(1, 2, 3, 300, 5, biased=False)
+    assert shapes.padded(step) == Shape(0, 4, 4, 512, 16, biased=True, padded=True)
+    assert shapes.padded(step._replace(first=4, keys=513)) == Shape(
+        0, 6, 4, 700, 24, biased=True, padded=True
+    )
+    assert shapes.padded(step._replace(lanes=33)) is None
+    assert GraphShapes(64, 700).padded(Shape(0, 33, 5, 64, 33, biased=False)) is None  # 512 rows
+
+
+def test_those_that_decoding_begins_with_are_captured_widest_first():
+    common = GraphShapes(num_slots=8, slot_tokens=2048).common()
+    assert len(common) == len(set(common)) == 4 * 4 * 3
+    assert [shape.rows for shape in common] == sorted((shape.rows for shape in common), reverse=True)
+
+
+def test_on_a_cpu_captured_steps_are_off_or_an_error():
+    assert recorder_for(LOADED, EngineConfig()) is None
+    with pytest.raises(UserError, match="cuda_graphs: 'on', but the model runs on cpu; expected auto or off"):
+        Engine(LOADED, EngineConfig(cuda_graphs="on"))
+    with pytest.raises(ValueError, match="cuda_graphs: 'yes', expected auto, on or off"):
+        EngineConfig(cuda_graphs="yes")
+
+
+class NoWaiting(TorchDispatchMode):
+    """Forbids operators whose result, or its size, the host must wait for."""
+
+    FORBIDDEN = frozenset(
+        {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2"}
+    )
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        assert name not in self.FORBIDDEN, name
+        if name.startswith("index") and isinstance(args[1], list | tuple):
+            assert all(i is None or i.dtype != torch.bool for i in args[1]), "index by a mask"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_step_waits_for_the_device_once_for_its_tokens(family, monkeypatch):
+    monkeypatch.setattr(kernels, "ready", lambda: False)
+    fetch, fetched = choosing.fetch, []
+    monkeypatch.setattr(choosing, "fetch", lambda tokens: fetched.append(1) or fetch(tokens))
+    engine = Engine(tiny(family), EngineConfig(**SIZES))
+    for request in (*requests(temperature=0.8, top_k=20)[:2], *requests()[2:3]):
+        engine.submit(request)
+    with NoWaiting():
+        while engine.has_work:
+            before = len(fetched)
+            engine.step()
+            # A prompt's last chunk and the lanes of other requests are two forwards.
+            assert len(fetched) - before <= 2
+    assert fetched
+
+
+def test_the_check_for_waiting_sees_what_waits():
+    with NoWaiting(), pytest.raises(AssertionError, match="_local_scalar_dense"):
+        torch.ones(1).item()
+    with NoWaiting(), pytest.raises(AssertionError, match="nonzero"):
+        torch.ones(3).nonzero()
+    with NoWaiting(), pytest.raises(AssertionError, match="index by a mask"):
+        torch.ones(3)[torch.tensor([True, False, True])]
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_whole_steps_run_dry_on_another_device(family, monkeypatch):
+    """All that a step touches is on the model's device: on ``meta``, what mixes devices or reads a value fails."""
+    monkeypatch.setattr(choosing, "fetch", lambda tokens: [0] * len(tokens))
+    loaded = random_model(CONFIGS[family], byte_level(), device="meta")
+    control, text = CODEC.control, CODEC.encode_text("ab")
+    chunk = [*CODEC.encode_promise("a", 10), control.async_open, *text, control.async_close]
+    document = [*chunk, *chunk, control.sync, *text, CODEC.eos_id]
+    sampling = SamplingParams(temperature=0.9, top_p=0.9, promise_bias=1.0)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        engine = Engine(loaded, EngineConfig(**SIZES))
+        results = [
+            *engine.decode(
+                Request([5, 6, 7], forced=document, sampling=sampling, request_id=str(n)) for n in range(2)
+            )
+        ]
+    assert [list(result.response_ids) for result in results] == [document] * 2
