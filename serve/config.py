@@ -43,7 +43,7 @@ class ModelConfig(_Strict):
     """
 
     path: str
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"] = "auto"
     device: str = "auto"
     mode: DecodingMode = "parallel"
     temperature: float = Field(default=0.0, ge=0, le=2)

@@ -201,15 +201,15 @@ def requirements(text: str) -> dict[str, str]:
 def test_the_lock_holds_every_pin_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = dict(project["optional-dependencies"])
-    # What a benchmark compares with, and nothing else needs: it takes minutes to build.
-    peers = requirements("\n".join(extras.pop("peers")))
+    # What a benchmark compares with, and nothing else needs: it takes minutes to build; and what only a GPU needs.
+    peers = requirements("\n".join([*extras.pop("peers"), *extras.pop("gpu")]))
     wanted = requirements(
         "\n".join([*project["dependencies"], *(line for extra in extras.values() for line in extra)])
     )
     assert len(wanted) >= 20
     locked = requirements((ROOT / "requirements.lock").read_text(encoding="utf-8"))
     assert {name: locked.get(name) for name in wanted} == wanted
-    assert {"llama-cpp-python", "gguf"} == {*peers}
+    assert {"llama-cpp-python", "gguf", "torchao"} == {*peers}
     assert not {*peers} & {*locked}
 
 

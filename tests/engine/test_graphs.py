@@ -180,14 +180,16 @@ def test_a_step_waits_for_the_device_once_for_its_tokens(family, monkeypatch):
     fetch, fetched = choosing.fetch, []
     monkeypatch.setattr(choosing, "fetch", lambda tokens: fetched.append(1) or fetch(tokens))
     engine = Engine(tiny(family), EngineConfig(**SIZES))
+    choose, again = engine._chooser.choose, []  # what is chosen again, because what is permitted has changed
+    monkeypatch.setattr(engine._chooser, "choose", lambda *row: again.append(1) or choose(*row))
     for request in (*requests(temperature=0.8, top_k=20)[:2], *requests()[2:3]):
         engine.submit(request)
     with NoWaiting():
         while engine.has_work:
-            before = len(fetched)
+            before = len(fetched) - len(again)
             engine.step()
             # A prompt's last chunk and the lanes of other requests are two forwards.
-            assert len(fetched) - before <= 2
+            assert len(fetched) - len(again) - before <= 2
     assert fetched
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pasta.engine import kernels
+from pasta.engine import kernels, quantising
 from pasta.engine.fusing import fuse_projections, use_kernels
 from pasta.engine.packing import Int8Linear, PackedLinear, can_pack, pack_linears, why_no_int8
 from pasta.errors import UserError
@@ -35,11 +35,14 @@ class NumberFormat:
 
     name: str
     why: str = "as configured"
+    on_gpu: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
         """What activations, caches and all that is no linear layer are held in."""
-        return torch.float32 if self.name == "int8" else _TORCH[self.name]
+        if self.name in quantising.GPU_FORMATS:
+            return torch.bfloat16 if self.on_gpu else torch.float32
+        return _TORCH[self.name]
 
 
 def choose_format(name: str, model: nn.Module, device: torch.device) -> NumberFormat:
@@ -47,9 +50,15 @@ def choose_format(name: str, model: nn.Module, device: torch.device) -> NumberFo
 
     Raises ``UserError`` if this machine cannot run it.
     """
-    if name == "int8" and (why := why_no_int8(device)):
-        raise UserError(f"dtype: 'int8', but {why}; use auto")
-    return fastest_float(model, device) if name == "auto" else NumberFormat(name)
+    on_gpu = device.type == "cuda"
+    why = ""
+    if name == "int8" and not on_gpu:
+        why = why_no_int8(device)
+    elif name in quantising.GPU_FORMATS:
+        why = quantising.why_not(name, device)
+    if why:
+        raise UserError(f"dtype: {name!r}, but {why}; use auto")
+    return fastest_float(model, device) if name == "auto" else NumberFormat(name, on_gpu=on_gpu)
 
 
 def formats_here(device: torch.device) -> list[str]:
@@ -80,11 +89,14 @@ def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, p
     own (``None``: where it pays; ``False``: the model as transformers makes it)."""
     if packed is not False:
         fuse_projections(model)
-    if chosen.name == "int8":
+    on_cpu = chosen.name == "int8" and not chosen.on_gpu
+    if on_cpu:
         pack_linears(model, Int8Linear)
     for parameter in model.parameters():  # not the buffers: rotary frequencies stay in float32
         parameter.data = parameter.data.to(chosen.dtype)
-    if chosen.name != "int8" and (packed or (packed is None and can_pack(device, chosen.dtype))):
+    if chosen.name in quantising.GPU_FORMATS and chosen.on_gpu:
+        quantising.quantise(model, chosen.name)
+    elif not on_cpu and (packed or (packed is None and can_pack(device, chosen.dtype))):
         pack_linears(model)
     if packed is not False and device.type == "cpu" and kernels.runs(chosen.dtype):
         use_kernels(model)

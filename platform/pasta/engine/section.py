@@ -7,8 +7,9 @@ from pasta.sizes import EngineSettings
 
 #: Float formats by torch's names.
 DTYPES = ("float32", "bfloat16", "float16")
-#: Number formats that an engine decodes in: a float format, the fastest one of this machine, or 8-bit linear layers.
-FORMATS = ("auto", *DTYPES, "int8")
+#: Number formats that an engine decodes in: a float format, the fastest one of this machine, or linear layers of 8 or 4
+#: bits (``fp8`` and ``int4`` on GPUs).
+FORMATS = ("auto", *DTYPES, "int8", "fp8", "int4")
 
 
 def check_dtype(name: str) -> None:
