@@ -29,7 +29,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "simulation": ({"simulation", "placement", "interpreter", "lang", *BASE}, {"matplotlib"}),
     "engine": (
         {"engine", "placement", "sizes", "bounds", "interpreter", "lang", "errors", "files", "rows"},
-        {"torch", "transformers", "numpy", "safetensors", "llguidance"},
+        {"torch", "transformers", "numpy", "safetensors", "llguidance", "torchao"},
     ),
     "stages": ({"stages", "errors", "config", "files", "rows", "tracking", "bounds"}, set()),
     "data": ({"data", "interpreter", "lang", "stages", *BASE}, None),
