@@ -21,7 +21,8 @@ class Order:
     ``temperature`` is set if the request gives one; that of ``sampling`` is not read.
     ``logprobs`` is how many of the likeliest tokens to report beside each token of the text; ``None``: report no
     log-probabilities. ``http_request_id`` is the request's id in logs (serve/observe/logs.py). ``cache_salt`` names the
-    client: only its own requests share prefixes with it. The text follows ``grammar``, if there is one.
+    client: only its own requests share prefixes with it. The text follows ``grammar``, if there
+    is one. ``echo``: each answer begins with its prompt.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class Order:
     cache_salt: str = ""
     drafts: bool = True
     grammar: Grammar | None = None
+    echo: bool = False
 
     @property
     def num_choices(self) -> int:
@@ -73,6 +75,7 @@ class DecodeOrder:
     drafts: bool = True
     grammar: Grammar | None = None
     conversation: bool = False
+    prompt_logprobs: int | None = None
 
 
 #: The log-probability of the chosen token, and the likeliest ids with theirs.
@@ -107,6 +110,7 @@ class Decoded:
     total_s: float
     step_s: float = 0.0
     cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +122,11 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class TextToken:
-    """A token of the text, its log-probability, the likeliest others, and the offset in the text where it begins."""
+    """A token of the text, its log-probability (a prompt's first token has none), the likeliest others, and the offset
+    in the text where it begins."""
 
     token: str
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[str, float], ...]
     offset: int = 0
 

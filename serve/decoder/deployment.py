@@ -190,7 +190,9 @@ class Decoder:
             lent=order.snapshot is not None,
             progress=ThreadProgress(order.tokens, order.lent),
             logprobs=order.logprobs,
-            cache_salt=order.cache_salt,
+            # What another request has computed has no log-probabilities any more.
+            cache_salt=order.cache_salt if order.prompt_logprobs is None else order.request_id,
+            prompt_logprobs=order.prompt_logprobs,
             drafts=order.drafts,
             conversation=order.conversation,
             request_id=order.request_id,
@@ -200,7 +202,8 @@ class Decoder:
         self._num_finished += 1
         times = result.queue_s, result.ttft_s, result.total_s
         step_s = self._costs[model].step_s
-        return Decoded(result.finish_reason, result.steps, *times, step_s, result.cached_tokens)
+        prompt = tuple((each.chosen, each.top) for each in result.prompt_logprobs)
+        return Decoded(result.finish_reason, result.steps, *times, step_s, result.cached_tokens, prompt)
 
     def _failed(self, order: DecodeOrder, error: Exception) -> Refused:
         """Refuse a request that failed by itself, without ``ReplicaLost``: it would fail on another replica too."""

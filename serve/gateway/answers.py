@@ -38,7 +38,7 @@ async def checked(batches: UpdateBatches, timeout_s: float) -> UpdateBatches:
                         f"The answer took longer than the {timeout_s:g} seconds it was given."
                     ) from None
                 if isinstance(batch[-1], Refused):
-                    raise _refusal(batch[-1])
+                    raise refusal(batch[-1])
                 yield batch
     except (RayError, RayServeException) as error:
         logger.exception("replica lost")
@@ -47,7 +47,8 @@ async def checked(batches: UpdateBatches, timeout_s: float) -> UpdateBatches:
         ) from error
 
 
-def _refusal(refused: Refused) -> ApiError:
+def refusal(refused: Refused) -> ApiError:
+    """What the client is told."""
     if refused.status == 429:
         return overloaded(refused.message, refused.retry_after_s or 1)
     if refused.superseded:

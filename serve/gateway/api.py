@@ -3,18 +3,18 @@
 A parameter that this service lacks is refused by name, never ignored, unless its value asks for nothing.
 """
 
-import json
-import re
+import dataclasses
 import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pasta.engine import SamplingParams
 from pasta.engine.request import MAX_LOGIT_BIAS
 from serve.errors import ApiError
 from serve.gateway.body import read_object
+from serve.gateway.reading import refuse_unsupported, validated
 from serve.gateway.structure import Structured
 from serve.wire import Order, PromptInput
 
@@ -34,7 +34,6 @@ _NO_EFFECT: dict[str, tuple[Any, ...]] = {
 }
 COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     **_NO_EFFECT,
-    "echo": (False,),
     "suffix": (),
 }
 CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
@@ -65,9 +64,6 @@ _MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "tool_call_id": (),
     "tool_calls": ([],),
 }
-
-
-_UNION_MEMBER = re.compile(r"(str|constrained-str|list\[.*\])$")
 
 
 #: Lists end at their first mistake: with all of them, an error costs a thousand times what it is about.
@@ -257,6 +253,10 @@ class CompletionRequest(_Generation):
         | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
     )
     logprobs: int | None = Field(default=None, ge=0, le=5)
+    max_tokens: int | None = Field(default=None, ge=0, description="0: only with echo")
+    echo: bool | None = Field(
+        default=None, description="begin with the prompt, and with logprobs report its tokens' too"
+    )
 
     @property
     def prompts(self) -> list[PromptInput]:
@@ -275,7 +275,8 @@ class CompletionRequest(_Generation):
     def order(self, request_id: str) -> Order:
         """The order for the Interpreter. Without a seed a random one is drawn."""
         most = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
-        return self._order(request_id, self.prompts, most, self.logprobs)
+        order = self._order(request_id, self.prompts, most, self.logprobs)
+        return dataclasses.replace(order, echo=bool(self.echo))
 
 
 def read_chat_request(body: bytes) -> ChatRequest:
@@ -284,7 +285,7 @@ def read_chat_request(body: bytes) -> ChatRequest:
     messages = data.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
-            _refuse_unsupported(message, _MESSAGE_NO_EFFECT, f"messages[{index}].")
+            refuse_unsupported(message, _MESSAGE_NO_EFFECT, f"messages[{index}].")
     request = _read(data, ChatRequest, CHAT_NO_EFFECT)
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise ApiError("max_tokens and max_completion_tokens differ; send one of them.", param="max_tokens")
@@ -300,6 +301,12 @@ def read_completion_request(body: bytes) -> CompletionRequest:
         raise ApiError(
             f"prompt: {len(request.prompts)} prompts, expected at most {MAX_PROMPTS}.", param="prompt"
         )
+    if request.max_tokens == 0 and not request.echo:
+        raise ApiError("max_tokens: expected at least 1; 0 is only allowed with echo.", param="max_tokens")
+    if request.echo and request.stream and request.logprobs is not None:
+        raise ApiError(
+            "stream: it does not go with echo and logprobs; leave out one of them.", param="stream"
+        )
     return request
 
 
@@ -307,13 +314,8 @@ G = TypeVar("G", bound=_Generation)
 
 
 def _read(data: dict[str, Any], kind: type[G], no_effect: Mapping[str, tuple[Any, ...]]) -> G:
-    _refuse_unsupported(data, no_effect, "")
-    # A null is a parameter that was not given.
-    data = {key: value for key, value in data.items() if value is not None}
-    try:
-        request = kind.model_validate(data)
-    except ValidationError as error:
-        raise _explain(error) from None
+    refuse_unsupported(data, no_effect, "")
+    request = validated(data, kind)
     if isinstance(request.stop, list) and len(request.stop) > MAX_STOPS:
         raise ApiError(f"stop: {len(request.stop)} strings, expected at most {MAX_STOPS}.", param="stop")
     if len(request.stop_token_ids or ()) > MAX_STOP_TOKENS:
@@ -332,53 +334,3 @@ def _read(data: dict[str, Any], kind: type[G], no_effect: Mapping[str, tuple[Any
     if request.pasta.events and not request.stream:
         raise ApiError("pasta.events is only allowed when stream is true.", param="pasta.events")
     return request
-
-
-def _refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any, ...]], prefix: str) -> None:
-    """Drop unsupported parameters whose value asks for nothing; raise ``ApiError`` 400 for any other."""
-    for name in [name for name in data if name in no_effect]:
-        value = data.pop(name)
-        if value is None or any(type(value) is type(same) and value == same for same in no_effect[name]):
-            continue
-        if isinstance(value, float) and value == 0 and 0 in no_effect[name]:
-            continue
-        raise ApiError(
-            f"{prefix}{name}: {_show(value)} is not supported by this service; leave it out.",
-            param=f"{prefix}{name}",
-            code="unsupported_parameter",
-        )
-
-
-def _explain(error: ValidationError) -> ApiError:
-    """The first mistake, in one line."""
-    errors = error.errors(include_url=False, include_context=False)
-    # pydantic reports each member of a union: the client meant the one that matched deepest.
-    first = max((e for e in errors if e["loc"][0] == errors[0]["loc"][0]), key=lambda e: len(e["loc"]))
-    name, *rest = first["loc"]
-    # Leave the names of a union's members out of the path.
-    if name == "response_format":
-        rest = rest[1:]
-    path = [key for key in rest if isinstance(key, int) or not _UNION_MEMBER.match(key)]
-    param = f"{name}{''.join(f'[{key}]' if isinstance(key, int) else f'.{key}' for key in path)}"[:100]
-    if first["type"] == "extra_forbidden":
-        return ApiError(
-            f"Unrecognized request argument supplied: {param}.", param=param, code="unknown_parameter"
-        )
-    if first["type"] == "missing":
-        return ApiError(
-            f"Missing required parameter: {param}.", param=param, code="missing_required_parameter"
-        )
-    expected = first["msg"].removeprefix("Input should be ")
-    return ApiError(
-        f"{param}: expected {expected}, got {_show(first['input'])}.", param=param, code="invalid_value"
-    )
-
-
-def _show(value: Any) -> str:
-    """The beginning of a value as JSON; of a long one, no more is written than is shown."""
-    text = ""
-    for piece in json.JSONEncoder().iterencode(value[:60] if isinstance(value, str | list) else value):
-        text += piece
-        if len(text) > 60:
-            return f"{text[:59]}…"
-    return text

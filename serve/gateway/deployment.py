@@ -25,15 +25,26 @@ from serve.calls.ray_serve import DeploymentClient
 from serve.config import ServeConfig
 from serve.errors import ApiError, failed, unavailable, unknown_model
 from serve.gateway import answers, playground, schemas
-from serve.gateway.api import ChatRequest, CompletionRequest, read_chat_request, read_completion_request
+from serve.gateway.api import (
+    ChatRequest,
+    CompletionRequest,
+    read_chat_request,
+    read_completion_request,
+)
 from serve.gateway.body import read_body
 from serve.gateway.guard import Client, Guard, NoRoomCache, OpenRequests
 from serve.gateway.pace import PacedApp, PacedStream
 from serve.gateway.proxy import TakeBody
 from serve.gateway.responses import ChatWriter, CompletionWriter, Writer, model_object
+from serve.gateway.tokens import (
+    DetokenizeText,
+    TokenizeText,
+    read_detokenize_request,
+    read_tokenize_request,
+)
 from serve.observe import logs
 from serve.observe.watch import CountResponses, Watch, watched
-from serve.wire import Finished, Order, UpdateBatches
+from serve.wire import Finished, Order, Refused, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
 
@@ -86,6 +97,7 @@ class Gateway:
         self._no_room = NoRoomCache()
         self._started = int(time.time())
         self._dtypes: dict[str, str] = {}
+        self._known_contexts: dict[str, int] = {}
         self._asking: asyncio.Task[list[dict[str, Any]]] | None = None
         # Rolling update: the old Gateway serves until an Interpreter of this version is ready.
         while await self._interpreter.call("version") != config.version:
@@ -163,6 +175,39 @@ class Gateway:
             )
             order = completion.order(writer.request_id)
             return await self._answer(request, held, writer, order, bool(completion.stream))
+
+    @app.post(
+        "/tokenize",
+        summary="The token ids of a text or a conversation",
+        responses=schemas.TOKENIZED,
+        dependencies=schemas.KEY,
+        openapi_extra=schemas.body_of(TokenizeText),
+    )
+    async def tokenize(self, request: Request) -> JSONResponse:
+        with self._open(request):
+            given = read_tokenize_request(await self._body(request))
+            tokens = await self._encoded(given.model, "tokenize", given.input, given.add_special_tokens)
+            pieces = [[token] for token in tokens]
+            shown = (
+                await self._encoded(given.model, "detokenize", pieces) if given.return_token_strs else None
+            )
+            most = (await self._contexts())[given.model]
+            return JSONResponse(
+                {"count": len(tokens), "max_model_len": most, "tokens": tokens, "token_strs": shown}
+            )
+
+    @app.post(
+        "/detokenize",
+        summary="The text of token ids",
+        responses=schemas.DETOKENIZED,
+        dependencies=schemas.KEY,
+        openapi_extra=schemas.body_of(DetokenizeText),
+    )
+    async def detokenize(self, request: Request) -> JSONResponse:
+        with self._open(request):
+            given = read_detokenize_request(await self._body(request))
+            (text,) = await self._encoded(given.model, "detokenize", [given.tokens])
+            return JSONResponse({"prompt": text})
 
     async def _answer(
         self, request: Request, held: "_Held", writer: Writer, order: Order, streams: bool
@@ -248,9 +293,26 @@ class Gateway:
             )
         return min(seconds, self._config.timeout_s)
 
+    async def _encoded(self, model: str, method: str, *what: Any) -> Any:
+        """Have an Interpreter's tokenizer answer. Raises ``ApiError`` for a refusal."""
+        self._check_model(model)
+        try:
+            found = await self._interpreter.call(method, model, *what)
+        except (RayError, RayServeException) as error:
+            raise unavailable("A part of the service was lost; send the request again.") from error
+        if isinstance(found, Refused):
+            raise answers.refusal(found)
+        return found
+
+    async def _contexts(self) -> dict[str, int]:
+        if not self._known_contexts:
+            self._known_contexts = await self._interpreter.call("contexts")
+        return self._known_contexts
+
     async def _model(self, name: str) -> dict[str, Any]:
-        model = self._config.models[name]
-        return model_object(name, self._started, model.mode, await self._dtype(name, model.dtype))
+        model, contexts = self._config.models[name], await self._contexts()
+        dtype = await self._dtype(name, model.dtype)
+        return model_object(name, self._started, contexts[name], model.mode, dtype)
 
     async def _dtype(self, name: str, dtype: str) -> str:
         """The number format of a model: ``auto`` is what the Decoders have chosen, once they say."""

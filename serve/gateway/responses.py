@@ -180,8 +180,8 @@ class CompletionWriter(Writer):
     def _listed(self, tokens: Sequence[TextToken]) -> dict[str, Any]:
         return {
             "tokens": [token.token for token in tokens],
-            "token_logprobs": [_shown(token.logprob) for token in tokens],
-            "top_logprobs": [_top_by_text(token) for token in tokens],
+            "token_logprobs": [None if token.logprob is None else _shown(token.logprob) for token in tokens],
+            "top_logprobs": [None if token.logprob is None else _top_by_text(token) for token in tokens],
             "text_offset": [token.offset for token in tokens],
         }
 
@@ -195,19 +195,20 @@ def _top_by_text(token: TextToken) -> dict[str, float]:
     return shown
 
 
-def _chat_token(text: str, logprob: float) -> dict[str, Any]:
+def _chat_token(text: str, logprob: float | None) -> dict[str, Any]:
     # A token that is a part of a character has no text of its own; its bytes are not known here.
     whole = list(text.encode()) if "\ufffd" not in text else None
     return {"token": text, "logprob": _shown(logprob), "bytes": whole}
 
 
-def _shown(logprob: float) -> float:
+def _shown(logprob: float | None) -> float:
+    assert logprob is not None, "only the first token of a prompt has none"
     return round(max(logprob, _LEAST), 6)
 
 
-def model_object(name: str, created: int, mode: DecodingMode, dtype: str) -> dict[str, Any]:
-    """An entry of GET /v1/models; ``pasta`` is this service's extension."""
-    head = {"id": name, "object": "model", "created": created, "owned_by": "pasta"}
+def model_object(name: str, created: int, context: int, mode: DecodingMode, dtype: str) -> dict[str, Any]:
+    """An entry of GET /v1/models; ``max_model_len`` is vLLM's, ``pasta`` this service's extension."""
+    head = {"id": name, "object": "model", "created": created, "owned_by": "pasta", "max_model_len": context}
     return {**head, "pasta": {"mode": mode, "dtype": dtype}}
 
 

@@ -137,8 +137,8 @@ class CompletionLogprobs(_Response):
     """The tokens of an answer's text, each list of the same length."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -183,12 +183,13 @@ class ModelOptions(_Response):
 
 
 class Model(_Response):
-    """A served model."""
+    """A served model; ``max_model_len`` bounds the tokens of a prompt and its answer together."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int
     pasta: ModelOptions
 
 
@@ -197,6 +198,21 @@ class ModelList(_Response):
 
     object: Literal["list"]
     data: list[Model]
+
+
+class Tokenized(_Response):
+    """The token ids of a text or a conversation; ``token_strs`` if they were asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(_Response):
+    """The text of token ids."""
+
+    prompt: str
 
 
 class Health(_Response):
@@ -237,6 +253,8 @@ READY: dict[int | str, dict[str, Any]] = {200: {"model": Ready, "description": "
 MODELS = _responses(ModelList)
 MODEL = _responses(Model)
 CHAT = _responses(ChatCompletion, streams=True)
+TOKENIZED = _responses(Tokenized)
+DETOKENIZED = _responses(Detokenized)
 COMPLETION = _responses(Completion, streams=True)
 
 #: Only documents that a key may be needed; serve/gateway/guard.py checks it.

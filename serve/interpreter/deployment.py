@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from typing import Any, TypeVar
@@ -17,12 +17,24 @@ from serve.config import ServeConfig
 from serve.imports import uncollected, without_torch
 from serve.interpreter.admission import Admission, Overloaded, TooLarge
 from serve.interpreter.dispatch import Dispatcher
+from serve.interpreter.echo import Echo
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
 from serve.interpreter.response import DistributedResponse
 from serve.interpreter.session import Session
 from serve.observe import logs
 from serve.observe.metrics import Reporter
-from serve.wire import Accepted, Decoded, DecodeOrder, Delta, Finished, Order, Refused, Update, UpdateBatches
+from serve.wire import (
+    Accepted,
+    Decoded,
+    DecodeOrder,
+    Delta,
+    Finished,
+    Order,
+    PromptInput,
+    Refused,
+    Update,
+    UpdateBatches,
+)
 
 T = TypeVar("T")
 logger = logging.getLogger("ray.serve")
@@ -155,11 +167,16 @@ class InterpreterDeployment:
             wants_events=order.wants_events,
         )
         response = DistributedResponse(self._dispatcher, decode_order, session)
+        echo = None
+        if order.echo:
+            echo = Echo(encoder.codec, decode_order.prompt_ids, logprobs=order.logprobs is not None)
         async with aclosing(response.updates()) as batches:
             async for batch in batches:
                 updates: list[Delta | Finished | Refused] = []
+                decoded = None
                 for result in batch:
                     if isinstance(result, Decoded):
+                        decoded = result
                         finished = session.finish(
                             result,
                             wants_document=order.wants_document,
@@ -170,7 +187,27 @@ class InterpreterDeployment:
                         updates += [session.rest(), finished]
                     else:
                         updates.append(result)
-                yield updates
+                yield updates if echo is None else echo.passed(updates, decoded, session.end)
+
+    async def tokenize(self, model: str, prompt: PromptInput, begin: bool) -> list[int] | Refused:
+        """The token ids of a text or a conversation."""
+        return await self._encoded(model, lambda encoder: encoder.tokenize(prompt, begin))
+
+    async def detokenize(self, model: str, tokens: list[list[int]]) -> list[str] | Refused:
+        """The text of each list of token ids."""
+        return await self._encoded(model, lambda encoder: [encoder.detokenize(ids) for ids in tokens])
+
+    async def _encoded(self, model: str, ask: Callable[[RequestEncoder], T]) -> T | Refused:
+        if (encoder := self._encoders.get(model)) is None:
+            return _SUPERSEDED
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._encoding, ask, encoder)
+        except RequestRefused as error:
+            return error.refused
+
+    async def contexts(self) -> dict[str, int]:
+        """The most tokens of a prompt and its answer together, by model."""
+        return {name: encoder.context for name, encoder in self._encoders.items()}
 
     async def version(self) -> str:
         """The version that it serves (``ServeConfig.version``)."""

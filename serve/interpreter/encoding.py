@@ -124,6 +124,33 @@ class RequestEncoder:
         except UserError as error:
             raise RequestRefused(f"{name}: {error}", param=name, code="invalid_value") from None
 
+    def _parallel(self, order: Order) -> bool:
+        """Whether the answer may have promises. Who asks for an echo scores text token by token, so only by name."""
+        default = "sequential" if order.echo else self.model.mode
+        return (order.mode or default) == "parallel" and order.grammar is None
+
+    def tokenize(self, prompt: PromptInput, begin: bool) -> list[int]:
+        """The token ids of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation.
+        Raises :class:`RequestRefused`."""
+        name = "prompt" if isinstance(prompt, str) else "messages"
+        if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
+            raise self._too_long(f"at least {least}", name)
+        ids = self._encode(prompt, name)
+        first = len(self._encoder.begin_ids) if isinstance(prompt, str) and not begin else 0
+        return ids[first:]
+
+    def detokenize(self, tokens: list[int]) -> str:
+        """The text of token ids. Raises :class:`RequestRefused` for an id that the model does not have."""
+        size = self._encoder.grammar.vocab_size
+        for at, token in enumerate(tokens):
+            if not 0 <= token < size:
+                raise RequestRefused(
+                    f"tokens[{at}]: {token}, expected an id below {size}.",
+                    param="tokens",
+                    code="invalid_value",
+                )
+        return self._encoder.decode_text(tokens)
+
     def _least_tokens(self, prompt: PromptInput) -> int:
         """A lower bound of the prompt's tokens, by its length alone."""
         if isinstance(prompt, str):
@@ -175,7 +202,7 @@ class RequestEncoder:
             )
         limits = dataclasses.replace(
             self.limits,
-            max_tokens=(order.max_tokens or room) + 1,
+            max_tokens=(room if order.max_tokens is None else order.max_tokens) + 1,
             max_threads=min(order.max_threads or self.limits.max_threads, self.limits.max_threads),
         )
         temperature = self.model.temperature if order.temperature is None else order.temperature
@@ -185,8 +212,9 @@ class RequestEncoder:
             model=order.model,
             prompt_ids=prompt_ids,
             limits=limits,
-            parallel=(order.mode or self.model.mode) == "parallel" and order.grammar is None,
+            parallel=self._parallel(order),
             grammar=order.grammar,
+            prompt_logprobs=order.logprobs if order.echo else None,
             sampling=sampling,
             logprobs=order.logprobs,
             http_request_id=order.http_request_id,

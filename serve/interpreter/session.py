@@ -60,6 +60,8 @@ class Session:
         self._stop_tokens = frozenset(sampling.stop_token_ids)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
         self._text_tokens = 0
+        #: The end of text that the model chose, if log-probabilities are wanted.
+        self.end: TextToken | None = None
         #: Whether the last tokens have begun, paused or ended threads.
         self.moved = False
 
@@ -86,7 +88,7 @@ class Session:
         if in_text and not stops and self._codec.grammar.text_mask[token]:
             self._text_tokens += 1
             text = self._streams[thread].push(token)
-            entry = None if logprobs is None else self._text_token(token, logprobs)
+            entry = None if logprobs is None else text_token(self._codec, token, logprobs)
         elif in_text:
             text = self._streams[thread].flush()
         if text or entry:
@@ -95,6 +97,8 @@ class Session:
             self._reading.text(thread, _STOP)
         if state.mode >= Mode.ENDED:
             self._reading.finish(thread)
+            if thread == 0 and logprobs is not None:
+                self.end = text_token(self._codec, token, logprobs)
         if self._events is not None:
             event = {
                 "type": "token",
@@ -132,11 +136,6 @@ class Session:
         if isinstance(action, Finish):
             return {"type": "finish", "thread": action.thread}
         return None
-
-    def _text_token(self, token: int, logprobs: TokenLogprobs) -> TextToken:
-        own, top = logprobs
-        shown = tuple((self._codec.decode_text([other]), value) for other, value in top)
-        return TextToken(self._codec.decode_text([token]), own, shown)
 
     def _delta(self, text: str) -> Delta:
         events: list[dict[str, Any]] = []
@@ -235,6 +234,13 @@ class Session:
             pasta,
             cached_tokens=decoded.cached_tokens,
         )
+
+
+def text_token(codec: Codec, token: int, logprobs: TokenLogprobs) -> TextToken:
+    """A token and the likeliest others as text."""
+    own, top = logprobs
+    shown = tuple((codec.decode_text([other]), value) for other, value in top)
+    return TextToken(codec.decode_text([token]), own, shown)
 
 
 class TokensInOrder:

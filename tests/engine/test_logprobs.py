@@ -59,3 +59,22 @@ def test_they_change_no_token_and_only_those_who_ask_get_them():
     assert all(event.logprobs is None for event in without)
     assert all(len(event.logprobs.top) == 2 for event in few)
     assert all(event.logprobs.top == () for event in none)
+
+
+def test_the_prompt_s_log_probabilities_are_those_of_decoding_it():
+    """Also where an earlier request has left the same prefix."""
+    prompt = LOADED.codec.encode_text("Tell me about France")
+    engine = Engine(LOADED, EngineConfig(num_slots=2, slot_tokens=256, prefill_chunk=8, trace_forward=False))
+    seen = []
+    engine.submit(Request(prompt, limits=Limits(max_tokens=20), parallel=False, logprobs=2))
+    while engine.has_work:
+        seen += [event for event in engine.step() if isinstance(event, TokenEvent)]
+    whole = [*prompt, *(event.token for event in seen[:-1])]
+    asked = Request(
+        whole, limits=Limits(max_tokens=1), parallel=False, prompt_logprobs=2, cache_salt="its own"
+    )
+    scored = engine.generate(asked).prompt_logprobs
+    assert len(scored) == len(whole) - 1
+    for found, event in zip(scored[len(prompt) - 1 :], seen, strict=False):
+        assert found.chosen == pytest.approx(event.logprobs.chosen, abs=1e-4)
+        assert [token for token, _ in found.top] == [token for token, _ in event.logprobs.top]

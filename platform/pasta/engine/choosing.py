@@ -97,6 +97,9 @@ class Chooser:
             for feed in feeds[number]:
                 if not feed.wants_logits:
                     continue
+                if slot.scored(feed):  # it chooses nothing
+                    rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread)))
+                    continue
                 if feed.thread == last:
                     rows.append(rows[-1]._replace(drafts=(*rows[-1].drafts, feed.token)))
                 else:

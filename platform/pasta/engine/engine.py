@@ -284,6 +284,9 @@ class Engine:
         scores = self.runner.forward(numbers, feeds, sees, self._chooser.choices(rows), prefill)
         if len(numbers) == 1:
             self.prefixes.fed(numbers.start, feeds[numbers.start], scores.logits)
+            if (scoring := slots[numbers.start]).request.prompt_logprobs is not None:
+                feeds[numbers.start], count = scoring.score(feeds[numbers.start], scores.logits)
+                rows, scores = rows[count:], scores.after(count)
         lanes = self._chooser.lanes(slots, feeds, rows, scores, self.runner.places)
         now = time.perf_counter()  # all tokens of a step have the same time
         events: list[Event] = []

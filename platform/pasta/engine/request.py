@@ -159,7 +159,8 @@ class Request:
     ``logprobs`` is the number of likeliest tokens that each ``TokenEvent`` reports beside its own (0: none; ``None``:
     nothing is computed). Only requests of the same ``cache_salt`` share prefixes: how soon a token comes tells whether
     somebody has sent the same prompt before. ``drafts`` lets the engine draft tokens; they change no token. The text
-    follows ``structure``, if there is one; there are no promises then.
+    follows ``structure``, if there is one; there are no promises then. ``prompt_logprobs`` is the number of likeliest
+    tokens to report beside each token of the prompt but the first (``None``: nothing); a cached prefix has none.
     ``conversation``: the prompt is a chat's, whose next turn may follow.
     """
 
@@ -178,6 +179,7 @@ class Request:
     drafts: bool = True
     structure: "Structure | None" = None
     conversation: bool = False
+    prompt_logprobs: int | None = None
     request_id: str = ""
 
     def replace(self, **changes: object) -> "Request":
@@ -260,6 +262,7 @@ class Result:
     queue_s: float
     ttft_s: float
     total_s: float
+    prompt_logprobs: tuple[Logprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

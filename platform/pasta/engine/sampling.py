@@ -158,6 +158,10 @@ class Scores(NamedTuple):
     numbers: Tensor
     choices: Choices
 
+    def after(self, count: int) -> "Scores":
+        """Without the first ``count`` rows."""
+        return Scores(self.logits[count:], self.likeliest[count:], self.numbers[:, count:], self.choices)
+
 
 def permit(logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int | None) -> Tensor:
     """``logits`` [N, V] with what the constraints forbid at -inf, and the promises' biases (``promise_id`` or none)."""

@@ -112,6 +112,7 @@ class Slot:
         it = self.interpreter
         rows = zip(it.prompt, it.prompt_positions, it.prompt_segments, strict=True)
         feeds = [Feed(0, *row, wants_logits=False) for row in rows]
+        self._prompt_logprobs: list[Logprobs] = []
         self.pending = deque(self._continued([*feeds, *it.take_feeds(), *self._replay(request.progress)]))
 
     def _replay(self, progress: ThreadProgress) -> list[Feed]:
@@ -139,7 +140,27 @@ class Slot:
         """Mark the last token of each thread as the one whose logits choose its next token."""
         last = {feed.thread: at for at, feed in enumerate(feeds)}
         running = {at for thread, at in last.items() if self.interpreter.threads[thread].running}
+        running |= {at for at, feed in enumerate(feeds) if self.scored(feed)}
         return [replace(feed, wants_logits=at in running) for at, feed in enumerate(feeds)]
+
+    def scored(self, feed: Feed) -> bool:
+        """Whether a token's logits tell how likely the prompt's next token is, and that is asked for."""
+        prompt = len(self.interpreter.prompt)
+        return self.request.prompt_logprobs is not None and feed.position < prompt - 1
+
+    def score(self, feeds: Sequence[Feed], logits: "Tensor") -> tuple[list[Feed], int]:
+        """Take the rows of ``logits`` [N, V] that score the prompt, which come first; returns the feeds without them,
+        and how many they are."""
+        scored = [feed for feed in feeds if feed.wants_logits and self.scored(feed)]
+        if not scored:
+            return list(feeds), 0
+        from pasta.engine.sampling import log_probabilities
+
+        count, prompt = self.request.prompt_logprobs or 0, self.interpreter.prompt
+        following = [prompt[feed.position + 1] for feed in scored]
+        self._prompt_logprobs += log_probabilities(logits[: len(scored)], following, [count] * len(scored))
+        kept = [replace(feed, wants_logits=False) if self.scored(feed) else feed for feed in feeds]
+        return kept, len(scored)
 
     def _forced_by_path(
         self, limits: Limits, response_ids: Sequence[int]
@@ -375,4 +396,5 @@ class Slot:
             queue_s=self.admitted - self.submitted,
             ttft_s=self.first_token_at - self.submitted,
             total_s=now - self.submitted,
+            prompt_logprobs=tuple(self._prompt_logprobs),
         )

@@ -92,7 +92,8 @@ def test_a_completion_can_be_streamed(client):
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"echo": True}, "echo"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "stream"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
         ({"n": 9}, "n"),
@@ -167,6 +168,64 @@ def test_a_token_that_is_no_text_is_refused_by_name(client, fields, param):
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model=MODEL, prompt="a", extra_body=fields)
     assert refused.value.param == param
+
+
+# -- the prompt ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_an_echo_reports_every_token_of_the_prompt_as_lm_eval_reads_it(client, max_tokens):
+    ids = encode_start(CODEC, "France is a country")
+    options = {"max_tokens": max_tokens, "echo": True, "logprobs": 1}
+    first, again = complete(client, [ids, ids], **options).choices
+    seen = first.logprobs
+    assert len(seen.tokens) == len(ids) + max_tokens
+    assert (seen.token_logprobs[0], seen.top_logprobs[0]) == (None, None)
+    assert all(logprob <= 0 for logprob in seen.token_logprobs[1:])
+    assert all(top[token] <= 0 for top, token in list(zip(seen.top_logprobs, seen.tokens, strict=True))[1:])
+    assert first.text.startswith("France is a country")
+    assert again.logprobs.token_logprobs == pytest.approx(seen.token_logprobs, nan_ok=True, abs=1e-3)
+
+
+def test_an_echo_without_log_probabilities_can_be_streamed(client):
+    options = {"echo": True, "max_tokens": 10}
+    whole = complete(client, **options).choices[0].text
+    assert whole.startswith("France is")
+    assert texts(complete(client, stream=True, **options), lambda choice: choice.text) == [whole]
+
+
+def test_text_becomes_token_ids_and_text_again(http):
+    found = http.post(
+        "/tokenize", json={"model": MODEL, "prompt": "France <sync/>", "return_token_strs": True}
+    )
+    schemas.Tokenized.model_validate_json(found.text)
+    found = found.json()
+    assert found["tokens"] == encode_start(CODEC, "France <sync/>")
+    assert (found["count"], len(found["token_strs"])) == (len(found["tokens"]),) * 2
+    back = http.post("/detokenize", json={"model": MODEL, "tokens": found["tokens"]})
+    assert back.json() == {"prompt": "France <sync/>"}
+
+
+def test_a_conversation_becomes_the_tokens_of_its_prompt(http, client):
+    found = http.post("/tokenize", json={"model": MODEL, "messages": HELLO}).json()
+    assert found["count"] == chat(client, max_tokens=1).usage.prompt_tokens
+    (model, _) = http.get("/v1/models").json()["data"]
+    assert model["max_model_len"] == found["max_model_len"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("/tokenize", {"model": MODEL}, 400, "prompt"),
+        ("/tokenize", {"model": MODEL, "prompt": "a" * 200_000}, 400, "prompt"),
+        ("/tokenize", {"model": "none", "prompt": "a"}, 404, "model"),
+        ("/detokenize", {"model": MODEL, "tokens": [1, 10**6]}, 400, "tokens"),
+        ("/detokenize", {"model": MODEL, "tokens": ["a"]}, 400, "tokens[0]"),
+    ],
+)
+def test_what_has_no_tokens_is_refused_by_name(http, path, body, status, param):
+    refused = http.post(path, json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
 
 
 # -- choices ---------------------------------------------------------------------------------------------
@@ -276,6 +335,8 @@ def test_the_openapi_page_names_every_route_and_points_nowhere(http):
         "/v1/chat/completions",
         "/v1/completions",
         "/v1/models",
+        "/tokenize",
+        "/detokenize",
         "/health",
         "/ready",
     }

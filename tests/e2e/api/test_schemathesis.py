@@ -24,6 +24,8 @@ ROUTES = [
     ("GET", "/v1/models/{name}"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/v1/completions"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
 ]
 
 

@@ -278,7 +278,6 @@ def test_a_completion_takes_texts_and_token_ids(prompt, prompts):
         ({"prompt": 5}, "prompt"),
         ({"prompt": ["a", 1]}, "prompt"),
         ({"prompt": ["a"] * 33}, "prompt"),
-        ({"prompt": "a", "echo": True}, "echo"),
         ({"prompt": "a", "suffix": "b"}, "suffix"),
         ({"prompt": "a", "best_of": 2}, "best_of"),
         ({"prompt": "a", "logprobs": 6}, "logprobs"),

@@ -1,0 +1,74 @@
+"""Checks what a request's JSON holds, and says its first mistake in one line. No I/O."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from serve.errors import ApiError
+
+_UNION_MEMBER = re.compile(r"(str|constrained-str|list\[.*\])$")
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(data: dict[str, Any], kind: type[M]) -> M:
+    """Check a body. Raises ``ApiError`` 400 that names the parameter."""
+    # A null is a parameter that was not given.
+    data = {key: value for key, value in data.items() if value is not None}
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _explain(error) from None
+
+
+def refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any, ...]], prefix: str) -> None:
+    """Drop unsupported parameters whose value asks for nothing; raise ``ApiError`` 400 for any other."""
+    for name in [name for name in data if name in no_effect]:
+        value = data.pop(name)
+        if value is None or any(type(value) is type(same) and value == same for same in no_effect[name]):
+            continue
+        if isinstance(value, float) and value == 0 and 0 in no_effect[name]:
+            continue
+        raise ApiError(
+            f"{prefix}{name}: {_show(value)} is not supported by this service; leave it out.",
+            param=f"{prefix}{name}",
+            code="unsupported_parameter",
+        )
+
+
+def _explain(error: ValidationError) -> ApiError:
+    """The first mistake, in one line."""
+    errors = error.errors(include_url=False, include_context=False)
+    # pydantic reports each member of a union: the client meant the one that matched deepest.
+    first = max((e for e in errors if e["loc"][0] == errors[0]["loc"][0]), key=lambda e: len(e["loc"]))
+    name, *rest = first["loc"]
+    # Leave the names of a union's members out of the path.
+    if name == "response_format":
+        rest = rest[1:]
+    path = [key for key in rest if isinstance(key, int) or not _UNION_MEMBER.match(key)]
+    param = f"{name}{''.join(f'[{key}]' if isinstance(key, int) else f'.{key}' for key in path)}"[:100]
+    if first["type"] == "extra_forbidden":
+        return ApiError(
+            f"Unrecognized request argument supplied: {param}.", param=param, code="unknown_parameter"
+        )
+    if first["type"] == "missing":
+        return ApiError(
+            f"Missing required parameter: {param}.", param=param, code="missing_required_parameter"
+        )
+    expected = first["msg"].removeprefix("Input should be ")
+    return ApiError(
+        f"{param}: expected {expected}, got {_show(first['input'])}.", param=param, code="invalid_value"
+    )
+
+
+def _show(value: Any) -> str:
+    """The beginning of a value as JSON; of a long one, no more is written than is shown."""
+    text = ""
+    for piece in json.JSONEncoder().iterencode(value[:60] if isinstance(value, str | list) else value):
+        text += piece
+        if len(text) > 60:
+            return f"{text[:59]}…"
+    return text

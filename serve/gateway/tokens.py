@@ -1,0 +1,50 @@
+"""Reads requests for /tokenize and /detokenize, in vLLM's shapes. No I/O."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from serve.errors import ApiError
+from serve.gateway.api import Message
+from serve.gateway.body import read_object
+from serve.gateway.reading import validated
+from serve.wire import PromptInput
+
+
+class _Tokens(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    model: str
+
+
+class TokenizeText(_Tokens):
+    """The body of POST /tokenize: a text, or the messages of a conversation instead."""
+
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
+    add_special_tokens: bool = Field(default=True, description="begin a text as /v1/completions does")
+    add_generation_prompt: Literal[True] = True
+    return_token_strs: bool | None = None
+
+    @property
+    def input(self) -> PromptInput:
+        """What to encode."""
+        return self.prompt if self.prompt is not None else [m.plain() for m in self.messages or ()]
+
+
+class DetokenizeText(_Tokens):
+    """The body of POST /detokenize."""
+
+    tokens: Annotated[list[int], Field(fail_fast=True)]
+
+
+def read_tokenize_request(body: bytes) -> TokenizeText:
+    """Parse and check a request's body. Raises ``ApiError`` 400 that names the parameter."""
+    request = validated(read_object(body), TokenizeText)
+    if (request.prompt is None) == (request.messages is None):
+        raise ApiError("prompt: expected either it or messages.", param="prompt")
+    return request
+
+
+def read_detokenize_request(body: bytes) -> DetokenizeText:
+    """Parse and check a request's body. Raises ``ApiError`` 400 that names the parameter."""
+    return validated(read_object(body), DetokenizeText)
