@@ -32,6 +32,14 @@ def test_the_next_turn_only_feeds_its_own_message(parallel):
     assert second.response_ids == expected.response_ids
 
 
+def test_the_same_prompt_again_is_still_not_fed_at_all():
+    e = Watched(slot_tokens=1024)
+    (first,), _ = e.run(chat(HELLO))
+    (again,), _ = e.run(chat(HELLO))
+    assert again.cached_tokens == again.prompt_tokens
+    assert again.response_ids == first.response_ids
+
+
 def test_what_is_computed_ahead_is_counted_apart():
     e = Watched()
     e.run(chat(HELLO))

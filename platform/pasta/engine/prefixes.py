@@ -6,8 +6,8 @@ request takes over the longest match among them and the prompts of running reque
 
 A match is cut to whole prefill chunks, so that the rest is fed in the same chunks as without reuse: the keys and values
 of a prompt are then equal to the last bit. (Text was fed token by token; it differs from a prefill as little as lanes
-of another batch do.) With the project's kernels no row depends on those beside it, up to so many rows: then a match is
-cut nowhere. An identical prompt is taken over whole, with the logits that choose the first token.
+of another batch do.) With the project's kernels no row depends on those beside it, up to so many rows: then a match of
+at least a chunk is cut nowhere. An identical prompt is taken over whole, with the logits that choose the first token.
 
 A request whose prompt begins like one that is being prefilled waits until that one has come as far.
 """
@@ -109,8 +109,12 @@ class Prefixes:
         own.digests = self._named(own)
         self.counts.looked_up += len(own.tokens)
         old = self._kept.pop(number, None)
+        if ahead and old is not None and own.common(old) >= old.num_prompt:
+            own.num_prompt, own.logits = old.num_prompt, old.logits  # the prompt may be sent again
         if old is not None:
             usable = self._usable(own, old, len(old.tokens), whole=len(slot.pending) == len(own.tokens))
+            if ahead:  # whatever ends this too soon, the prompt stays whole
+                usable = min(own.common(old), own.num_known)
             # The lowest free slot is taken, since a forward includes the slots between those that it feeds.
             if 2 * usable > len(old.tokens) or not self._move(number, old, own):
                 self._runner.discard(number, usable, len(old.tokens))
@@ -214,7 +218,8 @@ class Prefixes:
         same = common == len(own.tokens) == other.num_prompt and (prefilled or other.logits is not None)
         if same and whole:
             return common
-        return min(common, own.num_known) // self._grain * self._grain
+        count = min(common, own.num_known) // self._grain * self._grain
+        return count if count >= self._chunk else 0
 
     def _take_over(self, own: Prefix, slot: Slot, number: int, count: int, other: Prefix) -> None:
         """Begin a request with the first ``count`` tokens, which its slot holds now; ``other`` has computed them."""
