@@ -62,7 +62,7 @@ def test_an_embedding_without_room_for_the_tokenizer():
 
 
 def test_a_dtype_nobody_knows(saved):
-    refused("dtype: 'int4', expected one of auto, float32", saved, dtype="int4")
+    refused("dtype: 'int2', expected one of auto, float32", saved, dtype="int2")
 
 
 @pytest.mark.parametrize("device", ["tpu:0", "gpu"])

@@ -99,7 +99,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ({"shard_prompts": "many"}, "shard_prompts: expected a valid integer"),
         ({"sampling": {"candidates": 1}}, "candidates 1: expected at least 2"),
         ({"limits": {"max_tokens": 0}}, "max_tokens: 0, expected a positive integer"),
-        ({"engine": {"dtype": "int4"}}, "dtype: 'int4'"),
+        ({"engine": {"dtype": "int2"}}, "dtype: 'int2'"),
         ({"model": "./gone"}, "model: ./gone: no model can be read there"),
         ({"prompts": {"source": "gone.jsonl"}}, "prompts.source: gone.jsonl: no such file"),
         ({"prompts": {"source": "atlas"}}, "count: expected the number of atlas prompts"),

@@ -89,7 +89,7 @@ def test_a_valid_configuration_passes(tmp_path, model):
         (lambda top, app: top["http_options"].update(host="0.0.0.0"), "is open to others"),
         (lambda top, app: app["args"].update(models={}), "models"),
         (lambda top, app: app["args"].update(models={"a": {"mode": "parallel"}}), "models.a.path"),
-        (lambda top, app: app["args"].update(models={"a": {"path": "x", "dtype": "int4"}}), "models.a.dtype"),
+        (lambda top, app: app["args"].update(models={"a": {"path": "x", "dtype": "int2"}}), "models.a.dtype"),
     ],
 )
 def test_a_wrong_key_is_named(tmp_path, change, says):
