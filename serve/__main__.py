@@ -54,6 +54,8 @@ def parser() -> argparse.ArgumentParser:
         help="the key that clients send (or PASTA_API_KEY, which others on this machine cannot read); default: none "
         "on 127.0.0.1, elsewhere a new one, which is printed",
     )
+    made.add_argument("--ssl-certfile", help="a certificate (PEM), to listen for HTTPS")
+    made.add_argument("--ssl-keyfile", help="its key")
     made.add_argument(
         "--dtype", default="auto", help="auto, float32, bfloat16, float16 or int8; default: auto"
     )
@@ -107,7 +109,8 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
         "OMP_WAIT_POLICY": "PASSIVE",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    return ServiceConfig(arguments.host, arguments.port, "/", config, environment)
+    tls = arguments.ssl_certfile, arguments.ssl_keyfile
+    return ServiceConfig(arguments.host, arguments.port, "/", config, environment, *tls)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.config import parse_config, read_yaml
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.signals import handling, kept_interrupt
 from serve import priority
 from serve.config import ServeConfig, check_service, is_loopback
@@ -26,13 +27,24 @@ _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """A configs/serve/*.yaml file: where to listen, what to serve, and the replicas' environment."""
+    """A configs/serve/*.yaml file: where to listen, what to serve, and the replicas' environment.
+
+    With a certificate and its key (paths of PEM files) it listens for HTTPS.
+    """
 
     host: str
     port: int
     route_prefix: str
     args: ServeConfig
     env_vars: dict[str, str]
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+
+    @property
+    def http_options(self) -> dict[str, Any]:
+        """Ray Serve's options of its proxy, but for the port."""
+        files = {"ssl_certfile": self.ssl_certfile, "ssl_keyfile": self.ssl_keyfile}
+        return {"host": self.host, **{key: value for key, value in files.items() if value}}
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,7 @@ def read_service_config(path: str | Path) -> ServiceConfig:
     runtime_env = application.get("runtime_env") or {}
     for key, values, known in (
         ("", data, {"proxy_location", "http_options", "applications"}),
-        ("http_options.", data.get("http_options") or {}, {"host", "port"}),
+        ("http_options.", data.get("http_options") or {}, {"host", "port", "ssl_certfile", "ssl_keyfile"}),
         ("applications.0.", application, {"name", "route_prefix", "import_path", "runtime_env", "args"}),
         ("applications.0.runtime_env.", runtime_env, {"env_vars"}),
     ):
@@ -82,6 +94,8 @@ def read_service_config(path: str | Path) -> ServiceConfig:
         route_prefix=application.get("route_prefix", "/"),
         args=args,
         env_vars=dict(runtime_env.get("env_vars") or {}),
+        ssl_certfile=http.get("ssl_certfile"),
+        ssl_keyfile=http.get("ssl_keyfile"),
     )
 
 
@@ -94,6 +108,21 @@ def check_port(host: str, port: int, option: str = "--port") -> None:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"cannot listen on {host}:{port} ({reason}); choose another {option}") from None
+
+
+def check_certificate(config: ServiceConfig) -> None:
+    """Raise ``UserError`` if the certificate and its key cannot be used together."""
+    if config.ssl_certfile is None and config.ssl_keyfile is None:
+        return
+    for name in ("ssl_certfile", "ssl_keyfile"):
+        if not (file := getattr(config, name)):
+            raise UserError(f"{name}: it is missing; expected a certificate and its key, or neither")
+        if not Path(file).is_file():
+            raise UserError(f"{name}: {file!r} is not a file; expected one in PEM format")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.ssl_certfile or "", config.ssl_keyfile)
+    except OSError as error:  # an SSLError is one
+        raise UserError(f"ssl_certfile: it does not go with ssl_keyfile ({first_line(error)})") from None
 
 
 @contextlib.contextmanager
@@ -112,6 +141,7 @@ def running(
     """
     progress("checking the models")
     check_service(config.args)
+    check_certificate(config)
     port = config.port or free_port(config.host)
     check_port(config.host, port)
     if metrics_port:
@@ -123,7 +153,8 @@ def running(
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 check_interrupt()
                 try:
-                    yield _started(f"http://{config.host}:{port}{config.route_prefix.rstrip('/')}", ray)
+                    scheme = "https" if config.ssl_certfile else "http"
+                    yield _started(f"{scheme}://{config.host}:{port}{config.route_prefix.rstrip('/')}", ray)
                 except _Terminated:
                     _drain(gateway, config.args.drain_timeout_s, progress=progress)
                     raise
@@ -188,7 +219,7 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
     progress(
         f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
     )
-    proxy = _start_serve(config.host, port)
+    proxy = _start_serve({**config.http_options, "port": port})
     try:
         gateway = serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
     except RuntimeError as error:
@@ -197,7 +228,7 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
     return gateway
 
 
-def _start_serve(host: str, port: int) -> Future[None]:
+def _start_serve(http_options: dict[str, Any]) -> Future[None]:
     """Start Ray Serve's controller, and its proxy meanwhile: replicas need the one and not the other.
 
     Returns as soon as applications can be deployed; the result is there when the proxy listens.
@@ -210,7 +241,7 @@ def _start_serve(host: str, port: int) -> Future[None]:
 
     def start() -> None:
         try:
-            serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
+            serve.start(proxy_location="HeadOnly", http_options=http_options)
             started.set_result(None)
         except BaseException as error:
             started.set_exception(error)

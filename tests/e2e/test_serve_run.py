@@ -1,6 +1,7 @@
 """Ray Serve's own command serves the same file; a service that does not start says why."""
 
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -56,12 +57,34 @@ def test_weights_that_nothing_can_be_decoded_with_are_one_line(tmp_path):
     assert "Traceback" not in run.output.partition("error: ")[2]
 
 
-def test_a_model_that_pasta_has_not_trained_is_served_in_one_line(tmp_path):
-    model = save_plain_model(tmp_path / "plain-model")
-    with command("-m", "serve", model, "--port", 0, "--api-key", "secret", log=tmp_path / "log") as run:
-        url = run.wait_for(r"^serving plain-model at (http://127\.0\.0\.1:\d+/v1)")[1]
+def certificate(folder):
+    """The options of a certificate for this machine, made for the test."""
+    files = folder / "cert.pem", folder / "key.pem"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(files[0]), "-keyout", str(files[1])]
+    subprocess.run(made, check=True, capture_output=True)
+    return ["--ssl-certfile", files[0], "--ssl-keyfile", files[1]]
+
+
+def test_a_model_that_pasta_has_not_trained_is_served_in_one_line_over_https(tmp_path):
+    model, tls = save_plain_model(tmp_path / "plain-model"), certificate(tmp_path)
+    trusted = httpx.Client(verify=ssl.create_default_context(cafile=tls[1]))
+    options = ["--port", 0, "--api-key", "secret", *tls]
+    with command("-m", "serve", model, *options, log=tmp_path / "log") as run, trusted:
+        url = run.wait_for(r"^serving plain-model at (https://127\.0\.0\.1:\d+/v1)")[1]
         assert "it is served sequentially" in run.output
-        with openai.OpenAI(base_url=url, api_key="secret", max_retries=0) as client:
+        with openai.OpenAI(base_url=url, api_key="secret", max_retries=0, http_client=trusted) as client:
             hello = [{"role": "user", "content": "Hello"}]
             answer = client.chat.completions.create(model="plain-model", messages=hello, max_tokens=5)
             assert answer.usage.completion_tokens > 0
@@ -71,11 +94,8 @@ def test_a_model_that_pasta_has_not_trained_is_served_in_one_line(tmp_path):
                 client.chat.completions.create(
                     model="plain-model", messages=hello, extra_body={"pasta": {"mode": "parallel"}}
                 )
-        with (
-            openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as client,
-            pytest.raises(openai.AuthenticationError),
-        ):
-            client.models.list()
+            with pytest.raises(openai.AuthenticationError):
+                client.with_options(api_key="wrong").models.list()
         run.end(signal.SIGINT)
         assert run.leaves_nothing()
 
@@ -87,6 +107,8 @@ def test_a_model_that_pasta_has_not_trained_is_served_in_one_line(tmp_path):
         (["{model}", "--dtype", "float8"], "dtype"),
         (["{model}", "--replicas", "0"], "decoder.num_replicas"),
         (["{model}", "--api-key", ""], "the API key: it is empty"),
+        (["{model}", "--ssl-certfile", "a"], "ssl_certfile: 'a' is not a file"),
+        (["{model}", "--ssl-keyfile", "a"], "ssl_certfile: it is missing"),
         (["{model}", "--slot-tokens", "-1"], "slot_tokens -1"),
     ],
 )

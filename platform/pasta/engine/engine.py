@@ -287,6 +287,8 @@ class Engine:
             if (scoring := slots[numbers.start]).request.prompt_logprobs is not None:
                 feeds[numbers.start], count = scoring.score(feeds[numbers.start], scores.logits)
                 rows, scores = rows[count:], scores.after(count)
+                if self.runner.hidden is not None:
+                    self.runner.hidden = self.runner.hidden[count:]
         lanes = self._chooser.lanes(slots, feeds, rows, scores, self.runner.places)
         now = time.perf_counter()  # all tokens of a step have the same time
         events: list[Event] = []
