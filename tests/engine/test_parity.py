@@ -59,7 +59,7 @@ def engine_logits(loaded, prompt, ids, config, monkeypatch):
     def record(slots, feeds, rows, scores, places):
         for row, found in zip(rows, scores.logits, strict=True):
             t = row.slot.interpreter.threads[row.thread]
-            out[t.path, len(t.tokens) + row.drafts] = found.clone()
+            out[t.path, len(t.tokens) + len(row.drafts)] = found.clone()
         return lanes(slots, feeds, rows, scores, places)
 
     monkeypatch.setattr(engine._chooser, "lanes", record)
