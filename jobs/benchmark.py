@@ -3,6 +3,7 @@
     python -m jobs.benchmark all
     python -m jobs.benchmark replay --model-config configs/models/replay-llama-7b.json --device cuda
     python -m jobs.benchmark serve --help
+    python -m jobs.benchmark front --help
     python -m jobs.benchmark peers --help
     python -m jobs.benchmark people --help
 
@@ -28,7 +29,7 @@ _WHAT = (
     "step: cost of lanes; generate: against transformers; sampling: candidates at once; "
     "replay: a large random model; calibrate: costs of a step for pasta simulate; "
     "formats: what number formats change; prefix: conversations and candidates; help: forced tokens, drafts; "
-    "serve: the service under load; "
+    "serve: the service under load; front: the service without its engines; "
     "peers: against transformers and llama.cpp; "
     "people: right answers to what people type"
 )
@@ -41,6 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
         from jobs import benchmark_serve  # it needs Ray, the other parts do not
 
         return benchmark_serve.main(given[1:])
+    if given[:1] == ["front"]:
+        from jobs import benchmark_front
+
+        return benchmark_front.main(given[1:])
     if given[:1] == ["peers"]:
         from jobs import benchmark_peers
 
@@ -103,8 +108,14 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    # serve, peers and people are among them for the help; they have parsers of their own.
-    add("what", nargs="?", choices=sorted([*COMMANDS, "serve", "peers", "people"]), default="all", help=_WHAT)
+    # serve, front, peers and people are among them for the help; they have parsers of their own.
+    add(
+        "what",
+        nargs="?",
+        choices=sorted([*COMMANDS, "serve", "front", "peers", "people"]),
+        default="all",
+        help=_WHAT,
+    )
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add(
         "--model-config",

@@ -14,6 +14,7 @@ from ray.serve.schema import LoggingConfig
 from serve.calls.ray_serve import REPLICA_ENV
 from serve.config import DecoderSettings, FrontSettings, ServeConfig, check_service
 from serve.decoder.deployment import Decoder
+from serve.decoder.stand_in import StandInDecoder
 from serve.gateway.deployment import Gateway
 from serve.imports import uncollected, without_torch
 from serve.interpreter.deployment import InterpreterDeployment
@@ -45,7 +46,7 @@ def build(args: ServeConfig) -> Application:
     # The access log is the Gateway's; the other deployments log only events (serve/observe/logs.py).
     quiet = LoggingConfig(encoding="JSON", enable_access_log=False)
     decoders = serve.deployment(
-        Decoder,
+        Decoder if decoder.stand_in_ms is None else StandInDecoder,
         name="Decoder",
         **_replicas(decoder),
         max_surge_percent=decoder.max_surge_percent,
@@ -58,6 +59,7 @@ def build(args: ServeConfig) -> Application:
     interpreter = serve.deployment(
         InterpreterDeployment,
         name="Interpreter",
+        num_replicas=args.front.interpreters,
         max_surge_percent=100,
         max_ongoing_requests=_UNBOUNDED,
         request_router_config=router,
@@ -68,6 +70,7 @@ def build(args: ServeConfig) -> Application:
     gateway = serve.deployment(
         Gateway,
         name="Gateway",
+        num_replicas=args.front.gateways,
         max_surge_percent=100,
         max_ongoing_requests=_UNBOUNDED,
         **drain,

@@ -118,10 +118,15 @@ Resources = Annotated[dict[str, PositiveFloat], AfterValidator(_custom)]
 
 
 class FrontSettings(_Strict):
-    """What the Gateway and the Interpreter each reserve; ``resources`` restrict them to nodes that have those.
+    """How many ``gateways`` and ``interpreters`` there are, and what each of them reserves; ``resources`` restrict them
+    to nodes that have those.
 
-    They hold every open request: their nodes must stay, while a Decoder's node may be lost.
+    They hold every open request: their nodes must stay, while a Decoder's node may be lost. Several Interpreters share
+    out the admission budget, several Gateways the limits of API keys.
     """
+
+    gateways: PositiveInt = 1
+    interpreters: PositiveInt = 1
 
     num_cpus: NonNegativeFloat = 0.1
     resources: Resources = {}
@@ -149,7 +154,8 @@ class DecoderSettings(_Strict):
     of lanes up to which placement ``auto`` keeps chunks at home; if not given, each replica measures it at its start.
     A Decoder ends requests that no Interpreter has renewed for ``lease_s``. It sends the tokens of an answer in
     batches of ``stream_interval`` steps, the first and the last token at once: a batch costs as much as a token, and
-    takes CPU time from engines on CPUs.
+    takes CPU time from engines on CPUs. With ``stand_in_ms`` no model is loaded: stand-ins write one text, a token each
+    so many milliseconds, to measure the service without its engines.
     """
 
     num_replicas: PositiveInt = 2
@@ -158,6 +164,7 @@ class DecoderSettings(_Strict):
     lane_knee: PositiveInt | None = None
     stream_interval: PositiveInt = 1
     lease_s: PositiveFloat = 10.0
+    stand_in_ms: PositiveFloat | None = None
     num_cpus: PositiveFloat = 0.2
     num_gpus: NonNegativeFloat = 0.0
     resources: Resources = {}

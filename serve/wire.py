@@ -55,8 +55,9 @@ class Order:
 class DecodeOrder:
     """Interpreter → Decoder: decode one response, or a chunk of one whose home is another Decoder (``snapshot``).
 
-    ``request_id`` names this attempt. A ``conversation`` may go on after the answer. ``tokens`` are those decoded
-    before, on other replicas. ``lent`` has the limits of the chunks below it that other Decoders decode.
+    ``request_id`` names this attempt, ``interpreter`` who asks. A ``conversation`` may go on after the answer.
+    ``tokens`` are those decoded before, on other replicas. ``lent`` has the limits of the chunks below it that other
+    Decoders decode.
     """
 
     request_id: str
@@ -72,6 +73,7 @@ class DecodeOrder:
     lent: dict[Path, Limits] = field(default_factory=dict)
     http_request_id: str = ""
     cache_salt: str = ""
+    interpreter: str = ""
     drafts: bool = True
     grammar: Grammar | None = None
     conversation: bool = False
@@ -172,8 +174,20 @@ class Refused:
     retry_after_s: int | None = None
     #: Rolling update: the Gateway retries on an Interpreter of the new version.
     superseded: bool = False
-    #: Any request of this size would be refused too, until another request ends.
+    #: The Interpreter ``by`` would refuse any request of this size too, until another request ends.
     no_room: bool = False
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Decoder → Interpreter, when it asks: the names of the ``prefixes`` that each model's engine holds
+    (``pasta.placement.prefix_digests``), the threads and waiting requests that it decodes for other Interpreters, and
+    how many Interpreters have asked lately."""
+
+    prefixes: dict[str, frozenset[bytes]]
+    other_lanes: int
+    num_interpreters: int
 
 
 #: An item of a Decoder's stream. All items that are ready at once go in one message, since each message costs as much

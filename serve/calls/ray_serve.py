@@ -16,13 +16,16 @@ Ray pickles the module of a router by value: its process gets a second copy of t
 shared state; ``known_replicas`` lives in serve/calls/replicas.py, which Ray imports by name.
 """
 
+import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import ray
+from ray import serve
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve._private.http_util import MessageQueue
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
@@ -169,6 +172,14 @@ class PinnedRouter(FIFOMixin, RequestRouter):
             if (leaving := self._leaving.get(replica)) is not None:
                 return leaving
         raise ReplicaLost(f"replica {replica} is gone")
+
+
+def this_replica() -> str:
+    """The name by which calls are pinned to this replica; outside of Ray Serve one that no other process has."""
+    try:
+        return str(serve.get_replica_context().replica_id.unique_id)
+    except RayServeException:
+        return uuid.uuid4().hex
 
 
 def unsent(send: Any) -> Callable[[], int]:

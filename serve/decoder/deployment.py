@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -32,11 +32,12 @@ from serve import priority
 from serve.calls.replicas import ReplicaLost
 from serve.config import ServeConfig
 from serve.decoder.autoscaling import LANES
+from serve.decoder.leases import Interpreters, Leases
 from serve.errors import failed
 from serve.imports import uncollected
 from serve.observe import logs
 from serve.observe.metrics import ENGINE, Metrics, Reporter
-from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Refused, TokenItem
+from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Refused, TokenItem, Told
 
 if TYPE_CHECKING:
     from pasta.engine import AsyncEngine, Engine
@@ -63,6 +64,7 @@ class Decoder:
         self._num_finished = self._num_cancelled = self._num_reaped = 0
         self._costs: dict[str, LaneCosts] = {}
         self._leases = Leases(config.decoder.lease_s)
+        self._interpreters = Interpreters(config.decoder.lease_s)
         self._metrics = Metrics(ENGINE)
         for name, model in config.models.items():
             loaded = load_model(
@@ -96,6 +98,7 @@ class Decoder:
         submitted = perf_counter()
         decoding, result = True, None
         self._leases.open(order.request_id, lambda: self._reap(engine, order))
+        self._interpreters.owners[order.request_id] = order.interpreter
         try:
             structure = None
             if order.grammar is not None:  # in another thread: it takes up to a second
@@ -124,6 +127,7 @@ class Decoder:
             raise ReplicaLost(str(error)) from error
         finally:
             was_open = self._leases.close(order.request_id)
+            self._interpreters.owners.pop(order.request_id, None)
             if result is not None:  # written after the last message, so that no answer waits for it
                 self._log(order, result)
             if decoding:
@@ -161,9 +165,17 @@ class Decoder:
         """
         self._leases.renew(request_ids)
 
-    async def prefixes(self) -> dict[str, frozenset[bytes]]:
-        """The names of the prefixes that each model's engine holds (``pasta.placement.prefix_digests``)."""
-        return {name: engine.engine.prefixes.digests for name, engine in self._engines.items()}
+    async def tell(self, interpreter: str) -> Told:
+        """What an Interpreter needs to choose among the Decoders, and to know its share of the budget."""
+        engines = {name: engine.engine for name, engine in self._engines.items()}
+        others = sum(
+            lanes
+            for engine in engines.values()
+            for request_id, lanes in engine.lanes_by_request.items()
+            if self._interpreters.owners.get(request_id, interpreter) != interpreter
+        )
+        prefixes = {name: engine.prefixes.digests for name, engine in engines.items()}
+        return Told(prefixes, others, self._interpreters.seen(interpreter))
 
     def _reap(self, engine: "AsyncEngine", order: DecodeOrder) -> None:
         self._num_reaped += 1
@@ -311,46 +323,3 @@ def _warm_up(engine: "Engine") -> None:
         limits = Limits(max_tokens=60, max_threads=3, max_chunk_tokens=16)
         sampling = SamplingParams(promise_bias=30.0)
         engine.generate(Request(prompt, sampling=sampling, limits=limits, parallel=codec.parallel))
-
-
-class Leases:
-    """Ends requests that no Interpreter renews in time. For one event loop."""
-
-    def __init__(self, lease_s: float) -> None:
-        self._lease_s = lease_s
-        self._timers: dict[str, tuple[asyncio.TimerHandle, Callable[[], None]]] = {}
-
-    def __len__(self) -> int:
-        return len(self._timers)
-
-    def open(self, request_id: str, expire: Callable[[], None]) -> None:
-        """Start a request's lease: ``expire`` is called once unless the request is closed or renewed in time."""
-        self._set(request_id, self._lease_s, self._check_again, expire)
-
-    def renew(self, request_ids: Iterable[str]) -> None:
-        """Start a new lease for each of these requests that is open."""
-        for request_id in request_ids:
-            if (found := self._timers.get(request_id)) is not None:
-                found[0].cancel()
-                self.open(request_id, found[1])
-
-    def close(self, request_id: str) -> bool:
-        """End a request's lease; returns whether it was open."""
-        found = self._timers.pop(request_id, None)
-        if found is not None:
-            found[0].cancel()
-        return found is not None
-
-    def _set(
-        self, request_id: str, seconds: float, then: Callable[[str], None], expire: Callable[[], None]
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self._timers[request_id] = loop.call_later(seconds, then, request_id), expire
-
-    def _check_again(self, request_id: str) -> None:
-        """The lease was not renewed, or this loop was too busy to receive the renewal: check again a little later."""
-        self._set(request_id, self._lease_s / 10, self._expire, self._timers[request_id][1])
-
-    def _expire(self, request_id: str) -> None:
-        _, expire = self._timers.pop(request_id)
-        expire()

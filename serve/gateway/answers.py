@@ -43,7 +43,7 @@ async def checked(batches: UpdateBatches, timeout_s: float) -> UpdateBatches:
     except (RayError, RayServeException) as error:
         logger.exception("replica lost")
         raise unavailable(
-            "A part of the service was lost while it answered; send the request again."
+            "A part of the service was lost while it answered; send the request again.", retry_after_s=1
         ) from error
 
 

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 import pasta
 from serve import priority
 from serve.calls.ray_serve import DeploymentClient
+from serve.calls.replicas import known_replicas
 from serve.config import ServeConfig
 from serve.errors import ApiError, failed, unavailable, unknown_model
 from serve.gateway import answers, playground, schemas
@@ -92,9 +93,9 @@ class Gateway:
         priority.set_batch()
         self._config = config
         self._interpreter = DeploymentClient(interpreter)
-        self._guard = Guard(config.keys)
+        self._guard = Guard(config.keys, config.front.gateways)
         self._requests = OpenRequests(config.max_ongoing_requests)
-        self._no_room = NoRoomCache()
+        self._no_room = NoRoomCache(lambda: known_replicas("Interpreter").replicas)
         self._started = int(time.time())
         self._dtypes: dict[str, str] = {}
         self._known_contexts: dict[str, int] = {}
@@ -232,7 +233,9 @@ class Gateway:
         )
 
     async def _updates(self, held: "_Held", order: Order, timeout_s: float) -> UpdateBatches:
-        ask = partial(self._interpreter.stream, "answer", order)
+        def ask(interpreter: str | None) -> UpdateBatches:
+            return self._interpreter.stream("answer", order, replica=interpreter)
+
         items = answers.retried(lambda: self._no_room.ask(order, ask))
         unfinished = order.num_choices
         # A stream outlives the call that began it.

@@ -4,6 +4,7 @@ it drains, and requests like one that was refused for want of room a moment ago.
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from serve.calls.replicas import ReplicaLost
 from serve.config import KeySettings, is_loopback
 from serve.errors import ApiError, overloaded, rate_limited, unauthorized, unavailable
 from serve.keys import KeyEntry, KeyRing
@@ -71,10 +73,15 @@ def _hostname(host: str) -> str | None:
 
 
 class Guard:
-    """Authenticates clients by API key, and enforces their rate and concurrency limits."""
+    """Authenticates clients by API key, and enforces their rate and concurrency limits.
 
-    def __init__(self, settings: KeySettings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._settings, self._clock = settings, clock
+    Of several ``gateways`` each grants its share of a limit, and one request at least.
+    """
+
+    def __init__(
+        self, settings: KeySettings, gateways: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings, self._gateways, self._clock = settings, gateways, clock
         self._ring = None if settings.path is None else KeyRing(settings.path)
         self._uses: dict[str, _Use] = {}
 
@@ -112,10 +119,10 @@ class Guard:
         if client.name is None or rate is None:
             return
         use, now = self._use(client), self._clock()
-        use.left = min(rate, use.left + (now - use.at) * rate / 60)
+        use.left = min(self._full(client), use.left + (now - use.at) * rate / self._gateways / 60)
         use.at = now
         if use.left < 1:
-            wait = math.ceil((1 - use.left) * 60 / rate)
+            wait = math.ceil((1 - use.left) * 60 * self._gateways / rate)
             raise rate_limited(
                 f"Rate limit reached for this key: {rate} requests a minute. Try again in {wait} s.", wait
             )
@@ -128,7 +135,7 @@ class Guard:
             yield
             return
         use, most = self._use(client), client.max_concurrent
-        if most is not None and use.running >= most:
+        if most is not None and use.running >= math.ceil(most / self._gateways):
             raise rate_limited(
                 f"This key has {use.running} requests running, and may have {most}; try again later.", 1
             )
@@ -140,8 +147,11 @@ class Guard:
 
     def _use(self, client: Client) -> _Use:
         assert client.name is not None
-        full = float(client.requests_per_minute or 0)
-        return self._uses.setdefault(client.name, _Use(full, self._clock()))
+        return self._uses.setdefault(client.name, _Use(self._full(client), self._clock()))
+
+    def _full(self, client: Client) -> float:
+        """The most requests that a key can have left."""
+        return max(1.0, (client.requests_per_minute or 0) / self._gateways)
 
 
 class OpenRequests:
@@ -197,32 +207,69 @@ class _Cached(NamedTuple):
 class NoRoomCache:
     """Caches "no room" refusals, so that the Gateway sends 429 itself.
 
-    Refusing must be cheapest under overload, and asking the Interpreter costs as much again as reading the request.
-    A refusal holds for all requests of its shape until some request ends.
+    Refusing must be cheapest under overload, and asking an Interpreter costs as much again as reading the request. A
+    refusal holds for all requests of its shape at the Interpreter that gave it, until some request ends. Where there
+    are several Interpreters (``known``), a request is refused only when each of them has refused its shape.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._cached: dict[_Shape, _Cached] = {}
+    def __init__(
+        self, known: Callable[[], frozenset[str]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._known, self._clock = known, clock
+        self._cached: dict[tuple[str, _Shape], _Cached] = {}
         self._ends = 0
 
-    async def ask(self, order: Order, stream: Callable[[], UpdateBatches]) -> UpdateBatches:
-        """The Interpreter's updates for an order (``stream`` asks it), or a cached refusal."""
+    async def ask(self, order: Order, stream: Callable[[str | None], UpdateBatches]) -> UpdateBatches:
+        """The updates for an order, or a cached refusal; ``stream`` asks an Interpreter, ``None`` any of them."""
         shape = order.model, order.max_tokens, order.num_choices
+        refused: list[Refused] = []
+        asked: set[str] = set()
+        while True:
+            left, refusals = self._left(shape, asked)
+            if (refusals or refused) and not left:
+                yield [min(refusals + refused, key=lambda each: each.retry_after_s or 0)]
+                return
+            # Serve knows who has the least to do; after a refusal, whoever has not refused yet is asked.
+            chosen = random.choice(sorted(left)) if refusals or refused else None
+            answer = self._ask(shape, stream, chosen)
+            async with aclosing(answer) as batches:
+                try:
+                    async for batch in batches:
+                        last = batch[-1]
+                        if isinstance(last, Refused) and last.no_room and len(self._known()) > 1:
+                            refused.append(last)
+                            asked.add(last.by)
+                            break
+                        yield batch
+                    else:
+                        return
+                except ReplicaLost:
+                    if chosen is None or asked >= self._known():
+                        raise
+            if chosen is not None:
+                asked.add(chosen)
+
+    def _left(self, shape: _Shape, asked: set[str]) -> tuple[frozenset[str], list[Refused]]:
+        """The Interpreters that may have room, and the cached refusals of the others."""
         now = self._clock()
         self._cached = {key: cached for key, cached in self._cached.items() if now < cached.until}
-        if shape in self._cached:
-            yield [self._cached[shape].refused]
-            return
+        known = self._known()
+        cached = {by: each.refused for (by, of), each in self._cached.items() if of == shape}
+        refusals = [refused for by, refused in cached.items() if by in known or len(known) <= 1]
+        return (frozenset() if len(known) <= 1 else known) - cached.keys() - asked, refusals
+
+    async def _ask(
+        self, shape: _Shape, stream: Callable[[str | None], UpdateBatches], interpreter: str | None
+    ) -> UpdateBatches:
         ends, had_room = self._ends, True
         try:
-            async with aclosing(stream()) as batches:
+            async with aclosing(stream(interpreter)) as batches:
                 async for batch in batches:
                     last = batch[-1]
                     if isinstance(last, Refused) and last.no_room:
                         had_room = False
                         if self._ends == ends:  # else it may be older than the room that came free
-                            self._cached[shape] = _Cached(last, self._clock() + _CACHED_S)
+                            self._cached[last.by, shape] = _Cached(last, self._clock() + _CACHED_S)
                     yield batch
         finally:
             if had_room:

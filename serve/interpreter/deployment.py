@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ray.serve.handle import DeploymentHandle
 
 from serve import priority
-from serve.calls.ray_serve import DeploymentClient
+from serve.calls.ray_serve import DeploymentClient, this_replica
 from serve.calls.replicas import Superseded
 from serve.config import ServeConfig
 from serve.imports import uncollected, without_torch
@@ -76,7 +76,8 @@ class InterpreterDeployment:
             without_torch()
         self._config = config
         self._decoders = DeploymentClient(decoders)
-        self._dispatcher = Dispatcher(self._decoders, config)
+        self._name = this_replica()
+        self._dispatcher = Dispatcher(self._decoders, config, self._name)
         full = config.budget_tokens(config.decoder.max_replicas)
         self._admissions = {name: Admission(config.admission, self._budget, full) for name in config.models}
         self._encoding = ThreadPoolExecutor(1, "encode")
@@ -88,8 +89,10 @@ class InterpreterDeployment:
         await self._dispatcher.ready()
 
     def _budget(self) -> int:
-        """The budget of each model, by the Decoders that are there; one Decoder's while there is none."""
-        return self._config.budget_tokens(max(1, len(self._dispatcher.usable)))
+        """This Interpreter's share of each model's budget, by the Decoders that are there; one Decoder's while there is
+        none."""
+        budget = self._config.budget_tokens(max(1, len(self._dispatcher.usable)))
+        return budget // self._dispatcher.num_interpreters
 
     async def _admit_as_decoders_come(self) -> None:
         while True:
@@ -138,7 +141,7 @@ class InterpreterDeployment:
                             # Written once a Decoder has begun, so that the answer does not wait for the log.
                             self._log(order, prompt_tokens, len(choices))
         except RequestRefused as error:
-            yield [error.refused]
+            yield [dataclasses.replace(error.refused, by=self._name)]
         except Superseded:
             yield [_SUPERSEDED]
 

@@ -19,7 +19,7 @@ from serve.calls.ray_serve import DeploymentClient
 from serve.calls.replicas import CompatibleReplicas, ReplicaLost, Superseded, known_replicas
 from serve.config import ServeConfig
 from serve.observe.metrics import PLACEMENT, Metrics
-from serve.wire import DecodeOrder, Path
+from serve.wire import DecodeOrder, Path, Told
 
 #: How long a response waits for a replica when there is none,
 NO_REPLICA_S = 30.0
@@ -97,8 +97,8 @@ class Dispatcher:
     a lease counts as lost: a node that loses its power or its network closes no connection.
     """
 
-    def __init__(self, decoders: DeploymentClient, config: ServeConfig) -> None:
-        self.decoders = decoders
+    def __init__(self, decoders: DeploymentClient, config: ServeConfig, name: str = "") -> None:
+        self.decoders, self.name = decoders, name
         self._lanes = Lanes()
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.metrics = Metrics(PLACEMENT)
@@ -106,6 +106,9 @@ class Dispatcher:
         self._chunk = config.engine.prefill_chunk
         #: The names of the prefixes that each replica holds, by model, as it told last.
         self._prefixes: dict[str, dict[str, frozenset[bytes]]] = {}
+        #: What each replica told last of other Interpreters: its threads that are theirs, and how many they are.
+        self._others: dict[str, tuple[int, int]] = {}
+        self._configured_interpreters = config.front.interpreters
         self._lease_s = config.decoder.lease_s
         self._silent: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -116,12 +119,21 @@ class Dispatcher:
         self.metrics.count(f"pasta_{what}")
 
     def loads(self, without: Set[str] = frozenset()) -> dict[str, int]:
-        """Threads that decode on each responsive replica, as far as this Interpreter has placed them there."""
+        """Threads that decode on each responsive replica: this Interpreter's now, and others' as it told last."""
         return self._loads(without | self._silent)
 
     def _loads(self, without: Set[str]) -> dict[str, int]:
         lanes = self._lanes.counts()
-        return {replica: lanes[replica] for replica in sorted(self._replicas.replicas - without)}
+        return {
+            replica: lanes[replica] + self._others.get(replica, (0, 0))[0]
+            for replica in sorted(self._replicas.replicas - without)
+        }
+
+    @property
+    def num_interpreters(self) -> int:
+        """How many Interpreters share the Decoders, as these have told; before that, as many as are configured."""
+        told = [interpreters for _, interpreters in self._others.values()]
+        return max(told, default=self._configured_interpreters)
 
     @property
     def usable(self) -> frozenset[str]:
@@ -176,14 +188,16 @@ class Dispatcher:
         }
         return choose_home(loads, matched)
 
-    def ask_for_prefixes(self, replica: str) -> None:
-        """Have a replica tell which prefixes it holds now."""
-        self.spawn(self._ask_for_prefixes(replica))
+    def ask(self, replica: str) -> None:
+        """Have a replica tell which prefixes it holds now, and what it does for other Interpreters."""
+        self.spawn(self._ask(replica))
 
-    async def _ask_for_prefixes(self, replica: str) -> None:
+    async def _ask(self, replica: str) -> None:
         with suppress(TimeoutError, RayActorError, ReplicaLost):
             async with asyncio.timeout(self._lease_s):
-                self._prefixes[replica] = await self.decoders.call("prefixes", replica=replica)
+                told: Told = await self.decoders.call("tell", self.name, replica=replica)
+            self._prefixes[replica] = told.prefixes
+            self._others[replica] = told.other_lanes, told.num_interpreters
 
     async def ready(self) -> None:
         """Start following the replicas; returns when one may be used. Call it once, before anything else, on the event
@@ -232,8 +246,9 @@ class Dispatcher:
             await asyncio.sleep(self._lease_s / 3)
             replicas = self._replicas.replicas
             self._prefixes = {replica: self._prefixes.get(replica, {}) for replica in replicas}
-            for replica in replicas - self._silent:  # other Interpreters use it too
-                self.ask_for_prefixes(replica)
+            self._others = {replica: told for replica, told in self._others.items() if replica in replicas}
+            for replica in replicas - self._silent:
+                self.ask(replica)
             held: dict[str, list[tuple[OpenResponse, Attempt]]] = {replica: [] for replica in self._silent}
             for response in self.responses:
                 for attempt in response.attempts.values():

@@ -106,7 +106,7 @@ class DistributedResponse:
         if isinstance(item, Lent):
             self._place(attempt, item)
         elif isinstance(item, Decoded) and attempt.path == ():
-            self._dispatcher.ask_for_prefixes(attempt.replica)
+            self._dispatcher.ask(attempt.replica)
             return self._decoded(item)
         elif isinstance(item, Refused) and attempt.path == ():
             return item
@@ -131,7 +131,9 @@ class DistributedResponse:
     def _start(self, path: Path, replica: str, order: DecodeOrder) -> None:
         tokens, lent = self._held_by(path)
         attempt_id = f"{self._order.request_id}/{'.'.join(map(str, path))}/{next(self._attempt_numbers)}"
-        order = dataclasses.replace(order, request_id=attempt_id, tokens=tokens, lent=lent)
+        order = dataclasses.replace(
+            order, request_id=attempt_id, tokens=tokens, lent=lent, interpreter=self._dispatcher.name
+        )
         attempt = Attempt(path, replica, order, perf_counter() - self._begun)
         self.attempts[path] = attempt
         self._dispatcher.changed(self)

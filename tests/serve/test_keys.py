@@ -196,3 +196,24 @@ def test_a_key_has_so_many_requests_under_way_and_no_more(file):
         assert (error.status, error.code) == (429, "rate_limit_exceeded")
     with guard.running(ann):
         pass
+
+
+def test_several_gateways_share_a_key_s_limits_out(file):
+    now = [0.0]
+    key = new_key(file, "ann", requests_per_minute=4, max_concurrent=3)
+    guard = Guard(KeySettings(file=str(file)), 2, clock=lambda: now[0])
+    ann = guard.client(bearer(key), None)
+    for _ in range(2):
+        guard.count(ann)
+    assert refusal(guard.count, ann).headers == {"Retry-After": "30"}
+    with guard.running(ann), guard.running(ann):
+        assert refusal(guard.running(ann).__enter__).status == 429
+
+
+def test_a_key_with_less_than_one_request_a_gateway_has_one(file):
+    key = new_key(file, "ann", requests_per_minute=1, max_concurrent=1)
+    guard = Guard(KeySettings(file=str(file)), 4, clock=lambda: 0.0)
+    ann = guard.client(bearer(key), None)
+    guard.count(ann)
+    with guard.running(ann):
+        pass

@@ -175,6 +175,12 @@ class Engine:
         return sum(slot.num_lanes for slot in self._slots if slot)
 
     @property
+    def lanes_by_request(self) -> dict[str, int]:
+        """The threads of each request that decode a token in the next step; 1 for a request that waits for a slot."""
+        lanes = {slot.request.request_id: slot.num_lanes for slot in [*self._slots] if slot}
+        return dict.fromkeys((waiting[0] for waiting in [*self._waiting]), 1) | lanes
+
+    @property
     def prefix_counts(self) -> PrefixCounts:
         """How many tokens of prompts were looked for in the cache, and how many were there."""
         return self.prefixes.counts

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from serve.decoder.deployment import Leases
+from serve.decoder.leases import Leases
 
 
 @pytest.mark.parametrize(("renewed", "expired"), [(["a"], ["b"]), ([], ["a", "b"])])

@@ -3,11 +3,14 @@
 import asyncio
 import dataclasses
 
+import pytest
+
+from serve.calls.replicas import ReplicaLost
 from serve.gateway.guard import NoRoomCache
 from serve.wire import Accepted, Finished, Refused
 from tests.serve.observe.test_watch import order
 
-NO_ROOM = Refused("full", status=429, retry_after_s=1, no_room=True)
+NO_ROOM = Refused("full", status=429, retry_after_s=1, no_room=True, by="a")
 DONE = [Accepted(3)], [Finished("stop", 3, 5, {})]
 
 
@@ -16,10 +19,10 @@ class Asked:
 
     def __init__(self):
         self.now, self.times = 0.0, 0
-        self.refusals = NoRoomCache(lambda: self.now)
+        self.refusals = NoRoomCache(lambda: frozenset("a"), lambda: self.now)
 
     async def __call__(self, *says, wanted=None, meanwhile=None):
-        async def stream():
+        async def stream(interpreter):
             self.times += 1
             if meanwhile is not None:
                 await meanwhile()
@@ -87,7 +90,7 @@ async def test_a_refusal_that_is_of_this_request_says_nothing_of_the_next(asked)
 async def test_a_request_that_is_left_makes_room_too(asked):
     await asked([NO_ROOM])
 
-    async def begun():
+    async def begun(interpreter):
         yield [Accepted(3)]
         raise AssertionError("nobody waits for more")
 
@@ -95,3 +98,71 @@ async def test_a_request_that_is_left_makes_room_too(asked):
     await anext(left)
     await left.aclose()
     assert await asked(*DONE) == [*map(list, DONE)]
+
+
+# -- several Interpreters --------------------------------------------------------------------------------
+
+
+class Several:
+    """A Gateway with Interpreters, some of which are full, and whom it asked."""
+
+    def __init__(self, full, names="abc", lost=""):
+        self.full, self.names, self.lost, self.asked = set(full), names, set(lost), []
+        self.refusals = NoRoomCache(lambda: frozenset(self.names), lambda: 0.0)
+
+    async def __call__(self):
+        async def stream(interpreter):
+            name = interpreter or "a"  # whom Serve would choose
+            self.asked.append(name)
+            if name in self.lost:
+                raise ReplicaLost(name)
+            if name in self.full:
+                yield [dataclasses.replace(NO_ROOM, by=name)]
+                return
+            for batch in DONE:
+                yield [*batch]
+
+        return [batch async for batch in self.refusals.ask(order(), stream)]
+
+
+@pytest.mark.parametrize("free", ["b", "c"])
+def test_one_interpreter_s_no_is_not_another_one_s(free):
+    async def test():
+        asked = Several({*"abc"} - {free})
+        assert await asked() == [*map(list, DONE)]
+        assert asked.asked[0] == "a"
+        assert asked.asked[-1] == free
+
+    asyncio.run(test())
+
+
+def test_when_all_interpreters_have_refused_the_next_request_is_refused_unasked():
+    async def test():
+        asked = Several("abc")
+        (refused,) = await asked()
+        assert refused[0].status == 429
+        assert sorted(asked.asked) == ["a", "b", "c"]
+        assert (await asked())[0][0].status == 429
+        assert len(asked.asked) == 3
+
+    asyncio.run(test())
+
+
+def test_an_interpreter_that_has_died_is_passed_over():
+    async def test():
+        asked = Several("a", lost="b")
+        assert await asked() == [*map(list, DONE)]
+        assert asked.asked[-1] == "c"
+
+    for _ in range(10):  # whoever is asked first
+        asyncio.run(test())
+
+
+def test_a_refusal_is_forgotten_with_its_interpreter():
+    async def test():
+        asked = Several("ab", names="ab")
+        await asked()
+        asked.names, asked.full = "ac", {"a"}
+        assert await asked() == [*map(list, DONE)]
+
+    asyncio.run(test())

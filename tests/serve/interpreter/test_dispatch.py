@@ -469,8 +469,36 @@ def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten
         assert await dispatcher.home(order("local"), {"b"}) == "a"
         assert await dispatcher.home(order("local", cache_salt="somebody else"), set()) == "a"
         replicas.decoders["b"]._engines["tiny"].engine.prefixes.forget()
-        dispatcher.ask_for_prefixes("b")
+        dispatcher.ask("b")
         await told(False)
         assert await dispatcher.home(order("local"), set()) == "a"
+
+    with_replicas(config, scenario)
+
+
+def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config):
+    """Two Interpreters on the same Decoders: the second one keeps away from what the first one has filled."""
+
+    async def scenario(replicas, first):
+        first.name = "first"
+        second = Dispatcher(replicas, config, "second")
+        await second.ready()
+        assert second.num_interpreters == 1, "as configured, until a Decoder tells"
+        session = Session(CODEC, PROMPT, LIMITS, parallel=True)
+        response = DistributedResponse(first, order("local"), session)
+        async with aclosing(response.updates()) as updates:
+            async for _ in updates:
+                if len(response.lanes()) > 1:
+                    break
+            for dispatcher in (first, second):
+                for name in NAMES:
+                    await dispatcher._ask(name)
+            told = {name: await replicas.decoders[name].tell("second") for name in NAMES}
+            assert told["a"].other_lanes > 0
+            assert told["b"].other_lanes == 0
+            assert first._others == {"a": (0, 1), "b": (0, 1)}
+            assert second.loads()["a"] > second.loads()["b"] == 0
+            assert second.num_interpreters == 2
+            assert await second.home(order("local"), set()) == "b"
 
     with_replicas(config, scenario)

@@ -1,0 +1,180 @@
+"""Measure the service without its engines: stand-ins for the Decoders write tokens at a set pace, without a model.
+
+    python -m jobs.benchmark front
+    python -m jobs.benchmark front --interpreters 1,2,4 --streams 64 --token-ms 5
+
+Starts the service of --config once for each number of Interpreters (and as many Gateways), and says how many tokens a
+second arrive at its clients and what each kind of process takes of a processor for a token. Where the machine has fewer
+cores than the service has processes, that second figure is the one that scales.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from jobs.arguments import numbers
+from pasta.benchmark.load.client import Ask, Reply, closed_loop, connect, send
+from pasta.benchmark.machine import describe_machine
+from pasta.entrypoint import run_main
+from pasta.errors import UserError
+from pasta.markdown import markdown
+from pasta.stages.records import Record, write_json
+from serve.config import KeySettings
+from serve.launch import ServiceConfig, read_service_config, running
+from serve.ray_start import ROOT
+
+CONFIG = ROOT / "configs" / "serve" / "local.yaml"
+_QUESTION = [{"role": "user", "content": "Write for as long as you may."}]
+_TIMEOUT_S = 600.0
+#: What the processes of a service are called in the report, by a word of their command lines.
+_KINDS = {
+    ":Interpreter": "Interpreter",
+    ":Gateway": "Gateway",
+    ":Decoder": "Decoder stand-in",
+    "ProxyActor": "proxy",
+    "ServeController": "controller",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """``streams`` clients at once, each with ``answers`` answers of ``tokens`` tokens, one each ``token_ms``."""
+
+    streams: int
+    answers: int
+    tokens: int
+    token_ms: float
+    decoders: int
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if not value > 0:
+                raise UserError(f"--{name.replace('_', '-')}: {value}, expected a positive number")
+
+
+def laid_out(config: ServiceConfig, load: Load, interpreters: int) -> ServiceConfig:
+    """The configuration with stand-ins, so many Interpreters and Gateways, and nothing that refuses a request."""
+    args = config.args
+    changes = {
+        "keys": KeySettings(),
+        "front": args.front.model_copy(update={"gateways": interpreters, "interpreters": interpreters}),
+        "decoder": args.decoder.model_copy(
+            update={"num_replicas": load.decoders, "stand_in_ms": load.token_ms, "autoscaling": None}
+        ),
+        "admission": args.admission.model_copy(update={"budget_tokens": 10**9}),
+        "max_ongoing_requests": max(args.max_ongoing_requests, 2 * load.streams),
+    }
+    return dataclasses.replace(config, port=0, host="127.0.0.1", args=args.model_copy(update=changes))
+
+
+def processor_s() -> Counter[str]:
+    """Seconds of a processor that each kind of the service's processes, and the client, have taken."""
+    own = psutil.Process()
+    taken = Counter({"client": sum(own.cpu_times()[:2])})
+    for process in own.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            title = " ".join(process.cmdline())
+            kind = next((kind for word, kind in _KINDS.items() if word in title), "Ray")
+            taken[kind] += sum(process.cpu_times()[:2])
+    return taken
+
+
+async def drive(url: str, model: str, load: Load) -> Record:
+    """Ask for all answers; returns tokens a second, and microseconds of a processor a token by kind of process.
+
+    Raises ``UserError`` if an answer does not arrive whole.
+    """
+    ask = Ask(_QUESTION, model, {"mode": "sequential"}, load.tokens)
+    async with connect(url, None) as http:
+
+        async def each(ask: Ask) -> Reply:
+            return await send(http, ask, _TIMEOUT_S)
+
+        await closed_loop([ask] * load.streams, load.streams, each)  # every connection and code path once
+        before = processor_s()
+        replies, seconds = await closed_loop([ask] * load.streams * load.answers, load.streams, each)
+        taken = processor_s()
+    for reply in replies:
+        if reply.ending != "whole":
+            raise UserError(f"an answer was {reply.ending}: {reply.error}")
+    tokens = sum(int(reply.pasta["tokens"]) for reply in replies)
+    return {
+        "tokens_per_s": tokens / seconds,
+        "seconds": seconds,
+        "tokens": tokens,
+        "processor_us_per_token": {kind: 1e6 * (taken[kind] - before[kind]) / tokens for kind in taken},
+    }
+
+
+def table(records: Sequence[Record]) -> str:
+    """A row for each number of Interpreters."""
+    kinds = ["Interpreter", "Gateway", "proxy", "Decoder stand-in", "client"]
+    head = ["Interpreters", "tokens a second", *(f"{kind}, µs a token" for kind in kinds)]
+    rows = [
+        [
+            record["interpreters"],
+            f"{record['tokens_per_s']:.0f}",
+            *(f"{record['processor_us_per_token'].get(kind, 0.0):.1f}" for kind in kinds),
+        ]
+        for record in records
+    ]
+    return markdown(head, rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; ``arguments`` are those behind ``front``."""
+    given = sys.argv[1:] if arguments is None else [*arguments]
+    options = parser().parse_args(given)
+    load = Load(options.streams, options.answers, options.tokens, options.token_ms, options.decoders)
+    config = read_service_config(options.config)
+    model = next(iter(config.args.models))
+    records = []
+    for interpreters in options.interpreters:
+        print(f"{interpreters} Interpreters …", file=sys.stderr, flush=True)
+        with running(laid_out(config, load, interpreters), quiet=True) as started:
+            record = asyncio.run(drive(started.url, model, load))
+        records.append({"interpreters": interpreters, **record})
+    written = {
+        "command": shlex.join(["python", "-m", "jobs.benchmark", "front", *given]),
+        "machine": describe_machine(),
+        "load": dataclasses.asdict(load),
+        "records": records,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(options.out, written)
+    print(table(records))
+    print(f"\nwritten to {options.out}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line behind ``front``."""
+    made = argparse.ArgumentParser(
+        prog="python -m jobs.benchmark front",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--config", type=Path, default=CONFIG, help="the service (configs/serve/local.yaml)")
+    add(
+        "--interpreters", type=numbers("1,2,4"), default=(1, 2, 4), help="how many, one after another (1,2,4)"
+    )
+    add("--decoders", type=int, default=2, help="stand-ins (2)")
+    add("--streams", type=int, default=32, help="clients at once (32)")
+    add("--answers", type=int, default=4, help="answers of each client (4)")
+    add("--tokens", type=int, default=256, help="tokens of each answer (256)")
+    add("--token-ms", type=float, default=10.0, help="milliseconds from a token to the next one (10)")
+    add("--out", type=Path, default=Path("runs/benchmark/front.json"), help="the JSON file to write")
+    return made
+
+
+if __name__ == "__main__":
+    run_main(main)

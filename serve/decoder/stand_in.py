@@ -1,0 +1,90 @@
+"""A Decoder without a model: writes one text at a set pace, so that what is measured is all the rest of the service."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncGenerator
+from time import perf_counter
+from typing import Any
+
+from pasta.lang import Codec
+from serve.config import ServeConfig
+from serve.decoder.autoscaling import LANES
+from serve.decoder.leases import Interpreters
+from serve.imports import uncollected, without_torch
+from serve.wire import Decoded, DecodeOrder, Decoding, Told
+
+_TEXT = "The answer is written at the pace that the configuration sets, whatever was asked. "
+
+
+class StandInDecoder:
+    """Answers every request in the place of :class:`serve.decoder.deployment.Decoder`: sequentially, and with as many
+    tokens as the request allows."""
+
+    async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        with uncollected():
+            without_torch()
+        from transformers import AutoTokenizer
+
+        assert config.decoder.stand_in_ms is not None
+        self._step_s = config.decoder.stand_in_ms / 1000
+        self._interval, self._version = config.decoder.stream_interval, config.version
+        self._interpreters = Interpreters(config.decoder.lease_s)
+        self._open: set[str] = set()
+        self._ids = {
+            name: Codec(
+                AutoTokenizer.from_pretrained(model.location), sequential=model.mode == "sequential"
+            ).encode_text(_TEXT)
+            for name, model in config.models.items()
+        }
+
+    async def decode(self, order: DecodeOrder) -> AsyncGenerator[list[Decoding], None]:
+        """Yield what a Decoder yields for an answer in one thread: ``stream_interval`` tokens in each message."""
+        self._open.add(order.request_id)
+        begun, ids = perf_counter(), itertools.cycle(self._ids[order.model])
+        most = order.limits.max_tokens - 1  # the end of text is not among them
+        try:
+            yield [[]]
+            for sent in range(0, most, self._interval):
+                count = min(self._interval, most - sent)
+                await asyncio.sleep(begun + (sent + count) * self._step_s - perf_counter())
+                now = perf_counter() - begun
+                yield [[((), next(ids), now) for _ in range(count)]]
+            total_s = perf_counter() - begun
+            yield [Decoded("length", most, 0.0, self._step_s, total_s, self._step_s)]
+        finally:
+            self._open.discard(order.request_id)
+
+    async def cancel(self, model: str, request_id: str) -> None:
+        """The stream that is closed ends by itself."""
+
+    async def renew(self, request_ids: list[str]) -> None:
+        """Nothing expires here."""
+
+    async def tell(self, interpreter: str) -> Told:
+        """No prefixes, and how many Interpreters there are."""
+        return Told({}, 0, self._interpreters.seen(interpreter))
+
+    async def version(self) -> str:
+        """As a Decoder's."""
+        return self._version
+
+    async def stats(self) -> dict[str, Any]:
+        """As a Decoder's, as far as there is something to tell."""
+        formats = {name: {"name": "stand-in", "why": "decoder.stand_in_ms"} for name in self._ids}
+        lanes = len(self._open)
+        return {
+            "active": lanes,
+            "lanes": lanes,
+            "open": lanes,
+            "waiting": 0,
+            "finished": 0,
+            "cancelled": 0,
+            "reaped": 0,
+            "pid": os.getpid(),
+            "formats": formats,
+        }
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """As a Decoder's."""
+        return {LANES: float(len(self._open))}
