@@ -297,7 +297,7 @@ def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
     monkeypatch.setattr("serve.interpreter.response.MAX_LOSSES", 1)
     # Every thread ends by limits of its own. The shared ones go by the order in which threads come to them, and a chunk
     # that comes back late comes to them late (pasta/interpreter/lending.py).
-    limits = dataclasses.replace(LIMITS, max_chunk_tokens=60, max_depth=1, max_threads=64, max_positions=340)
+    limits = dataclasses.replace(LIMITS, max_chunk_tokens=60, max_depth=1, max_threads=64, max_positions=560)
 
     async def scenario(replicas, dispatcher):
         response = DistributedResponse(
