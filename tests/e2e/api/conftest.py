@@ -9,6 +9,11 @@ import pytest
 from tests.support.service import Service, save_tiny_model, service_config, serving
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests that end the service are the last ones, whatever other files are called."""
+    items.sort(key=lambda item: item.path.name == "test_shutdown.py")
+
+
 @pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Two decoders of three slots each."""

@@ -1,4 +1,7 @@
-"""SIGTERM: the service finishes what it has begun, sends away what is new, and ends. The last tests of its folder."""
+"""SIGTERM: the service finishes what it has begun, sends away what is new, and ends.
+
+The last tests of their folder (conftest.py).
+"""
 
 import json
 import signal
