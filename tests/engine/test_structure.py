@@ -87,6 +87,13 @@ def test_a_limit_cuts_it():
     assert (result.num_tokens, result.finish_reason) == (5, "length")
 
 
+@pytest.mark.parametrize("params", [{"ignore_eos": True}, {"min_tokens": 100}])
+def test_it_ends_where_its_grammar_leaves_nothing_else(params):
+    result = engine().generate(ask(REGEX, **params))
+    assert re.fullmatch(REGEX.text, result.text)
+    assert result.finish_reason == "stop"
+
+
 def test_promises_do_not_go_with_it():
     with pytest.raises(UserError, match="structured answer has no promises"):
         engine().submit(ask(JSON).replace(parallel=True))

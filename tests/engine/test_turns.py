@@ -84,6 +84,15 @@ def test_another_key_finds_nothing_of_it():
     assert second.cached_tokens == 0
 
 
+def test_a_turn_whose_prompt_is_gone_takes_no_other_ones_slot():
+    """Prompts of one chat template begin alike."""
+    e = Watched(slot_tokens=1024)
+    e.run(ask(CODEC.encode_prompt(HELLO)))
+    other = CODEC.encode_prompt([{"role": "user", "content": "And Italy?"}])
+    assert e.engine.prefixes.holder(CODEC.encode_prompt(HELLO), "") is not None
+    assert e.engine.prefixes.holder(other, "") is None
+
+
 def test_a_turn_that_does_not_fit_is_left_out():
     prompt = CODEC.encode_prompt(HELLO)
     e = Watched(slot_tokens=len(prompt) + LIMITS.max_tokens // 2)

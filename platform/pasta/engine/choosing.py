@@ -179,12 +179,13 @@ class Chooser:
         if not rows:
             return []
         choices, tokens = scores.choices, scores.likeliest
-        edits, masks = self._edits(rows), self._masks(rows)
+        masks = self._masks(rows)
+        edits = self._edits(rows, masks)
         if choices.sampled or edits or masks:
             logits = adjusted(scores.logits, edits) if edits else scores.logits
             biased = self._promise if choices.biased else None
             permitted = permit(logits, scores.numbers, self._table.forbidden, biased)
-            for at, mask in masks:
+            for at, mask in masks.items():
                 permitted[at, : len(mask)].masked_fill_(
                     to_device(~torch.from_numpy(mask), logits.device), float("-inf")
                 )
@@ -200,18 +201,18 @@ class Chooser:
         return found
 
     @staticmethod
-    def _masks(rows: Sequence[Row]) -> list[tuple[int, npt.NDArray[np.bool_]]]:
+    def _masks(rows: Sequence[Row]) -> dict[int, npt.NDArray[np.bool_]]:
         """The tokens [vocab] that go on in the grammars of structured answers, by the number of the row."""
-        found = []
+        found = {}
         for at, (row, thread) in enumerate(zip(rows, _threads(rows), strict=True)):
             if row.slot.follower is None or row.constraint.base != "text":
                 continue
             if (mask := row.slot.follower.allowed(thread.tokens, row.drafts)) is not None:
-                found.append((at, mask))
+                found[at] = mask
         return found
 
-    def _edits(self, rows: Sequence[Row]) -> list[Edit]:
-        """What the requests want of the logits of text."""
+    def _edits(self, rows: Sequence[Row], masks: Mapping[int, npt.NDArray[np.bool_]]) -> list[Edit]:
+        """What the requests want of the logits of text; ``masks`` are what their grammars allow."""
         edits = []
         for at, row in enumerate(rows):
             visible = row.slot.visible
@@ -222,6 +223,8 @@ class Chooser:
             barred = self._ends if early or params.ignore_eos else ()
             if early:
                 barred = (*barred, *params.stop_token_ids)
+            if barred and at in masks and set(np.flatnonzero(masks[at])) <= set(barred):
+                barred = ()  # the grammar leaves nothing else
             edits.append(Edit(at, params, visible.prompt, seen, row.drafts, barred))
         return edits
 

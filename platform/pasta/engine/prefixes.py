@@ -124,11 +124,9 @@ class Prefixes:
         self._publish()
 
     def holder(self, tokens: Sequence[int], salt: str) -> int | None:
-        """The free slot that keeps the most of the beginning of ``tokens``; ``None`` if none keeps anything of it."""
+        """The free slot that keeps all of ``tokens`` (at least one); ``None`` if there is none."""
         own = Prefix(salt, np.array(tokens, dtype=np.int64), 0, 0)
-        held = {number: own.common(kept) for number, kept in self._kept.items()}
-        number = max(held, key=lambda other: held[other], default=None)
-        return number if number is not None and held[number] else None
+        return next((number for number, kept in self._kept.items() if own.common(kept) == len(tokens)), None)
 
     def advance(self, number: int, slot: Slot) -> Tensor | None:
         """Let a request that waits go on, if it need not wait any longer. Returns the logits [V] that choose its first

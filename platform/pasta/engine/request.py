@@ -36,7 +36,7 @@ class SamplingParams:
     The rest acts on a thread's text, not inside its tags (pasta/engine/penalties.py): ``logit_bias`` are ids with what
     is added to their logits; the penalties are vLLM's, over the text that the thread sees. Until a thread sees
     ``min_tokens`` tokens of the answer's text, or with ``ignore_eos`` for ever, it chooses no end of the answer unless
-    a limit leaves nothing else. Raises ``UserError`` naming the value that is out of range.
+    a limit or the answer's grammar leaves nothing else. Raises ``UserError`` naming the value that is out of range.
     """
 
     temperature: float = 0.0

@@ -74,7 +74,7 @@ class NextTurns:
         ids = [*request.prompt_ids, *self._codec.encode_lossy(text), *self._tail]
         if len(ids) > self._config.slot_tokens:
             return
-        following = Request(ids, parallel=False, cache_salt=request.cache_salt)
+        following = Request(ids, parallel=False, cache_salt=request.cache_salt, drafts=False)
         now = time.perf_counter()
         slot = Slot(following, Limits(), self._codec, now, now, self._config)
         self._number, self._slot = number, slot
