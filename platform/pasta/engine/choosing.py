@@ -192,7 +192,7 @@ class Chooser:
             if edits or masks:
                 tokens = likeliest(permitted)
             if choices.sampled:
-                tokens = sample(permitted, tokens, scores.numbers, cut=choices.cut)
+                tokens = _sampled(permitted, tokens, scores)
         found: list[int | None] = [None if token < 0 else token for token in fetch(tokens)]
         for at, (row, t) in enumerate(zip(rows, _threads(rows), strict=True)):
             if row.slot.forced is not None:
@@ -233,6 +233,21 @@ def fetch(tokens: Tensor) -> list[int]:
     """The tokens on the host: a step's one copy back, which waits until the device has come there."""
     found: list[int] = tokens.tolist()
     return found
+
+
+def _sampled(permitted: Tensor, likeliest: Tensor, scores: Scores) -> Tensor:
+    """``sample`` for the rows that have a temperature alone: noise for the others would be computed for nothing."""
+    own = np.flatnonzero(scores.choices.temperatures > 0)
+    if len(own) == len(likeliest):
+        return sample(permitted, likeliest, scores.numbers, cut=scores.choices.cut)
+    at = to_device(torch.from_numpy(own), permitted.device)
+    found = sample(
+        permitted.index_select(0, at),
+        likeliest.index_select(0, at),
+        scores.numbers.index_select(1, at),
+        cut=scores.choices.cut,
+    )
+    return likeliest.index_copy(0, at, found)
 
 
 def _threads(rows: Iterable[Row]) -> list[Thread]:

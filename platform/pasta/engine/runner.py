@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -299,23 +300,27 @@ class _Forward(nn.Module):
     ) -> None:
         super().__init__()
         self._model, self._cache, self._mask_names = model, cache, mask_names
-        self._seen: list[Tensor] = []
         self._keep_hidden = keep_hidden
-        if keep_hidden:
-            model.get_output_embeddings().register_forward_pre_hook(self._see)
-
-    def _see(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        self._seen[:] = args[:1]
 
     def forward(
         self, tokens: Tensor, positions: Tensor, places: Tensor, before: Tensor, *masks: Tensor
     ) -> tuple[Tensor, ...]:
         self._cache.place(before, places, masks[0])
-        out = self._model(
-            input_ids=tokens,
-            position_ids=positions,
-            attention_mask=dict(zip(self._mask_names, masks, strict=True)) if self._mask_names else masks[0],
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        return (out.logits, self._seen.pop()) if self._keep_hidden else (out.logits,)
+        seen: list[Tensor] = []
+        watch: AbstractContextManager[Any] = nullcontext()
+        if (
+            self._keep_hidden
+        ):  # for this call: one that stayed would hold an engine's cache as long as the model
+            output = self._model.get_output_embeddings()
+            watch = output.register_forward_pre_hook(lambda _, args: seen.extend(args[:1]))
+        with watch:
+            out = self._model(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=(
+                    dict(zip(self._mask_names, masks, strict=True)) if self._mask_names else masks[0]
+                ),
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        return (out.logits, *seen)

@@ -144,6 +144,11 @@ class Choices(NamedTuple):
             any(p.top_k or p.top_p < 1.0 or p.min_p for p in sampled),
         )
 
+    @property
+    def temperatures(self) -> npt.NDArray[np.float64]:
+        """Those of the rows [N]."""
+        return self.numbers[4].view(np.float64)
+
 
 #: Rows of ``Choices.numbers``.
 NUM_CHOICES = 7
@@ -160,7 +165,8 @@ class Scores(NamedTuple):
 
     def after(self, count: int) -> "Scores":
         """Without the first ``count`` rows."""
-        return Scores(self.logits[count:], self.likeliest[count:], self.numbers[:, count:], self.choices)
+        choices = self.choices._replace(numbers=self.choices.numbers[:, count:])
+        return Scores(self.logits[count:], self.likeliest[count:], self.numbers[:, count:], choices)
 
 
 def permit(logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int | None) -> Tensor:
