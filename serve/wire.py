@@ -50,6 +50,13 @@ class Order:
         """The number of answers to all prompts together."""
         return self.n * len(self.prompts)
 
+    def decoding_mode(self, default: DecodingMode) -> DecodingMode:
+        """How the answers are decoded by a model whose own mode is ``default``. A structured answer has no promises; an
+        echo, which scores text token by token, only if the request names the mode."""
+        if self.grammar is not None:
+            return "sequential"
+        return self.mode or ("sequential" if self.echo else default)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeOrder:

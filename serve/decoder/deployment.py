@@ -103,6 +103,8 @@ class Decoder:
             structure = None
             if order.grammar is not None:  # in another thread: it takes up to a second
                 structure = await asyncio.to_thread(self._structures[order.model].compile, order.grammar)
+                if order.request_id not in self._leases:  # cancelled meanwhile, and nobody would end it
+                    return
             request_id = await engine.submit(self._request(order, engine).replace(structure=structure))
             yield [[]]
             async with aclosing(engine.events(request_id)) as batches:  # type: ignore[type-var]

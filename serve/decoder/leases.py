@@ -33,6 +33,9 @@ class Leases:
     def __len__(self) -> int:
         return len(self._timers)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._timers
+
     def open(self, request_id: str, expire: Callable[[], None]) -> None:
         """Start a request's lease: ``expire`` is called once unless the request is closed or renewed in time."""
         self._set(request_id, self._lease_s, self._check_again, expire)

@@ -218,7 +218,7 @@ class Gateway:
         order = dataclasses.replace(
             order, http_request_id=logs.request_id(request.headers), cache_salt=held.key or ""
         )
-        mode = order.mode or self._config.models[order.model].mode
+        mode = order.decoding_mode(self._config.models[order.model].mode)
         watch = Watch(order.http_request_id, order, mode, key=held.key, stream=streams)
         updates = watched(self._updates(held, order, self._timeout_s(request)), watch)
         if not streams:

@@ -60,7 +60,7 @@ def _not_from_here(headers: Mapping[str, str], peer: str | None) -> str:
     host = headers.get("host", "").lower()
     if host and not is_loopback(_hostname(host)):
         return "its Host header names another one"
-    if headers.get("origin", f"http://{host}").lower() != f"http://{host}":
+    if headers.get("origin", f"http://{host}").lower() not in (f"http://{host}", f"https://{host}"):
         return "its Origin header names another site"
     return ""
 
@@ -231,7 +231,7 @@ class NoRoomCache:
                 return
             # Serve knows who has the least to do; after a refusal, whoever has not refused yet is asked.
             chosen = random.choice(sorted(left)) if refusals or refused else None
-            answer = self._ask(shape, stream, chosen)
+            answer, begun = self._ask(shape, stream, chosen), False
             async with aclosing(answer) as batches:
                 try:
                     async for batch in batches:
@@ -240,11 +240,12 @@ class NoRoomCache:
                             refused.append(last)
                             asked.add(last.by)
                             break
+                        begun = True
                         yield batch
                     else:
                         return
                 except ReplicaLost:
-                    if chosen is None or asked >= self._known():
+                    if begun or chosen is None or asked >= self._known():
                         raise
             if chosen is not None:
                 asked.add(chosen)

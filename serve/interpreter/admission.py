@@ -102,6 +102,8 @@ class Admission:
         for kind, waiting in self._waiting.items():
             while waiting and self._lacking(waiting[0].tokens) <= 0:
                 first = waiting.popleft()
+                if first.granted.cancelled():  # leaves, and has not run since
+                    continue
                 self.held[kind] += first.tokens
                 first.granted.set_result(None)
 

@@ -124,11 +124,6 @@ class RequestEncoder:
         except UserError as error:
             raise RequestRefused(f"{name}: {error}", param=name, code="invalid_value") from None
 
-    def _parallel(self, order: Order) -> bool:
-        """Whether the answer may have promises. Who asks for an echo scores text token by token, so only by name."""
-        default = "sequential" if order.echo else self.model.mode
-        return (order.mode or default) == "parallel" and order.grammar is None
-
     def tokenize(self, prompt: PromptInput, begin: bool) -> list[int]:
         """The token ids of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation.
         Raises :class:`RequestRefused`."""
@@ -212,7 +207,7 @@ class RequestEncoder:
             model=order.model,
             prompt_ids=prompt_ids,
             limits=limits,
-            parallel=self._parallel(order),
+            parallel=order.decoding_mode(self.model.mode) == "parallel",
             grammar=order.grammar,
             prompt_logprobs=order.logprobs if order.echo else None,
             sampling=sampling,

@@ -121,6 +121,7 @@ def test_without_keys_only_this_machine_is_answered(peer, allowed):
         ({"host": "[::1]:8000"}, True),
         ({"host": "localhost"}, True),
         ({"host": "127.0.0.1:8000", "origin": "http://127.0.0.1:8000"}, True),
+        ({"host": "127.0.0.1:8000", "origin": "https://127.0.0.1:8000"}, True),
         # A name that an attacker has made resolve to this machine (DNS rebinding).
         ({"host": "attacker.example:8000"}, False),
         ({"host": "127.0.0.1.attacker.example"}, False),

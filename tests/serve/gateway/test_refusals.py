@@ -158,6 +158,24 @@ def test_an_interpreter_that_has_died_is_passed_over():
         asyncio.run(test())
 
 
+def test_an_answer_that_breaks_off_does_not_begin_anew_elsewhere():
+    async def test():
+        async def stream(interpreter):
+            if interpreter is None:
+                yield [dataclasses.replace(NO_ROOM, by="a")]
+                return
+            yield [Accepted(3)]
+            raise ReplicaLost(interpreter)
+
+        refusals, got = NoRoomCache(lambda: frozenset("abc"), lambda: 0.0), []
+        with pytest.raises(ReplicaLost):
+            async for batch in refusals.ask(order(), stream):
+                got.append(batch)
+        assert got == [[Accepted(3)]]
+
+    asyncio.run(test())
+
+
 def test_a_refusal_is_forgotten_with_its_interpreter():
     async def test():
         asked = Several("ab", names="ab")

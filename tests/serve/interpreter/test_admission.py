@@ -300,3 +300,17 @@ def test_whoever_comes_grows_or_leaves_nothing_is_held_in_the_end_and_never_too_
         assert budget.num_waiting == {"short": 0, "long": 0}
 
     run(scenario())
+
+
+def test_whoever_is_leaving_the_queue_is_not_admitted_any_more():
+    async def scenario():
+        budget = admission(WAITING)
+        async with budget.hold(3000):
+            waits = asyncio.create_task(budget.take(1000))
+            await settle()
+            waits.cancel()  # it runs again only after the others have ended
+        with suppress(asyncio.CancelledError):
+            await waits
+        assert budget.held == {"short": 0, "long": 0}
+
+    run(scenario())
