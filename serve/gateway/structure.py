@@ -110,4 +110,7 @@ def _grammar(given: dict[str, Any] | list[str] | str, param: str) -> Grammar:
 
 
 def _schema(schema: dict[str, Any], param: str) -> Grammar:
-    return Grammar("json_schema", json.dumps(schema), param)
+    try:
+        return Grammar("json_schema", json.dumps(schema), param)
+    except RecursionError:
+        raise ApiError(f"{param}: it is nested too deeply.", param=param, code="invalid_value") from None

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from pasta.engine import Engine, EngineConfig, Request, SamplingParams, ThreadProgress
+from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, ThreadProgress
 from pasta.engine.drafts import Drafter
-from pasta.engine.structure import Grammar, Structures
+from pasta.engine.structure import Grammar, Structure, Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import encode_start
@@ -107,9 +107,33 @@ def test_promises_do_not_go_with_it():
         Grammar("json_schema", '{"type": "strin"}'),
         Grammar("json_schema", '{"type": "array", "uniqueItems": true}'),
         Grammar("json_schema", '{"$ref": "#/nowhere"}'),
+        Grammar("json_schema", '{"type": "integer", "multipleOf": 1000003}'),
+        Grammar("json_schema", '{"allOf": [{"type": "integer", "multipleOf": 997}, {"multipleOf": 0.13}]}'),
+        Grammar("regex", "a" * 100_001),
     ],
 )
 def test_what_is_no_grammar_or_cannot_be_enforced_is_one_line(grammar):
     with pytest.raises(UserError) as refused:
         STRUCTURES.compile(grammar)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("multiple", [0.01, 5, 2.5, 10_000])
+def test_common_multiples_compile(multiple):
+    STRUCTURES.compile(Grammar("json_schema", json.dumps({"type": "number", "multipleOf": multiple})))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_an_answer_whose_grammar_fails_fails_alone(temperature):
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(STRUCTURES._tokens(), LLMatcher.grammar_from_regex("a"), log_level=0)
+    assert not matcher.consume_tokens(CODEC.encode_text("b"))
+    broken = Structure(matcher, CODEC.grammar.vocab_size)
+    running, ends = engine(), {}
+    running.submit(ask(REGEX, temperature=temperature).replace(request_id="broken", structure=broken))
+    running.submit(ask(REGEX, temperature=temperature).replace(request_id="whole"))
+    while running.has_work:
+        ends |= {event.request_id: event for event in running.step() if isinstance(event, DoneEvent)}
+    assert "grammar" in str(ends["broken"].error)
+    assert re.fullmatch(REGEX.text, ends["whole"].result.text)

@@ -164,7 +164,8 @@ class Chooser:
             (token,) = tokens = self.choose(rows, logits)
             (logprobs,) = _logprobs(rows, logits, tokens)
         if token is None:
-            raise NoToken("the logits are not finite numbers")
+            follower = row.slot.follower
+            raise NoToken((follower and follower.error) or "the logits are not finite numbers")
         return token, logprobs
 
     def choose(self, rows: Sequence[Row], logits: Tensor) -> list[int | None]:

@@ -3,9 +3,12 @@
 llguidance is imported on first use: who asks for no structure needs it not.
 """
 
+import json
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
 
 #: Between two tokens of JSON: enough to indent, and no model can fill its answer with spaces.
 _WHITESPACE = r"[ \n]{0,24}"
+#: The longest grammar, in characters: to compile takes up to seconds for each million.
+MAX_CHARS = 100_000
+#: The largest common multiple of a schema's ``multipleOf``, in units of their last decimal place. llguidance builds an
+#: automaton with as many states, whatever its own limits are.
+MAX_MULTIPLE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +59,27 @@ class Follower:
     def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
         self._matcher, self._vocab_size = matcher, vocab_size
         self._read = 0
+        #: Why nothing may follow any more; empty as long as the grammar goes on.
+        self.error = ""
 
     def allowed(self, tokens: Sequence[int], drafts: Sequence[int] = ()) -> npt.NDArray[np.bool_] | None:
         """Return which tokens [vocab] may follow the answer's ``tokens`` and ``drafts``; ends where the text may end.
 
-        ``None`` if the drafts break the grammar: they are not emitted then.
+        ``None`` if the drafts break the grammar: they are not emitted then. No token may follow once the grammar has
+        failed, for instance at one of llguidance's limits: ``error`` says why.
         """
         new = list(tokens[self._read :])
-        if new and not self._matcher.consume_tokens(new):
-            raise ValueError(f"the grammar does not go on: {self._matcher.get_error()}")
+        if new:
+            self._matcher.consume_tokens(new)
         self._read = len(tokens)
         ahead = self._matcher.try_consume_tokens(list(drafts)) if drafts else 0
         try:
             if ahead < len(drafts):
                 return None
             packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            if self._matcher.is_error():
+                self.error = f"the grammar does not go on: {_said(self._matcher)}"
+                return np.zeros(self._vocab_size, dtype=np.bool_)
             return np.unpackbits(packed, count=self._vocab_size, bitorder="little").astype(np.bool_)
         finally:
             if ahead:
@@ -85,6 +99,10 @@ class Structures:
         cannot enforce."""
         from llguidance import LLMatcher
 
+        if len(grammar.text) > MAX_CHARS:
+            raise UserError(f"{len(grammar.text)} characters, expected at most {MAX_CHARS}")
+        if grammar.kind == "json_schema":
+            _check_multiples(json.loads(grammar.text))
         try:
             if grammar.kind == "regex":
                 source = LLMatcher.grammar_from_regex(grammar.text)
@@ -95,7 +113,7 @@ class Structures:
             raise UserError(first_line(error)) from None
         matcher = LLMatcher(self._tokens(), source, log_level=0)
         if matcher.is_error():
-            raise UserError(" ".join(matcher.get_error().split())[:300])
+            raise UserError(_said(matcher))
         return Structure(matcher, self._codec.grammar.vocab_size)
 
     def _tokens(self) -> "LLTokenizer":
@@ -107,3 +125,38 @@ class Structures:
                 ends = sorted(self._codec.eos_ids)
                 self._tokenizer = LLTokenizer(backend, n_vocab=self._codec.grammar.vocab_size, eos_token=ends)
             return self._tokenizer
+
+
+def _said(matcher: "LLMatcher") -> str:
+    """A matcher's error in one line, without what follows a panic of llguidance's."""
+    return " ".join(matcher.get_error().partition("<backtrace>")[0].split())[:300]
+
+
+def _check_multiples(schema: Any) -> None:
+    """Raise ``UserError`` if a schema's ``multipleOf`` would take long to compile."""
+    found = [Decimal(str(value)) for value in _multiples(schema)]
+    exponents = [each.normalize().as_tuple().exponent for each in found if each > 0 and each.is_finite()]
+    places = max((-exponent for exponent in exponents if isinstance(exponent, int)), default=0)
+    common = 1
+    for each in found:
+        if each > 0 and each.is_finite():
+            common = math.lcm(common, int(each.scaleb(max(places, 0))))
+        if common > MAX_MULTIPLE:
+            raise UserError(
+                f"multipleOf: the common multiple of all of them is above {MAX_MULTIPLE} of their last decimal place, "
+                "which is not supported"
+            )
+
+
+def _multiples(schema: Any) -> Iterator[float]:
+    """Every ``multipleOf`` in a schema."""
+    rest = [schema]
+    while rest:
+        each = rest.pop()
+        if isinstance(each, dict):
+            value = each.get("multipleOf")
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                yield value
+            rest += each.values()
+        elif isinstance(each, list):
+            rest += each

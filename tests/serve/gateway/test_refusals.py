@@ -167,11 +167,10 @@ def test_an_answer_that_breaks_off_does_not_begin_anew_elsewhere():
             yield [Accepted(3)]
             raise ReplicaLost(interpreter)
 
-        refusals, got = NoRoomCache(lambda: frozenset("abc"), lambda: 0.0), []
+        got = NoRoomCache(lambda: frozenset("abc"), lambda: 0.0).ask(order(), stream)
+        assert await anext(got) == [Accepted(3)]
         with pytest.raises(ReplicaLost):
-            async for batch in refusals.ask(order(), stream):
-                got.append(batch)
-        assert got == [[Accepted(3)]]
+            await anext(got)
 
     asyncio.run(test())
 

@@ -1,0 +1,44 @@
+"""What a request says of its answer's structure."""
+
+import pytest
+
+from serve.errors import ApiError
+from serve.gateway.api import read_chat_request
+
+
+@pytest.mark.parametrize("start", range(800, 1000, 20))
+def test_a_schema_of_any_depth_is_read_or_refused(start):
+    def status(depth):
+        schema = '{"a":' * depth + "1" + "}" * depth
+        body = f'{{"model":"m","messages":[{{"role":"user","content":"x"}}],"guided_json":{schema}}}'
+        try:
+            read_chat_request(body.encode())
+        except ApiError as error:
+            return error.status
+        return 200
+
+    # Python's own limit is somewhere there.
+    assert {status(depth) for depth in range(start, start + 20)} <= {200, 400}
+
+
+@pytest.mark.parametrize(
+    ("asked", "default", "mode"),
+    [
+        ("", "parallel", "parallel"),
+        (',"guided_regex":"a"', "parallel", "sequential"),
+        (',"pasta":{"mode":"sequential"}', "parallel", "sequential"),
+        ("", "sequential", "sequential"),
+    ],
+)
+def test_a_structured_answer_is_decoded_and_counted_as_a_sequential_one(asked, default, mode):
+    body = f'{{"model":"m","messages":[{{"role":"user","content":"x"}}]{asked}}}'
+    assert read_chat_request(body.encode()).order("r").decoding_mode(default) == mode
+
+
+def test_one_answer_has_one_structure():
+    body = (
+        b'{"model":"m","messages":[{"role":"user","content":"x"}],"guided_regex":"a","guided_choice":["b"]}'
+    )
+    with pytest.raises(ApiError) as refused:
+        read_chat_request(body)
+    assert (refused.value.status, refused.value.param) == (400, "guided_choice")
