@@ -27,7 +27,7 @@ class Echo:
         self._held += [update for update in updates if isinstance(update, Delta)]
         rest = [update for update in updates if not isinstance(update, Delta)]
         if decoded is None:
-            return rest or [Delta("")]
+            return [*rest] if rest else [Delta("")]
         text, tokens = self._tokens(decoded.prompt_logprobs)
         for delta in self._held:
             tokens += [replace(token, offset=len(text) + token.offset) for token in delta.logprobs]
