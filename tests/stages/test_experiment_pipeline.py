@@ -8,6 +8,7 @@ from jobs import pipeline
 from pasta.config import load_config
 from pasta.evaluation.config import EvaluateConfig
 from pasta.stages.pipeline import TRAINERS, Instance, PipelineConfig, instances
+from pasta.training.config import SftConfig
 from tests.support.paths import ROOT
 
 PATH = ROOT / "configs/pipelines/atlas-imperfect.yaml"
@@ -32,6 +33,11 @@ def test_each_round_goes_on_from_the_one_before_at_the_same_weight(
         assert (score.reads, score.section.set["quality_weight"]) == ({"samples": sample}, weight)
         trained = steps[f"prefer-{number}-{weight}"].reads
         assert trained == {"model.init_from": before, "data.source": score.name}
+
+
+def test_stage_1_starts_from_a_model_that_knows_topics(steps: dict[str, Instance]) -> None:
+    config = load_config(ROOT / steps["sft"].section.config, SftConfig)
+    assert Path(config.model.init_from or "").name == "pasta"
 
 
 def test_every_round_has_prompts_of_its_own(steps: dict[str, Instance]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.facts import FACTS, SIZES
 from pasta.data.atlas.talk import TALK_SPLITS, grade_talk, sample_talks, wordings
-from pasta.data.atlas.talk.people import listed, part, split_of_names, typo
+from pasta.data.atlas.talk.people import fill, listed, part, split_of_names, typo
 from pasta.data.atlas.talk.replies import ranked
 from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
 from pasta.data.atlas.tasks import split_of
@@ -26,10 +26,8 @@ def test_the_right_answer_of_every_talk_gets_full_marks():
 def test_an_answer_that_repeats_a_part_does_not():
     talk = next(talk for talk in TALKS["train"] if talk.kind == "each")
     answer = render(talk.document)
-    assert (
-        grade_talk(talk, answer + answer[answer.index("\n") :]).right
-        < grade_talk(talk, answer + answer).total
-    )
+    grade = grade_talk(talk, answer + answer[answer.index("\n") :])
+    assert grade.right < grade.total
 
 
 def test_no_answer_marks_a_part_twice():
@@ -99,6 +97,19 @@ def test_a_typo_is_one_letter():
 
 def test_sizes_cover_their_kinds():
     assert SIZES.keys() == {*FACTS["countries"], *FACTS["rivers"], *FACTS["planets"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"), [("gas", "list the gases"), ("fish", "list the fish"), ("novel", "list the novels")]
+)
+def test_the_plural_of_a_value_is_a_word(value, asked):
+    assert fill("list the {v}s", value) == asked
+
+
+def test_ranks_are_also_asked_with_verbs():
+    rng = random.Random(0)
+    prompts = " ".join(REQUESTS_BY_NAME["rank"][1](rng, "train").prompt.lower() for _ in range(200))
+    assert "born first" in prompts
 
 
 def test_the_largest_is_named_and_things_of_nearly_one_size_are_not_ranked():

@@ -14,6 +14,7 @@ TALK_SPLITS: tuple[TalkSplit, ...] = ("train", "dev", "test")
 
 _IRREGULAR = {
     "wolf": "wolves", "butterfly": "butterflies", "salmon": "salmon", "fox": "foxes", "ostrich": "ostriches",
+    "gas": "gases", "noble gas": "noble gases", "fish": "fish",
 }  # fmt: skip
 
 ORDERS = (
@@ -79,6 +80,11 @@ def split_of_names(names: Sequence[str]) -> TalkSplit:
 
 def plural(noun: str) -> str:
     return _IRREGULAR.get(noun, f"{noun}s")
+
+
+def fill(template: str, value: str) -> str:
+    """A wording with its value; ``{v}s`` is the value's plural."""
+    return template.replace("{v}s", plural(value)).replace("{v}", value)
 
 
 def spell(rng: random.Random, name: str) -> str:

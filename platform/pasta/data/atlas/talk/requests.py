@@ -12,7 +12,7 @@ from pasta.data.atlas.family import join, pick
 from pasta.data.atlas.plan import Plan, Say, after
 from pasta.data.atlas.talk import choices, replies, wordings
 from pasta.data.atlas.talk.outside import NO_FACTS, REQUESTS, TOPICS, UNKNOWN, WHOLE
-from pasta.data.atlas.talk.people import TalkSplit, listed, part, plural, say, spell, split_of_names
+from pasta.data.atlas.talk.people import TalkSplit, fill, listed, part, plural, say, spell, split_of_names
 from pasta.data.atlas.talk.questions import BACKWARD, FORWARD
 from pasta.data.atlas.tasks import plan_of, sample_task, split_of
 
@@ -216,7 +216,7 @@ def yes_no(rng: random.Random, split: TalkSplit) -> Turn:
     name = rng.choice(list(FACTS[kind]))
     right = FACTS[kind][name][column]
     value = right if rng.random() < 0.5 else rng.choice([row[column] for row in FACTS[kind].values()])
-    text = word(rng, split, questions).format(x=spell(rng, name), v=value)
+    text = fill(word(rng, split, questions), value).format(x=spell(rng, name))
     plan: Plan = replies.verdict(name, attribute, true=value == right)
     return Turn(say(rng, text, split), plan, (name,), attribute)
 
@@ -233,7 +233,7 @@ def sets(rng: random.Random, split: TalkSplit) -> Turn:
             names = [name for name, row in FACTS[kind].items() if row[column] == value]
             if len(names) > 1:
                 break
-        phrase = rng.choice(phrases).format(v=value)
+        phrase = fill(rng.choice(phrases), value)
     if len(names) > _MAX_SET or rng.random() < 0.2:
         count = rng.choice([n for n in _COUNTS if n <= len(names)])
         text = word(rng, split, choices.SOME_WORDS).format(n=rng.choice(_COUNTS[count]), s=phrase)
@@ -312,9 +312,9 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
         text += word(rng, split, choices.RANK_TAILS).format(r=asked)
         plan: Plan = replies.described_then(names, end, "bullets")
         return Turn(say(rng, text, split), plan, tuple(names))
-    return Turn(
-        say(rng, word(rng, split, choices.RANK_ASKED).format(r=asked, x=texts), split), [end], tuple(names)
-    )
+    options = choices.RANK_ASKED if rng.random() < 0.5 else choices.RANK_VERBS[end.fields["what"]]
+    text = word(rng, split, options).format(r=asked, x=texts)
+    return Turn(say(rng, text, split), [end], tuple(names))
 
 
 def which_of(rng: random.Random, split: TalkSplit) -> Turn:
