@@ -127,7 +127,7 @@ SECTIONS = {key.partition(".")[0] for key in KEYS if "." in key}
 def test_keys_are_those_of_configurations(guide):
     for name in re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+)(?::[^`]*)?`", prose(guide)):
         section, _, rest = name.partition(".")
-        if section in SECTIONS and not rest.endswith(("py", "yaml", "md", "json", "jsonl")):
+        if section in SECTIONS and not rest.endswith(("py", "yaml", "md", "json", "jsonl", "safetensors")):
             # A name that an answer or a deployment has is told from a key by its being none of a section.
             assert name in KEYS, name
 
