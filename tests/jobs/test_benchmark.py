@@ -104,8 +104,8 @@ def test_help_compares_each_help_and_counts_changed_answers(place, tmp_path, cap
     _, written = run(place, tmp_path, "help", "--prompts", "3", "--max-tokens", "40")
     figures = {metric["key"]: metric for metric in written["figures"]}
     assert {"help.changed", "help.twin", "help.pasta", "help.plain"} <= figures.keys()
-    # Three prompts, greedy and sampled: three sets of helps for PASTA, two for the twin, in which nothing is forced.
-    assert (figures["help.changed"]["value"], figures["help.changed"]["count"]) == (0, 3 * 2 * (3 + 2))
+    # Three prompts, greedy and sampled: four sets of helps for PASTA, three for the twin, in which nothing is forced.
+    assert (figures["help.changed"]["value"], figures["help.changed"]["count"]) == (0, 3 * 2 * (4 + 3))
     assert re.search(r"\| pasta +\| all help +\| 0.8 ", capsys.readouterr().out)
 
 
@@ -275,10 +275,19 @@ def test_the_command_needs_torch_and_transformers_alone_and_exits_with_2_on_bad_
     imported = {
         name for file in [*files, str(ROOT / "jobs" / "benchmark.py")] for name in _imports(Path(file))
     }
-    allowed = {*sys.stdlib_module_names, "pasta", "torch", "transformers", "numpy", "tokenizers"}
+    allowed = {
+        *sys.stdlib_module_names,
+        "pasta",
+        "torch",
+        "transformers",
+        "numpy",
+        "tokenizers",
+        "safetensors",
+    }
     # The tracker asks for wandb when a run starts; the benchmark records none. jobs: the service's benchmark, if asked.
     # serve: where the repository's root is named (serve/ray_start.py, which imports Ray only to start one).
-    assert imported - allowed == {"wandb", "jobs", "serve"}
+    # torchao: asked for a number format on a GPU, if one is named.
+    assert imported - allowed == {"wandb", "jobs", "serve", "torchao"}
 
 
 def _imports(file):
