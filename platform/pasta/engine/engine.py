@@ -215,9 +215,8 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one step for every request that can go on; returns its events."""
-        if not self._waiting and not self.num_active:
-            if self.turns.pending:
-                self.turns.step()
+        if self.turns.pending and not self._waiting and not self.num_active:
+            self.turns.step()
             return []
         self.turns.stop()
         self.num_steps += 1
