@@ -28,6 +28,21 @@ def url(service: Service) -> str:
     return service.url
 
 
+LOST: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def alive(url: str) -> None:
+    """A service that answers no more fails the tests that are left at once, not each of them after a minute."""
+    if not LOST:
+        try:
+            httpx.get(f"{url}/health", timeout=30).raise_for_status()
+        except httpx.HTTPError as error:
+            LOST.append(f"before this test, or an earlier one, the service had stopped answering: {error!r}")
+    if LOST:
+        pytest.fail(LOST[0])
+
+
 @pytest.fixture
 def client(url: str) -> Iterator[openai.OpenAI]:
     """OpenAI's own client, unmodified."""
