@@ -3,6 +3,7 @@
 import hashlib
 import ipaddress
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,9 @@ from pasta.sizes import EngineSettings
 from serve.keys import read_keys
 from serve.ray_start import ROOT
 from serve.wire import DecodingMode
+
+#: An origin as browsers send it, ``null`` (of a local file) aside.
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 
 
 class _Strict(BaseModel):
@@ -104,6 +108,23 @@ class KeySettings(_Strict):
     def path(self) -> Path | None:
         """The absolute path of the file."""
         return None if self.file is None else ROOT / self.file
+
+
+def _origin(value: str) -> str:
+    if value != "*" and not _ORIGIN.fullmatch(value):
+        raise ValueError(
+            "expected an origin as browsers send it, in lower case and without a path: https://app.example"
+        )
+    return value
+
+
+class CorsSettings(_Strict):
+    """Origins whose web pages may use the API from a browser; ``*`` is all of them, and needs API keys.
+
+    Without keys a page of a named origin is answered as programs on this machine are.
+    """
+
+    allow_origins: list[Annotated[str, AfterValidator(_origin)]] = []
 
 
 def _custom(resources: dict[str, float]) -> dict[str, float]:
@@ -189,7 +210,7 @@ class ServeConfig(_Strict):
     ``max_ongoing_requests`` bounds the open requests of one Gateway (429 beyond). ``timeout_s`` is how long a request
     may take (408 beyond it; a request may ask for less), ``body_timeout_s`` how long its body may take to arrive,
     ``write_timeout_s`` how long a client may read nothing of a stream, ``drain_timeout_s`` how long a stopping replica
-    may finish its requests.
+    may finish its requests. ``metrics`` serves the service's metrics at ``/metrics``, to whoever may use the API.
     """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
@@ -202,6 +223,8 @@ class ServeConfig(_Strict):
     max_body_bytes: PositiveInt = 1_000_000
     admission: AdmissionSettings = AdmissionSettings()
     keys: KeySettings = KeySettings()
+    cors: CorsSettings = CorsSettings()
+    metrics: bool = False
     timeout_s: PositiveFloat = 600.0
     body_timeout_s: PositiveFloat = 30.0
     write_timeout_s: PositiveFloat = 60.0
@@ -228,6 +251,11 @@ def check_service(config: ServeConfig) -> None:
         raise UserError(
             f"decoder.num_replicas: {config.decoder.num_replicas} is how many decoders there are at first; expected "
             f"between autoscaling's min_replicas {scaling.min_replicas} and max_replicas {scaling.max_replicas}"
+        )
+    if config.keys.path is None and "*" in config.cors.allow_origins:
+        raise UserError(
+            "cors.allow_origins: '*' opens a service without API keys to every web page; name the origins, or make "
+            "keys (keys.file)"
         )
     if config.keys.path is not None:
         try:

@@ -25,7 +25,7 @@ from serve.calls.ray_serve import DeploymentClient
 from serve.calls.replicas import known_replicas
 from serve.config import ServeConfig
 from serve.errors import ApiError, failed, unavailable, unknown_model
-from serve.gateway import answers, playground, schemas
+from serve.gateway import answers, exposition, playground, schemas
 from serve.gateway.api import (
     ChatRequest,
     CompletionRequest,
@@ -33,6 +33,7 @@ from serve.gateway.api import (
     read_completion_request,
 )
 from serve.gateway.body import read_body
+from serve.gateway.cors import Cors
 from serve.gateway.guard import Client, Guard, NoRoomCache, OpenRequests
 from serve.gateway.pace import PacedApp, PacedStream
 from serve.gateway.proxy import TakeBody
@@ -51,6 +52,7 @@ logger = logging.getLogger("ray.serve")
 
 app = PacedApp(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
 app.include_router(playground.router)
+app.add_middleware(Cors)
 app.add_middleware(CountResponses)
 app.add_middleware(TakeBody)
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -93,7 +95,8 @@ class Gateway:
         priority.set_batch()
         self._config = config
         self._interpreter = DeploymentClient(interpreter)
-        self._guard = Guard(config.keys, config.front.gateways)
+        self.allowed_origins = config.cors.allow_origins
+        self._guard = Guard(config.keys, config.front.gateways, origins=self.allowed_origins)
         self._requests = OpenRequests(config.max_ongoing_requests)
         self._no_room = NoRoomCache(lambda: known_replicas("Interpreter").replicas)
         self._started = int(time.time())
@@ -122,6 +125,13 @@ class Gateway:
         if not decoders:
             raise unavailable("The decoders are starting.")
         return JSONResponse({"status": "ready", "models": list(self._config.models), "decoders": decoders})
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics(self, request: Request) -> Response:
+        if not self._config.metrics:
+            raise HTTPException(404)
+        self._client(request)
+        return Response(await exposition.gather(), media_type=exposition.CONTENT_TYPE)
 
     @app.get("/v1/models", summary="The served models", responses=schemas.MODELS, dependencies=schemas.KEY)
     async def models(self, request: Request) -> JSONResponse:

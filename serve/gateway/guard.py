@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -47,11 +47,11 @@ class Client:
 _PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 
-def _not_from_here(headers: Mapping[str, str], peer: str | None) -> str:
+def _not_from_here(headers: Mapping[str, str], peer: str | None, origins: Collection[str]) -> str:
     """Say why a request may come from somebody who is not on this machine; empty if it does not.
 
     A browser on this machine sends what pages of other origins ask it to: their own Origin tells them apart, and where
-    a name of theirs resolves to this machine (DNS rebinding), the Host.
+    a name of theirs resolves to this machine (DNS rebinding), the Host. Those of ``origins`` are welcome.
     """
     if not is_loopback(peer):
         return "the request comes from another one"
@@ -60,7 +60,7 @@ def _not_from_here(headers: Mapping[str, str], peer: str | None) -> str:
     host = headers.get("host", "").lower()
     if host and not is_loopback(_hostname(host)):
         return "its Host header names another one"
-    if headers.get("origin", f"http://{host}").lower() not in (f"http://{host}", f"https://{host}"):
+    if headers.get("origin", f"http://{host}").lower() not in (f"http://{host}", f"https://{host}", *origins):
         return "its Origin header names another site"
     return ""
 
@@ -75,12 +75,18 @@ def _hostname(host: str) -> str | None:
 class Guard:
     """Authenticates clients by API key, and enforces their rate and concurrency limits.
 
-    Of several ``gateways`` each grants its share of a limit, and one request at least.
+    Of several ``gateways`` each grants its share of a limit, and one request at least. Without keys, web pages of
+    ``origins`` are answered as programs on this machine are.
     """
 
     def __init__(
-        self, settings: KeySettings, gateways: int = 1, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: KeySettings,
+        gateways: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        origins: Collection[str] = (),
     ) -> None:
+        self._origins = frozenset(origins)
         self._settings, self._gateways, self._clock = settings, gateways, clock
         self._ring = None if settings.path is None else KeyRing(settings.path)
         self._uses: dict[str, _Use] = {}
@@ -88,7 +94,7 @@ class Guard:
     def client(self, headers: Mapping[str, str], peer: str | None) -> Client:
         """The client that sends these headers from the address ``peer``. Raises ``ApiError`` 401 or 403."""
         if self._ring is None:
-            if why := _not_from_here(headers, peer):
+            if why := _not_from_here(headers, peer, self._origins):
                 raise ApiError(
                     f"This service has no API keys and answers only the machine that it runs on; {why}.",
                     status=403,

@@ -24,7 +24,9 @@ class Guarded:
         self.url, self.file, self.keys, self.logs = url, file, keys, logs
 
     def client(self, name: str | None = "ann", **options) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {self.keys[name]}"} if name else {}
+        headers = options.pop("headers", {}) | (
+            {"Authorization": f"Bearer {self.keys[name]}"} if name else {}
+        )
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
 
 
@@ -47,6 +49,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         keys={"file": str(file)},
         admission={"budget_tokens": 6000, "short_tokens": 300, "retry_after_s": 2},
         decoder={"num_replicas": 1},
+        cors={"allow_origins": ["https://app.example"]},
+        metrics=True,
     )
     # Sockets have short paths.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as ray:
@@ -208,3 +212,29 @@ def test_no_key_is_in_any_log(service):
     assert b"/v1/chat/completions" in text
     for key in service.keys.values():
         assert key.encode() not in text
+
+
+def test_the_metrics_of_the_service_are_on_its_port_for_who_has_a_key(service):
+    with service.client(None) as stranger:
+        assert stranger.get("/metrics").status_code == 401
+    with service.client() as client:
+        ask(client)
+        both = (
+            "ray_pasta_requests_total{",
+            "ray_pasta_engine_steps_total{",
+        )  # of the Gateway, and of the Decoder
+        # Ray exports every few seconds.
+        page = eventually(
+            lambda: all(name in (text := client.get("/metrics").text) for name in both) and text
+        )
+        assert page
+        assert {line.split("_")[1] for line in page.splitlines() if line[0] != "#"} == {"pasta"}
+
+
+def test_a_page_of_a_named_origin_may_use_the_api(service):
+    page = {"Origin": "https://app.example"}
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    with service.client(None) as browser:
+        assert browser.options("/v1/chat/completions", headers=page | asked).status_code == 200
+    with service.client(headers=page) as client:
+        assert ask(client).headers["access-control-allow-origin"] == page["Origin"]
