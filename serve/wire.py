@@ -187,6 +187,16 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Version:
+    """What a Decoder decodes: its service's version (``ServeConfig.version``), and the number format of each model.
+
+    With ``dtype: auto`` machines of several kinds may have chosen several formats."""
+
+    service: str
+    formats: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """Decoder → Interpreter, when it asks: the names of the ``prefixes`` that each model's engine holds
     (``pasta.placement.prefix_digests``), the threads and waiting requests that it decodes for other Interpreters, and

@@ -37,7 +37,7 @@ from serve.errors import failed
 from serve.imports import uncollected
 from serve.observe import logs
 from serve.observe.metrics import ENGINE, Metrics, Reporter
-from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Refused, TokenItem, Told
+from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Refused, TokenItem, Told, Version
 
 if TYPE_CHECKING:
     from pasta.engine import AsyncEngine, Engine
@@ -266,9 +266,10 @@ class Decoder:
             },
         }
 
-    async def version(self) -> str:
-        """The version of its models (``ServeConfig.version``)."""
-        return self._version
+    async def version(self) -> Version:
+        """The version of its models, and the formats that they compute in."""
+        formats = {name: engine.engine.loaded.format.name for name, engine in self._engines.items()}
+        return Version(self._version, formats)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Report the load to serve/decoder/autoscaling.py; Serve calls this."""

@@ -12,8 +12,9 @@ from serve.config import ServeConfig
 from serve.decoder.autoscaling import LANES
 from serve.decoder.leases import Interpreters
 from serve.imports import uncollected, without_torch
-from serve.wire import Decoded, DecodeOrder, Decoding, Told
+from serve.wire import Decoded, DecodeOrder, Decoding, Told, Version
 
+_FORMAT = {"name": "stand-in", "why": "decoder.stand_in_ms"}
 _TEXT = "The answer is written at the pace that the configuration sets, whatever was asked. "
 
 
@@ -65,13 +66,12 @@ class StandInDecoder:
         """No prefixes, and how many Interpreters there are."""
         return Told({}, 0, self._interpreters.seen(interpreter))
 
-    async def version(self) -> str:
+    async def version(self) -> Version:
         """As a Decoder's."""
-        return self._version
+        return Version(self._version, dict.fromkeys(self._ids, _FORMAT["name"]))
 
     async def stats(self) -> dict[str, Any]:
         """As a Decoder's, as far as there is something to tell."""
-        formats = {name: {"name": "stand-in", "why": "decoder.stand_in_ms"} for name in self._ids}
         lanes = len(self._open)
         return {
             "active": lanes,
@@ -82,7 +82,7 @@ class StandInDecoder:
             "cancelled": 0,
             "reaped": 0,
             "pid": os.getpid(),
-            "formats": formats,
+            "formats": dict.fromkeys(self._ids, _FORMAT),
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

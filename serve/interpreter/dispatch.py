@@ -19,7 +19,7 @@ from serve.calls.ray_serve import DeploymentClient
 from serve.calls.replicas import CompatibleReplicas, ReplicaLost, Superseded, known_replicas
 from serve.config import ServeConfig
 from serve.observe.metrics import PLACEMENT, Metrics
-from serve.wire import DecodeOrder, Path, Told
+from serve.wire import DecodeOrder, Path, Told, Version
 
 #: How long a response waits for a replica when there is none,
 NO_REPLICA_S = 30.0
@@ -103,6 +103,8 @@ class Dispatcher:
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.metrics = Metrics(PLACEMENT)
         self._replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
+        #: The number format of each model, by replica.
+        self._formats: dict[str, dict[str, str]] = {}
         self._chunk = config.engine.prefill_chunk
         #: The names of the prefixes that each replica holds, by model, as it told last.
         self._prefixes: dict[str, dict[str, frozenset[bytes]]] = {}
@@ -118,15 +120,25 @@ class Dispatcher:
         self.counts[what] += 1
         self.metrics.count(f"pasta_{what}")
 
-    def loads(self, without: Set[str] = frozenset()) -> dict[str, int]:
-        """Threads that decode on each responsive replica: this Interpreter's now, and others' as it told last."""
-        return self._loads(without | self._silent)
+    def format_of(self, replica: str, model: str) -> str | None:
+        """The number format in which a replica computes a model, if it has said so."""
+        return self._formats.get(replica, {}).get(model)
 
-    def _loads(self, without: Set[str]) -> dict[str, int]:
+    def loads(
+        self, without: Set[str] = frozenset(), model: str = "", number_format: str | None = None
+    ) -> dict[str, int]:
+        """Threads that decode on each responsive replica: this Interpreter's now, and others' as it told last.
+
+        With a ``number_format``, of the replicas that compute ``model`` in it: another format goes on otherwise.
+        """
+        return self._loads(without | self._silent, model, number_format)
+
+    def _loads(self, without: Set[str], model: str, number_format: str | None) -> dict[str, int]:
         lanes = self._lanes.counts()
         return {
             replica: lanes[replica] + self._others.get(replica, (0, 0))[0]
             for replica in sorted(self._replicas.replicas - without)
+            if number_format in (None, self.format_of(replica, model))
         }
 
     @property
@@ -163,8 +175,10 @@ class Dispatcher:
         self._lanes.responses.discard(response)
         self._lanes.changed(response)
 
-    async def home(self, order: DecodeOrder, lost: set[str]) -> str:
+    async def home(self, order: DecodeOrder, lost: set[str], number_format: str | None = None) -> str:
         """Choose the replica for a main thread: by load, and by how much of the prompt a replica holds.
+
+        One that has begun in a ``number_format`` goes on where that is computed in.
 
         The response has ``lost`` some replicas. Those, and silent ones, are chosen only when no other appears within
         ``OTHER_REPLICA_S``: they may have been slow only. Raises ``ReplicaLost`` if there is none for
@@ -172,15 +186,18 @@ class Dispatcher:
         """
         try:
             async with asyncio.timeout(NO_REPLICA_S):
-                if not (loads := self.loads(lost)):
+                kind = order.model, number_format
+                if not (loads := self.loads(lost, *kind)):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(OTHER_REPLICA_S):
-                            while not (loads := self.loads(lost)):
+                            while not (loads := self.loads(lost, *kind)):
                                 await self._change()
-                while not (loads := loads or self._loads(set())):
+                while not (loads := loads or self._loads(set(), *kind)):
                     await self._change()
         except TimeoutError:
-            raise ReplicaLost("there is no decoder") from None
+            raise ReplicaLost(
+                "there is no decoder" + (f" that computes in {number_format}" if number_format else "")
+            ) from None
         names = prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
         matched = {
             replica: matched_tokens(names, self._prefixes.get(replica, {}).get(order.model, ()))
@@ -214,8 +231,9 @@ class Dispatcher:
         await self._replicas.change()
 
     async def _version(self, replica: str) -> str:
-        version: str = await self.decoders.call("version", replica=replica)
-        return version
+        version: Version = await self.decoders.call("version", replica=replica)
+        self._formats[replica] = version.formats
+        return version.service
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` in a task that outlives its caller: in an empty context, since Serve cancels the calls that were
@@ -246,6 +264,7 @@ class Dispatcher:
             await asyncio.sleep(self._lease_s / 3)
             replicas = self._replicas.replicas
             self._prefixes = {replica: self._prefixes.get(replica, {}) for replica in replicas}
+            self._formats = {replica: self._formats[replica] for replica in replicas}
             self._others = {replica: told for replica, told in self._others.items() if replica in replicas}
             for replica in replicas - self._silent:
                 self.ask(replica)

@@ -476,6 +476,53 @@ def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten
     with_replicas(config, scenario)
 
 
+@pytest.fixture
+def b_computes_otherwise(monkeypatch):
+    """Decoder b is on a machine where ``dtype: auto`` has chosen another number format."""
+    version, seen = Decoder.version, []
+
+    async def told(self):
+        found = await version(self)
+        seen.extend([] if self in seen else [self])
+        return found if seen[0] is self else dataclasses.replace(found, formats={"tiny": "bfloat16"})
+
+    monkeypatch.setattr(Decoder, "version", told)
+
+
+def test_no_chunk_goes_where_another_number_format_would_write_it(config, b_computes_otherwise):
+    async def scenario(replicas, dispatcher):
+        assert set(dispatcher.loads()) == set(NAMES), "both take requests"
+        text, _, figures = await answer(dispatcher, order("spread"))
+        return text, figures["spills"], {name for name, _ in replicas.held}
+
+    text, spills, used = with_replicas(config, scenario)
+    assert (text, spills, len(used)) == (expected().text, 0, 1)
+
+
+def test_an_answer_that_has_begun_is_not_continued_in_another_number_format(
+    config, b_computes_otherwise, monkeypatch
+):
+    monkeypatch.setattr("serve.interpreter.dispatch.NO_REPLICA_S", 0.05)
+
+    async def scenario(replicas, dispatcher):
+        replicas.lose_at["a"] = 5
+        with pytest.raises(ReplicaLost, match="there is no decoder that computes in"):
+            await answer(dispatcher, order("local"))
+        assert list(replicas.decoders) == ["b"]
+
+    with_replicas(config, scenario)
+
+
+def test_an_answer_without_a_token_begins_anew_in_any_number_format(config, b_computes_otherwise):
+    async def scenario(replicas, dispatcher):
+        replicas.lose_at["a"] = 1  # it has accepted, and said nothing
+        text, _, figures = await answer(dispatcher, order("local"))
+        return text, figures["redispatches"], replicas.held
+
+    found = with_replicas(config, scenario)
+    assert found == (expected().text, 1, [("a", True), ("b", True)])
+
+
 def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config):
     """Two Interpreters on the same Decoders: the second one keeps away from what the first one has filled."""
 
