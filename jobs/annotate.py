@@ -24,8 +24,9 @@ from pasta.config import load_config
 from pasta.data.annotate.config import AnnotationSections, make_annotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
 from pasta.data.annotate.summary import SUMMARY, describe, logged, rates, rates_line, summarise
-from pasta.data.annotate.teacher import TeacherSection
+from pasta.data.annotate.teacher import NO_KEYS, Keys, TeacherSection
 from pasta.data.annotate.validator import Validator
+from pasta.data.endpoint import EndpointSection
 from pasta.data.sources import Shard, plan_shards, source_files
 from pasta.data.tokenizers import find_tokenizer, load_tokenizer
 from pasta.entrypoint import run_main
@@ -91,7 +92,7 @@ def stage(config: AnnotateConfig, *, restart: bool = False) -> StageOutput:
 
 def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = None) -> int:
     """Annotate the source on Ray workers and leave the data in ``config.output_dir``."""
-    api_key = _api_key(config.data.teacher)
+    keys = _keys(config.data.teacher)
     output = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, output.is_done, "makes it again"):
         return 0
@@ -100,10 +101,11 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     with stage_run(config, output, resumes="after the last finished shard") as job:
         directory = job.work_dir.absolute()
         tokenizer.save_pretrained(directory / TOKENIZER)
-        results = _annotate(config, shards, directory, api_key, job.tracker, address)
+        results = _annotate(config, shards, directory, keys, job.tracker, address)
         teacher = config.data.teacher
-        prices = (teacher.endpoint.price_read, teacher.endpoint.price_written) if teacher else None
-        summary = summarise(directory, [results[shard.index] for shard in shards], prices)
+        judge = teacher.independence_judge if teacher else None
+        prices, judge_prices = (_prices(each.endpoint) if each else None for each in (teacher, judge))
+        summary = summarise(directory, [results[shard.index] for shard in shards], prices, judge_prices)
         print(describe(summary))
         job.tracker.summary(logged(summary))
         job.tracker.table(
@@ -121,7 +123,7 @@ def _annotate(
     config: AnnotateConfig,
     shards: Sequence[Shard],
     directory: Path,
-    api_key: str | None,
+    keys: Keys,
     tracker: Tracker,
     address: str | None,
 ) -> dict[int, ShardResult]:
@@ -138,7 +140,7 @@ def _annotate(
         figures = rates(results.values(), num_records / progress.seconds)
         progress.add(1, rates_line(figures), {f"annotate/{key}": value for key, value in figures.items()})
 
-    make = partial(make_worker, config.data, directory, min(config.workers.num_workers, len(left)), api_key)
+    make = partial(make_worker, config.data, directory, min(config.workers.num_workers, len(left)), keys)
     try:
         run_shards(make, left, finished, config.workers, address)
     except UserError as error:
@@ -153,16 +155,28 @@ def _finished(directory: Path, shards: Sequence[Shard]) -> dict[int, ShardResult
     return {shard.index: result for shard in shards if (result := finished_shard(directory, shard.index))}
 
 
-def _api_key(teacher: TeacherSection | None) -> str | None:
-    return None if teacher is None else read_key(teacher.endpoint, "data.teacher.endpoint")
+def _prices(endpoint: EndpointSection) -> tuple[float, float]:
+    return endpoint.price_read, endpoint.price_written
+
+
+def _keys(teacher: TeacherSection | None) -> Keys:
+    """Raises UserError for a key that is not in the environment."""
+    if teacher is None:
+        return NO_KEYS
+    judge = teacher.independence_judge
+    where = "data.teacher.independence_judge.endpoint"
+    return Keys(
+        read_key(teacher.endpoint, "data.teacher.endpoint"),
+        read_key(judge.endpoint, where) if judge else None,
+    )
 
 
 def make_worker(
-    data: AnnotationSections, directory: Path, num_workers: int, api_key: str | None
+    data: AnnotationSections, directory: Path, num_workers: int, keys: Keys = NO_KEYS
 ) -> Callable[[Shard], FinishedShard]:
     """On one of ``num_workers`` workers: what annotates a shard into ``directory``, which holds the tokenizer."""
     validator = Validator(data.checks, Codec(load_tokenizer(directory / TOKENIZER)))
-    annotator = make_annotator(data, validator, num_workers=num_workers, api_key=api_key)
+    annotator = make_annotator(data, validator, num_workers=num_workers, keys=keys)
 
     def work(shard: Shard) -> FinishedShard:
         result = annotate_shard(shard, data.source, annotator, validator, directory, data.rewrite)

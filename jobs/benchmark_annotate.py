@@ -70,9 +70,7 @@ def _measure(data: AnnotationSections, workers: LightWorkersSection) -> Metric:
     finished: dict[int, FinishedShard] = {}
     with tempfile.TemporaryDirectory() as name:
         find_tokenizer(data.tokenizer).save_pretrained(Path(name) / TOKENIZER)
-        run_shards(
-            partial(make_worker, data, Path(name), number, None), shards, finished.__setitem__, workers
-        )
+        run_shards(partial(make_worker, data, Path(name), number), shards, finished.__setitem__, workers)
         rate, counted = steady_rate([*finished.values()], number)
     label = f"annotation by pattern, records a second, {number} worker{'s' if number > 1 else ''}"
     return Metric(f"annotate.records.{number}", label, rate, count=counted)

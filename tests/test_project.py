@@ -41,6 +41,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "cli": (
         {
             "cli",
+            "judges",
             "evaluation",
             "statistics",
             "markdown",

@@ -104,7 +104,7 @@ def alone(path: Path, directory: Path) -> Path:
     directory.mkdir()
     find_tokenizer(config.data.tokenizer).save_pretrained(directory / annotate.TOKENIZER)
     shards = plan_shards(config.data.source, config.data.shard_records)
-    work = annotate.make_worker(config.data, directory, 1, None)
+    work = annotate.make_worker(config.data, directory, 1)
     for shard in shards:
         work(shard)
     return directory

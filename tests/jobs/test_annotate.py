@@ -274,6 +274,20 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"data__annotator": "teacher", "data__teacher": teacher("http://127.0.0.1:1/v1")},
         "data.teacher.endpoint.api_key_env: PASTA_TEST_KEY is not set; export it",
     ),
+    "no judge's key": (
+        {
+            "data__annotator": "teacher",
+            "data__teacher": {
+                **teacher("http://127.0.0.1:1/v1", api_key_env=None),
+                "independence_judge": teacher("http://127.0.0.1:1/v1"),
+            },
+        },
+        "data.teacher.independence_judge.endpoint.api_key_env: PASTA_TEST_KEY is not set; export it",
+    ),
+    "all alike": (
+        {"data__annotator": "teacher", "data__teacher": {**teacher("http://127.0.0.1:1/v1"), "proposals": 4}},
+        "proposals 4: expected a temperature above 0",
+    ),
     "no effect": ({"data__annotator": "atlas", "data__syntactic": {"lists": False}}, "has no effect"),
     "no workers": ({"workers__num_workers": 0}, "num_workers 0"),
     "no atlas number": ({"data__source": {"path": "atlas"}}, "expected the number of atlas tasks"),
@@ -295,7 +309,7 @@ def test_a_mistake_is_one_line_and_exit_code_2_before_any_worker_starts(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["atlas", "slimorca", "alpaca-syntactic"])
+@pytest.mark.parametrize("name", ["atlas", "atlas-teacher", "slimorca", "alpaca-syntactic"])
 def test_shipped_configurations_are_valid(name: str) -> None:
     config = load_config(ROOT / "configs" / "annotate" / f"{name}.yaml", annotate.AnnotateConfig)
     assert config.name == name

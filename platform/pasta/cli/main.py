@@ -35,6 +35,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         from pasta.cli.simulate import simulate  # it reads YAML, the others do not
 
         return simulate(options.config, options.overrides, options.measured)
+    if options.command == "stand-in":
+        from pasta.cli.stand_in import serve_stand_in  # it imports the judges, the others do not
+
+        return serve_stand_in(options.port, options.judge_error)
     if options.what == "annotations":
         return annotations(options.file, official=options.official, as_json=options.json)
     return export(options.evaluation, options.method, options.out, options.generator)
@@ -52,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_alpaca(commands)
     _add_simulate(commands)
+    _add_stand_in(commands)
     return made
 
 
@@ -162,6 +167,24 @@ def _add_simulate(commands: Any) -> None:
         help="compare with a measured load: the benchmark's runs/benchmark/serve.latency.jsonl, or JSONL of ttft_s and "
         "total_s, with arrival_s if known, and with prompt and annotated if it is to be the trace; exits with 1 if a "
         "figure is off by more than 15%%",
+    )
+
+
+def _add_stand_in(commands: Any) -> None:
+    standing = commands.add_parser(
+        "stand-in",
+        help="serve a stand-in for a teacher and for judges, which knows the atlas alone",
+        description="Serve a stand-in for the large models that jobs ask, to try them without one: an "
+        "OpenAI-compatible endpoint that annotates the atlas' answers by looks, with errors, says which parts need "
+        "each other, and prefers the answer with more right statements.",
+    )
+    standing.add_argument("--port", type=int, default=8089, help="on 127.0.0.1 (8089)")
+    standing.add_argument(
+        "--judge-error",
+        type=float,
+        default=0.1,
+        metavar="P",
+        help="probability that a verdict on independence is wrong (0.1)",
     )
 
 

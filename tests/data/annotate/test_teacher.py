@@ -1,13 +1,15 @@
 """The teacher against a real HTTP server that answers well, badly, or not at all."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pasta.data.annotate.annotator import Proposal
+from pasta.data.annotate.independence import IndependenceSection
 from pasta.data.annotate.prompt import EXAMPLES
-from pasta.data.annotate.teacher import Teacher, TeacherSection
+from pasta.data.annotate.teacher import Keys, Teacher, TeacherSection
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.endpoint import EndpointSection
 from pasta.data.instructions import Instruction
@@ -54,7 +56,7 @@ def ask(
             }
         )
         validator = Validator(ChecksSection(min_speedup=0.0), Codec(byte_level()))
-        teacher = Teacher(TeacherSection(section, attempts=attempts), validator, api_key=KEY)
+        teacher = Teacher(TeacherSection(section, attempts=attempts), validator, keys=Keys(KEY))
         teacher.annotate(records, lambda record, proposal: found.__setitem__(record.id, proposal))
     return found, server.requests
 
@@ -85,9 +87,10 @@ def test_a_faulty_annotation_is_asked_for_again_with_its_fault() -> None:
     assert "without its tags it is not the answer" in requests[1]["body"]["messages"][-1]["content"]
 
 
-def test_a_fault_that_stays_is_left_to_the_validator() -> None:
+def test_a_fault_that_stays_is_refused_with_what_was_said() -> None:
     found, requests = ask(lambda *_: completion("Something else."), RECORDS[:1], attempts=3)
-    assert found["0"].annotated == "Something else."
+    assert (found["0"].annotated, found["0"].reason) == (None, "differs")
+    assert [refused.annotated for refused in found["0"].refused] == ["Something else."]
     assert len(requests) == 3
 
 
@@ -161,3 +164,80 @@ def test_an_annotation_that_was_cut_off_is_not_used() -> None:
     found, requests = ask(answer, RECORDS[:1])
     assert (found["0"].annotated, found["0"].reason) == (None, "cut off")
     assert len(requests) == 1
+
+
+TEA, COFFEE, COCOA = (f"{name} is made of {part}. " * 3 for name, part in
+                     (("Tea", "leaves"), ("Coffee", "beans"), ("Cocoa", "seeds")))  # fmt: skip
+PLAIN = Instruction("plain", "x:1", ({"role": "user", "content": "?"},), TEA + COFFEE + COCOA)
+ONE = f'<promise topic="tea" tokens="80"/><async>{TEA}</async>{COFFEE}{COCOA}'
+TWO = ONE.replace(COFFEE, f'<promise topic="coffee" tokens="80"/><async>{COFFEE}</async>')
+
+
+def propose(
+    proposals: list[str], verdict: Callable[[str], str] | None = None, **options: Any
+) -> tuple[Proposal, list[dict[str, Any]]]:
+    """What becomes of a record for which the teacher says one of ``proposals`` after another, and the judge
+    ``verdict`` of the questions; and the teacher's requests."""
+    found: list[Proposal] = []
+    with (
+        endpoint_server(lambda _, number: completion(proposals[number])) as server,
+        endpoint_server(
+            lambda body, _: completion((verdict or str)(body["messages"][1]["content"]))
+        ) as judge,
+    ):
+        sections = [EndpointSection(base_url=each.url, model="m", backoff_s=0.01) for each in (server, judge)]
+        section = TeacherSection(
+            sections[0],
+            temperature=1.0,
+            attempts=1,
+            proposals=len(proposals),
+            independence_judge=IndependenceSection(sections[1]) if verdict else None,
+            **options,
+        )
+        validator = Validator(ChecksSection(min_speedup=0.0), Codec(byte_level()))
+        Teacher(section, validator).annotate([PLAIN], lambda _, proposal: found.append(proposal))
+    return found[0], server.requests
+
+
+def test_the_most_parallel_valid_proposal_is_taken() -> None:
+    found, requests = propose([ONE, "Something else.", TWO, PLAIN.answer], seed=7)
+    assert found.annotated == TWO
+    assert [refused.reason for refused in found.refused] == ["differs"]
+    assert found.usage.requests == 4
+    assert [request["body"]["seed"] for request in requests] == [7, 8, 9, 10]
+    assert {request["body"]["temperature"] for request in requests} == {1.0}
+
+
+def test_a_proposal_whose_parts_need_each_other_gives_way_to_the_next() -> None:
+    # Neither in TWO nor in ONE does the second stretch see the first.
+    found, _ = propose([TWO, PLAIN.answer, ONE], lambda _: "2: yes\n3: no")
+    assert found.annotated == PLAIN.answer
+    assert [(refused.annotated, refused.reason) for refused in found.refused] == [
+        (TWO, "dependent"),
+        (ONE, "dependent"),
+    ]
+    assert "'Coffee is made of beans." in found.refused[0].detail
+    assert (found.usage.requests, found.judged.requests) == (3, 2)
+
+
+def test_alike_proposals_are_judged_once_and_a_record_without_a_good_one_has_all_reasons() -> None:
+    found, _ = propose([TWO, TWO, "Something else."], lambda _: "2: yes\n3: no")
+    assert (found.annotated, found.reason) == (None, "dependent")
+    assert [refused.reason for refused in found.refused] == ["differs", "dependent"]
+    assert found.judged.requests == 1
+
+
+def test_a_verdict_that_cannot_be_read_is_asked_for_again_and_then_refuses() -> None:
+    found, _ = propose([TWO], lambda _: "Well, it depends.")
+    assert (found.reason, found.judged.requests) == ("not judged", 2)
+    assert "Well, it depends." in found.detail
+
+
+def test_a_proposal_survives_the_journal() -> None:
+    found, _ = propose([TWO, ONE], lambda _: "2: yes\n3: no")
+    assert Proposal.of(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_proposals_that_would_be_alike_are_refused() -> None:
+    with pytest.raises(ValueError, match="proposals 4: expected a temperature above 0"):
+        TeacherSection(EndpointSection(base_url="http://x", model="m"), proposals=4)

@@ -29,16 +29,28 @@ NO_USAGE = TeacherUsage()
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """An annotation that failed a check, if there was one, and why: a short word that is counted, and the story."""
+
+    annotated: str | None
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Proposal:
     """An annotator's proposal for one record: the annotated answer in text form, or the reason why there is none.
 
-    ``reason`` is a short word that rejects are counted by, ``detail`` the whole story.
+    ``reason`` is a short word that rejects are counted by, ``detail`` the whole story. ``refused`` are those that the
+    annotator itself refused on the way, ``judged`` is what checking them cost.
     """
 
     annotated: str | None
     reason: str = ""
     detail: str = ""
     usage: TeacherUsage = NO_USAGE
+    refused: tuple[Refused, ...] = ()
+    judged: TeacherUsage = NO_USAGE
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able values; ``Proposal.of`` reads them back."""
@@ -47,7 +59,9 @@ class Proposal:
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Proposal":
         """From what ``to_dict`` gave."""
-        return cls(**{**values, "usage": TeacherUsage(**values["usage"])})
+        refused = tuple(Refused(**each) for each in values["refused"])
+        usage, judged = (TeacherUsage(**values[name]) for name in ("usage", "judged"))
+        return cls(**{**values, "usage": usage, "refused": refused, "judged": judged})
 
 
 Deliver = Callable[[Instruction, Proposal], None]

@@ -9,7 +9,7 @@ from pasta.data.annotate.annotator import Annotator, AtlasAnnotator, PlainAnnota
 from pasta.data.annotate.apar import AparAnnotator
 from pasta.data.annotate.imperfect import ImperfectAnnotator, ImperfectSection
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
-from pasta.data.annotate.teacher import Teacher, TeacherSection
+from pasta.data.annotate.teacher import NO_KEYS, Keys, Teacher, TeacherSection
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import TRAINED, SkeletonPrompts
@@ -86,11 +86,11 @@ class AnnotationSections:
 
 
 def make_annotator(
-    sections: AnnotationSections, validator: Validator, *, num_workers: int = 1, api_key: str | None = None
+    sections: AnnotationSections, validator: Validator, *, num_workers: int = 1, keys: Keys = NO_KEYS
 ) -> Annotator:
     """The annotator of one of ``num_workers`` workers, which share the teacher's limits evenly."""
     if sections.teacher is not None:
-        return Teacher(sections.teacher, validator, share=1 / num_workers, api_key=api_key)
+        return Teacher(sections.teacher, validator, share=1 / num_workers, keys=keys)
     if sections.annotator == "apar":
         return AparAnnotator()
     if sections.annotator == "atlas":

@@ -34,6 +34,8 @@ Rules:
 8. If the answer itself contains one of the character sequences <promise  />  <async>  </async>  <sync/>, write a
    backslash before it: <br\/> stands for a literal <br/>."""
 
+_ANSWER = "\n\nANSWER\n\n"
+
 
 @dataclass(frozen=True, slots=True)
 class WorkedExample:
@@ -109,10 +111,10 @@ def prompt_for(record: Instruction) -> list[dict[str, str]]:
     for example in EXAMPLES:
         asked = ({"role": "user", "content": example.question},)
         messages += [
-            {"role": "user", "content": _task(asked, strip(example.annotated))},
+            {"role": "user", "content": task_text(asked, strip(example.annotated))},
             {"role": "assistant", "content": example.annotated},
         ]
-    return [*messages, {"role": "user", "content": _task(record.messages, record.answer)}]
+    return [*messages, {"role": "user", "content": task_text(record.messages, record.answer)}]
 
 
 def ask_again(messages: Sequence[dict[str, str]], annotated: str, fault: str) -> list[dict[str, str]]:
@@ -124,6 +126,13 @@ def ask_again(messages: Sequence[dict[str, str]], annotated: str, fault: str) ->
     return [*messages, {"role": "assistant", "content": annotated}, {"role": "user", "content": again}]
 
 
-def _task(messages: Sequence[Mapping[str, str]], answer: str) -> str:
+def task_text(messages: Sequence[Mapping[str, str]], answer: str) -> str:
+    """A conversation and the answer that ends it, as one message."""
     turns = "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
-    return f"CONVERSATION\n\n{turns}\n\nANSWER\n\n{answer}"
+    return f"CONVERSATION\n\n{turns}{_ANSWER}{answer}"
+
+
+def read_task(content: str) -> tuple[str, str] | None:
+    """The last message of the conversation, and what follows it, in a ``task_text``; None if it is none."""
+    conversation, is_task, answer = content.partition(_ANSWER)
+    return (conversation.rpartition("[user]\n")[2], answer) if is_task else None

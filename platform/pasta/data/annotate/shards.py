@@ -33,6 +33,8 @@ class ShardResult:
     """A finished shard: how many of its records were kept with and without chunks, and how many not, and why.
 
     ``broken`` names the first unreadable records, ``seconds`` is the wall clock of the run that finished it.
+    ``refused`` counts proposals that the annotator itself refused, also of records that were kept; ``judged`` is what
+    its judge cost.
     """
 
     index: int
@@ -44,6 +46,8 @@ class ShardResult:
     broken: list[str]
     usage: TeacherUsage
     seconds: float
+    refused: dict[str, int] = field(default_factory=dict)
+    judged: TeacherUsage = NO_USAGE
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON-able values; ``of`` reads them back."""
@@ -52,7 +56,8 @@ class ShardResult:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "ShardResult":
         """From what ``to_dict`` gave."""
-        return cls(**{**values, "usage": TeacherUsage(**values["usage"])})
+        usage, judged = (TeacherUsage(**values[name]) for name in ("usage", "judged"))
+        return cls(**{**values, "usage": usage, "judged": judged})
 
 
 def finished_shard(directory: Path, index: int) -> ShardResult | None:
@@ -74,6 +79,8 @@ class _Written:
     repairs: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
     usage: TeacherUsage = NO_USAGE
+    refused: Counter[str] = field(default_factory=Counter)
+    judged: TeacherUsage = NO_USAGE
 
     def reject(self, number: int, place: str, reason: str, detail: str, **rest: Any) -> None:
         self.rejected[reason] += 1
@@ -130,6 +137,8 @@ def annotate_shard(
         broken=written.broken[:_NAMED_PLACES],
         usage=written.usage,
         seconds=time.monotonic() - begun,
+        refused=dict(sorted(written.refused.items())),
+        judged=written.judged,
     )
     for name, lines in (("rejects", written.rejects), ("annotated", written.annotated)):
         path = _path(directory, name, shard.index, ".jsonl")
@@ -201,8 +210,14 @@ def _keep(
     number: int, record: Instruction, proposal: Proposal, validator: Validator, written: _Written
 ) -> None:
     written.usage = written.usage + proposal.usage
-    rest = {"id": record.id, "messages": list(record.messages), "answer": record.answer}
+    written.judged = written.judged + proposal.judged
+    written.refused.update(refused.reason for refused in proposal.refused)
+    rest: dict[str, Any] = {"id": record.id, "messages": list(record.messages), "answer": record.answer}
     if proposal.annotated is None:
+        if len(proposal.refused) > 1:
+            rest["proposals"] = [asdict(refused) for refused in proposal.refused]
+        elif proposal.refused:
+            rest["annotated"] = proposal.refused[0].annotated
         written.reject(number, record.place, proposal.reason, proposal.detail, **rest)
         return
     try:

@@ -3,13 +3,15 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from pasta.data.annotate.annotator import TeacherUsage
 from pasta.data.annotate.shards import ShardResult
+from pasta.data.annotate.truth import TruthTally, marks_line
 from pasta.errors import UserError
 from pasta.rows import read_rows
 from pasta.statistics import geometric_mean, percentile
@@ -20,15 +22,27 @@ _BAR = 40
 _NAMED_PLACES = 20
 
 
+Prices = tuple[float, float]
+
+
 def summarise(
-    directory: Path, results: Sequence[ShardResult], prices: tuple[float, float] | None = None
+    directory: Path,
+    results: Sequence[ShardResult],
+    prices: Prices | None = None,
+    judge_prices: Prices | None = None,
 ) -> dict[str, Any]:
     """The summary of finished shards in ``directory``. Raises UserError if not one record could be kept.
 
-    ``prices`` are what a million tokens cost, read and written. Speedups are theoretical: tokens of the answer by
+    ``prices`` are what a million tokens of the teacher cost, read and written, ``judge_prices`` those of its judge.
+    Answers of the atlas are compared with its truth (``marks``). Speedups are theoretical: tokens of the answer by
     steps of its critical path; means of them are geometric.
     """
-    figures = list(_figures(directory))
+    truth = TruthTally()
+    figures = []
+    for file in sorted(directory.glob("annotated-*.jsonl")):
+        for _, row in read_rows(file):
+            figures.append(row["figures"])
+            truth.add(row["messages"], row["annotated"], row["answer"])
     rejected = sum((Counter(result.rejected) for result in results), Counter[str]())
     if not figures:
         reasons = ", ".join(f"{reason} {count}" for reason, count in rejected.most_common())
@@ -55,17 +69,24 @@ def summarise(
         "speedup_distribution": _histogram([each["speedup"] for each in figures]),
         "worker_seconds": round(sum(result.seconds for result in results), 2),
     }
-    if usage.requests:
-        summary["usage"] = {
-            "requests": usage.requests,
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-        }
-        if prices is not None:
-            read, wrote = prices
-            cost = (usage.prompt_tokens * read + usage.completion_tokens * wrote) / 1e6
-            summary["usage"]["cost"] = round(cost, 6)
+    judged = sum((result.judged for result in results), TeacherUsage())
+    for name, used, price in (("usage", usage, prices), ("judge_usage", judged, judge_prices)):
+        if used.requests:
+            summary[name] = _usage(used, price)
+    refused = sum((Counter(result.refused) for result in results), Counter[str]())
+    if refused:
+        summary["proposals_refused_by_reason"] = dict(refused.most_common())
+    if truth.num_answers:
+        summary["marks"] = truth.marks()
     return summary
+
+
+def _usage(usage: TeacherUsage, prices: Prices | None) -> dict[str, float]:
+    values: dict[str, float] = asdict(usage)
+    if prices is not None:
+        read, wrote = prices
+        values["cost"] = round((usage.prompt_tokens * read + usage.completion_tokens * wrote) / 1e6, 6)
+    return values
 
 
 def describe(summary: dict[str, Any]) -> str:
@@ -87,13 +108,18 @@ def describe(summary: dict[str, Any]) -> str:
         if summary[key]:
             named = {"tokens": "tokens an answer", "threads": "threads an answer", "chunks": "tokens a chunk"}
             lines.append(f"{label:<14}{_spread_text(summary[key])} ({named[label]})")
-    if "usage" in summary:
-        usage = summary["usage"]
-        cost = f", cost {usage['cost']:.4f}" if "cost" in usage else ""
-        lines.append(
-            f"teacher       {usage['requests']:,} requests, {usage['prompt_tokens']:,} tokens read, "
-            f"{usage['completion_tokens']:,} written{cost}"
-        )
+    for reason, count in summary.get("proposals_refused_by_reason", {}).items():
+        lines.append(f"proposals     {count:,} × {reason}, refused")
+    for label, key in (("teacher", "usage"), ("judge", "judge_usage")):
+        if key in summary:
+            usage = summary[key]
+            cost = f", cost {usage['cost']:.4f}" if "cost" in usage else ""
+            lines.append(
+                f"{label:<14}{usage['requests']:,} requests, {usage['prompt_tokens']:,} tokens read, "
+                f"{usage['completion_tokens']:,} written{cost}"
+            )
+    if "marks" in summary:
+        lines.append(f"truth         {marks_line(summary['marks'])}")
     mean = f"geometric mean {summary['speedup']:.2f}"
     if summary["annotated"]:
         mean += f", of the annotated {summary['speedup_of_annotated']:.2f}"
@@ -114,11 +140,6 @@ def logged(summary: dict[str, Any]) -> dict[str, float]:
                 if isinstance(number, int | float)
             }
     return flat
-
-
-def _figures(directory: Path) -> Iterator[dict[str, Any]]:
-    for file in sorted(directory.glob("annotated-*.jsonl")):
-        yield from (row["figures"] for _, row in read_rows(file))
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:

@@ -3,6 +3,9 @@
 ``pasta.data.endpoint`` keeps the rate limits and retries transient failures. A record is given up only while the
 endpoint answers others; when it answers nothing any more, or refuses the key or the model, the run stops, and what was
 paid for by then is in the shard's journal.
+
+With several proposals a record the most parallel one is taken that passes all checks: form and exactness
+(``validator``), then independence, which a judge model is asked for from the most parallel proposal down.
 """
 
 import asyncio
@@ -11,15 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasta.bounds import check_positive
-from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, TeacherUsage
+from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, Refused, TeacherUsage
+from pasta.data.annotate.independence import IndependenceJudge, IndependenceSection
 from pasta.data.annotate.prompt import ask_again, prompt_for
 from pasta.data.annotate.repair import Unrepairable
-from pasta.data.annotate.validator import Validator
+from pasta.data.annotate.validator import Checked, Validator
 from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection
 from pasta.data.instructions import Instruction
 
 # Statuses that may concern one record only: it is too long, or its content is refused.
 _REFUSED_RECORD = (400, 413, 422)
+# What a second proposal would meet too.
+_RECORDS_FAULT = ("refused", "no answer")
 _PROBE = [{"role": "user", "content": "Answer with the word yes."}]
 
 
@@ -27,27 +33,51 @@ _PROBE = [{"role": "user", "content": "Answer with the word yes."}]
 class TeacherSection:
     """The teacher, and how often it is asked.
 
-    ``endpoint`` is address, model, key, limits and prices of the whole run. A record is asked for up to ``attempts``
-    times, the fault named, if its annotation is not valid. ``max_tokens`` bounds one annotated answer.
+    ``endpoint`` is address, model, key, limits and prices of the whole run. ``proposals`` are asked for, each up to
+    ``attempts`` times, the fault named, if it is not valid. The most parallel one that is valid is taken; with an
+    ``independence_judge``, the most parallel one whose parts need no other part that they do not see. Proposal k (from
+    0) is sampled with ``seed`` + k; without a seed none is sent. ``max_tokens`` bounds one annotated answer.
     """
 
     endpoint: EndpointSection
     temperature: float = 0.0
     max_tokens: int = 4096
     attempts: int = 2
+    proposals: int = 1
+    seed: int | None = None
+    independence_judge: IndependenceSection | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "max_tokens", "attempts")
+        check_positive(self, "max_tokens", "attempts", "proposals")
+        if self.proposals > 1 and self.temperature <= 0:
+            raise ValueError(
+                f"proposals {self.proposals}: expected a temperature above 0, or all proposals are alike"
+            )
 
     def identity(self) -> dict[str, Any]:
-        """What annotations depend on: without the endpoint's address, rate limits and prices."""
+        """What annotations depend on: without the endpoints' addresses, rate limits and prices."""
+        judge = self.independence_judge
         return {
             "model": self.endpoint.model,
             "extra_body": self.endpoint.extra_body,
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
             "attempts": self.attempts,
+            "proposals": self.proposals,
+            "seed": self.seed,
+            "independence_judge": judge.identity() if judge else None,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """API keys: the teacher's, and that of its judge of independence."""
+
+    teacher: str | None = None
+    judge: str | None = None
+
+
+NO_KEYS = Keys()
 
 
 class Teacher:
@@ -56,25 +86,28 @@ class Teacher:
     is_costly = True
 
     def __init__(
-        self, options: TeacherSection, validator: Validator, *, share: float = 1.0, api_key: str | None = None
+        self, options: TeacherSection, validator: Validator, *, share: float = 1.0, keys: Keys = NO_KEYS
     ) -> None:
-        whole = options.endpoint
         self._options = options
-        self._endpoint = replace(
-            whole,
-            concurrency=max(1, round(whole.concurrency * share)),
-            requests_per_minute=whole.requests_per_minute and whole.requests_per_minute * share,
-            tokens_per_minute=whole.tokens_per_minute and whole.tokens_per_minute * share,
-        )
         self._validator = validator
-        self._api_key = api_key
+        self._share = share
+        self._keys = keys
 
     def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
-        """Ask for every record. Raises UserError when the endpoint gives nothing any more."""
+        """Ask for every record. Raises UserError when an endpoint gives nothing any more."""
         asyncio.run(self._annotate_all(records, deliver))
 
     async def _annotate_all(self, records: Sequence[Instruction], deliver: Deliver) -> None:
-        lesson = _Lesson(self._options, self._validator, Endpoint(self._endpoint, self._api_key))
+        options = self._options
+        endpoint = Endpoint(_share_of(options.endpoint, self._share), self._keys.teacher)
+        judge = None
+        if options.independence_judge is not None:
+            judge = IndependenceJudge(
+                options.independence_judge,
+                self._validator.codec,
+                Endpoint(_share_of(options.independence_judge.endpoint, self._share), self._keys.judge),
+            )
+        lesson = _Lesson(options, self._validator, endpoint, judge)
         queue = iter(records)
 
         async def work() -> None:
@@ -84,57 +117,121 @@ class Teacher:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._endpoint.concurrency, len(records))):
+                for _ in range(min(endpoint.section.concurrency, len(records))):
                     group.create_task(work())
         except* EndpointError as errors:
             raise _first(errors) from None
         finally:
-            await lesson.endpoint.close()
+            await endpoint.close()
+            if judge is not None:
+                await judge.endpoint.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Valid:
+    """A proposal that passed the validator, as the teacher wrote it and as it was read."""
+
+    annotated: str
+    checked: Checked
 
 
 class _Lesson:
-    """One shard's conversation with the endpoint."""
+    """One shard's conversation with the endpoints."""
 
-    def __init__(self, options: TeacherSection, validator: Validator, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
+    def __init__(
+        self,
+        options: TeacherSection,
+        validator: Validator,
+        endpoint: Endpoint,
+        judge: IndependenceJudge | None,
+    ) -> None:
+        self._endpoint = endpoint
         self._options = options
         self._validator = validator
+        self._judge = judge
 
     async def annotate(self, record: Instruction) -> Proposal:
-        """A valid annotation, or the last invalid one, or why there is none. Raises EndpointError."""
+        """The most parallel proposal that passes all checks, or why there is none. Raises EndpointError."""
+        usage, judged = NO_USAGE, NO_USAGE
+        valid: list[_Valid] = []
+        refused: list[Refused] = []
+        for number in range(self._options.proposals):
+            found, cost = await self._propose(record, number)
+            usage = usage + cost
+            if isinstance(found, Refused):
+                refused.append(found)
+                if found.reason in _RECORDS_FAULT:
+                    break
+            elif all(found.checked.text != other.checked.text for other in valid):
+                valid.append(found)
+        for candidate in sorted(valid, key=lambda each: -each.checked.measures.speedup):
+            fault, cost = await self._fault(record, candidate)
+            judged = judged + cost
+            if fault is None:
+                return Proposal(candidate.annotated, usage=usage, refused=tuple(refused), judged=judged)
+            refused.append(fault)
+        return Proposal(None, refused[-1].reason, refused[-1].detail, usage, tuple(refused), judged)
+
+    async def _propose(self, record: Instruction, number: int) -> tuple[_Valid | Refused, TeacherUsage]:
+        """Proposal ``number`` of a record."""
+        options = self._options
+        seed = {} if options.seed is None else {"seed": options.seed + number}
         messages = asked = prompt_for(record)
-        usage, proposal = NO_USAGE, Proposal(None)
-        for _ in range(self._options.attempts):
+        usage, refused = NO_USAGE, Refused(None, "", "")
+        for _ in range(options.attempts):
             try:
-                reply = await self.endpoint.chat(
-                    messages, max_tokens=self._options.max_tokens, temperature=self._options.temperature
+                reply = await self._endpoint.chat(
+                    messages, max_tokens=options.max_tokens, temperature=options.temperature, **seed
                 )
             except EndpointError as error:
-                return await self._given_up(error, usage)
+                refused, cost = await _given_up(self._endpoint, error)
+                return refused, usage + cost
             usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
             if reply.finish_reason == "length":
                 # A second answer would be as long.
-                return Proposal(None, "cut off", "the annotation is longer than teacher.max_tokens", usage)
-            proposal = Proposal(reply.text, usage=usage)
+                detail = "the annotation is longer than teacher.max_tokens"
+                return Refused(None, "cut off", detail), usage
             try:
-                self._validator.check(reply.text, record.answer)
+                return _Valid(reply.text, self._validator.check(reply.text, record.answer)), usage
             except Unrepairable as error:
+                refused = Refused(reply.text, error.code, str(error))
                 messages = ask_again(asked, reply.text, str(error))
-            else:
-                break
-        return proposal
+        return refused, usage
 
-    async def _given_up(self, error: EndpointError, usage: TeacherUsage) -> Proposal:
-        """What becomes of a record without an answer. Raises the error again if it is not the record's own fault."""
-        if error.status is not None and error.status not in _REFUSED_RECORD:
-            raise error
+    async def _fault(self, record: Instruction, candidate: _Valid) -> tuple[Refused | None, TeacherUsage]:
+        """Why a proposal's parts are not independent, by the judge if there is one."""
+        if self._judge is None:
+            return None, NO_USAGE
         try:
-            # If the endpoint answers a trivial question it is up, so the record is at fault.
-            reply = await self.endpoint.chat(_PROBE, max_tokens=16, temperature=self._options.temperature)
-        except EndpointError:
-            raise error from None
-        usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
-        return Proposal(None, "refused" if error.status is not None else "no answer", str(error), usage)
+            fault, usage = await self._judge.fault(record.messages, candidate.checked.document)
+        except EndpointError as error:
+            gone, usage = await _given_up(self._judge.endpoint, error)
+            fault = ("not judged", gone.detail)
+        return (None if fault is None else Refused(candidate.annotated, *fault)), usage
+
+
+async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[Refused, TeacherUsage]:
+    """What becomes of a request without an answer. Raises the error again if it is not the record's own fault."""
+    if error.status is not None and error.status not in _REFUSED_RECORD:
+        raise error
+    try:
+        # If the endpoint answers a trivial question it is up, so the record is at fault.
+        reply = await endpoint.chat(_PROBE, max_tokens=16)
+    except EndpointError:
+        raise error from None
+    usage = TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
+    reason = "refused" if error.status is not None else "no answer"
+    return Refused(None, reason, str(error)), usage
+
+
+def _share_of(whole: EndpointSection, share: float) -> EndpointSection:
+    """The limits of one worker of several."""
+    return replace(
+        whole,
+        concurrency=max(1, round(whole.concurrency * share)),
+        requests_per_minute=whole.requests_per_minute and whole.requests_per_minute * share,
+        tokens_per_minute=whole.tokens_per_minute and whole.tokens_per_minute * share,
+    )
 
 
 def _first(errors: BaseExceptionGroup[EndpointError]) -> EndpointError:

@@ -71,7 +71,7 @@ class Validator:
 
     def __init__(self, checks: ChecksSection, codec: Codec) -> None:
         self.checks = checks
-        self._codec = _Remembering(codec)
+        self.codec: Codec = _Remembering(codec)
 
     def check(self, annotated: str, answer: str) -> Checked:
         """Read ``annotated`` (text form), put right what is certain, set its estimates, and measure it.
@@ -85,11 +85,11 @@ class Validator:
         try:
             document = self._shape(read.document, count_tokens, repairs)
             document = with_estimates(document, count_tokens)
-            measures = measure(document, self._codec)
+            measures = measure(document, self.codec)
             if measures.num_threads > 1 and measures.speedup < self.checks.min_speedup:
                 repairs["no gain"] += 1
                 document = Document((Text(answer),))
-                measures = measure(document, self._codec)
+                measures = measure(document, self.codec)
         except CodecError as error:
             raise Unrepairable("tokenizer", str(error)) from None
         text = to_text(document)
@@ -98,7 +98,7 @@ class Validator:
         return Checked(document, text, {name: count for name, count in repairs.items() if count}, measures)
 
     def _count(self, items: tuple[Item, ...]) -> int:
-        return len(self._codec.encode(Document(items)))
+        return len(self.codec.encode(Document(items)))
 
     def _shape(self, document: Document, count_tokens: CountTokens, repairs: Counter[str]) -> Document:
         """The document without chunks that break a limit, and without syncs that wait for nothing."""

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pasta.data.atlas.facts import FACTS
 from pasta.data.atlas.family import read_names
@@ -37,7 +38,8 @@ class StructureGrade:
     ``dependent_left_alone``: no conclusion inside a chunk, no chunk where the truth has none at all, none nested
     deeper than its own. ``superfluous_parts``: chunks beyond the truth's, by topic: on a subject that was not
     asked for (its statements are wrong as well), on one twice, or where nothing is independent.
-    ``sync_right``: in every thread a sync stands exactly where the truth has one.
+    ``sync_right``: in every thread a sync stands exactly where the truth has one. ``forks``: it has chunks.
+    ``has_readers``: in the truth something reads parts, after a sync.
     """
 
     independent_parts: int
@@ -45,6 +47,8 @@ class StructureGrade:
     dependent_left_alone: bool
     superfluous_parts: int
     sync_right: bool
+    forks: bool
+    has_readers: bool
 
 
 @dataclass(frozen=True)
@@ -192,9 +196,15 @@ def _untrue(form: str, fields: dict[str, str]) -> str:
 Path = tuple[str, ...]
 
 
-def grade_structure(task: AtlasTask, document: Document) -> StructureGrade:
-    """Compare an annotated answer's structure with the task's."""
-    truth, given = _threads(task.document.items), _threads(document.items)
+def grade_structure(
+    task: AtlasTask, document: Document, by: Literal["topic", "text"] = "topic"
+) -> StructureGrade:
+    """Compare an annotated answer's structure with the task's.
+
+    A part is found again by its topic, which a model learns from the truth; or by its text, where somebody else chose
+    the topics and the answer is the task's own.
+    """
+    truth, given = _threads(task.document.items, by), _threads(document.items, by)
     parts, marked = Counter(_paths(truth)), Counter(_paths(given))
     conclusions = [
         FORMS[say.form].template.partition("{")[0]
@@ -214,19 +224,29 @@ def grade_structure(task: AtlasTask, document: Document) -> StructureGrade:
         dependent_left_alone=not leaked and _depth(marked) <= _depth(parts),
         superfluous_parts=(marked - parts).total(),
         sync_right=all(_syncs(items) == _syncs(truth.get(path, ())) for path, items in given.items()),
+        forks=len(given) > 1,
+        has_readers=any(Sync() in items for items in truth.values()),
     )
 
 
-def _threads(items: tuple[Item, ...], path: Path = ()) -> dict[Path, tuple[Item, ...]]:
-    """The items of every thread by the topics on the way to it (with a number where topics repeat)."""
+def _threads(items: tuple[Item, ...], by: str, path: Path = ()) -> dict[Path, tuple[Item, ...]]:
+    """The items of every thread by the topics or texts on the way to it (with a number where they repeat)."""
     out = {path: items}
     seen: Counter[str] = Counter()
     for item in items:
         if isinstance(item, Chunk):
-            seen[item.topic] += 1
-            name = item.topic if seen[item.topic] == 1 else f"{item.topic} ({seen[item.topic]})"
-            out |= _threads(item.items, (*path, name))
+            name = item.topic if by == "topic" else _bare(item)
+            seen[name] += 1
+            numbered = name if seen[name] == 1 else f"{name} ({seen[name]})"
+            out |= _threads(item.items, by, (*path, numbered))
     return out
+
+
+def _bare(chunk: Chunk) -> str:
+    """A chunk's text without a list's mark, which may stand before the promise as well."""
+    text = render(Document(chunk.items)).strip()
+    mark = _MARK.match(text)
+    return text[mark.end() :] if mark else text
 
 
 def _depth(paths: Iterable[Path]) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pasta.data.atlas import grade_structure, task_for_prompt
 from pasta.evaluation.results.outcomes import Outcome
-from pasta.lang import Sync, parse
+from pasta.lang import parse
 from pasta.statistics import Estimate, bootstrap_mean
 
 
@@ -35,15 +35,12 @@ def marks_of(outcomes: Sequence[Outcome]) -> Marks | None:
         task = task_for_prompt(outcome.messages[0]["content"])
         if task is None:
             continue
-        document = parse(text)
-        found = grade_structure(task, document)
-        does_fork = any(document.chunks())
+        found = grade_structure(task, parse(text))
         if found.independent_parts:
             marked.append(found.annotated_parts / found.independent_parts)
         else:
-            forks.append(float(does_fork))
-        truth = task.document
-        if does_fork and any(Sync() in items for items in (truth.items, *(c.items for c in truth.chunks()))):
+            forks.append(float(found.forks))
+        if found.forks and found.has_readers:
             syncs.append(float(found.sync_right))
     if not marked and not forks:
         return None
