@@ -4,7 +4,8 @@ Row i of a lane's logits chooses the token after i drafts as it would be chosen 
 token: it is emitted if it is what is chosen, else hidden.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -21,6 +22,8 @@ from pasta.interpreter import Feed, Mode, Thread
 
 #: Weight of what a step or a draft has told at the next one.
 _DECAY = 0.98
+#: The same of what guesses have saved, and how many steps go by without them if that is nothing.
+_WORTH_DECAY, _STEPS_WITHOUT = 0.9, 64
 
 
 @dataclass(slots=True)
@@ -88,20 +91,26 @@ class Drafter:
         self._most, self._runner = config.drafts, runner
         self._heads = heads if config.draft_heads else None
         self.cost = StepCost()
+        #: What guesses for so many lanes cost in seconds, and those for this step.
+        self._guess_costs: dict[int, float] = {}
+        self._guess_s = 0.0
+        #: What guesses have lately saved, as a share of a step's time, and how many steps have gone by without.
+        self._worth, self._steps_without = 1.0, 0
         # Share of tokens that were right, by guesser: the length of a context, or -1 - tenths of the heads' own odds.
         self._prior = dict.fromkeys(CONTEXTS, 0.6) | {-1 - tenth: (tenth + 0.5) / 10 for tenth in range(10)}
         self._right = dict(self._prior)
         self._fed: dict[tuple[int, int], Drafted] = {}
         self.num_drafted = self.num_accepted = 0
 
-    def add(self, slots: Mapping[int, Slot], feeds: dict[int, list[Feed]], num_slots: int) -> None:
-        """Put drafts behind the tokens in ``feeds`` that choose a thread's next one; the forward has ``num_slots``
-        slots, each padded to the longest."""
+    def add(self, slots: Mapping[int, Slot], feeds: dict[int, list[Feed]], numbers: range) -> None:
+        """Put drafts behind the tokens in ``feeds`` that choose a thread's next one; the forward has the slots of these
+        ``numbers``, each padded to the longest."""
         self._fed.clear()
-        if not self._may_pay(feeds, num_slots):
+        self._guess_s = 0.0
+        if not self._may_pay(feeds, numbers):
             return
         found = self._found(slots, feeds)
-        counts = self._pays(found, feeds, num_slots)
+        counts = self._pays(found, feeds, numbers)
         for drafted, count in zip(reversed(found), reversed(counts), strict=True):
             if count:
                 t, rows = drafted.thread, feeds[drafted.number]
@@ -132,15 +141,22 @@ class Drafter:
                         slot.states[lane.thread] = len(tokens), hidden[first + lane.at]
                 first += len(lane.rows)
 
-    def _may_pay(self, feeds: Mapping[int, Sequence[Feed]], num_slots: int) -> bool:
+    def _price(self, numbers: range) -> Callable[[int], float]:
+        """The seconds of a step of these slots by the lanes of its widest one, with the guesses made for it."""
+        fixed, row = self.cost.line()
+        return lambda lanes: self._guess_s + fixed + row * self._runner.num_rows(numbers, lanes)
+
+    def _may_pay(self, feeds: Mapping[int, Sequence[Feed]], numbers: range) -> bool:
         """Whether drafts would pay if all of them were right."""
         longest, shortest = max(map(len, feeds.values())), min(map(len, feeds.values()))
-        if shortest < longest or num_slots > len(feeds):
+        if not self._most or shortest < longest or len(numbers) > len(feeds):
             return self._most > 0  # some are free
         lanes = sum(feed.wants_logits for rows in feeds.values() for feed in rows)
-        fixed, row = self.cost.line()
-        more = (lanes + num_slots) / (fixed + row * num_slots * (longest + 1))
-        return self._most > 0 and more > lanes / (fixed + row * num_slots * longest)
+        price = self._price(numbers)
+        rate = lanes / price(longest)
+        # Where steps are not padded each further row costs the same.
+        more = range(1, self._most + 1 if self._runner.pads else 2)
+        return any((lanes + n * len(numbers)) / price(longest + n) > rate for n in more)
 
     def _found(self, slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]]) -> list[Drafted]:
         """The likelier draft of each lane that may have one, as far as there is room."""
@@ -175,7 +191,7 @@ class Drafter:
         self, lanes: Iterable[tuple[Slot, Thread]]
     ) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
         """What the draft heads guess for each thread whose last token they know the state of: tokens, guessers."""
-        if self._heads is None:
+        if self._heads is None or not self._asks():
             return {}
         known = [
             (id(slot), t.id, t.tokens[-1], state[1])
@@ -184,12 +200,23 @@ class Drafter:
         ]
         if not known:
             return {}
+        begun = time.perf_counter()
         hidden = torch.stack([state for *_, state in known])
         tokens = torch.tensor([token for _, _, token, _ in known], device=hidden.device)
+        guessed = self._heads.guess(hidden, tokens)
+        spent, before = time.perf_counter() - begun, self._guess_costs.get(len(known), float("inf"))
+        # Other work on the machine only adds to it.
+        self._guess_s = self._guess_costs[len(known)] = min(spent, 1.05 * before)
         return {
             (slot, thread): (found, [-1 - min(int(10 * p), 9) for p in odds])
-            for (slot, thread, *_), found, odds in zip(known, *self._heads.guess(hidden, tokens), strict=True)
+            for (slot, thread, *_), found, odds in zip(known, *guessed, strict=True)
         }
+
+    def _asks(self) -> bool:
+        """Whether to have the heads guess: if guesses have lately saved more than they cost, and now and then all the
+        same, since guesses that are not made cannot show that they would pay again."""
+        self._steps_without = 0 if self._worth >= 0 else (self._steps_without + 1) % _STEPS_WITHOUT
+        return not self._steps_without
 
     def _drafted(
         self, number: int, at: int, slot: Slot, t: Thread, tokens: list[int], guessers: list[int]
@@ -202,28 +229,42 @@ class Drafter:
         return Drafted(number, at, t, tokens[:stop], guessers[:stop], odds)
 
     def _pays(
-        self, found: Sequence[Drafted], feeds: Mapping[int, Sequence[Feed]], num_slots: int
+        self, found: Sequence[Drafted], feeds: Mapping[int, Sequence[Feed]], numbers: range
     ) -> list[int]:
         """How many tokens of each draft give the most tokens a second, all lanes together: the likeliest first."""
         counts = [0] * len(found)
         best = counts.copy()
         rows = {number: len(own) for number, own in feeds.items()}
         tokens = float(sum(feed.wants_logits for own in feeds.values() for feed in own))
-        fixed, row = self.cost.line()
-        longest = max(rows.values())
-        rate = tokens / (fixed + row * num_slots * longest)
+        price, longest = self._price(numbers), max(rows.values())
+        before = seconds = cheapest = price(longest)
+        lanes, rate = tokens, tokens / before
         for minus, n, _ in sorted((-p, n, k) for n, d in enumerate(found) for k, p in enumerate(d.odds)):
             counts[n] += 1
             rows[found[n].number] += 1
-            longest = max(longest, rows[found[n].number])
+            if rows[found[n].number] > longest:
+                longest = rows[found[n].number]
+                seconds = price(longest)
             tokens -= minus
-            now = tokens / (fixed + row * num_slots * longest)
-            if now > rate:
-                best, rate = counts.copy(), now
-            elif num_slots == 1:
+            if tokens / seconds > rate:
+                best, rate, cheapest = counts.copy(), tokens / seconds, seconds
+            elif len(numbers) == 1 and not self._runner.pads:
                 break  # those that follow are less likely, and cost as much
         if found and not any(best):
             # Drafts that are not tried cannot show that they would pay again.
             for guesser, prior in self._prior.items():
                 self._right[guesser] += 0.002 * (prior - self._right[guesser])
+        if self._guess_s:
+            self._weigh(found, best, lanes, before - self._guess_s, cheapest - before)
         return best
+
+    def _weigh(
+        self, found: Sequence[Drafted], counts: Sequence[int], lanes: float, step_s: float, more_s: float
+    ) -> None:
+        """Learn what the guesses for this step will have saved, which takes ``step_s`` without drafts and so much more
+        with them."""
+        gains = [sum(d.odds[:count]) for d, count in zip(found, counts, strict=True)]
+        of_heads = sum(gain for d, gain in zip(found, gains, strict=True) if gain and d.guessers[0] < 0)
+        share = of_heads / sum(gains) if of_heads else 0.0
+        saved = (of_heads * step_s / lanes - share * more_s - self._guess_s) / step_s
+        self._worth += (1 - _WORTH_DECAY) * (min(max(saved, -1.0), 1.0) - self._worth)

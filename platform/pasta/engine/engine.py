@@ -236,11 +236,10 @@ class Engine:
         }
         if lanes:
             numbers = range(min(lanes), max(lanes) + 1)
-            self.drafter.add({n: slot for n in lanes if (slot := self._slots[n])}, lanes, len(numbers))
+            self.drafter.add({n: slot for n in lanes if (slot := self._slots[n])}, lanes, numbers)
             begun = time.perf_counter()
             events += self._forward(numbers, lanes)
-            rows = len(numbers) * max(map(len, lanes.values()))
-            self.drafter.cost.add(rows, time.perf_counter() - begun)
+            self.drafter.cost.add(self.runner.rows_computed, time.perf_counter() - begun)
         return events
 
     def _admit(self) -> list[Event]:

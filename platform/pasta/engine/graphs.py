@@ -162,6 +162,10 @@ class StepGraphs:
             self._capture(shape)
         _log.info("captured %d steps", len(self._graphs))
 
+    def padded(self, shape: Shape) -> Shape | None:
+        """The shape that a step of ``shape`` is padded to, once it is captured; ``None`` if it never is."""
+        return self._shapes.padded(shape)
+
     def find(self, shape: Shape) -> StepGraph | None:
         """The captured step that ``shape`` fits into; ``None`` if it does not, or for the first time."""
         padded = self._shapes.padded(shape)

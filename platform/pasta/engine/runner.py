@@ -70,6 +70,8 @@ class Runner:
         self._keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
         #: The states [N, hidden] that the last forward's logits were made of, where there are draft heads to read them.
         self.hidden: Tensor | None = None
+        #: The rows that the last forward computed, padding included.
+        self.rows_computed = 0
         #: Called right before the model runs, which releases the GIL.
         self.before_forward: Callable[[], None] = lambda: None
         self._graphs: StepGraphs | None = None
@@ -127,6 +129,18 @@ class Runner:
             self._to_hide += [slot * (self._scratch + 1) + place for place in places]
             self._hidden[slot] = sorted([*self._hidden[slot], *places])
 
+    @property
+    def pads(self) -> bool:
+        """Whether steps are padded to captured shapes."""
+        return self._graphs is not None
+
+    def num_rows(self, slots: range, lanes: int) -> int:
+        """The rows that a step of these slots computes, the widest of which feeds so many lanes."""
+        shape = Shape(slots.start, len(slots), lanes, 1, 0, biased=True)
+        if self._graphs is not None:
+            shape = self._graphs.padded(shape) or shape
+        return shape.slots * shape.lanes
+
     def room(self, slot: int) -> int:
         """How many more tokens a slot can hold."""
         return self._scratch - self.num_tokens[slot] + len(self._hidden[slot])
@@ -174,6 +188,7 @@ class Runner:
         else:
             self.before_forward()
             outputs, inputs = graph.run(inputs), graph.inputs
+        self.rows_computed = shape.slots * shape.lanes
         count = choices.numbers.shape[1]
         logits, tokens, *hidden = (out[:count] for out in outputs)
         # The drafter reads them in a later step.

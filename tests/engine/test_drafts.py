@@ -1,0 +1,148 @@
+"""How many drafts are fed: as many as pay, where padded rows are free and the heads' own time is not."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from pasta.engine import Engine, EngineConfig, Request, drafts
+from pasta.engine.drafts import Drafted, StepCost
+from pasta.engine.heads import HeadRunner
+from pasta.interpreter import Feed, Limits
+from tests.engine.test_graphs import captured
+from tests.engine.test_heads import made
+from tests.support.models import UNRECORDED, tiny
+
+LOADED = tiny()
+ONE = range(1)
+SIZES = {**UNRECORDED, "num_slots": 1, "slot_tokens": 320}
+FEED = Feed(0, 5, 0, 0, wants_logits=True)
+
+
+class Costs(StepCost):
+    """What steps cost, whatever is measured; and the rows of those that were."""
+
+    def __init__(self, fixed, row):
+        super().__init__()
+        self.known, self.measured = (fixed, row), []
+
+    def add(self, rows, seconds):
+        self.measured.append(rows)
+
+    def line(self):
+        return self.known
+
+
+def costing(engine, fixed, row):
+    """The engine's drafter, told what steps cost."""
+    engine.drafter.cost = Costs(fixed, row)
+    return engine.drafter
+
+
+def draft(odds, guesser=2):
+    return Drafted(0, 0, None, [7] * len(odds), [guesser] * len(odds), odds)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return Engine(LOADED, EngineConfig(**SIZES))
+
+
+@pytest.fixture(scope="module")
+def padding():
+    engine, _ = captured(num_slots=1)
+    return engine
+
+
+def test_without_captured_steps_a_step_costs_what_it_feeds(plain):
+    assert [plain.runner.num_rows(ONE, lanes) for lanes in (1, 3, 5, 40)] == [1, 3, 5, 40]
+
+
+def test_a_captured_step_costs_all_rows_of_its_shape():
+    engine, _ = captured(num_slots=3)
+    assert [engine.runner.num_rows(ONE, lanes) for lanes in (1, 3, 5)] == [1, 4, 8]
+    assert engine.runner.num_rows(range(1, 2), 3) == 2 * 4, "slots are counted from the first"
+    assert engine.runner.num_rows(range(3), 40) == 3 * 40, "wider steps are not captured"
+
+
+def test_a_step_s_cost_is_learnt_by_the_rows_that_it_computed():
+    engine, _ = captured(num_slots=2)
+    drafter = costing(engine, fixed=1.0, row=0.5)
+    ids = [*LOADED.codec.encode_text("a b c d"), LOADED.codec.eos_id]
+    asked = [Request([5, 6, n], parallel=False, forced=ids[n:], drafts=False) for n in range(2)]
+    list(engine.decode(asked))
+    assert set(drafter.cost.measured) == {1, 2}
+    engine.runner._graphs._shapes._lanes = [4]  # no narrower ones
+    list(engine.decode(asked[:1]))
+    assert drafter.cost.measured[-1] == 4
+
+
+@pytest.mark.parametrize(("odds", "counts"), [([0.9] * 2, 2), ([0.3, 0.3], 0)])
+def test_drafts_are_fed_while_each_pays_for_its_row(plain, odds, counts):
+    drafter = costing(plain, fixed=1.0, row=0.5)
+    assert drafter._pays([draft(odds)], {0: [FEED]}, ONE) == [counts]
+
+
+def test_padding_is_filled_with_drafts_that_would_not_pay_for_rows_of_their_own(plain, padding):
+    """Lanes 1, 2, 4, 8 are captured: after two that pay the third is free, and those behind it are not."""
+    odds = [0.9, 0.7, 0.1, 0.05, 0.05]
+    for engine, counts in ((plain, 2), (padding, 3)):
+        drafter = costing(engine, fixed=1.0, row=0.3)
+        assert drafter._pays([draft(odds)], {0: [FEED]}, ONE) == [counts]
+
+
+def test_a_wider_shape_is_taken_when_it_pays_as_a_whole(padding):
+    """The fourth row costs as much as the next four together: by itself it would never pay."""
+    drafter = costing(padding, fixed=1.0, row=0.1)
+    assert drafter._pays([draft([0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65])], {0: [FEED]}, ONE) == [7]
+    assert drafter._may_pay({0: [FEED]}, ONE)
+
+
+# -- draft heads -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guessing(monkeypatch):
+    """Decode a known text with heads that take so many steps' time and are right or not; returns how often they were
+    asked, and the steps."""
+
+    def run(cost, right):
+        engine = Engine(
+            replace(LOADED, heads=HeadRunner(made(), LOADED.model)), EngineConfig(**SIZES, drafts=3)
+        )
+        ids = LOADED.codec.encode_text("Sphinx of black quartz, judge my vow; pack my box, jug. " * 2)
+        ids = [*ids, LOADED.codec.eos_id]
+        clock = [0.0]
+        times = []
+        monkeypatch.setattr(drafts, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+        def guess(hidden, tokens):
+            times.append(1)
+            clock[0] += cost
+            at = len(engine._slots[0].interpreter.threads[0].tokens)
+            following = [*ids[at : at + 3], 0, 0, 0][:3] if right else [1, 1, 1]
+            return [following], [[0.95, 0.95, 0.95]]
+
+        engine.drafter._heads.guess = guess
+        costing(engine, fixed=1.0, row=0.05)
+        result = engine.generate(Request([5, 6, 7], parallel=False, forced=ids, limits=Limits()))
+        assert list(result.response_ids) == ids
+        return len(times), result.steps
+
+    return run
+
+
+def test_heads_that_cost_more_than_they_save_are_soon_not_asked(guessing):
+    asked, steps = guessing(cost=4.0, right=True)
+    assert asked < 12
+    assert steps > 3 * asked
+
+
+def test_heads_that_save_more_than_they_cost_are_asked_at_every_step(guessing):
+    asked, steps = guessing(cost=0.2, right=True)
+    assert asked >= steps - 2
+
+
+def test_heads_that_are_wrong_are_not_asked_for_long_however_little_they_cost(guessing):
+    asked, steps = guessing(cost=0.05, right=False)
+    assert asked < 0.7 * steps
