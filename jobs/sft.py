@@ -49,6 +49,7 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
     with uncollected():
         import datasets
 
+        from pasta.training.model import other_positions
         from pasta.training.sft import prepare, train
 
     training = stage(config, restart=restart)
@@ -57,6 +58,8 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
     datasets.disable_progress_bars()
     cache_dir = config.run_dir.absolute() / "data"
     prepared = prepare(config, cache_dir, num_processes=config.workers.num_workers)
+    if said := other_positions(config.model):
+        print(f"{config.name}: {said}")
     _describe(config, prepared)
     fit(train, config, training, data_dir=prepared.path, address=address)
     return 0

@@ -64,6 +64,8 @@ def test_a_mistake_is_one_line(changes, expected):
             {"kind": "pasta", "model": "m", "promise_bias": float("nan")},
             "promise_bias: expected a finite number, got nan",
         ),
+        ({"kind": "pasta", "model": "m", "hint_factor": 0}, "hint_factor 0.0: expected above 0, to 100.0"),
+        ({"kind": "sequential", "model": "m", "hint_factor": 2}, "hint_factor 2.0: expected none with kind"),
     ],
 )
 def test_a_method_is_told_what_its_kind_needs_and_nothing_else(values, expected):
@@ -80,6 +82,12 @@ def test_how_a_method_is_drawn_is_not_what_it_is():
     section = MethodSection("pasta", "m", promise_bias=1.0)
     assert replace(section, line="a", label="b").identity() == section.identity()
     assert replace(section, promise_bias=2.0).identity() != section.identity()
+
+
+def test_records_from_before_estimates_could_be_wrong_stay_good():
+    section = MethodSection("pasta", "m")
+    assert "hint_factor" not in section.identity()
+    assert replace(section, hint_factor=2.0).identity() == section.identity() | {"hint_factor": 2.0}
 
 
 def test_what_an_endpoint_costs_is_not_what_it_answers():

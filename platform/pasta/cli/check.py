@@ -12,7 +12,7 @@ from pasta.cli.records import RecordError, parse_record, read_lines
 from pasta.data.measures import Measures, measure
 from pasta.errors import UserError
 from pasta.lang import CodecError
-from pasta.lang.document import ESTIMATE_STEP
+from pasta.lang.document import in_tens
 from pasta.statistics import geometric_mean, percentile
 
 _EDGES = (0.0, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
@@ -60,8 +60,7 @@ def statistics(valid: Sequence[Measures], num_records: int) -> list[str]:
     ]
     if chunk_tokens:
         exact = sum(
-            estimate == max(math.ceil(length / ESTIMATE_STEP), 1) * ESTIMATE_STEP
-            for length, estimate in zip(chunk_tokens, estimates, strict=True)
+            estimate == in_tens(length) for length, estimate in zip(chunk_tokens, estimates, strict=True)
         )
         lines += [
             _line("tokens a chunk", _spread(chunk_tokens)),

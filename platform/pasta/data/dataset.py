@@ -22,11 +22,13 @@ from datasets import concatenate_datasets, load_from_disk
 from pasta.data import atlas
 from pasta.data.asked import MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.atlas.corpus import Annotated, atlas_answers
-from pasta.data.linearise import FORMS, Example, Mode, make_example
+from pasta.data.linearise import FORMS, Example, Mode, make_example, without_syncs
 from pasta.data.packing import to_dataset
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, parse
+from pasta.lang.positions import DEFAULT
+from pasta.lang.tokenizer import stored_scheme
 from pasta.rows import messages_of, placed, read_json, read_rows, text_of
 
 ATLAS = "atlas"
@@ -60,6 +62,8 @@ class DataOptions(Protocol):
     def echo(self) -> float: ...
     @property
     def talk(self) -> float: ...
+    @property
+    def syncs(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,8 @@ class _Counter:
         counts = self.counts
         for messages, document in self._annotated:
             counts["num_documents"] += 1
+            if not self._options.syncs:
+                document = without_syncs(document)
             for form in FORMS[self._options.mode]:
                 try:
                     example = make_example(self._codec, messages, document, form)
@@ -232,6 +238,7 @@ def _write_atlas(options: DataOptions, tokenizer: Any, directory: Path, num_proc
         dict(options.mixture),
         options.echo,
         options.talk,
+        options.syncs,
     )
     jobs = [
         _Shard(plain, tokenizer, options.seed * MAX_SHARDS + index, size, directory.parent / f"shard-{index}")
@@ -259,6 +266,7 @@ class _PlainOptions:
     mixture: dict[str, float]
     echo: float
     talk: float
+    syncs: bool
     seed: int = 0
     documents: int | None = None
     eval_documents: int = 0
@@ -306,7 +314,10 @@ def _fingerprint(options: DataOptions, tokenizer: Any) -> str:
         "talk": options.talk,
         "vocabulary": sorted(tokenizer.get_vocab().items()),
         "chat_template": tokenizer.chat_template,
+        **scheme_of(tokenizer),
     }
+    if not options.syncs:
+        values["syncs"] = False
     if options.source == ATLAS:
         values["world"] = _tree_digest(Path(atlas.__file__).parent)
     else:
@@ -320,6 +331,12 @@ def _fingerprint(options: DataOptions, tokenizer: Any) -> str:
                 f"data.source: {options.source}: no such file; expected 'atlas' or a JSONL file"
             ) from None
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def scheme_of(tokenizer: Any) -> dict[str, str]:
+    """What a data set depends on in the tokenizer's rule of positions: nothing where it is the default."""
+    scheme = stored_scheme(tokenizer)
+    return {} if scheme == DEFAULT else {"positions": scheme}
 
 
 def _tree_digest(root: Path) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pasta.interpreter import IGNORE, TokenKind, linearise
-from pasta.lang import Codec, Document, encode_messages
+from pasta.lang import Chunk, Codec, Document, Item, Sync, encode_messages
 
 Form = Literal["sequential", "pasta"]
 Mode = Literal["sequential", "pasta", "both"]
@@ -51,6 +51,19 @@ def make_example(codec: Codec, messages: Messages, document: Document, form: For
         return _causal(prompt_ids, [*without_tags(codec, response_ids), codec.eos_id])
     rows = linearise(codec.grammar, prompt_ids, [*response_ids, codec.eos_id])
     return Example(rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees)
+
+
+def without_syncs(document: Document) -> Document:
+    """The document with no thread waiting for another before its end."""
+
+    def kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
+        return tuple(
+            Chunk(item.topic, item.tokens, kept(item.items)) if isinstance(item, Chunk) else item
+            for item in items
+            if not isinstance(item, Sync)
+        )
+
+    return Document(kept(document.items))
 
 
 def without_tags(codec: Codec, response_ids: Sequence[int]) -> list[int]:

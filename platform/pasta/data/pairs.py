@@ -17,7 +17,7 @@ from datasets import Dataset, Features, Value
 from torch import Tensor
 
 from pasta.data.collate import ThreadCollator
-from pasta.data.dataset import prepare_once
+from pasta.data.dataset import prepare_once, scheme_of
 from pasta.data.linearise import Example, Messages, make_example
 from pasta.data.packing import FEATURES, packed_row
 from pasta.errors import UserError
@@ -202,5 +202,6 @@ def _fingerprint(source: Path, options: PairOptions, tokenizer: Any) -> str:
         "content": hashlib.sha256(read_bytes(source, key="data.source")).hexdigest(),
         "vocabulary": sorted(tokenizer.get_vocab().items()),
         "chat_template": tokenizer.chat_template,
+        **scheme_of(tokenizer),
     }
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]

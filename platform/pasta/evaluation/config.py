@@ -24,6 +24,7 @@ BASELINES: tuple[Kind, ...] = ("sequential", "endpoint")
 PROMISING: tuple[Kind, ...] = ("pasta", "apar")
 
 
+MAX_HINT_FACTOR = 100.0
 #: Names stand in keys (``--set methods.NAME.model``), figures and tables.
 _NAME = re.compile(r"[\w+=@-][\w+=@ -]*")
 
@@ -65,15 +66,17 @@ class MethodSection:
     """One way to answer: ``sequential``, ``pasta``, ``apar`` with a ``model`` (directory or Hub name), ``sot`` with a
     model or an endpoint, ``endpoint`` with one.
 
-    ``promise_bias`` is added to the logit of opening a promise; ``sot`` says how skeletons are asked for (by default as
-    ``SotSection`` does). Points of the same ``line`` are joined in the Pareto figure, and ``label`` stands beside the
-    point; neither changes what is measured.
+    ``promise_bias`` is added to the logit of opening a promise; ``hint_factor`` multiplies the room that a promise's
+    estimate reserves, as if the model had guessed lengths wrong; ``sot`` says how skeletons are asked for (by default
+    as ``SotSection`` does). Points of the same ``line`` are joined in the Pareto figure, and ``label`` stands beside
+    the point; neither changes what is measured.
     """
 
     kind: Kind
     model: str | None = None
     endpoint: EndpointSection | None = None
     promise_bias: float = 0.0
+    hint_factor: float = 1.0
     line: str | None = None
     label: str | None = None
     sot: SotSection | None = None
@@ -97,10 +100,19 @@ class MethodSection:
                 f"promise_bias {self.promise_bias}: expected none with kind {self.kind}, which opens no promises"
             )
 
+        if not 0.0 < self.hint_factor <= MAX_HINT_FACTOR:
+            raise ValueError(f"hint_factor {self.hint_factor}: expected above 0, to {MAX_HINT_FACTOR}")
+        if self.hint_factor != 1.0 and self.kind not in PROMISING:
+            raise ValueError(
+                f"hint_factor {self.hint_factor}: expected none with kind {self.kind}, which opens no promises"
+            )
+
     def identity(self) -> dict[str, Any]:
         """What its answers and their times depend on: without how it is drawn, and an endpoint's prices."""
         values = to_dict(self)
         del values["line"], values["label"]
+        if self.hint_factor == 1.0:
+            del values["hint_factor"]  # records from before there was one stay good
         if self.endpoint is not None:
             kept = ("base_url", "model", "max_tokens_key", "extra_body")
             values["endpoint"] = {key: values["endpoint"][key] for key in kept}

@@ -52,7 +52,7 @@ class Interpreter:
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
-        self._open_promises = 0
+        self._open_promises, self._room = 0, grammar.positions.room
         self._constraints: dict[tuple[Base, tuple[int, ...]], Constraint] = {}
 
     @classmethod
@@ -121,7 +121,7 @@ class Interpreter:
             self.threads_left > 0
             and t.depth < limits.max_depth
             and self._has_room(t, self._tag_cost + 2)
-            and t.next_position + self._tag_cost + ESTIMATE_STEP + 4 < limits.max_positions
+            and t.next_position + self._tag_cost + self._room(ESTIMATE_STEP) + 2 < limits.max_positions
         )
 
     @property
@@ -145,7 +145,8 @@ class Interpreter:
 
     def _tail_choices(self, t: Thread) -> tuple[int, ...]:
         node = t.tail or self.grammar.tail
-        largest = self.limits.max_positions - t.next_position - node.depth_below - 6
+        left = self.limits.max_positions - t.next_position - node.depth_below - 4
+        largest = self.grammar.positions.largest(left)
         return tuple(
             token for token, child in node.children.items() if child.smallest <= max(largest, ESTIMATE_STEP)
         )
@@ -274,8 +275,7 @@ class Interpreter:
         parent.unfinished += 1
         parent.mode, parent.tail = Mode.TEXT, None
         parent.segment = self._new_segment(visible)
-        # Room for the chunk and its two tags.
-        parent.next_position += parent.promised + 2
+        parent.next_position += self._room(parent.promised)
         self._open_chunk(child)
         return (Fork(parent.id, child.id),)
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from pasta.errors import first_line
 from pasta.lang.document import (
     CONTROL_TOKENS,
-    ESTIMATE_STEP,
     MAX_DEPTH,
     TOO_DEEP,
     Chunk,
@@ -21,10 +20,12 @@ from pasta.lang.document import (
     Item,
     Sync,
     Text,
+    in_tens,
     is_topic,
 )
 from pasta.lang.grammar import ControlIds, TagGrammar, TailNode, build_tail
-from pasta.lang.tokenizer import CodecError, Tokenizer, control_ids, special_ids
+from pasta.lang.positions import Positions
+from pasta.lang.tokenizer import CodecError, Tokenizer, control_ids, special_ids, stored_scheme
 
 MAX_ESTIMATE = 2000
 _TOPIC_OPEN = ' topic="'
@@ -46,8 +47,12 @@ class Codec:
     (``parallel`` is then false): it encodes and decodes text and prompts, and documents without tags.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, sequential: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, sequential: bool = False, positions: Positions | None = None
+    ) -> None:
         self._tokenizer = tokenizer
+        #: Where a thread goes on after a promise: what the tokenizer carries, unless another rule was given.
+        self.positions = positions or Positions(stored_scheme(tokenizer))
         vocabulary = tokenizer.get_vocab()
         #: Whether the model can write tags.
         self.parallel = not sequential or vocabulary.keys() >= set(CONTROL_TOKENS)
@@ -143,13 +148,12 @@ class Codec:
         """Token ids of a promise, from ``<promise`` to ``/>``."""
         if not 0 < tokens <= MAX_ESTIMATE:
             raise CodecError(f"promise {topic!r}: tokens={tokens}, expected at most {MAX_ESTIMATE}")
-        return [
-            self.control.promise,
+        inside = [
             *self.encode_text(_TOPIC_OPEN),
             *self._encode_exact(topic),
             *self.encode_text(_tail(tokens)),
-            self.control.close,
         ]
+        return [self.control.promise, *inside, self.control.close]
 
     def decode(self, ids: Sequence[int]) -> Document:
         """The document behind token ids in storage order (a final end-of-text may be there or not).
@@ -223,9 +227,7 @@ class Codec:
             if text and not _BANNED_IN_TOPIC.search(text):
                 topic_mask[token_id] = 1
                 topic_chars[token_id] = min(len(text), 65535)
-        tail = build_tail(
-            {n: self.encode_text(_tail(n)) for n in range(ESTIMATE_STEP, MAX_ESTIMATE + 1, ESTIMATE_STEP)}
-        )
+        tail = build_tail({n: self.encode_text(_tail(n)) for n in self.positions.estimates(MAX_ESTIMATE)})
         for token_id in tail.children:
             topic_mask[token_id] = 0
         return TagGrammar(
@@ -238,6 +240,7 @@ class Codec:
             topic_mask=bytes(topic_mask),
             topic_chars=topic_chars,
             max_estimate=MAX_ESTIMATE,
+            positions=self.positions,
         )
 
     # -- inside ----------------------------------------------------------------------------------------
@@ -309,10 +312,10 @@ class Codec:
             elif isinstance(item, Sync):
                 out.append(self.control.sync)
             else:
-                out += self.encode_promise(item.topic, item.tokens)
-                out.append(self.control.async_open)
-                self._encode_items(item.items, out)
-                out.append(self.control.async_close)
+                inner: list[int] = []
+                self._encode_items(item.items, inner)
+                out += self.encode_promise(item.topic, self.positions.written(item.tokens, len(inner)))
+                out += [self.control.async_open, *inner, self.control.async_close]
 
     def _decode_items(self, ids: list[int], at: int, *, depth: int) -> tuple[tuple[Item, ...], int]:
         items: list[Item] = []
@@ -340,7 +343,7 @@ class Codec:
                 if depth == MAX_DEPTH:
                     raise CodecError(f"token {at}: {TOO_DEEP}")
                 inner, at = self._decode_items(ids, end + 2, depth=depth + 1)
-                items.append(Chunk(topic, estimate, inner))
+                items.append(Chunk(topic, in_tens(estimate), inner))
             elif token == control.sync:
                 flush()
                 items.append(Sync())
@@ -375,9 +378,7 @@ class Codec:
             text: str = self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=True
             )
-        except (
-            Exception
-        ) as error:  # Jinja errors and missing templates are faults of the model directory, not bugs here
+        except Exception as error:  # Jinja's errors and a missing template: faults of the model directory
             raise CodecError(f"chat template: {first_line(error)}") from error
         return text
 

@@ -28,6 +28,11 @@ TOO_DEEP = f"chunks are nested too deeply, expected at most {MAX_DEPTH} levels"
 _TOPIC = re.compile(rf'[^"<>\r\n]{{1,{MAX_TOPIC_CHARS}}}')
 
 
+def in_tens(tokens: int) -> int:
+    """A length as an estimate: rounded up to a positive multiple of 10."""
+    return max(1, -(-tokens // ESTIMATE_STEP)) * ESTIMATE_STEP
+
+
 def is_topic(text: str) -> bool:
     """Whether ``text`` may stand as a topic: 1–64 characters, no double quote, angle bracket or newline."""
     return _TOPIC.fullmatch(text) is not None

@@ -8,6 +8,8 @@ tokenizer, and a decoder can enforce it without decoding text.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pasta.lang.positions import Positions
+
 
 @dataclass(frozen=True, slots=True)
 class ControlIds:
@@ -40,7 +42,7 @@ class TagGrammar:
 
     ``text_mask[id]`` is 1 where ``id`` is ordinary text (no special token); ``topic_mask[id]`` is 1 where it
     may stand in a topic, and ``topic_chars[id]`` bounds the characters it adds. All three have ``vocab_size``
-    entries.
+    entries. ``positions`` says where a thread goes on after a promise.
     """
 
     control: ControlIds
@@ -52,6 +54,7 @@ class TagGrammar:
     topic_mask: bytes
     topic_chars: Sequence[int]
     max_estimate: int
+    positions: Positions = field(default_factory=Positions)
 
     @property
     def vocab_size(self) -> int:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from pasta.errors import UserError
 from pasta.lang.document import CONTROL_TOKENS
 from pasta.lang.grammar import ControlIds
+from pasta.lang.positions import DEFAULT, KEY, SCHEMES, Scheme
 
 
 class CodecError(UserError):
@@ -59,3 +60,20 @@ def control_ids(tokenizer: Tokenizer) -> ControlIds:
             "with pasta.lang.add_control_tokens"
         )
     return ControlIds(*(vocabulary[token] for token in CONTROL_TOKENS))
+
+
+def stored_scheme(tokenizer: Any) -> Scheme:
+    """The rule that a tokenizer carries. Raises :class:`CodecError` for a value that is none."""
+    value = getattr(tokenizer, "init_kwargs", {}).get(KEY, DEFAULT)
+    if value not in SCHEMES:
+        raise CodecError(f"tokenizer: {KEY} {value!r}, expected one of {', '.join(SCHEMES)}")
+    scheme: Scheme = value
+    return scheme
+
+
+def store_scheme(tokenizer: Any, scheme: Scheme) -> None:
+    """Have a Hugging Face tokenizer carry the rule, in its files too."""
+    if scheme == DEFAULT:
+        tokenizer.init_kwargs.pop(KEY, None)  # a model of the default rule has no key
+    else:
+        tokenizer.init_kwargs[KEY] = scheme

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pasta.bounds import check_not_negative, check_positive
 from pasta.data.asked import check_asked
 from pasta.data.linearise import Mode
+from pasta.lang.positions import Scheme
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
 
@@ -29,7 +30,8 @@ class ModelSection:
 
     ``init_from`` is a directory or Hub name of any supported causal model.
     ``tokenizer`` is a directory or Hub name, or ``atlas``; by default the one that lies beside ``init_from``.
-    ``attention`` is the attention implementation of transformers.
+    ``attention`` is the attention implementation of transformers. ``positions`` says where a parent goes on after a
+    promise (pasta/lang/positions.py); it is stored with the model, and by default what ``init_from`` has.
     """
 
     architecture: Path | None = None
@@ -37,6 +39,7 @@ class ModelSection:
     tokenizer: str | None = None
     attention: Literal["eager", "sdpa"] = "sdpa"
     save_dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    positions: Scheme | None = None
 
     def __post_init__(self) -> None:
         if (self.architecture is None) == (self.init_from is None):
@@ -56,8 +59,9 @@ class DataSection:
     Documents are packed into rows of up to ``row_length`` tokens; a longer one has its own row, and one above
     ``max_length`` is left out and counted. Short rows are cheaper: attention costs the square of their length.
     ``mixture`` multiplies the weights of atlas families. A share ``talk`` of the documents are conversations in
-    people's words instead, a share ``echo`` of the rest exercises in copying. Of ``eval_documents`` that are held out,
-    ``eval_answers`` are answered by the model at every evaluation, in up to ``max_length`` tokens.
+    people's words instead, a share ``echo`` of the rest exercises in copying. With ``syncs`` false all syncs are taken
+    out. Of ``eval_documents`` that are held out, ``eval_answers`` are answered by the model at every evaluation, in up
+    to ``max_length`` tokens.
     """
 
     source: str
@@ -71,6 +75,7 @@ class DataSection:
     echo: float = 0.0
     talk: float = 0.0
     eval_answers: int = 0
+    syncs: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.eval_answers <= self.eval_documents:
@@ -81,6 +86,8 @@ class DataSection:
             raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
         counts = {"documents": self.documents, "eval_documents": self.eval_documents}
         check_asked(self.source, counts, self.mixture, self.echo, self.talk)
+        if not self.syncs and self.mode == "sequential":
+            raise ValueError("syncs false: expected mode pasta or both; sequential answers have no syncs")
         if self.documents == 0 or (self.source == "atlas" and self.documents is None):
             raise ValueError(
                 "documents: expected the number of documents, which for the atlas has no default"
@@ -197,6 +204,13 @@ class SftConfig:
 
     def __post_init__(self) -> None:
         check_url(self.checkpoints)
+        if self.model.positions is not None and (self.draft_heads or self.data.mode == "sequential"):
+            who = (
+                "draft heads leave the model"
+                if self.draft_heads
+                else "data.mode 'sequential' leaves positions"
+            )
+            raise ValueError(f"model.positions {self.model.positions!r}: expected none; {who} as it is")
         if self.draft_heads is not None:
             if self.lora is not None:
                 raise ValueError(

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from pasta.config import load_config
 from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.engine.families import SUPPORTED_ARCHITECTURES
 from pasta.errors import UserError, first_line
-from pasta.lang import Codec, add_control_tokens
+from pasta.lang import Codec, CodecError, add_control_tokens
+from pasta.lang.positions import Scheme
+from pasta.lang.tokenizer import store_scheme, stored_scheme
 from pasta.rows import read_json
 from pasta.training.config import Architecture, ModelSection
 
@@ -44,10 +46,34 @@ def load_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
                 f"model.tokenizer: {source}: no tokenizer could be read there ({first_line(error)})"
             ) from None
     add_control_tokens(tokenizer)
+    try:
+        store_scheme(tokenizer, section.positions or inherited_scheme(section, tokenizer))
+    except CodecError as error:
+        raise UserError(f"model.init_from: {section.init_from or source}: {error}") from None
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     Codec(tokenizer)
     return tokenizer
+
+
+def inherited_scheme(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Scheme:
+    """The rule of positions of the model in ``init_from``, or of the tokenizer where the model lies without one."""
+    if section.init_from is not None and section.tokenizer is not None:
+        with suppress(OSError, ValueError):
+            tokenizer = AutoTokenizer.from_pretrained(section.init_from)
+    return stored_scheme(tokenizer)
+
+
+def other_positions(section: ModelSection) -> str:
+    """A line that says so where a run gives the model another rule of positions than ``init_from`` has; else empty."""
+    if section.init_from is None or section.positions is None:
+        return ""
+    try:
+        before = stored_scheme(AutoTokenizer.from_pretrained(section.init_from))
+    except (OSError, ValueError):
+        return ""
+    own = section.positions
+    return "" if own == before else f"model.positions: {own} from now on; {section.init_from} has {before}"
 
 
 def check_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:

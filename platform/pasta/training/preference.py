@@ -15,12 +15,13 @@ from trl import DPOConfig
 from pasta.data.pairs import PairCollator, PreparedPairs, pairs_file, prepare_pairs
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
+from pasta.lang.tokenizer import stored_scheme
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta
 from pasta.training.config import ModelSection
 from pasta.training.fit import run_trainer
 from pasta.training.lora import peft_config
 from pasta.training.masks import install_thread_masks
-from pasta.training.model import build_model, check_model, decoder_layers, load_tokenizer
+from pasta.training.model import build_model, check_model, decoder_layers, inherited_scheme, load_tokenizer
 from pasta.training.preference_config import ObjectiveSection, PreferenceConfig
 from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
 from pasta.training.save import check_output_dir
@@ -47,6 +48,7 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
     deepspeed_config(config.optimisation.deepspeed)
     check_output_dir(config.output_dir)
     tokenizer = _model_tokenizer(config.model, "model.init_from")
+    _check_positions(config.model, tokenizer)
     reference = config.objective.reference
     if reference is not None:
         other = _model_tokenizer(_reference_section(config, reference), "objective.reference")
@@ -54,6 +56,11 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
             raise UserError(
                 f"objective.reference: {reference} has another vocabulary than {config.model.init_from}; "
                 "expected a model with the same tokenizer"
+            )
+        if stored_scheme(other) != stored_scheme(tokenizer):
+            raise UserError(
+                f"objective.reference: {reference} has positions {stored_scheme(other)!r}, {config.model.init_from} "
+                f"{stored_scheme(tokenizer)!r}; expected the same"
             )
     return prepare_pairs(config.data, tokenizer, cache_dir)
 
@@ -164,6 +171,21 @@ def _model_tokenizer(section: ModelSection, key: str) -> PreTrainedTokenizerBase
             f"{key}: {source} has {rows} embedding rows for {tokens} tokens; model and tokenizer do not belong together"
         )
     return tokenizer
+
+
+def _check_positions(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Pairs are answers of the model as it is. Exact estimates are lost in pairs, whose text form has tens."""
+    before = inherited_scheme(section, AutoTokenizer.from_pretrained(str(section.init_from)))
+    if stored_scheme(tokenizer) != before:
+        raise UserError(
+            f"model.positions {section.positions!r}: {section.init_from} has {before!r}, and pairs compare its own "
+            "answers; expected none"
+        )
+    if before == "predicted":
+        raise UserError(
+            f"model.init_from: {section.init_from} has positions 'predicted', whose estimates pairs do not hold (they "
+            "are in tens); expected a model of other positions"
+        )
 
 
 def _held_out_figures(trainer: PreferenceTrainer) -> dict[str, float]:

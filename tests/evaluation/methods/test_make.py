@@ -82,13 +82,15 @@ def test_a_model_is_loaded_once_however_many_methods_use_it(model, monkeypatch: 
         model,
         pasta=pasta,
         biased=pasta | {"promise_bias": 8.0},
+        wrong=pasta | {"promise_bias": 8.0, "hint_factor": 5.0},
         sot={"kind": "sot", "model": model},
     )
     made = make_methods(said.methods, said.limits, said.engine, {})
-    assert [*made] == ["pasta", "biased", "sot", "twin"]
+    assert [*made] == ["pasta", "biased", "wrong", "sot", "twin"]
     assert loads == [model]
     # And they do not get into each other's way.
     first = {name: method.answer(PROMPT) for name, method in made.items()}
     again = {name: made[name].answer(PROMPT) for name in reversed(made)}
     assert {name: answer.text for name, answer in first.items()} == {name: again[name].text for name in first}
     assert len(first["biased"].threads) > len(first["twin"].threads) == 1
+    assert first["biased"].text != first["wrong"].text  # what follows the first promise is elsewhere

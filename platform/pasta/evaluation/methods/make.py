@@ -15,7 +15,7 @@ from pasta.evaluation.methods.answers import Answer, Method
 from pasta.evaluation.methods.endpoint import EndpointMethod
 from pasta.evaluation.methods.sot import SotEndpointMethod, SotMethod
 from pasta.interpreter import Limits
-from pasta.lang import encode_messages
+from pasta.lang import Codec, encode_messages
 
 
 class EngineMethod:
@@ -99,7 +99,7 @@ def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str 
         return EndpointMethod(section.endpoint, key, limits)
     assert section.model is not None, "MethodSection guarantees it"
     return EngineMethod(
-        engines.of(section.model, one_request=True),
+        engines.of(section.model, one_request=True, hint_factor=section.hint_factor),
         limits,
         parallel=section.kind != "sequential",
         promise_bias=section.promise_bias,
@@ -112,14 +112,17 @@ class _Engines:
     def __init__(self, section: EngineSection) -> None:
         self._section = section
         self._models: dict[str, LoadedModel] = {}
-        self._engines: dict[tuple[str, bool], Engine] = {}
+        self._engines: dict[tuple[str, bool, float], Engine] = {}
 
-    def of(self, source: str, *, one_request: bool) -> Engine:
+    def of(self, source: str, *, one_request: bool, hint_factor: float = 1.0) -> Engine:
         if source not in self._models:
             self._models[source] = load_model(source, dtype=self._section.dtype, device=self._section.device)
-        if (source, one_request) not in self._engines:
+        key = source, one_request, hint_factor
+        if key not in self._engines:
             config = EngineConfig.of(self._section)
-            self._engines[source, one_request] = Engine(
-                self._models[source], replace(config, num_slots=1) if one_request else config
-            )
-        return self._engines[source, one_request]
+            loaded = self._models[source]
+            if hint_factor != 1.0:
+                positions = replace(loaded.codec.positions, hint_factor=hint_factor)
+                loaded = replace(loaded, codec=Codec(loaded.tokenizer, positions=positions))
+            self._engines[key] = Engine(loaded, replace(config, num_slots=1) if one_request else config)
+        return self._engines[key]
