@@ -33,8 +33,10 @@ class EngineSettings(EngineSizes):
     ``draft_heads``: the model's draft heads, if it has any, guess some of them; otherwise all are looked up.
     ``cuda_graphs``: captured steps (pasta/engine/graphs.py): ``auto`` on a GPU where the model allows it, ``on`` or an
     error, ``off``.
+    ``compile``: ``on`` compiles captured steps (pasta/engine/compiling.py), or is an error; a logit's last bits may
+    differ from those of other steps.
 
-    Raises ValueError if ``drafts`` is negative or ``cuda_graphs`` another word.
+    Raises ValueError if ``drafts`` is negative, or ``cuda_graphs`` or ``compile`` another word.
     """
 
     reuse_prefixes: bool = True
@@ -43,9 +45,12 @@ class EngineSettings(EngineSizes):
     drafts: int = 8
     draft_heads: bool = True
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    compile: Literal["off", "on"] = "off"
 
     def __post_init__(self) -> None:
         EngineSizes.__post_init__(self)
         check_not_negative(self, "drafts")
         if self.cuda_graphs not in ("auto", "on", "off"):
             raise ValueError(f"cuda_graphs: {self.cuda_graphs!r}, expected auto, on or off")
+        if self.compile not in ("off", "on"):
+            raise ValueError(f"compile: {self.compile!r}, expected off or on")

@@ -73,7 +73,11 @@ def recorder_for(loaded: LoadedModel, config: EngineConfig) -> Recorder | None:
         why = "the model's rotary scaling depends on how long its input is"
     if config.cuda_graphs == "on" and why:
         raise UserError(f"cuda_graphs: 'on', but {why}; expected auto or off")
-    return None if config.cuda_graphs == "off" or why else CudaRecorder(device)
+    if config.cuda_graphs == "off":
+        why = "cuda_graphs is off"
+    if config.compile == "on" and why:
+        raise UserError(f"compile: 'on', but steps are not captured: {why}; expected off")
+    return None if why else CudaRecorder(device)
 
 
 def _doubling(first: int, last: int) -> list[int]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
+from pasta.engine.compiling import CompiledForward
 from pasta.engine.graphs import GraphShapes, Recorder, StepGraphs
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import expand, to_model_masks
@@ -66,7 +67,8 @@ class Runner:
             small = loaded.num_parameters < SMALL_MODEL or kernels.runs(self.dtype)
             trace = small and self.device.type == "cpu"
         self._trace_wanted = trace
-        self._forward: nn.Module | None = None
+        self._compiles = config.compile == "on"
+        self._forward: Callable[..., tuple[Tensor, ...]] | None = None
         self._keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
         #: The states [N, hidden] that the last forward's logits were made of, where there are draft heads to read them.
         self.hidden: Tensor | None = None
@@ -89,6 +91,8 @@ class Runner:
         """Do before the first request what a later one would wait for."""
         if self._graphs is not None:
             self._graphs.prepare()
+        if isinstance(self._forward, CompiledForward):
+            self._forward.preparing = False
 
     def release(self, slot: int, keep: int = 0) -> None:
         """Empty a slot. Its tokens are cleared, so that none of their values can reach a later request, but for the
@@ -286,10 +290,12 @@ class Runner:
         inputs = (tokens, positions, places, self._slot_index[:first_slot], *tensors)
         if self._forward is None:
             forward = _Forward(self.model, self.cache, names, keep_hidden=self._keeps_hidden).eval()
-            self._forward = self._trace(forward, inputs) if self._trace_wanted else forward
+            if self._compiles:
+                self._forward = CompiledForward(forward)
+            else:
+                self._forward = self._trace(forward, inputs) if self._trace_wanted else forward
         self.before_forward()
-        out: tuple[Tensor, ...] = self._forward(*inputs)
-        return out
+        return self._forward(*inputs)
 
     def _trace(self, forward: "_Forward", example: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
         """Record the forward's tensor operations, to replay them without Python.
