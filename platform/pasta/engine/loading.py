@@ -21,8 +21,9 @@ SMALL_MODEL = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model ready to decode, its tokenizer and the codec on it. ``format`` is what its linear layers compute in;
-    ``heads`` draft tokens, if any lie beside the model."""
+    """A model ready to decode, its tokenizer and the codec on it. ``format`` is what its linear layers compute in,
+    ``packed`` whether in a layout of their own (``load_model``); ``heads`` draft tokens, if any lie beside the model.
+    """
 
     model: PreTrainedModel
     tokenizer: Any
@@ -31,6 +32,7 @@ class LoadedModel:
     num_parameters: int
     format: NumberFormat
     heads: HeadRunner | None = None
+    packed: bool | None = None
 
     @property
     def max_positions(self) -> int:
@@ -162,4 +164,4 @@ def _ready(
     runner = None if heads is None else HeadRunner(heads, model)
     chosen = choose_format(dtype, model, device)
     apply_format(model, chosen, device, packed)
-    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen, runner)
+    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen, runner, packed)

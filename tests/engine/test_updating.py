@@ -1,0 +1,61 @@
+"""New weights in an engine that has decoded before: it decodes as one that was made with them."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pasta.engine import Engine, EngineConfig, Request, random_model
+from pasta.engine.updating import update_weights
+from pasta.errors import UserError
+from pasta.interpreter import Limits
+from tests.support.models import CONFIGS
+from tests.support.tokenizers import byte_level
+
+REQUEST = Request(prompt_ids=list(range(10, 40)), limits=Limits(max_tokens=24))
+
+
+def engine_of(family: str, seed: int, packed: bool | None, dtype: str, traced: bool) -> Engine:
+    loaded = random_model(CONFIGS[family], byte_level(), device="cpu", seed=seed, packed=packed, dtype=dtype)
+    config = EngineConfig(num_slots=2, slot_tokens=100, prefill_chunk=16, trace_forward=traced)
+    return Engine(loaded, config)
+
+
+def weights_of(family: str, seed: int) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIGS[family], dtype=torch.float32)
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("family", "packed", "dtype", "traced"),
+    [
+        ("llama", False, "float32", False),
+        ("qwen3", None, "float32", True),
+        ("gemma2", None, "float32", False),
+        ("qwen3", None, "bfloat16", True),
+    ],
+)
+def test_an_engine_decodes_with_new_weights_as_one_that_was_made_with_them(
+    family: str, packed: bool | None, dtype: str, traced: bool
+):
+    first, second = (engine_of(family, seed, packed, dtype, traced) for seed in (0, 1))
+    old = first.generate(REQUEST).response_ids
+    wanted = second.generate(REQUEST).response_ids
+    assert old != wanted
+    update_weights(first, weights_of(family, 1))
+    result = first.generate(REQUEST)
+    assert result.response_ids == wanted
+    assert result.cached_tokens == 0
+
+
+def test_weights_of_another_model_are_refused():
+    engine = engine_of("llama", 0, False, "float32", False)
+    weights = weights_of("llama", 1)
+    with pytest.raises(UserError, match=r"has no model\.norm\.weight"):
+        update_weights(
+            engine, {name: value for name, value in weights.items() if name != "model.norm.weight"}
+        )
+    with pytest.raises(UserError, match="has more, which the model has not"):
+        update_weights(engine, weights | {"more": torch.zeros(1)})
+    with pytest.raises(UserError, match="do not fit"):
+        update_weights(engine, weights | {"model.norm.weight": torch.zeros(3)})
