@@ -22,8 +22,8 @@ from typing import Any
 
 import httpx
 
-from pasta.cli.timeline import LEGEND, Lane, render_lanes, to_ascii
 from pasta.data.atlas import AtlasTask, grade, heldout_prompts
+from pasta.data.timeline import LEGEND, Lane, render_lanes, to_ascii
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.lang import Sync

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from pasta.cli.timeline import Lane, lanes_of, render_lanes, render_timeline, to_ascii
 from pasta.data.measures import measure
+from pasta.data.timeline import Lane, lanes_of, render_lanes, render_timeline, to_ascii
 from pasta.data.word_tokenizer import WordTokenizer
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Codec, parse

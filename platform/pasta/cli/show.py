@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pasta.cli.counting import codec_source
 from pasta.cli.records import AnnotatedAnswer, RecordError, parse_record, read_bytes
-from pasta.cli.timeline import LEGEND, render_timeline, to_ascii
 from pasta.data.measures import Measures, measure
+from pasta.data.timeline import LEGEND, render_timeline, to_ascii
 from pasta.errors import UserError
 from pasta.lang import ParseError, parse
 from pasta.rows import numbered
