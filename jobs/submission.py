@@ -21,7 +21,7 @@ from pasta.config import load_config, read_yaml, to_dict
 from pasta.errors import UserError
 
 #: Jobs that can be submitted, each a module of this package.
-JOBS = ("annotate", "sft", "sample", "score", "preference", "evaluate", "pipeline", "benchmark")
+JOBS = ("annotate", "sft", "sample", "score", "preference", "rl", "evaluate", "pipeline", "benchmark")
 RUNTIME_ENV = ROOT / "configs" / "cluster" / "runtime_env.yaml"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

@@ -36,6 +36,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "training": ({"training", *SHARED}, None),
     "judges": ({"judges", *SHARED}, None),
     "candidates": ({"candidates", "judges", *SHARED}, None),
+    "rl": ({"rl", "candidates", "judges", "training", *SHARED}, None),
     "evaluation": ({"evaluation", "candidates", "judges", *RESULTS, *SHARED}, None),
     "benchmark": ({"benchmark", "evaluation", "candidates", "simulation", *RESULTS, *SHARED}, None),
     "cli": (

@@ -25,7 +25,7 @@ DOCUMENTS = [
 ]
 WIDTH = 120
 
-JOBS = ("annotate", "sft", "sample", "score", "preference", "evaluate")
+JOBS = ("annotate", "sft", "sample", "score", "preference", "rl", "evaluate")
 FILE = re.compile(r"(?<![\w/.-])((?:configs|docker|docs|jobs|platform|serve|tests)/[\w./*-]*[\w*])(?!…)")
 #: Of whoever follows a guide.
 MADE = re.compile(r"docker/secrets|jobs/NAME|serve/.*\.log|(api_)?keys\.yaml|mine\.yaml")
@@ -142,7 +142,7 @@ def test_figures_and_metrics_of_the_dashboards_are_recorded():
     metrics = re.findall(r"`(pasta_\w+)`", text)
     assert metrics
     assert {*metrics} <= {*METRICS}
-    tracked = {*LOGGED.values(), "train/tokens_per_second", "eval/examples"}
-    figures = re.findall(r"`((?:train|eval)/\w+)`", text)
+    tracked = {*LOGGED.values(), "train/tokens_per_second", "eval/examples", "rl/examples"}
+    figures = re.findall(r"`((?:train|eval|rl)/\w+)`", text)
     assert figures
     assert {*figures} <= tracked

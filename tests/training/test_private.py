@@ -13,7 +13,7 @@ import wandb.env
 from ray.train.torch import TorchTrainer
 from transformers import Trainer
 from transformers.integrations import deepspeed
-from trl import DPOTrainer
+from trl import DPOTrainer, GRPOTrainer
 from trl.trainer import utils as trl_utils
 
 from jobs import training
@@ -112,6 +112,32 @@ def test_trl_s_fused_head_yields_log_probabilities():
     source = inspect.getsource(trl_utils)
     for name in ("fused_lm_head", "log_probs"):
         assert name in source, gone(trl, f"{name} in a model's forward")
+
+
+def test_trl_s_grpo_takes_log_probabilities_by_the_method_that_is_overridden():
+    what = "GRPOTrainer._get_per_token_logps_and_entropies"
+    method = getattr(GRPOTrainer, "_get_per_token_logps_and_entropies", None)
+    assert method is not None, gone(trl, what)
+    expected = [
+        "self",
+        "model",
+        "input_ids",
+        "attention_mask",
+        "logits_to_keep",
+        "batch_size",
+        "compute_entropy",
+    ]
+    assert [*inspect.signature(method).parameters][:7] == expected, gone(trl, what)
+    for caller in ("_generate_and_score_completions", "_compute_loss"):
+        assert method.__name__ in inspect.getsource(getattr(GRPOTrainer, caller)), gone(
+            trl, f"call of {what}"
+        )
+
+
+@pytest.mark.parametrize("key", ["sampling_per_token_logps", "old_per_token_logps"])
+def test_trl_s_grpo_knows_the_key_of_a_batch(key: str):
+    for method in (GRPOTrainer._generate_and_score_completions, GRPOTrainer._compute_loss):
+        assert f'"{key}"' in inspect.getsource(method), gone(trl, f"key {key} of a batch")
 
 
 def test_wandb_names_its_service_in_an_environment_variable():

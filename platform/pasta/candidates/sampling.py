@@ -55,14 +55,9 @@ class Sampler:
         drawn = {result.request_id: result for result in self.pasta.decode(candidates)}
         for key, record in records.items():
             if "skipped" not in record:
-                twin = greedy[key]
-                record["twin"] = {
-                    "text": twin.text,
-                    "num_tokens": twin.num_tokens,
-                    "finish_reason": twin.finish_reason,
-                }
+                record["twin"] = baseline_entry(greedy[key])
                 record["candidates"] = [
-                    _candidate(drawn[f"{key} {n}"]) for n in range(self.sampling.candidates)
+                    candidate_entry(drawn[f"{key} {n}"]) for n in range(self.sampling.candidates)
                 ]
         return list(records.values())
 
@@ -126,7 +121,13 @@ def check_model(key: str, source: str) -> Any:
     return tokenizer
 
 
-def _candidate(result: Result) -> Record:
+def baseline_entry(result: Result) -> Record:
+    """The twin's answer, as in a record."""
+    return {"text": result.text, "num_tokens": result.num_tokens, "finish_reason": result.finish_reason}
+
+
+def candidate_entry(result: Result) -> Record:
+    """One candidate, as in a record."""
     assert result.document is not None  # no stop strings
     return {
         "annotated": to_text(result.document),

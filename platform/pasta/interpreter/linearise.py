@@ -32,7 +32,8 @@ class TokenKind(IntEnum):
 class Linearised:
     """Parallel lists of length T (prompt and response), and the visibility bitmask of each segment.
 
-    ``targets[i]`` is what the logits of row i predict, or -100; ``kinds[i]`` is that target's kind.
+    ``targets[i]`` is what the logits of row i predict, or -100; ``kinds[i]`` is that target's kind. ``predicted_by[i]``
+    is the row whose logits predict token i, or -1 for a token that is given.
     """
 
     token_ids: list[int]
@@ -41,6 +42,7 @@ class Linearised:
     targets: list[int]
     kinds: list[int]
     sees: list[int]
+    predicted_by: list[int]
 
 
 def linearise(grammar: TagGrammar, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Linearised:
@@ -55,11 +57,13 @@ def linearise(grammar: TagGrammar, prompt_ids: Sequence[int], response_ids: Sequ
     ids = [*prompt_ids, *(feed.token for feed in feeds)]
     targets = [IGNORE] * len(ids)
     kinds = [int(TokenKind.NONE)] * len(ids)
+    predicted_by = [-1] * len(ids)
     last_row = {0: len(prompt_ids) - 1}
     for row, feed in enumerate(feeds, start=len(prompt_ids)):
         previous = last_row.get(feed.thread, -1)
         if previous >= 0:
             targets[previous] = feed.token
+            predicted_by[row] = previous
             kinds[previous] = int(_kind(grammar, feed.token))
         last_row[feed.thread] = row
     _mark_tags(grammar, ids, targets, kinds)
@@ -70,6 +74,7 @@ def linearise(grammar: TagGrammar, prompt_ids: Sequence[int], response_ids: Sequ
         targets=targets,
         kinds=kinds,
         sees=list(interpreter.sees),
+        predicted_by=predicted_by,
     )
 
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 from pasta.config import ConfigError
 from pasta.stages.matrix import Cell, check_columns, expand, rows
 
-Job = Literal["annotate", "sft", "sample", "score", "preference", "evaluate"]
+Job = Literal["annotate", "sft", "sample", "score", "preference", "rl", "evaluate"]
 #: Jobs whose output is a model, for ``@model``.
-TRAINERS: tuple[Job, ...] = ("sft", "preference")
+TRAINERS: tuple[Job, ...] = ("sft", "preference", "rl")
 MODEL = "@model"
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 

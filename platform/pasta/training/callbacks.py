@@ -55,7 +55,30 @@ LOGGED = {
             "logps/rejected": "logp_rejected",
         }.items()
     },
+    # Reinforcement learning, of the batch that was learnt from: means over answers (the share of right statements or
+    # of won comparisons, theoretical speedup, threads, wrong statements where a judge counts them, tokens, the share
+    # that was cut) and over tokens (divergence from the reference in nats, the share whose ratio was clipped); how
+    # many batches older the weights that sampled were; actors that died; tokens a second of sampling and of training;
+    # the share of a step in which neither ran. The answers themselves are the table rl/examples.
+    "reward": "rl/reward",
+    "reward_std": "rl/reward_spread",
+    "quality": "rl/quality",
+    "speedup": "rl/speedup",
+    "threads": "rl/threads",
+    "wrong": "rl/wrong",
+    "completions/mean_length": "rl/answer_tokens",
+    "completions/clipped_ratio": "rl/cut",
+    "kl": "rl/kl",
+    "clip_ratio/region_mean": "rl/clip_share",
+    "staleness": "rl/staleness",
+    "lost_actors": "rl/lost_actors",
+    "rollout_tokens_per_second": "rl/rollout_tokens_per_second",
+    "training_tokens_per_second": "rl/training_tokens_per_second",
+    "idle_share": "rl/idle_share",
 }
+
+#: Figures of reinforcement learning that a line of progress has.
+_PRINTED = ("reward", "quality", "speedup", "staleness")
 
 
 class ProgressReporter(TrainerCallback):
@@ -88,7 +111,7 @@ class ProgressReporter(TrainerCallback):
     ) -> None:
         if self._rank != 0 or not logs:
             return
-        figures = {name: float(logs[key]) for key, name in LOGGED.items() if key in logs}
+        figures = {name: float(logs[key]) for key, name in LOGGED.items() if logs.get(key) is not None}
         if not figures:
             return
         now = time.perf_counter()
@@ -114,6 +137,7 @@ class ProgressReporter(TrainerCallback):
             ]
             if "train/margin" in figures:
                 parts.append(f"margin {figures['train/margin']:+.4f}")
+            parts += [f"{key} {figures[f'rl/{key}']:.3f}" for key in _PRINTED if f"rl/{key}" in figures]
         if "eval/loss" in figures:
             parts.append(f"held-out loss {figures['eval/loss']:.4f}")
         kinds = [name for name in figures if name.startswith("eval/loss_")]

@@ -21,7 +21,7 @@ from pasta.config import load_config
 from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.engine.families import SUPPORTED_ARCHITECTURES
 from pasta.errors import UserError, first_line
-from pasta.lang import Codec, CodecError, add_control_tokens
+from pasta.lang import CONTROL_TOKENS, Codec, CodecError, add_control_tokens
 from pasta.lang.positions import Scheme
 from pasta.lang.tokenizer import store_scheme, stored_scheme
 from pasta.rows import read_json
@@ -92,6 +92,27 @@ def check_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> No
     _require_supported(config.model_type, section.init_from)
     if section.tokenizer is not None:
         _require_same_vocabulary(section.init_from, tokenizer)
+
+
+def trained_tokenizer(section: ModelSection, key: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model that can write annotated answers. Raises UserError naming ``key`` if it cannot."""
+    source = str(section.init_from)
+    try:
+        tokenizer = load_tokenizer(section)
+        check_model(section, tokenizer)
+    except UserError as error:
+        raise UserError(str(error).replace("model.init_from", key)) from None
+    rows, tokens = AutoConfig.from_pretrained(source).vocab_size, 1 + max(tokenizer.get_vocab().values())
+    plain = AutoTokenizer.from_pretrained(source).get_vocab()
+    if any(token not in plain for token in CONTROL_TOKENS):
+        raise UserError(
+            f"{key}: {source} has no control tokens in its vocabulary; expected a model that jobs.sft has trained"
+        )
+    if rows < tokens:
+        raise UserError(
+            f"{key}: {source} has {rows} embedding rows for {tokens} tokens; model and tokenizer do not belong together"
+        )
+    return tokenizer
 
 
 def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from datasets import load_from_disk
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl import DPOConfig
 
 from pasta.data.pairs import PairCollator, PreparedPairs, pairs_file, prepare_pairs
 from pasta.errors import UserError
-from pasta.lang import CONTROL_TOKENS
 from pasta.lang.tokenizer import stored_scheme
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta
 from pasta.training.config import ModelSection
 from pasta.training.fit import run_trainer
 from pasta.training.lora import peft_config
 from pasta.training.masks import install_thread_masks
-from pasta.training.model import build_model, check_model, decoder_layers, inherited_scheme, load_tokenizer
+from pasta.training.model import build_model, decoder_layers, inherited_scheme, trained_tokenizer
 from pasta.training.preference_config import ObjectiveSection, PreferenceConfig
 from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
 from pasta.training.save import check_output_dir
@@ -47,11 +46,11 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
     """
     deepspeed_config(config.optimisation.deepspeed)
     check_output_dir(config.output_dir)
-    tokenizer = _model_tokenizer(config.model, "model.init_from")
+    tokenizer = trained_tokenizer(config.model, "model.init_from")
     _check_positions(config.model, tokenizer)
     reference = config.objective.reference
     if reference is not None:
-        other = _model_tokenizer(_reference_section(config, reference), "objective.reference")
+        other = trained_tokenizer(_reference_section(config, reference), "objective.reference")
         if other.get_vocab() != tokenizer.get_vocab():
             raise UserError(
                 f"objective.reference: {reference} has another vocabulary than {config.model.init_from}; "
@@ -150,27 +149,6 @@ def _reference(config: PreferenceConfig, tokenizer: PreTrainedTokenizerBase) -> 
 
 def _reference_section(config: PreferenceConfig, reference: str) -> ModelSection:
     return ModelSection(init_from=reference, attention=config.model.attention)
-
-
-def _model_tokenizer(section: ModelSection, key: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model that can write annotated answers. Raises UserError naming ``key`` if it cannot."""
-    source = str(section.init_from)
-    try:
-        tokenizer = load_tokenizer(section)
-        check_model(section, tokenizer)
-    except UserError as error:
-        raise UserError(str(error).replace("model.init_from", key)) from None
-    rows, tokens = AutoConfig.from_pretrained(source).vocab_size, 1 + max(tokenizer.get_vocab().values())
-    plain = AutoTokenizer.from_pretrained(source).get_vocab()
-    if any(token not in plain for token in CONTROL_TOKENS):
-        raise UserError(
-            f"{key}: {source} has no control tokens in its vocabulary; expected a model that jobs.sft has trained"
-        )
-    if rows < tokens:
-        raise UserError(
-            f"{key}: {source} has {rows} embedding rows for {tokens} tokens; model and tokenizer do not belong together"
-        )
-    return tokenizer
 
 
 def _check_positions(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:

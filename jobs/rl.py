@@ -1,0 +1,101 @@
+"""Reinforcement learning (GRPO under thread masks) as a Ray job: Ray Train workers learn, engines in Ray actors sample:
+
+    python -m jobs.rl --config configs/rl/atlas.yaml --set reward.quality_weight=inf
+
+The same command again goes on where the last one stopped, or says that nothing is left to do. Single keys are set
+with ``--set objective.kl_weight=0.01``; ``--restart`` forgets what was done.
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from functools import partial
+
+from jobs import rollouts
+from jobs.arguments import job_parser
+from jobs.cluster import ray_cluster
+from jobs.keys import judge_key
+from jobs.pool import Work, run_shards
+from jobs.training import RESTART, fit, parse_arguments
+from pasta.data.prompts import Prompt
+from pasta.entrypoint import run_main
+from pasta.evaluation.prompts import read_prompts
+from pasta.rl.config import RlConfig
+from pasta.stages.records import Record
+from pasta.stages.run import nothing_to_do, resumable
+from pasta.stages.shards import cut
+from pasta.training.run import TrainingStage
+from serve.imports import uncollected
+
+CONFIG = RlConfig
+#: Prompts that the twin answers together.
+SHARD = 32
+
+
+def parser() -> ArgumentParser:
+    """The command line."""
+    return job_parser("rl", (__doc__ or "").split(" as a")[0], "configs/rl/atlas.yaml", RESTART)
+
+
+def main() -> int:
+    config, restart, address = parse_arguments(parser(), RlConfig)
+    return run(config, restart=restart, address=address)
+
+
+def stage(config: RlConfig, *, restart: bool = False) -> TrainingStage:
+    """The run on disk. Raises UserError for an input that is not there."""
+    from pasta.rl.train import inputs
+
+    return TrainingStage("rl", config, inputs(config), restart=restart)
+
+
+def run(config: RlConfig, *, restart: bool = False, address: str | None = None) -> int:
+    """Let the twin answer the prompts, train on Ray workers, and leave the model in ``config.output_dir``."""
+    with uncollected():
+        import datasets
+
+        from pasta.rl.train import check, prepare
+
+    training = stage(config, restart=restart)
+    if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
+        return 0
+    datasets.disable_progress_bars()
+    tokenizer, prompts, key = check(config), read_prompts(config.prompts), judge_key(config.judge)
+    places = config.workers.num_workers + config.rollout.workers.num_workers
+    with (
+        resumable(config.name, "from the last checkpoint"),
+        ray_cluster(address, places, config.workers.threads),
+    ):
+        prepared = prepare(
+            config,
+            tokenizer,
+            prompts,
+            partial(_baselines, config, address),
+            config.run_dir.absolute() / "data",
+        )
+        made = "found" if prepared.reused else "made"
+        print(
+            f"{config.name}: prompts {made}: {prepared.num_prompts:,}; left out {prepared.num_left_out} whose baseline "
+            f"is cut; {config.num_batches:,} batches of {config.batch_answers} answers",
+            flush=True,
+        )
+        fit(partial(rollouts.train, api_key=key), config, training, data_dir=prepared.path, address=address)
+    return 0
+
+
+def _baselines(config: RlConfig, address: str | None, prompts: Sequence[Prompt]) -> list[Record]:
+    """The twin's answers, by an actor pool that ends before training begins."""
+    shards = cut(prompts, SHARD)
+    found: dict[int, list[Record]] = {}
+    run_shards(partial(_twin, config), shards, found.__setitem__, config.rollout.workers, address)
+    return [record for number in shards for record in found[number]]
+
+
+def _twin(config: RlConfig) -> Work:
+    """On a worker: the twin, loaded once."""
+    from pasta.rl.sampling import Baselines
+
+    return Baselines(config).answer
+
+
+if __name__ == "__main__":
+    run_main(main)

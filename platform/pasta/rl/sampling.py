@@ -1,0 +1,129 @@
+"""Samples groups of answers from the policy as it learns, and the twin's answers that they are measured by."""
+
+from collections.abc import Sequence
+
+import torch
+
+from pasta.candidates.sampling import baseline_entry, candidate_entry
+from pasta.data.prompts import Prompt
+from pasta.engine import Engine, EngineConfig, Request, load_model
+from pasta.engine.updating import update_weights
+from pasta.errors import UserError
+from pasta.rl.batch import thread_batch
+from pasta.rl.config import RlConfig
+from pasta.rl.rollouts import Group, Weights
+from pasta.stages.records import Record
+from pasta.training.masks import thread_mask
+
+
+class Roller:
+    """One engine that samples from the policy."""
+
+    def __init__(self, config: RlConfig) -> None:
+        self._config = config
+        section = config.engine
+        loaded = load_model(str(config.model.init_from), dtype=section.dtype, device=section.device)
+        # Drafts are verified by equality and change no token, but they cost where many requests share a forward.
+        settings = EngineConfig(
+            num_slots=section.num_slots,
+            slot_tokens=section.slot_tokens,
+            prefill_chunk=section.prefill_chunk,
+            reuse_prefixes=section.reuse_prefixes,
+            prefill_ahead=False,
+            jump_forward=section.jump_forward,
+            drafts=0,
+            draft_heads=False,
+            cuda_graphs=section.cuda_graphs,
+        )
+        self.engine = Engine(loaded, settings)
+
+    def load(self, weights: Weights) -> None:
+        """Sample with these weights from now on."""
+        update_weights(self.engine, weights)
+
+    def sample(self, batch: int, groups: Sequence[Group], *, score: bool) -> list[list[Record]]:
+        """The candidates of each group (``pasta.candidates.sampling``).
+
+        With ``score`` each has ``logprobs`` too: of its tokens in storage order, by these weights at the sampling
+        temperature, as a trainer under thread masks would find them; 0 for given ones.
+        """
+        sampling, requests = self._config.sampling, []
+        for number, group in enumerate(groups):
+            for n in range(sampling.candidates):
+                params = sampling.params(f"{batch} {group.id}", n)
+                requests.append(
+                    Request(
+                        prompt_ids=group.prompt_ids,
+                        sampling=params,
+                        limits=self._config.limits,
+                        drafts=False,
+                        request_id=f"{number} {n}",
+                    )
+                )
+        drawn = {result.request_id: candidate_entry(result) for result in self.engine.decode(requests)}
+        found = [
+            [drawn[f"{number} {n}"] for n in range(sampling.candidates)] for number in range(len(groups))
+        ]
+        if score:
+            for group, candidates in zip(groups, found, strict=True):
+                self._score(group, candidates)
+        return found
+
+    @torch.no_grad()
+    def _score(self, group: Group, candidates: Sequence[Record]) -> None:
+        loaded, rows = self.engine.loaded, self._config.optimisation.rows
+        model, grammar = loaded.model, loaded.codec.grammar
+        for at in range(0, len(candidates), rows):
+            chosen = candidates[at : at + rows]
+            batch = thread_batch(
+                grammar,
+                [(group.prompt_ids, candidate["response_ids"]) for candidate in chosen],
+                int(loaded.codec.eos_id),
+            )
+            inputs = {name: value.to(model.device) for name, value in batch.inputs.items()}
+            mask = thread_mask(
+                model.config, inputs["segment_ids"], inputs["sees"], inputs["position_ids"], model.dtype
+            )
+            logits = model(
+                input_ids=inputs["input_ids"],
+                position_ids=inputs["position_ids"],
+                attention_mask=mask,
+                use_cache=False,
+            ).logits  # [B, S, V]
+            scores = (logits.float() / self._config.sampling.temperature).log_softmax(dim=-1)
+            own = scores.gather(2, inputs["shift_labels"].clamp(min=0)[..., None])[..., 0]  # [B, S]
+            lengths = [len(candidate["response_ids"]) for candidate in chosen]
+            by_token = batch.by_token(own, max(lengths)).tolist()
+            for candidate, values, length in zip(chosen, by_token, lengths, strict=True):
+                candidate["logprobs"] = values[:length]
+
+
+class Baselines:
+    """The twin: answers each prompt once, sequentially and greedily."""
+
+    def __init__(self, config: RlConfig) -> None:
+        section = config.engine
+        loaded = load_model(
+            config.twin or str(config.model.init_from), dtype=section.dtype, device=section.device
+        )
+        self._engine, self._limits = Engine(loaded, EngineConfig.of(section)), config.limits
+
+    def answer(self, prompts: Sequence[Prompt]) -> list[Record]:
+        """``{"id", "messages", "prompt_ids", "twin"}`` of each prompt; ``skipped`` in place of the last two, and why,
+        for one that leaves no room for an answer."""
+        records: dict[str, Record] = {}
+        requests = []
+        for prompt in prompts:
+            records[prompt.id] = {"id": prompt.id, "messages": prompt.messages}
+            try:
+                ids = self._engine.codec.encode_prompt(prompt.messages)
+                request = Request(prompt_ids=ids, limits=self._limits, parallel=False, request_id=prompt.id)
+                self._engine.fit(request)
+            except UserError as error:
+                records[prompt.id]["skipped"] = str(error)
+                continue
+            records[prompt.id]["prompt_ids"] = list(ids)
+            requests.append(request)
+        for result in self._engine.decode(requests):
+            records[result.request_id]["twin"] = baseline_entry(result)
+        return list(records.values())
