@@ -137,6 +137,14 @@ def test_a_tokenizer_without_control_tokens_is_named(tmp_path, model):
     assert "<sync/>" in mistake(check_models, config.args)
 
 
+def test_a_rule_of_positions_that_is_none_is_named(tmp_path, model):
+    file = model / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pasta_positions": "sideways"}))
+    config = read_service_config(service_config(tmp_path, model))
+    message = mistake(check_models, config.args)
+    assert ".path: tokenizer: pasta_positions 'sideways', expected one of predicted-in-tens" in message
+
+
 def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path, model):
     config = read_service_config(service_config(tmp_path, model))
     with socket.socket() as other:

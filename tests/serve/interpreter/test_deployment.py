@@ -1,6 +1,7 @@
 """What the Interpreter does before anything is decoded: encoding, and refusing what is too much."""
 
 import asyncio
+import json
 import threading
 from contextlib import AsyncExitStack, aclosing
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.engine import SamplingParams
+from pasta.lang.positions import Positions
 from serve.config import AdmissionSettings, ServeConfig
 from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
@@ -32,6 +34,15 @@ def config(tmp_path_factory):
 @pytest.fixture(scope="module")
 def encoder(config):
     return RequestEncoder(config.models["tiny"], config)
+
+
+def test_the_service_reads_the_rule_of_positions_from_the_model(tmp_path, config):
+    model = save_tiny_model(tmp_path / "model")
+    file = model / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pasta_positions": "shared"}))
+    other = ServeConfig(models={"tiny": {"path": str(model), "device": "cpu"}})
+    assert RequestEncoder(other.models["tiny"], other).codec.grammar.positions == Positions("shared")
+    assert RequestEncoder(config.models["tiny"], config).codec.grammar.positions == Positions()
 
 
 @pytest.fixture
