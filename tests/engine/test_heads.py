@@ -14,6 +14,7 @@ from pasta.interpreter import Limits
 from tests.engine.test_help import LOADED, PLAIN, SIZES, requests, same
 
 VOCAB, HIDDEN = LOADED.model.get_input_embeddings().weight.shape
+SHORT = Limits(max_tokens=30, max_chunk_tokens=10, max_threads=4)
 SHAPE = HeadShape(HIDDEN, VOCAB, depth=3, width=32)
 
 
@@ -38,8 +39,7 @@ def every_draft(monkeypatch):
 
 @pytest.mark.parametrize("at_once", [1, None], ids=["alone", "together"])
 def test_guesses_change_no_answer(every_draft, at_once):
-    limits = Limits(max_tokens=30, max_chunk_tokens=10, max_threads=4)
-    asked = requests(11, count=2, limits=limits)
+    asked = requests(11, count=2, limits=SHORT)
     plain = {result.request_id: same(result) for result in Engine(LOADED, PLAIN).decode(asked, at_once=1)}
     engine = Engine(WITH_HEADS, EngineConfig(**SIZES))
     assert {result.request_id: same(result) for result in engine.decode(asked, at_once)} == plain
@@ -53,7 +53,7 @@ def test_an_engine_leaves_nothing_on_its_model():
 
 def test_a_traced_forward_keeps_its_states(every_draft):
     config = {**SIZES, "trace_forward": True}
-    asked = requests(12, count=2)
+    asked = requests(12, count=2, limits=SHORT)
     plain = [same(result) for result in Engine(LOADED, PLAIN).decode(asked, at_once=1)]
     engine = Engine(WITH_HEADS, EngineConfig(**config))
     assert [same(result) for result in engine.decode(asked, at_once=1)] == plain
@@ -80,7 +80,7 @@ def test_heads_that_are_right_save_steps(every_draft, monkeypatch):
 def test_switched_off_nothing_is_guessed(monkeypatch):
     engine = Engine(WITH_HEADS, EngineConfig(**SIZES, draft_heads=False))
     monkeypatch.setattr(WITH_HEADS.heads, "guess", lambda *_: pytest.fail("guessed"))
-    engine.generate(requests(0, 1)[0])
+    engine.generate(requests(0, 1)[0].replace(limits=Limits(max_tokens=8)))
     assert engine.runner.hidden is None
 
 
