@@ -26,7 +26,7 @@ from tests.training.ranks import no_report, run_ranks
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 #: Recipe → the family of the model that it names.
 SFT = {"gemma-7b": "gemma", "qwen3-8b-lora": "qwen3", "llama-3.1-8b": "llama"}
-PREFERENCE = {"llama-3.1-8b": "llama", "atlas": "qwen3"}
+PREFERENCE = {"gemma-7b": "gemma", "llama-3.1-8b": "llama", "atlas": "qwen3"}
 
 
 def _model(family: str, directory: Path) -> str:
