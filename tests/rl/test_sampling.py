@@ -1,0 +1,41 @@
+"""What rollout actors do, in this process: answers of a batch, and their log-probabilities."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pasta.data.linearise import Example
+from pasta.interpreter import linearise
+from pasta.rl.rollouts import Group
+from pasta.rl.sampling import Roller
+from tests.rl.runs import rl_config, rl_dict
+from tests.rl.test_grpo import logps_by_hand
+from tests.training.pair_runs import CODEC
+
+GROUPS = [Group(f"prompt {n}", list(range(10, 30 + n))) for n in range(3)]
+
+
+def test_an_answer_s_log_probabilities_are_those_under_its_thread_mask(tmp_path: Path):
+    config = rl_config(rl_dict(tmp_path))
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "start", attn_implementation="eager")
+    for group, answers in zip(GROUPS, Roller(config).sample(0, GROUPS, score=True), strict=True):
+        for answer in answers:
+            rows = linearise(CODEC.grammar, group.prompt_ids, answer["response_ids"])
+            example = Example(
+                rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees
+            )
+            with torch.no_grad():
+                expected = logps_by_hand(model, example)
+            assert len(answer["logprobs"]) == len(answer["response_ids"])
+            assert sum(answer["logprobs"]) == pytest.approx(float(expected.sum()), abs=1e-2)
+
+
+def test_answers_depend_on_batch_and_prompt_and_not_on_what_is_sampled_beside_them(tmp_path: Path):
+    roller = Roller(rl_config(rl_dict(tmp_path)))
+    together = roller.sample(4, GROUPS, score=False)
+    (alone,) = roller.sample(4, GROUPS[1:2], score=False)
+    assert alone == together[1]
+    (later,) = roller.sample(5, GROUPS[1:2], score=False)
+    assert later != alone
