@@ -30,14 +30,29 @@ class LaneCache(Cache):
         ]
         self.before = self.index = torch.zeros(0, dtype=torch.long, device=device)
         self.window: Tensor | None = None
+        self.flat: Tensor | None = None
 
-    def place(self, before: Tensor, index: Tensor, window: Tensor) -> None:
+    def place(self, before: Tensor, index: Tensor, window: Tensor, flat: Tensor | None = None) -> None:
         """Set where the next forward writes: ``index`` [B·Q] counts tokens over all slots.
 
         The B slots from number ``len(before)`` on are used; the last dimension of ``window`` is the number of tokens of
         each that are read. (Only the sizes of both tensors count: as tensors they stay variable in a traced forward.)
+        ``flat`` [R] says which of the B·Q tokens the layers between attention get, in their order; None: all.
         """
-        self.before, self.index, self.window = before, index, window
+        self.before, self.index, self.window, self.flat = before, index, window, flat
+
+    def spread(self, states: Tensor) -> Tensor:
+        """Spread what flat tokens [1, R, width] have over all [B, Q, width], zeros where none is."""
+        if self.flat is None:
+            return states
+        assert self.window is not None
+        batch, _, queries, _ = self.window.shape
+        out = states.new_zeros(batch * queries, states.shape[-1])
+        return out.index_copy_(0, self.flat, states[0]).view(batch, queries, -1)
+
+    def flatten(self, states: Tensor) -> Tensor:
+        """Take from all tokens [B, Q, width] the flat ones [1, R, width]."""
+        return states if self.flat is None else states.flatten(0, 1).index_select(0, self.flat)[None]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any

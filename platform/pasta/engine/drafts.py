@@ -5,7 +5,7 @@ token: it is emitted if it is what is chosen, else hidden.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -141,22 +141,22 @@ class Drafter:
                         slot.states[lane.thread] = len(tokens), hidden[first + lane.at]
                 first += len(lane.rows)
 
-    def _price(self, numbers: range) -> Callable[[int], float]:
-        """The seconds of a step of these slots by the lanes of its widest one, with the guesses made for it."""
+    def _price(self, numbers: range) -> Callable[[Collection[int]], float]:
+        """The seconds of a step of these slots by how many lanes each feeds, with the guesses made for it."""
         fixed, row = self.cost.line()
         return lambda lanes: self._guess_s + fixed + row * self._runner.num_rows(numbers, lanes)
 
     def _may_pay(self, feeds: Mapping[int, Sequence[Feed]], numbers: range) -> bool:
         """Whether drafts would pay if all of them were right."""
-        longest, shortest = max(map(len, feeds.values())), min(map(len, feeds.values()))
-        if not self._most or shortest < longest or len(numbers) > len(feeds):
-            return self._most > 0  # some are free
+        fed = [*map(len, feeds.values())]
+        if not self._most or min(fed) < max(fed) or len(numbers) > len(feeds):
+            return self._most > 0  # some may be free
         lanes = sum(feed.wants_logits for rows in feeds.values() for feed in rows)
         price = self._price(numbers)
-        rate = lanes / price(longest)
+        rate = lanes / price(fed)
         # Where steps are not padded each further row costs the same.
         more = range(1, self._most + 1 if self._runner.pads else 2)
-        return any((lanes + n * len(numbers)) / price(longest + n) > rate for n in more)
+        return any((lanes + n * len(fed)) / price([count + n for count in fed]) > rate for n in more)
 
     def _found(self, slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]]) -> list[Drafted]:
         """The likelier draft of each lane that may have one, as far as there is room."""
@@ -236,16 +236,14 @@ class Drafter:
         best = counts.copy()
         rows = {number: len(own) for number, own in feeds.items()}
         tokens = float(sum(feed.wants_logits for own in feeds.values() for feed in own))
-        price, longest = self._price(numbers), max(rows.values())
-        before = seconds = cheapest = price(longest)
+        price = self._price(numbers)
+        before = cheapest = price(rows.values())
         lanes, rate = tokens, tokens / before
         for minus, n, _ in sorted((-p, n, k) for n, d in enumerate(found) for k, p in enumerate(d.odds)):
             counts[n] += 1
             rows[found[n].number] += 1
-            if rows[found[n].number] > longest:
-                longest = rows[found[n].number]
-                seconds = price(longest)
             tokens -= minus
+            seconds = price(rows.values())
             if tokens / seconds > rate:
                 best, rate, cheapest = counts.copy(), tokens / seconds, seconds
             elif len(numbers) == 1 and not self._runner.pads:

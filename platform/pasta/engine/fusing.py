@@ -43,11 +43,13 @@ class FusedAttention(nn.Module):
         past_key_values: Any = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """hidden_states [B, Q, hidden] to the layer's attention output of the same shape."""
+        """hidden_states [B, Q, hidden], or flat [1, R, hidden], to the layer's attention output of the same shape."""
         qkv, (cos, sin) = self.qkv_proj(hidden_states), position_embeddings
+        if past_key_values is not None:
+            qkv, cos, sin = (past_key_values.spread(x) for x in (qkv, cos, sin))
         if self.use_kernels and past_key_values is not None:
             out = self._attend(qkv, cos, sin, attention_mask, past_key_values)
-            return self.o_proj(out), None
+            return self.o_proj(past_key_values.flatten(out)), None
         heads = qkv.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H + 2 H/G, Q, D]
         query, key, value = heads.split(self._heads, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
@@ -58,7 +60,8 @@ class FusedAttention(nn.Module):
         out, _ = grouped_attention(
             self, query, key, value, attention_mask, scaling=self.scaling, softcap=self._softcap
         )
-        return self.o_proj(out.flatten(2)), None
+        out = out.flatten(2)
+        return self.o_proj(out if past_key_values is None else past_key_values.flatten(out)), None
 
     def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, cache: Any) -> Tensor:
         q_norm, k_norm = self.q_norm, self.k_norm

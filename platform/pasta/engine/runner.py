@@ -1,7 +1,7 @@
 """Runs one forward of the model over rows of several requests: builds inputs, masks and cache indices."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
 from pasta.engine.compiling import CompiledForward
+from pasta.engine.fusing import FusedAttention
 from pasta.engine.graphs import GraphShapes, Recorder, StepGraphs
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import expand, to_model_masks
@@ -68,7 +69,10 @@ class Runner:
             trace = small and self.device.type == "cpu"
         self._trace_wanted = trace
         self._compiles = config.compile == "on"
-        self._forward: Callable[..., tuple[Tensor, ...]] | None = None
+        #: The forward of all tokens [B, Q], and that of flat ones [1, R], as each is first needed.
+        self._forwards: dict[bool, Callable[..., tuple[Tensor, ...]]] = {}
+        fused = any(isinstance(module, FusedAttention) for module in self.model.modules())
+        self._can_be_flat = fused and self.device.type == "cpu" and not self._compiles
         self._keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
         #: The states [N, hidden] that the last forward's logits were made of, where there are draft heads to read them.
         self.hidden: Tensor | None = None
@@ -91,8 +95,9 @@ class Runner:
         """Do before the first request what a later one would wait for."""
         if self._graphs is not None:
             self._graphs.prepare()
-        if isinstance(self._forward, CompiledForward):
-            self._forward.preparing = False
+        for forward in self._forwards.values():
+            if isinstance(forward, CompiledForward):
+                forward.preparing = False
 
     def release(self, slot: int, keep: int = 0) -> None:
         """Empty a slot. Its tokens are cleared, so that none of their values can reach a later request, but for the
@@ -138,12 +143,12 @@ class Runner:
         """Whether steps are padded to captured shapes."""
         return self._graphs is not None
 
-    def num_rows(self, slots: range, lanes: int) -> int:
-        """The rows that a step of these slots computes, the widest of which feeds so many lanes."""
-        shape = Shape(slots.start, len(slots), lanes, 1, 0, biased=True)
-        if self._graphs is not None:
-            shape = self._graphs.padded(shape) or shape
-        return shape.slots * shape.lanes
+    def num_rows(self, slots: range, lanes: Collection[int]) -> int:
+        """The rows that a step of these slots computes, in which those that take part feed so many lanes each."""
+        shape = Shape(slots.start, len(slots), max(lanes), 1, 0, biased=True)
+        if self._graphs is not None and (padded := self._graphs.padded(shape)) is not None:
+            return padded.slots * padded.lanes
+        return self._flat(len(slots), lanes) or len(slots) * max(lanes)
 
     def room(self, slot: int) -> int:
         """How many more tokens a slot can hold."""
@@ -174,17 +179,20 @@ class Runner:
         for slot in feeds:
             self._learn_segments(slot, sees[slot])
         self._hide_places()
+        count = choices.numbers.shape[1]
         shape = Shape(
             slots.start,
             len(slots),
             max(len(rows) for rows in feeds.values()),
             self._visible_keys(max(self.num_tokens[slot] for slot in feeds)),
-            choices.numbers.shape[1],
+            count,
             choices.biased,
         )
         graph = None if self._graphs is None or prefill else self._graphs.find(shape)
         if graph is not None:
             shape = graph.shape
+        else:
+            shape = shape._replace(flat=self._flat(len(slots), [*map(len, feeds.values())]))
         inputs = pinned(torch.from_numpy(self._inputs(shape, feeds, choices)), self.device)
         if graph is None:
             inputs = inputs.to(self.device, non_blocking=True)
@@ -192,8 +200,7 @@ class Runner:
         else:
             self.before_forward()
             outputs, inputs = graph.run(inputs), graph.inputs
-        self.rows_computed = shape.slots * shape.lanes
-        count = choices.numbers.shape[1]
+        self.rows_computed = shape.flat or shape.slots * shape.lanes
         logits, tokens, *hidden = (out[:count] for out in outputs)
         # The drafter reads them in a later step.
         self.hidden = None if not hidden else hidden[0] if graph is None else hidden[0].clone()
@@ -204,18 +211,31 @@ class Runner:
     ) -> npt.NDArray[np.int64]:
         """All that a step of this shape takes from the host."""
         inputs = shape.padding(self._scratch)
-        fed, rows, numbers = shape.split(inputs)
-        wanted = []
+        fed, rows, numbers, flat = shape.split(inputs)
+        wanted: list[int] = []
+        fed_at: list[int] = []
         for slot, own in feeds.items():
             at, count = slot - shape.first, len(own)
             fed[0, at, :count] = self._tokens[slot, self.places[slot]] = [feed.token for feed in own]
             fed[1, at, :count] = self._positions[slot, self.places[slot]] = [feed.position for feed in own]
             fed[2, at, :count] = self._segments[slot, self.places[slot]] = [feed.segment for feed in own]
             fed[3, at, :count] = self.places[slot]
-            wanted += [at * shape.lanes + i for i, feed in enumerate(own) if feed.wants_logits]
+            first = len(fed_at) if shape.flat else at * shape.lanes
+            wanted += [first + i for i, feed in enumerate(own) if feed.wants_logits]
+            fed_at += range(at * shape.lanes, at * shape.lanes + count)
         rows[: len(wanted)] = wanted
         numbers[:, : len(wanted)] = choices.numbers
+        if shape.flat:
+            flat[:] = fed_at
         return inputs
+
+    def _flat(self, num_slots: int, lanes: Collection[int]) -> int:
+        """How many tokens R are fed flat; 0 where little is padding, and spreading them for attention costs more.
+
+        Slots seldom have as many lanes each: of [B, Q] tokens two thirds are padding.
+        """
+        fed = sum(lanes)
+        return fed if self._can_be_flat and 4 * fed <= 3 * num_slots * max(lanes) else 0
 
     def _step(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, ...]:
         """A forward on the device, which never waits for it: ``inputs`` as ``_inputs`` lays them out.
@@ -223,7 +243,8 @@ class Runner:
         Returns the logits [N, V] of the wanted rows, the likeliest tokens [N] that are permitted and, where draft heads
         read them, the states [N, hidden] that the logits were made of.
         """
-        (tokens, positions, segments, index), rows, numbers = shape.split(inputs)  # [B, Q] each, [N], [7, N]
+        # [B, Q] each, [N], [7, N], [R]
+        (tokens, positions, segments, index), rows, numbers, flat = shape.split(inputs)
         at = slice(shape.first, shape.first + shape.slots)
         self._key_segments[at].scatter_(1, index, segments)
         self._key_positions[at].scatter_(1, index, positions)
@@ -238,7 +259,9 @@ class Runner:
         )
         masks = to_model_masks(self.model_config, visible, positions, key_positions, self.dtype)
         places = (index + self._slot_starts[at, None]).reshape(-1)
-        outputs = self._run(shape.first, tokens, positions, masks, places)
+        if shape.flat:
+            tokens, positions = (fed.flatten().index_select(0, flat)[None] for fed in (tokens, positions))
+        outputs = self._run(shape.first, tokens, positions, masks, places, flat if shape.flat else None)
         logits, *hidden = (
             out if shape.rows == len(out) and not shape.padded else out.index_select(0, rows)
             for out in (out.flatten(0, 1) for out in outputs)
@@ -283,19 +306,25 @@ class Runner:
         positions: Tensor,
         masks: Tensor | dict[str, Tensor],
         places: Tensor,
+        flat: Tensor | None,
     ) -> tuple[Tensor, ...]:
         names, tensors = (
             ((), (masks,)) if isinstance(masks, Tensor) else (tuple(masks), tuple(masks.values()))
         )
         inputs = (tokens, positions, places, self._slot_index[:first_slot], *tensors)
-        if self._forward is None:
-            forward = _Forward(self.model, self.cache, names, keep_hidden=self._keeps_hidden).eval()
+        is_flat = flat is not None
+        if flat is not None:
+            inputs = (*inputs, flat)
+        if is_flat not in self._forwards:
+            forward = _Forward(
+                self.model, self.cache, names, flat=is_flat, keep_hidden=self._keeps_hidden
+            ).eval()
             if self._compiles:
-                self._forward = CompiledForward(forward)
+                self._forwards[is_flat] = CompiledForward(forward)
             else:
-                self._forward = self._trace(forward, inputs) if self._trace_wanted else forward
+                self._forwards[is_flat] = self._trace(forward, inputs) if self._trace_wanted else forward
         self.before_forward()
-        return self._forward(*inputs)
+        return self._forwards[is_flat](*inputs)
 
     def _trace(self, forward: "_Forward", example: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
         """Record the forward's tensor operations, to replay them without Python.
@@ -311,22 +340,32 @@ class Runner:
 
 
 class _Forward(nn.Module):
-    """The forward with tensors as its only arguments, as tracing needs it: one mask, or one for each of its names.
+    """The forward with tensors as its only arguments, as tracing needs it: one mask, or one for each of its names, and
+    which tokens are fed if these are ``flat``.
 
     Returns the logits, and with ``keep_hidden`` what the output layer made them of.
     """
 
     def __init__(
-        self, model: Any, cache: LaneCache, mask_names: tuple[str, ...], *, keep_hidden: bool = False
+        self,
+        model: Any,
+        cache: LaneCache,
+        mask_names: tuple[str, ...],
+        *,
+        flat: bool = False,
+        keep_hidden: bool = False,
     ) -> None:
         super().__init__()
         self._model, self._cache, self._mask_names = model, cache, mask_names
-        self._keep_hidden = keep_hidden
+        self._flat, self._keep_hidden = flat, keep_hidden
 
     def forward(
         self, tokens: Tensor, positions: Tensor, places: Tensor, before: Tensor, *masks: Tensor
     ) -> tuple[Tensor, ...]:
-        self._cache.place(before, places, masks[0])
+        flat = None
+        if self._flat:
+            masks, flat = masks[:-1], masks[-1]
+        self._cache.place(before, places, masks[0], flat)
         seen: list[Tensor] = []
         watch: AbstractContextManager[Any] = nullcontext()
         if (

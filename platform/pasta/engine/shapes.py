@@ -15,7 +15,8 @@ class Shape(NamedTuple):
     """A forward of ``slots`` neighbouring slots B from slot ``first`` on, ``lanes`` tokens Q of each, the first
     ``keys`` tokens of each slot's cache, and ``rows`` rows of logits N; ``biased``: with biases of promises.
 
-    A ``padded`` one (of a captured step) may have more of each than a step feeds.
+    A ``padded`` one (of a captured step) may have more of each than a step feeds. Of B·Q tokens a ``flat`` one feeds
+    so many R to the layers between attention, slot by slot, and no padding; 0: these get all B·Q.
     """
 
     first: int
@@ -25,25 +26,29 @@ class Shape(NamedTuple):
     rows: int
     biased: bool
     padded: bool = False
+    flat: int = 0
 
     @property
     def size(self) -> int:
         """How many integers a step takes."""
-        return 4 * self.slots * self.lanes + (1 + NUM_CHOICES) * self.rows
+        return 4 * self.slots * self.lanes + (1 + NUM_CHOICES) * self.rows + self.flat
 
-    def split(self, buffer: _Buffer) -> tuple[_Buffer, _Buffer, _Buffer]:
+    def split(self, buffer: _Buffer) -> tuple[_Buffer, _Buffer, _Buffer, _Buffer]:
         """The parts of a buffer [size]: token, position, segment and place in the slot's cache of each fed token
-        [4, B, Q]; which of these the rows of logits follow [N]; what these are chosen by [7, N]."""
+        [4, B, Q]; which of these the rows of logits follow [N] (counted among the flat ones, if there are any); what
+        these are chosen by [7, N]; which of B·Q are fed flat [R]."""
         fed, chosen = 4 * self.slots * self.lanes, self.rows
+        flat = self.size - self.flat
         return (
             buffer[:fed].reshape(4, self.slots, self.lanes),
             buffer[fed : fed + chosen],
-            buffer[fed + chosen : self.size].reshape(NUM_CHOICES, chosen),
+            buffer[fed + chosen : flat].reshape(NUM_CHOICES, chosen),
+            buffer[flat : self.size],
         )
 
     def padding(self, scratch: int) -> npt.NDArray[np.int64]:
         """The inputs of a step that feeds nothing: a token of no segment at the place ``scratch`` in every lane."""
         inputs = np.zeros(self.size, dtype=np.int64)
-        fed, _, _ = self.split(inputs)
+        fed, *_ = self.split(inputs)
         fed[2], fed[3] = -1, scratch
         return inputs
