@@ -59,7 +59,7 @@ def _values(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _gathered(parameters: list[nn.Parameter]) -> AbstractContextManager[object]:
     if not any(hasattr(parameter, "ds_id") for parameter in parameters):
         return nullcontext()
-    from deepspeed.zero import GatheredParameters
+    from deepspeed.runtime.zero import GatheredParameters
 
     gathered: AbstractContextManager[object] = GatheredParameters(parameters)
     return gathered

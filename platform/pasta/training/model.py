@@ -168,7 +168,7 @@ def _set_to_mean(weight: Any, rows: list[int]) -> None:
     """Make ``rows`` of a weight [V, H] the mean of its other rows."""
     partitioned = hasattr(weight, "ds_id")
     if partitioned:
-        from deepspeed.zero import GatheredParameters
+        from deepspeed.runtime.zero import GatheredParameters
     with torch.no_grad(), GatheredParameters([weight], modifier_rank=0) if partitioned else nullcontext():
         others = torch.ones(weight.shape[0], dtype=torch.bool, device=weight.device)
         others[rows] = False
