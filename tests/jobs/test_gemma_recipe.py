@@ -151,6 +151,7 @@ def fit(train: Train, config: Any, stage: TrainingStage, *, data_dir: Path, addr
     run_ranks(train, stage.run_dir / "ranks", config, context, count=1)
 
 
+@pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_stage_of_the_paper_s_recipe_runs_on_a_tiny_gemma(

@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from pasta.stages.records import Record
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-Weights = Mapping[str, "Tensor"]
+#: Tensors by their names in the checkpoint; nothing here imports torch.
+Weights = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
