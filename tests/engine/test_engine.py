@@ -18,6 +18,7 @@ from pasta.engine import (
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import parse, to_text
+from tests.support.elsewhere import decode_chunks_elsewhere
 from tests.support.models import UNRECORDED, tiny
 
 LOADED = tiny()
@@ -103,22 +104,11 @@ def test_greedy_tokens_do_not_depend_on_running_threads_one_by_one():
     free = Limits(max_tokens=500, max_chunk_tokens=20, max_threads=60, max_depth=2)
     (lanes,), _ = run(engine(slot_tokens=1024), ask(limits=free, sampling=SamplingParams(promise_bias=6.0)))
     assert len(lanes.trace.threads) > 3
-    one_by_one = decode_chunks_elsewhere(ask(limits=free, sampling=SamplingParams(promise_bias=6.0)))
+    one_by_one = decode_chunks_elsewhere(
+        lambda: engine(slot_tokens=1024), ask(limits=free, sampling=SamplingParams(promise_bias=6.0))
+    )
     assert one_by_one.response_ids == lanes.response_ids
     assert one_by_one.critical_path == lanes.critical_path
-
-
-def decode_chunks_elsewhere(request):
-    """Decode on a new engine; every chunk, nested ones too, on one of its own."""
-    home = engine(slot_tokens=1024)
-    request_id = home.submit(request.replace(place_locally=lambda live, estimate: False))
-    while True:
-        for event in home.step():
-            if isinstance(event, DoneEvent):
-                return event.result
-            if isinstance(event, ForkEvent) and event.snapshot:
-                chunk = decode_chunks_elsewhere(request.replace(prompt_ids=(), snapshot=event.snapshot))
-                home.absorb(request_id, event.path, chunk.response_ids)
 
 
 def test_sampled_tokens_do_not_depend_on_company():

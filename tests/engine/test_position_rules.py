@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pasta.engine import DoneEvent, Engine, EngineConfig, ForkEvent, Request, SamplingParams, load_model
+from pasta.engine import Engine, EngineConfig, Request, SamplingParams, load_model
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec
@@ -14,6 +14,7 @@ from pasta.lang.positions import SCHEMES, Positions
 from pasta.lang.tokenizer import store_scheme, stored_scheme
 from tests.engine.test_parity import TOLERANCE, engine_logits, training_logits
 from tests.support.documents import random_document
+from tests.support.elsewhere import decode_chunks_elsewhere
 from tests.support.models import UNRECORDED, tiny
 from tests.support.tokenizers import byte_level
 
@@ -69,23 +70,9 @@ def test_chunks_decoded_elsewhere_have_the_same_text(scheme, factor):
     assert len(lanes.trace.threads) >= 3
     plain = Engine(loaded, EngineConfig(**SIZES, jump_forward=False, drafts=0)).generate(request)
     assert plain.response_ids == lanes.response_ids
-    one_by_one = decode_chunks_elsewhere(loaded, request)
+    one_by_one = decode_chunks_elsewhere(lambda: Engine(loaded, EngineConfig(**SIZES)), request)
     assert one_by_one.response_ids == lanes.response_ids
     assert one_by_one.critical_path == lanes.critical_path
-
-
-def decode_chunks_elsewhere(loaded, request):
-    home = Engine(loaded, EngineConfig(**SIZES))
-    request_id = home.submit(request.replace(place_locally=lambda live, estimate: False))
-    while True:
-        for event in home.step():
-            if isinstance(event, DoneEvent):
-                return event.result
-            if isinstance(event, ForkEvent) and event.snapshot:
-                chunk = decode_chunks_elsewhere(
-                    loaded, request.replace(prompt_ids=(), snapshot=event.snapshot)
-                )
-                home.absorb(request_id, event.path, chunk.response_ids)
 
 
 def saved(directory, scheme):

@@ -6,7 +6,6 @@ here instead of by Ray's workers, which the jobs' own tests are about.
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from jobs.training import Train
 from pasta.data.atlas import heldout_prompts
 from pasta.data.sources import ATLAS
 from pasta.data.tokenizers import find_tokenizer
-from pasta.judges.stand_in import StandIn, StandInServer
 from pasta.stages.stage import Manifest, read_manifest
 from pasta.training.run import RunContext, TrainingStage
 from tests.support.paths import ROOT
+from tests.support.stand_in import stand_in_url
 from tests.training.ranks import no_report, run_ranks
 
 RECIPE = ROOT / "configs/pipelines/gemma-7b.yaml"
@@ -36,12 +35,8 @@ STEPS = 60
 @pytest.fixture
 def url() -> Iterator[str]:
     """Teacher and judges."""
-    with StandInServer(StandIn()) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield server.url
-        server.shutdown()
-        thread.join()
+    with stand_in_url() as url:
+        yield url
 
 
 def save_base(directory: Path) -> str:

@@ -1,6 +1,5 @@
 """The stand-in for large models, asked over HTTP as they are."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +18,9 @@ from pasta.data.sources import ATLAS
 from pasta.data.tokenizers import find_tokenizer
 from pasta.judges.config import TeacherSection as PairSection
 from pasta.judges.judge import Case
-from pasta.judges.stand_in import StandIn, StandInServer
 from pasta.judges.teacher import TeacherJudge
 from pasta.lang import Codec
+from tests.support.stand_in import stand_in_url
 
 TASKS = heldout_prompts(24)
 RECORDS = [Instruction(task.prompt, "x", tuple(task.messages), task.answer) for task in TASKS]
@@ -30,12 +29,8 @@ CHECKS = ChecksSection("exact", 8, 1, 2000, 1000, min_speedup=0.0)
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with StandInServer(StandIn()) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield server.url
-        server.shutdown()
-        thread.join()
+    with stand_in_url() as url:
+        yield url
 
 
 def taken(url: str, proposals: int, *, judged: bool) -> tuple[TruthTally, dict[str, int]]:

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from pasta.data.linearise import Example, make_example
 from pasta.data.measures import measure
 from pasta.data.prompts import PromptsSection
-from pasta.engine.masks import to_model_masks
 from pasta.evaluation.prompts import read_prompts
 from pasta.judges.grader import GraderJudge
 from pasta.lang import strip, to_text
@@ -24,7 +23,7 @@ from pasta.rl.train import make_trainer
 from pasta.training.run import RunContext
 from tests.rl.runs import rl_config, rl_dict
 from tests.support.documents import random_document
-from tests.training.pair_runs import CODEC, TOKENIZER
+from tests.training.pair_runs import CODEC, TOKENIZER, logps_by_hand
 
 PROMPTS = read_prompts(PromptsSection("atlas", 2))
 CANDIDATES = 3
@@ -105,23 +104,6 @@ def trainer_of(directory: Path, config: RlConfig, told: Told) -> ThreadGrpoTrain
 def loss_of(trainer: ThreadGrpoTrainer) -> Tensor:
     rows = [{"prompt": prompt.messages} for prompt in PROMPTS for _ in range(CANDIDATES)]
     return trainer._compute_loss(trainer.model, trainer._generate_and_score_completions(rows))
-
-
-def logps_by_hand(model: nn.Module, example: Example) -> Tensor:
-    """Log-probability of the target of each row that has one, visibility worked out from the definition."""
-    length = len(example)
-    visible = [
-        [k <= q and bool(example.sees[s] >> example.segment_ids[k] & 1) for k in range(length)]
-        for q, s in enumerate(example.segment_ids)
-    ]
-    positions = torch.tensor([example.position_ids])
-    mask = to_model_masks(model.config, torch.tensor([visible]), positions, positions, torch.float32)
-    logits = model(
-        input_ids=torch.tensor([example.input_ids]), position_ids=positions, attention_mask=mask
-    ).logits[0]
-    targets = torch.tensor(example.shift_labels)
-    kept = targets >= 0
-    return logits[kept].log_softmax(-1).gather(1, targets[kept][:, None])[:, 0]
 
 
 def advantages_by_hand() -> list[float]:

@@ -86,7 +86,20 @@ def write_config(directory: Path, config: dict[str, Any]) -> Path:
 
 
 def logp_by_hand(model: nn.Module, example: Example) -> Tensor:
-    """Summed log-probability of an answer's targets, visibility worked out row by row from the definition."""
+    """Summed log-probability of an answer's targets."""
+    logits, targets = logits_by_hand(model, example)
+    return -F.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
+
+
+def logps_by_hand(model: nn.Module, example: Example) -> Tensor:
+    """Log-probability of the target of each row that has one."""
+    logits, targets = logits_by_hand(model, example)
+    kept = targets >= 0
+    return logits[kept].log_softmax(-1).gather(1, targets[kept][:, None])[:, 0]
+
+
+def logits_by_hand(model: nn.Module, example: Example) -> tuple[Tensor, Tensor]:
+    """Logits [L, V] and targets [L] of an answer's rows, visibility worked out row by row from the definition."""
     length = len(example)
     visible = [
         [k <= q and bool(example.sees[s] >> example.segment_ids[k] & 1) for k in range(length)]
@@ -96,8 +109,7 @@ def logp_by_hand(model: nn.Module, example: Example) -> Tensor:
     mask = to_model_masks(model.config, torch.tensor([visible]), positions, positions, torch.float32)
     ids = torch.tensor([example.input_ids])
     logits = model(input_ids=ids, position_ids=positions, attention_mask=mask).logits[0]
-    targets = torch.tensor(example.shift_labels)
-    return -F.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
+    return logits, torch.tensor(example.shift_labels)
 
 
 def pair_examples(path: Path) -> list[tuple[Example, Example]]:

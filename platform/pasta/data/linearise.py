@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pasta.interpreter import IGNORE, TokenKind, linearise
+from pasta.interpreter import IGNORE, Linearised, TokenKind, linearise
 from pasta.lang import Chunk, Codec, Document, Item, Sync, encode_messages
 
 Form = Literal["sequential", "pasta"]
@@ -50,6 +50,11 @@ def make_example(codec: Codec, messages: Messages, document: Document, form: For
     if form == "sequential":
         return _causal(prompt_ids, [*without_tags(codec, response_ids), codec.eos_id])
     rows = linearise(codec.grammar, prompt_ids, [*response_ids, codec.eos_id])
+    return example_of(rows)
+
+
+def example_of(rows: Linearised) -> Example:
+    """The example that linearised rows are."""
     return Example(rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees)
 
 

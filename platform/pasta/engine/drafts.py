@@ -104,7 +104,7 @@ class Drafter:
 
     def add(self, slots: Mapping[int, Slot], feeds: dict[int, list[Feed]], numbers: range) -> None:
         """Put drafts behind the tokens in ``feeds`` that choose a thread's next one; the forward has the slots of these
-        ``numbers``, each padded to the longest."""
+        ``numbers``."""
         self._fed.clear()
         self._guess_s = 0.0
         if not self._may_pay(feeds, numbers):

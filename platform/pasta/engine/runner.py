@@ -145,9 +145,10 @@ class Runner:
 
     def num_rows(self, slots: range, lanes: Collection[int]) -> int:
         """The rows that a step of these slots computes, in which those that take part feed so many lanes each."""
-        shape = Shape(slots.start, len(slots), max(lanes), 1, 0, biased=True)
-        if self._graphs is not None and (padded := self._graphs.padded(shape)) is not None:
-            return padded.slots * padded.lanes
+        if self._graphs is not None:
+            shape = Shape(slots.start, len(slots), max(lanes), 1, 0, biased=True)
+            if (padded := self._graphs.padded(shape)) is not None:
+                return padded.slots * padded.lanes
         return self._flat(len(slots), lanes) or len(slots) * max(lanes)
 
     def room(self, slot: int) -> int:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pasta.data.collate import ThreadCollator
-from pasta.data.linearise import Example
+from pasta.data.linearise import example_of
 from pasta.data.packing import packed_row
 from pasta.interpreter import linearise
 from pasta.lang import TagGrammar
@@ -46,20 +46,7 @@ def thread_batch(
     rows, predicted_by = [], []
     for prompt_ids, response_ids in answers:
         lined = linearise(grammar, prompt_ids, response_ids)
-        rows.append(
-            packed_row(
-                [
-                    Example(
-                        lined.token_ids,
-                        lined.positions,
-                        lined.segments,
-                        lined.targets,
-                        lined.kinds,
-                        lined.sees,
-                    )
-                ]
-            )
-        )
+        rows.append(packed_row([example_of(lined)]))
         predicted_by.append(lined.predicted_by[len(prompt_ids) :])
     inputs = ThreadCollator(pad_id, MULTIPLE)(rows)
     del inputs["labels"]

@@ -18,6 +18,7 @@ from pasta.training.config import (
     ModelSection,
     OptimisationSection,
     ScheduleSection,
+    check_goes_on_from,
     check_url,
 )
 
@@ -147,16 +148,11 @@ class RlConfig:
             )
 
     def _check_model(self) -> None:
-        if self.model.init_from is None:
-            raise ValueError("model.init_from: expected a model that jobs.sft has trained")
-        if self.model.tokenizer is not None:
-            raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
+        check_goes_on_from(self.model, self.output_dir, "a model that jobs.sft has trained")
         if self.model.positions is not None:
             raise ValueError(
                 f"model.positions {self.model.positions!r}: expected none; the engines sample from the model as it is"
             )
-        if Path(self.model.init_from).absolute() == self.output_dir.absolute():
-            raise ValueError(f"output_dir: {self.output_dir}: is model.init_from; name another directory")
 
     def _check_steps(self) -> None:
         recipe, schedule, updates = self.optimisation, self.schedule, self.objective.updates

@@ -50,6 +50,17 @@ class ModelSection:
             raise ValueError("a model from scratch needs a tokenizer: atlas, or a directory")
 
 
+def check_goes_on_from(section: ModelSection, output_dir: Path, expected: str) -> None:
+    """Check the model of a run that goes on from a trained one, which ``expected`` says in an error. Raises
+    ValueError."""
+    if section.init_from is None:
+        raise ValueError(f"model.init_from: expected {expected}")
+    if section.tokenizer is not None:
+        raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
+    if Path(section.init_from).absolute() == output_dir.absolute():
+        raise ValueError(f"output_dir: {output_dir}: is model.init_from; name another directory")
+
+
 @dataclass(frozen=True, slots=True)
 class DataSection:
     """The training data. ``source`` is ``atlas``, a JSONL file of ``{"messages": [...], "annotated": text form}``, or a

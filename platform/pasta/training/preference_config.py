@@ -12,6 +12,7 @@ from pasta.training.config import (
     ModelSection,
     OptimisationSection,
     ScheduleSection,
+    check_goes_on_from,
     check_url,
 )
 
@@ -86,9 +87,4 @@ class PreferenceConfig:
 
     def __post_init__(self) -> None:
         check_url(self.checkpoints)
-        if self.model.init_from is None:
-            raise ValueError("model.init_from: expected the model that wrote the answers")
-        if self.model.tokenizer is not None:
-            raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
-        if Path(self.model.init_from).absolute() == self.output_dir.absolute():
-            raise ValueError(f"output_dir: {self.output_dir}: is model.init_from; name another directory")
+        check_goes_on_from(self.model, self.output_dir, "the model that wrote the answers")
