@@ -44,8 +44,8 @@ def code_fingerprint(*more: Path) -> str:
     for file in sorted(file for directory in more for file in directory.rglob("*.py")):
         digest.update(file.name.encode() + file.read_bytes())
     for package in ("lang", "interpreter", "engine", "data/atlas", "candidates", "benchmark"):
-        for file in sorted((root / package).rglob("*.py")):
-            if "report" in (file.stem, file.parent.name):
+        for file in sorted((root / package).rglob("*")):
+            if file.suffix not in (".py", ".csv", ".toml") or "report" in (file.stem, file.parent.name):
                 continue
             digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
     return digest.hexdigest()[:16]

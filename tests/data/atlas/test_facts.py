@@ -5,8 +5,7 @@ import re
 import pytest
 
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS
-from pasta.data.atlas.sentences import FORMS, fact_fields, read, write
-from pasta.data.atlas.templates import LINE, PROFILE
+from pasta.data.atlas.sentences import FORMS, LINE, STYLES, fact_fields, read, write
 
 
 def test_several_hundred_facts_over_at_least_five_kinds() -> None:
@@ -64,9 +63,14 @@ def test_every_sentence_about_a_thing_is_read_back(kind: str) -> None:
 
 
 def test_profiles_have_several_sentences_and_name_their_subject_first() -> None:
-    for templates in PROFILE.values():
+    for templates in STYLES["profile"].values():
         assert len(templates) >= 4
         assert "{name}" in templates[0]
+
+
+def test_the_line_that_opens_a_portrait_is_said_in_the_same_words() -> None:
+    opened = {kind: {*lines.values()} & {STYLES["profile"][kind][0]} for kind, lines in LINE.items()}
+    assert [kind for kind, shared in opened.items() if not shared] == ["elements"]
 
 
 def test_quiz_lines_always_name_their_subject() -> None:

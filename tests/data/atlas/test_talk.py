@@ -7,10 +7,10 @@ import pytest
 
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.facts import FACTS, SIZES
-from pasta.data.atlas.talk import TALK_SPLITS, grade_talk, sample_talks, wordings
+from pasta.data.atlas.talk import TALK_SPLITS, grade_talk, sample_talks
 from pasta.data.atlas.talk.people import fill, listed, part, split_of_names, typo
 from pasta.data.atlas.talk.replies import ranked
-from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
+from pasta.data.atlas.talk.requests import ASKS, REQUESTS_BY_NAME
 from pasta.data.atlas.tasks import split_of
 from pasta.lang import Chunk, render, to_text
 
@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_talks():
     ]
 
 
-@pytest.mark.parametrize("options", [wordings.ABOUT, wordings.EACH, wordings.OF, wordings.COMPARE])
+@pytest.mark.parametrize("options", [ASKS["about"], ASKS["each"], ASKS["of"], ASKS["compare"]])
 def test_a_wording_belongs_to_one_split(options):
     parts = [set(part(options, split)) for split in TALK_SPLITS]
     assert set().union(*parts) == set(options)

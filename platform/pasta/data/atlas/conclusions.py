@@ -1,13 +1,13 @@
 """Task families whose parts are independent but whose last line, or a chapter's last line, reads them."""
 
 import random
+from collections.abc import Sequence
 
 from pasta.data.atlas.descriptions import Listing, describe_all, draw_kind, draw_names
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS
 from pasta.data.atlas.family import Family, Params, join_names, pick, read_names
-from pasta.data.atlas.plan import Await, Node, Part, Plan, Say, after, intro, lead
-from pasta.data.atlas.sentences import fact_fields
-from pasta.data.atlas.templates import LINE, PROFILE
+from pasta.data.atlas.plan import Await, Node, Part, Plan, Say, after, intro, lead, line
+from pasta.data.atlas.sentences import LINE
 
 #: What can be counted: column, how the prompt and the answer say it.
 COUNTED: dict[str, tuple[str, str]] = {
@@ -64,7 +64,7 @@ class Count(Family):
         return [params["value"], *sorted(params["names"])]
 
     def plan(self, params: Params, layout: str) -> Plan:
-        parts = describe_all(params["names"], "profile", PROFILE, layout)
+        parts = describe_all(params["names"], "profile", layout)
         end = count_line(params["names"], params["value"], after(layout))
         return [intro("intro.facts", layout), *parts, Await(), end]
 
@@ -80,6 +80,15 @@ SHARED: dict[str, tuple[str, str]] = {
     "scientists": ("country", "country"),
     "rivers": ("continent", "continent"),
 }
+
+
+def shared_line(names: Sequence[str], before: str) -> Say:
+    """The conclusion of a comparison: whether they share what their kind is compared by."""
+    column, label = SHARED[KIND_OF[names[0]]]
+    values = {FACTS[KIND_OF[name]][name][column] for name in names}
+    if len(values) == 1:
+        return Say("same", {"attribute": label, "value": values.pop()}, before)
+    return Say("different", {"attribute": label}, before)
 
 
 class Compare(Family):
@@ -107,22 +116,14 @@ class Compare(Family):
 
     def plan(self, params: Params, layout: str) -> Plan:
         names = params["names"]
-        kind = KIND_OF[names[0]]
         parts: list[Node] = []
-        for index, attribute in enumerate(LINE[kind]):
-            form = f"{kind}.line.{attribute}"
-            says = [
-                Say(form, fact_fields(form, name) or {}, " " if place else lead(layout, index), name)
+        for index, attribute in enumerate(LINE[KIND_OF[names[0]]]):
+            says = (
+                line(name, attribute, " " if place else lead(layout, index))
                 for place, name in enumerate(names)
-            ]
+            )
             parts.append(Part(attribute, tuple(says)))
-        column, label = SHARED[kind]
-        values = {FACTS[kind][name][column] for name in names}
-        if len(values) == 1:
-            end = Say("same", {"attribute": label, "value": values.pop()}, after(layout))
-        else:
-            end = Say("different", {"attribute": label}, after(layout))
-        return [Say("intro.compare", {}, ""), *parts, Await(), end]
+        return [Say("intro.compare", {}, ""), *parts, Await(), shared_line(names, after(layout))]
 
 
 _CHAPTER_WORDS = ("one", "two", "three")
@@ -172,7 +173,7 @@ class Encyclopedia(Family):
         parts = []
         for kind, names, value in params["chapters"]:
             items: list[Node] = [Say("chapter", {"topic": kind}, "\n\n")]
-            items += describe_all(names, "profile", PROFILE, "bullets")
+            items += describe_all(names, "profile", "bullets")
             if value:
                 items += [Await(), count_line(names, value, "\n")]
             parts.append(Part(kind, tuple(items)))

@@ -3,11 +3,10 @@
 import random
 from typing import ClassVar
 
-from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS, spoken
+from pasta.data.atlas.facts import FACTS, KINDS
 from pasta.data.atlas.family import Family, Params, join_names, pick, read_names
 from pasta.data.atlas.plan import Node, Part, Plan, Say, describe, intro, lead, sheet
-from pasta.data.atlas.sentences import fact_fields
-from pasta.data.atlas.templates import CHILD, GUIDE, POSTCARD, PROFILE, SELF
+from pasta.data.atlas.sentences import GUIDE, STYLES, fact_fields
 
 _KIND_WEIGHTS = {
     "countries": 5.0,
@@ -32,12 +31,8 @@ def draw_names(rng: random.Random, kind: str, sizes: dict[int, float]) -> list[s
     return rng.sample(names, min(pick(rng, sizes), len(names)))
 
 
-def describe_all(names: list[str], style: str, table: dict[str, tuple[str, ...]], layout: str) -> list[Node]:
-    parts: list[Node] = []
-    for index, name in enumerate(names):
-        kind = KIND_OF[name]
-        parts.append(Part(name, describe(name, kind, style, len(table[kind]), lead(layout, index))))
-    return parts
+def describe_all(names: list[str], style: str, layout: str) -> list[Node]:
+    return [Part(name, describe(name, style, lead(layout, index))) for index, name in enumerate(names)]
 
 
 class Listing(Family):
@@ -70,7 +65,7 @@ class Profiles(Listing):
     )
 
     def plan(self, params: Params, layout: str) -> Plan:
-        return [intro("intro.facts", layout), *describe_all(params["names"], "profile", PROFILE, layout)]
+        return [intro("intro.facts", layout), *describe_all(params["names"], "profile", layout)]
 
 
 class Mixed(Profiles):
@@ -95,7 +90,7 @@ class Sheets(Listing):
     laid_out = False
 
     def plan(self, params: Params, layout: str) -> Plan:
-        parts = [Part(name, sheet(name, KIND_OF[name], spoken(name))) for name in params["names"]]
+        parts = [Part(name, sheet(name)) for name in params["names"]]
         return [Say("intro.facts", {}, ""), *parts]
 
 
@@ -103,11 +98,11 @@ class Child(Listing):
     name = "child"
     weight = 6.0
     wordings = ("Explain {list} to a child.", "My little son asks about {list}. What shall I tell him?")
-    kinds = tuple(CHILD)
+    kinds = tuple(STYLES["child"])
     sizes = _LONG_SIZES
 
     def plan(self, params: Params, layout: str) -> Plan:
-        return [Say("intro.child", {}, ""), *describe_all(params["names"], "child", CHILD, layout)]
+        return [Say("intro.child", {}, ""), *describe_all(params["names"], "child", layout)]
 
 
 class Selves(Listing):
@@ -117,11 +112,11 @@ class Selves(Listing):
         "Let each of these introduce itself: {list}.",
         "Write what {list} would say about themselves.",
     )
-    kinds = tuple(SELF)
+    kinds = tuple(STYLES["self"])
     sizes = _LONG_SIZES
 
     def plan(self, params: Params, layout: str) -> Plan:
-        return [Say("intro.self", {}, ""), *describe_all(params["names"], "self", SELF, layout)]
+        return [Say("intro.self", {}, ""), *describe_all(params["names"], "self", layout)]
 
 
 class Postcards(Listing):
@@ -133,16 +128,8 @@ class Postcards(Listing):
     laid_out = False
 
     def plan(self, params: Params, layout: str) -> Plan:
-        parts = [
-            Part(
-                name,
-                (
-                    *describe(name, "countries", "postcard", len(POSTCARD["countries"]), "\n\n"),
-                    Say("wish", {}),
-                ),
-            )
-            for name in params["names"]
-        ]
+        wish = Say("wish", {})
+        parts = [Part(name, (*describe(name, "postcard", "\n\n"), wish)) for name in params["names"]]
         return [Say("intro.cards", {}, ""), *parts]
 
 
@@ -159,7 +146,7 @@ class Guides(Listing):
         for name in params["names"]:
             head = Say("countries.guide.head", {"name": name}, "\n\n", name)
             sections = []
-            for topic, templates in GUIDE:
+            for topic, templates in GUIDE.items():
                 says = []
                 for index in range(len(templates)):
                     form = f"countries.guide.{topic}.{index}"
@@ -194,7 +181,7 @@ class Planets(Family):
         names = list(FACTS["planets"])
         first, last = names.index(params["a"]), names.index(params["b"])
         tour = names[first : last + 1] if first < last else names[last : first + 1][::-1]
-        return [Say("intro.tour", {}, ""), *describe_all(tour, "profile", PROFILE, layout)]
+        return [Say("intro.tour", {}, ""), *describe_all(tour, "profile", layout)]
 
 
 class ElementRange(Family):
@@ -222,4 +209,4 @@ class ElementRange(Family):
 
     def plan(self, params: Params, layout: str) -> Plan:
         names = list(FACTS["elements"])[params["a"] - 1 : params["b"]]
-        return [intro("intro.facts", layout), *describe_all(names, "profile", PROFILE, layout)]
+        return [intro("intro.facts", layout), *describe_all(names, "profile", layout)]

@@ -5,8 +5,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pasta.data.atlas.sentences import fact_fields, write
-from pasta.data.atlas.templates import SHEET
+from pasta.data.atlas.facts import KIND_OF, spoken
+from pasta.data.atlas.sentences import STYLES, fact_fields, write
 from pasta.lang import Chunk, Document, Item, Sync, Text
 
 
@@ -60,12 +60,17 @@ def intro(form: str, layout: str) -> Say:
     return Say(form if layout in {"bullets", "numbered"} else f"{form}.", {}, "")
 
 
-def describe(
-    name: str, kind: str, style: str, count: int, before: str, between: str = " "
-) -> tuple[Say, ...]:
+def line(name: str, attribute: str, before: str = "") -> Say:
+    """One fact about one thing."""
+    form = f"{KIND_OF[name]}.line.{attribute}"
+    return Say(form, fact_fields(form, name) or {}, before, name)
+
+
+def describe(name: str, style: str, before: str, between: str = " ") -> tuple[Say, ...]:
     """The sentences of a style on one thing; facts that do not exist are left out."""
     out: list[Say] = []
-    for index in range(count):
+    kind = KIND_OF[name]
+    for index in range(len(STYLES[style][kind])):
         form = f"{kind}.{style}.{index}"
         fields = fact_fields(form, name)
         if fields is not None:
@@ -73,9 +78,9 @@ def describe(
     return tuple(out)
 
 
-def sheet(name: str, kind: str, title: str) -> tuple[Say, ...]:
-    head = Say("sheet.head", {"title": title}, "\n\n", name)
-    return (head, *describe(name, kind, "sheet", len(SHEET[kind]), "\n", "\n"))
+def sheet(name: str) -> tuple[Say, ...]:
+    head = Say("sheet.head", {"title": spoken(name)}, "\n\n", name)
+    return (head, *describe(name, "sheet", "\n", "\n"))
 
 
 def statements(plan: Plan) -> Iterator[Say]:

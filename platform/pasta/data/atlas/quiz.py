@@ -5,44 +5,11 @@ import random
 from pasta.data.atlas.descriptions import draw_kind
 from pasta.data.atlas.facts import FACTS, KIND_OF, spoken
 from pasta.data.atlas.family import Family, Params, pick
-from pasta.data.atlas.plan import Node, Part, Plan, Say, intro, lead
-from pasta.data.atlas.sentences import fact_fields
+from pasta.data.atlas.plan import Node, Part, Plan, intro, lead, line
+from pasta.data.atlas.words import read_words
 
-#: A question and the facts that answer it, the asked-for one first.
-QUESTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    "countries": (
-        ("What is the capital of {name}?", ("capital", "place", "sight")),
-        ("Which language do people speak in {name}?", ("language", "capital", "food")),
-        ("What money do people use in {name}?", ("money", "place", "language")),
-        ("What can I visit in {name}?", ("sight", "food", "money")),
-    ),
-    "elements": (
-        ("What is the symbol of {name}?", ("symbol", "number", "use")),
-        ("What kind of element is {name}?", ("group", "state", "use")),
-        ("Where can I find {name}?", ("use", "state", "symbol")),
-    ),
-    "animals": (
-        ("What does {name} eat?", ("food", "home", "fame")),
-        ("Where does {name} live?", ("home", "class", "food")),
-        ("What is the young of {name} called?", ("young", "class", "fame")),
-    ),
-    "instruments": (
-        ("How is {name} played?", ("playing", "family", "place")),
-        ("What is {name} made of?", ("material", "playing", "fame")),
-    ),
-    "scientists": (
-        ("Who was {name}?", ("work", "birth", "fame")),
-        ("What is {name} remembered for?", ("fame", "work", "interest")),
-    ),
-    "books": (
-        ("Who wrote {name}?", ("author", "language", "story")),
-        ("What does {name} tell of?", ("story", "author", "time")),
-    ),
-    "rivers": (
-        ("Where does {name} end?", ("mouth", "source", "fame")),
-        ("Which city does {name} pass?", ("city", "place", "mouth")),
-    ),
-}
+#: Kind, then a question and the facts that answer it, the asked-for one first.
+QUESTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = read_words("questions")["quiz"]
 
 
 class Quiz(Family):
@@ -82,13 +49,8 @@ class Quiz(Family):
     def plan(self, params: Params, layout: str) -> Plan:
         parts: list[Node] = []
         for place, (name, index) in enumerate(params["asked"]):
-            kind = KIND_OF[name]
-            says: list[Say] = []
-            for attribute in QUESTIONS[kind][index][1]:
-                form = f"{kind}.line.{attribute}"
-                says.append(
-                    Say(form, fact_fields(form, name) or {}, " " if says else lead(layout, place), name)
-                )
+            first, *others = QUESTIONS[KIND_OF[name]][index][1]
+            says = [line(name, first, lead(layout, place)), *(line(name, other, " ") for other in others)]
             parts.append(Part(name, tuple(says)))
         return [intro("intro.answers", layout), *parts]
 

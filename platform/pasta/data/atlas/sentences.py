@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pasta.data.atlas.facts import FACTS, KINDS
-from pasta.data.atlas.templates import CHILD, FREE, GUIDE, GUIDE_HEAD, LINE, POSTCARD, PROFILE, SELF, SHEET
+from pasta.data.atlas.words import read_words
 
+_ANSWERS = read_words("answers")
+#: Sentences in order by style and kind of thing.
+STYLES: dict[str, dict[str, tuple[str, ...]]] = {
+    style: _ANSWERS[style] for style in ("profile", "sheet", "child", "self", "postcard")
+}
+#: One sentence a fact: kind, attribute, sentence.
+LINE: dict[str, dict[str, str]] = _ANSWERS["line"]
+#: A travel guide's sections: topic, sentences.
+GUIDE: dict[str, tuple[str, ...]] = _ANSWERS["guide"]
 _NUMBERS = frozenset({"a", "b", "d", "k", "n", "number", "century"})
 
 
@@ -49,25 +58,18 @@ def _forms() -> dict[str, Form]:
         same = next((f for f in forms.values() if f.kind == kind and f.template == template), None)
         forms[form_id] = same or Form(form_id, template, kind, _compile(template))
 
-    styles = (
-        ("profile", PROFILE),
-        ("sheet", SHEET),
-        ("child", CHILD),
-        ("self", SELF),
-        ("postcard", POSTCARD),
-    )
-    for style, table in styles:
+    for style, table in STYLES.items():
         for kind, templates in table.items():
             for index, template in enumerate(templates):
                 add(f"{kind}.{style}.{index}", template, kind)
-    add("countries.guide.head", GUIDE_HEAD, "countries")
-    for topic, templates in GUIDE:
+    add("countries.guide.head", _ANSWERS["guide_head"], "countries")
+    for topic, templates in GUIDE.items():
         for index, template in enumerate(templates):
             add(f"countries.guide.{topic}.{index}", template, "countries")
     for kind in KINDS:
         for attribute, template in LINE[kind].items():
             add(f"{kind}.line.{attribute}", template, kind)
-    for form_id, template in FREE.items():
+    for form_id, template in _ANSWERS["free"].items():
         add(form_id, template, None)
     return forms
 

@@ -8,56 +8,12 @@ from hashlib import sha256
 from typing import Literal
 
 from pasta.data.atlas.facts import KIND_OF, with_article
+from pasta.data.atlas.words import read_words
 
 TalkSplit = Literal["train", "dev", "test"]
 TALK_SPLITS: tuple[TalkSplit, ...] = ("train", "dev", "test")
 
-_IRREGULAR = {
-    "wolf": "wolves", "butterfly": "butterflies", "salmon": "salmon", "fox": "foxes", "ostrich": "ostriches",
-    "gas": "gases", "noble gas": "noble gases", "fish": "fish",
-}  # fmt: skip
-
-ORDERS = (
-    "please {x}", "can you {x}?", "could you {x}?", "could you please {x}?",
-    "{x} please", "{x}, please", "hey, {x}", "hi! {x}", "hello, {x}", "I would like you to {x}",
-    "I want you to {x}",
-    "would you {x}?", "can you please {x}?", "now {x}", "just {x}", "ok, {x}", "{x}, thanks",
-    "will you {x}?",
-    "I need you to {x}", "hi, can you {x}?", "would you kindly {x}?", "go ahead and {x}", "{x} for me",
-    "kindly {x}",
-)  # fmt: skip
-QUESTIONS = (
-    "hey, {x}", "hi! {x}", "please tell me, {x}", "tell me: {x}",
-    "do you know {x}", "quick question: {x}", "{x} thanks", "I was wondering: {x}", "{x} please", "so {x}",
-    "can you tell me {x}", "hello, {x}", "I wonder {x}", "question: {x}", "one question: {x}", "ok, {x}",
-)  # fmt: skip
-
-
-ANYTHING = (
-    "{x} please", "{x}, please", "hey, {x}", "hi! {x}", "hello, {x}", "{x}, thanks", "{x} thanks", "hi, {x}",
-    "ok, {x}", "well, {x}", "hm, {x}", "right, {x}", "good, {x}",
-)  # fmt: skip
-INDIRECT = (
-    "I would like to know {x}", "can you tell me {x}?", "could you please tell me {x}?", "tell me {x}",
-    "do you know {x}?", "please tell me {x}", "I want to know {x}", "could you tell me {x}?", "I wonder {x}",
-    "I'd like to know {x}", "would you tell me {x}?", "please explain {x}", "can you plz tell me {x}?",
-    "I need to know {x}", "explain {x}",
-)  # fmt: skip
-GERUND = (
-    "would you mind {x}?", "would you mind {x} for me?", "how about {x}?", "do you mind {x}?",
-    "I would appreciate you {x}", "what about {x}?",
-)  # fmt: skip
-_GREET = (
-    "hi! ",
-    "hello, ",
-    "good morning, ",
-    "good evening, ",
-    "hey! ",
-    "dear assistant, ",
-    "excuse me, ",
-    "hi there, ",
-)
-_THANK = (" thank you!", " thanks!", " thanks", " thank you", " thx", " please")
+_WORDS = read_words("manners")
 
 
 @cache
@@ -79,7 +35,7 @@ def split_of_names(names: Sequence[str]) -> TalkSplit:
 
 
 def plural(noun: str) -> str:
-    return _IRREGULAR.get(noun, f"{noun}s")
+    return str(_WORDS["irregular"].get(noun, f"{noun}s"))
 
 
 def fill(template: str, value: str) -> str:
@@ -150,16 +106,17 @@ def say(rng: random.Random, text: str, split: TalkSplit) -> str:
         gerund = _gerund(text) if order and rng.random() < 0.1 else None
         if turned or gerund:
             text = turned or gerund or text
-            frame = rng.choice(part(INDIRECT if turned else GERUND, split))
+            frame = rng.choice(part(_WORDS["indirect" if turned else "gerund"], split))
         else:
-            frame = rng.choice(part(ORDERS if order else QUESTIONS if question else ANYTHING, split))
+            around = "orders" if order else "questions" if question else "anything"
+            frame = rng.choice(part(_WORDS[around], split))
         if rng.random() < 0.12:
-            frame = rng.choice(_GREET) + frame
+            frame = rng.choice(_WORDS["greet"]) + frame
     asked = frame.endswith("?") or not order
     text = frame.removesuffix("?").replace("{x}", text)
     ends = ("?", "?", "?", "", "??") if asked else (".", ".", "", "", "!")
     end = "" if text.endswith("\n") else rng.choice(ends)
-    return noisy(rng, text + end + (rng.choice(_THANK) if rng.random() < 0.06 else ""))
+    return noisy(rng, text + end + (rng.choice(_WORDS["thank"]) if rng.random() < 0.06 else ""))
 
 
 _TURNED = re.compile(r"((?:what|which|where|who|when|how|in which|on which)\b.*?) (is|are|was|were) (.+)")
@@ -181,14 +138,8 @@ def _indirect(text: str) -> str | None:
 
 def _gerund(text: str) -> str | None:
     first, _, rest = text.partition(" ")
-    return f"{_GERUNDS[first]} {rest}" if first in _GERUNDS else None
-
-
-_GERUNDS = {
-    "tell": "telling", "describe": "describing", "compare": "comparing", "explain": "explaining",
-    "give": "giving",
-    "list": "listing", "write": "writing", "name": "naming", "introduce": "introducing", "say": "saying",
-}  # fmt: skip
+    gerund = _WORDS["gerunds"].get(first)
+    return gerund and f"{gerund} {rest}"
 
 
 def noisy(rng: random.Random, text: str) -> str:

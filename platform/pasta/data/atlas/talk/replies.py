@@ -3,13 +3,12 @@
 import random
 from collections.abc import Sequence
 
-from pasta.data.atlas.conclusions import COUNTED, SHARED, Compare, count_line
+from pasta.data.atlas.conclusions import COUNTED, Compare, count_line
 from pasta.data.atlas.descriptions import describe_all
 from pasta.data.atlas.facts import FACTS, KIND_OF, SIZES, spoken
 from pasta.data.atlas.family import join
-from pasta.data.atlas.plan import Await, Node, Plan, Say, after, describe, intro, lead
-from pasta.data.atlas.sentences import fact_fields
-from pasta.data.atlas.templates import LINE, PROFILE
+from pasta.data.atlas.plan import Await, Node, Plan, Say, after, describe, intro, lead, line
+from pasta.data.atlas.sentences import LINE
 
 OUTSIDE: Plan = (Say("outside", {}, ""),)
 #: The line that says first what a thing is.
@@ -31,34 +30,18 @@ _LEGS = {"no legs": 0, "two legs": 2, "four legs": 4, "six legs": 6}
 
 def about(name: str, count: int | None = None) -> Plan:
     """A portrait of one thing, or its first ``count`` sentences."""
-    kind = KIND_OF[name]
-    return describe(name, kind, "profile", len(PROFILE[kind]), "")[:count]
+    return describe(name, "profile", "")[:count]
 
 
 def each(names: Sequence[str], layout: str) -> list[Node]:
     """A portrait of each of several things, in parts."""
-    return [intro("intro.facts", layout), *describe_all(list(names), "profile", PROFILE, layout)]
-
-
-def line(name: str, attribute: str, before: str = "") -> Say:
-    """One fact about one thing."""
-    form = f"{KIND_OF[name]}.line.{attribute}"
-    return Say(form, fact_fields(form, name) or {}, before, name)
+    return [intro("intro.facts", layout), *describe_all(list(names), "profile", layout)]
 
 
 def lines(asked: Sequence[tuple[str, str]], layout: str = "bullets") -> Plan:
     """One fact about each of several things: too short to be worth parts."""
     says = [line(name, attribute, lead(layout, index)) for index, (name, attribute) in enumerate(asked)]
     return [intro("intro.answers", layout), *says]
-
-
-def shared(names: Sequence[str], before: str) -> Say:
-    """The conclusion of a comparison: whether they share what their kind is compared by."""
-    column, label = SHARED[KIND_OF[names[0]]]
-    values = {FACTS[KIND_OF[name]][name][column] for name in names}
-    if len(values) == 1:
-        return Say("same", {"attribute": label, "value": values.pop()}, before)
-    return Say("different", {"attribute": label}, before)
 
 
 def compared(names: Sequence[str]) -> Plan:

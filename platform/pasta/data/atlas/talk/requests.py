@@ -4,18 +4,18 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pasta.data.atlas.conclusions import COUNTED, SHARED
+from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
 from pasta.data.atlas.descriptions import draw_kind
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS, WITH_ARTICLE
 from pasta.data.atlas.families import FAMILIES
 from pasta.data.atlas.family import join, pick
-from pasta.data.atlas.plan import Plan, Say, after
-from pasta.data.atlas.talk import choices, replies, wordings
-from pasta.data.atlas.talk.outside import NO_FACTS, REQUESTS, TOPICS, UNKNOWN, WHOLE
+from pasta.data.atlas.plan import Plan, Say, after, line
+from pasta.data.atlas.talk import replies
 from pasta.data.atlas.talk.people import TalkSplit, fill, listed, part, plural, say, spell, split_of_names
-from pasta.data.atlas.talk.questions import BACKWARD, FORWARD
 from pasta.data.atlas.tasks import plan_of, sample_task, split_of
+from pasta.data.atlas.words import read_words
 
+ASKS, CHOICES, QUESTIONS, OUTSIDE = map(read_words, ("requests", "choices", "questions", "outside"))
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _COUNTS = {2: ("two", "2"), 3: ("three", "3"), 4: ("four", "4")}
 #: Names in a set that is asked for as a whole.
@@ -61,9 +61,9 @@ def is_free(family: str, names: Sequence[str], split: TalkSplit) -> bool:
 
 def about(rng: random.Random, split: TalkSplit) -> Turn:
     name = draw_name(rng)
-    options: tuple[str, ...] = wordings.ABOUT_ASKED if rng.random() < 0.4 else wordings.ABOUT
+    options = ASKS["about_asked"] if rng.random() < 0.4 else ASKS["about"]
     if KIND_OF[name] == "scientists" and rng.random() < 0.6:
-        options = wordings.WHO
+        options = ASKS["who"]
     text = word(rng, split, options).format(x=spell(rng, name))
     return Turn(say(rng, text, split), replies.about(name), (name,))
 
@@ -71,7 +71,7 @@ def about(rng: random.Random, split: TalkSplit) -> Turn:
 def few(rng: random.Random, split: TalkSplit) -> Turn:
     name = draw_name(rng)
     count = rng.choice((2, 3))
-    text = word(rng, split, wordings.FEW).format(x=spell(rng, name), n=rng.choice(_COUNTS[count]))
+    text = word(rng, split, ASKS["few"]).format(x=spell(rng, name), n=rng.choice(_COUNTS[count]))
     return Turn(say(rng, text, split), replies.about(name, count), (name,))
 
 
@@ -85,17 +85,17 @@ def each(rng: random.Random, split: TalkSplit) -> Turn:
         names = draw_list(rng, split, {2: 5, 3: 6, 4: 5, 5: 4, 6: 1.5, 7: 0.5, 8: 0.3})
     if rng.random() < 0.04:  # the planets, by a word for all of them
         names = list(FACTS["planets"])
-        text = word(rng, split, wordings.EACH).format(list=rng.choice(choices.ALL_PLANETS))
+        text = word(rng, split, ASKS["each"]).format(list=rng.choice(CHOICES["all_planets"]))
         return Turn(say(rng, text, split), replies.each(names, "bullets"), tuple(names))
     asked = rng.random() < 0.25
     given = list(names)
     if rng.random() < 0.03:  # named twice, described once
         given.append(rng.choice(names))
-    text = word(rng, split, wordings.EACH_ASKED if asked else wordings.EACH).format(list=listed(rng, given))
+    text = word(rng, split, ASKS["each_asked"] if asked else ASKS["each"]).format(list=listed(rng, given))
     layout = "bullets"
     if not asked and rng.random() < 0.3:
-        layout = rng.choice(list(wordings.LAYOUT_WORDS))
-        text += rng.choice(wordings.LAYOUT_WORDS[layout])
+        layout = rng.choice(list(ASKS["layout_words"]))
+        text += rng.choice(ASKS["layout_words"][layout])
     plan = list(replies.each(names, layout))
     return Turn(say(rng, text, split), plan, tuple(names))
 
@@ -103,30 +103,30 @@ def each(rng: random.Random, split: TalkSplit) -> Turn:
 def each_known(rng: random.Random, split: TalkSplit) -> Turn:
     """A list with one thing that the atlas does not know: the others are described."""
     names = draw_list(rng, split, {2: 2, 3: 3, 4: 2})
-    stranger = rng.choice(UNKNOWN[KIND_OF[names[0]]])
+    stranger = rng.choice(OUTSIDE["unknown"][KIND_OF[names[0]]])
     given = [listed(rng, [name]) for name in names]
     given.insert(rng.randrange(len(given) + 1), stranger)
-    text = word(rng, split, wordings.EACH).format(list=join(given))
+    text = word(rng, split, ASKS["each"]).format(list=join(given))
     plan = [*replies.each(names, "bullets"), Say("outside", {}, after("bullets"))]
     return Turn(say(rng, text, split), plan, tuple(names))
 
 
 def brief(rng: random.Random, split: TalkSplit) -> Turn:
     names = draw_list(rng, split, {2: 1, 3: 3, 4: 3, 5: 3, 6: 2})
-    text = word(rng, split, wordings.BRIEF).format(list=listed(rng, names))
+    text = word(rng, split, ASKS["brief"]).format(list=listed(rng, names))
     asked = [(name, replies.FIRST_LINE[KIND_OF[name]]) for name in names]
     return Turn(say(rng, text, split), replies.lines(asked), tuple(names))
 
 
 def styled(rng: random.Random, split: TalkSplit) -> Turn:
     """The other families, in people's words."""
-    style = rng.choice(list(wordings.STYLED))
+    style = rng.choice(list(ASKS["styled"]))
     family = FAMILIES[style]
     while True:
         names = family.draw(rng)["names"][: pick(rng, {1: 3, 2: 2, 3: 2, 4: 1})]
         if (len(names) < 3 or split_of_names(names) == split) and is_free(style, names, split):
             break
-    text = word(rng, split, wordings.STYLED[style]).format(list=listed(rng, names))
+    text = word(rng, split, ASKS["styled"][style]).format(list=listed(rng, names))
     return Turn(say(rng, text, split), family.plan({"names": names}, "bullets"), tuple(names))
 
 
@@ -134,37 +134,35 @@ def fact(rng: random.Random, split: TalkSplit) -> Turn:
     """A question about one fact."""
     name = draw_name(rng)
     kind = KIND_OF[name]
-    attribute = rng.choice(list(FORWARD[kind]))
+    attribute = rng.choice(list(QUESTIONS["forward"][kind]))
     if rng.random() < 0.35:
-        template = word(rng, split, wordings.OF).replace(
-            "{noun}", rng.choice(wordings.NOUNS[kind][attribute])
-        )
+        template = word(rng, split, ASKS["of"]).replace("{noun}", rng.choice(ASKS["nouns"][kind][attribute]))
     else:
-        template = word(rng, split, FORWARD[kind][attribute])
+        template = word(rng, split, QUESTIONS["forward"][kind][attribute])
     text = template.format(x=spell(rng, name), xs=plural(name), n=name)
     # "What are tigers known for": a plural where the wording has a singular is how people slip.
-    return Turn(say(rng, text, split), [replies.line(name, attribute)], (name,), attribute)
+    return Turn(say(rng, text, split), [line(name, attribute)], (name,), attribute)
 
 
 def facts(rng: random.Random, split: TalkSplit) -> Turn:
     """Two facts about one thing, or one fact about several."""
     if rng.random() < 0.4:
         name = draw_name(rng)
-        nouns = wordings.NOUNS[KIND_OF[name]]
+        nouns = ASKS["nouns"][KIND_OF[name]]
         one, other = rng.sample(list(nouns), 2)
-        text = word(rng, split, wordings.OF_BOTH).format(
+        text = word(rng, split, ASKS["of_both"]).format(
             x=spell(rng, name), noun=rng.choice(nouns[one]), other=rng.choice(nouns[other])
         )
-        plan = [replies.line(name, one), replies.line(name, other, " ")]
+        plan = [line(name, one), line(name, other, " ")]
         return Turn(say(rng, text, split), plan, (name,), other)
     names = draw_list(rng, split, {2: 3, 3: 4, 4: 3, 5: 1})
     kind = KIND_OF[names[0]]
-    attribute = rng.choice(list(FORWARD[kind]))
+    attribute = rng.choice(list(QUESTIONS["forward"][kind]))
     if rng.random() < 0.5:
-        noun = rng.choice(wordings.NOUNS[kind][attribute])
-        text = word(rng, split, wordings.OF_SEVERAL).format(noun=noun, list=listed(rng, names))
+        noun = rng.choice(ASKS["nouns"][kind][attribute])
+        text = word(rng, split, ASKS["of_several"]).format(noun=noun, list=listed(rng, names))
     else:
-        text = word(rng, split, FORWARD[kind][attribute]).format(
+        text = word(rng, split, QUESTIONS["forward"][kind][attribute]).format(
             x=listed(rng, names), xs=join([plural(name) for name in names]), n=join(names)
         )
     several = replies.lines([(name, attribute) for name in names])
@@ -177,9 +175,9 @@ def quiz(rng: random.Random, split: TalkSplit) -> Turn:
     for _ in range(pick(rng, {2: 4, 3: 3, 4: 1})):
         name = draw_name(rng)
         kind = KIND_OF[name]
-        attribute = rng.choice(list(FORWARD[kind]))
+        attribute = rng.choice(list(QUESTIONS["forward"][kind]))
         asked.append((name, attribute))
-        text = word(rng, split, FORWARD[kind][attribute])
+        text = word(rng, split, QUESTIONS["forward"][kind][attribute])
         texts.append(text.format(x=spell(rng, name), xs=plural(name), n=name))
     text = rng.choice(("? ", "? ", "? ", "?\n", ", and ", " and ")).join(texts)
     return Turn(say(rng, text, split), replies.lines(asked), tuple(name for name, _ in asked))
@@ -188,7 +186,7 @@ def quiz(rng: random.Random, split: TalkSplit) -> Turn:
 def _backwards() -> list[tuple[str, str, str, tuple[str, ...]]]:
     """Name, attribute, value and questions of every value that belongs to one thing of its kind alone."""
     out = []
-    for kind, rows in BACKWARD.items():
+    for kind, rows in QUESTIONS["backward"].items():
         for column, attribute, questions in rows:
             values = [row.get(column) for row in FACTS[kind].values()]
             for name, row in FACTS[kind].items():
@@ -207,12 +205,12 @@ def backward(rng: random.Random, split: TalkSplit) -> Turn:
     stripped = next((value.removeprefix(verb) for verb in _WORK_VERBS if value.startswith(verb)), value)
     ordinal = _ORDINALS[int(value) - 1] if value.isdigit() and int(value) < 9 else value
     text = word(rng, split, questions).format(v=value, w=stripped, o=ordinal)
-    return Turn(say(rng, text, split), [replies.line(name, attribute)], (name,), attribute)
+    return Turn(say(rng, text, split), [line(name, attribute)], (name,), attribute)
 
 
 def yes_no(rng: random.Random, split: TalkSplit) -> Turn:
-    kind = rng.choice(list(wordings.YES_NO))
-    column, attribute, questions = rng.choice(wordings.YES_NO[kind])
+    kind = rng.choice(list(ASKS["yes_no"]))
+    column, attribute, questions = rng.choice(ASKS["yes_no"][kind])
     name = rng.choice(list(FACTS[kind]))
     right = FACTS[kind][name][column]
     value = right if rng.random() < 0.5 else rng.choice([row[column] for row in FACTS[kind].values()])
@@ -227,8 +225,8 @@ def sets(rng: random.Random, split: TalkSplit) -> Turn:
         names, phrase = list(FACTS["planets"]), rng.choice(("planets", "planets of the solar system"))
     else:
         while True:
-            kind = rng.choice(list(choices.SETS))
-            column, *phrases = rng.choice(choices.SETS[kind])
+            kind = rng.choice(list(CHOICES["sets"]))
+            column, *phrases = rng.choice(CHOICES["sets"][kind])
             value = rng.choice([row[column] for row in FACTS[kind].values()])
             names = [name for name, row in FACTS[kind].items() if row[column] == value]
             if len(names) > 1:
@@ -236,10 +234,10 @@ def sets(rng: random.Random, split: TalkSplit) -> Turn:
         phrase = fill(rng.choice(phrases), value)
     if len(names) > _MAX_SET or rng.random() < 0.2:
         count = rng.choice([n for n in _COUNTS if n <= len(names)])
-        text = word(rng, split, choices.SOME_WORDS).format(n=rng.choice(_COUNTS[count]), s=phrase)
+        text = word(rng, split, CHOICES["some_words"]).format(n=rng.choice(_COUNTS[count]), s=phrase)
         names = names[:count]
     else:
-        text = word(rng, split, choices.SET_WORDS).format(s=phrase)
+        text = word(rng, split, CHOICES["set_words"]).format(s=phrase)
     return Turn(say(rng, text, split), replies.set_of(names), tuple(names))
 
 
@@ -247,7 +245,7 @@ def next_one(rng: random.Random, split: TalkSplit) -> Turn:
     kind = rng.choice(("elements", "elements", "planets"))
     rows = list(FACTS[kind])
     at = rng.randrange(len(rows) - 1)
-    text = word(rng, split, choices.NEXT).format(a=rows[at], k=kind.removesuffix("s"))
+    text = word(rng, split, CHOICES["next"]).format(a=rows[at], k=kind.removesuffix("s"))
     plan = [Say("next", {"one": rows[at], "other": rows[at + 1]}, "")]
     return Turn(say(rng, text, split), plan, (rows[at + 1],))
 
@@ -263,22 +261,22 @@ def compare(rng: random.Random, split: TalkSplit) -> Turn:
             ("{} vs {}", "{} versus {}", "{} or {}: what is the difference", "{} vs. {}")
         ).format(a, b)
     else:
-        text = word(rng, split, wordings.COMPARE).format(list=listed(rng, names))
+        text = word(rng, split, ASKS["compare"]).format(list=listed(rng, names))
     return Turn(say(rng, text, split), replies.compared(names), tuple(names))
 
 
 def then_compare(rng: random.Random, split: TalkSplit) -> Turn:
     names = draw_list(rng, split, {2: 2, 3: 4, 4: 4, 5: 3, 6: 1}, tuple(SHARED))
-    text = word(rng, split, wordings.THEN_COMPARE).format(list=listed(rng, names))
-    plan = replies.described_then(names, replies.shared(names, ""), "bullets")
+    text = word(rng, split, ASKS["then_compare"]).format(list=listed(rng, names))
+    plan = replies.described_then(names, shared_line(names, ""), "bullets")
     return Turn(say(rng, text, split), plan, tuple(names))
 
 
 def then_count(rng: random.Random, split: TalkSplit) -> Turn:
     names = draw_list(rng, split, {2: 1, 3: 4, 4: 3, 5: 2}, tuple(COUNTED))
     what, end = replies.counted(rng, names)
-    text = word(rng, split, wordings.EACH).format(list=listed(rng, names))
-    text += word(rng, split, choices.COUNT_TAILS).format(w=what)
+    text = word(rng, split, ASKS["each"]).format(list=listed(rng, names))
+    text += word(rng, split, CHOICES["count_tails"]).format(w=what)
     return Turn(say(rng, text, split), replies.described_then(names, end, "bullets"), tuple(names))
 
 
@@ -288,7 +286,7 @@ def draw_rank(rng: random.Random, names: Sequence[str]) -> tuple[str, Say] | Non
     highest = rng.random() < 0.6
     what = high if highest else low
     end = replies.ranked(names, column, highest=highest, what=what)
-    return (rng.choice(choices.RANK_WORDS[what]), end) if end else None
+    return (rng.choice(CHOICES["rank_words"][what]), end) if end else None
 
 
 def rank(rng: random.Random, split: TalkSplit) -> Turn:
@@ -304,15 +302,15 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
             break
     asked, end = drawn
     if whole:
-        text = rng.choice(choices.RANK_OF_ALL).format(r=asked)
+        text = rng.choice(CHOICES["rank_of_all"]).format(r=asked)
         return Turn(say(rng, text, split), [end], tuple(names))
     texts = listed(rng, names)
     if rng.random() < 0.5:
-        text = word(rng, split, wordings.EACH).format(list=texts)
-        text += word(rng, split, choices.RANK_TAILS).format(r=asked)
+        text = word(rng, split, ASKS["each"]).format(list=texts)
+        text += word(rng, split, CHOICES["rank_tails"]).format(r=asked)
         plan: Plan = replies.described_then(names, end, "bullets")
         return Turn(say(rng, text, split), plan, tuple(names))
-    options = choices.RANK_ASKED if rng.random() < 0.5 else choices.RANK_VERBS[end.fields["what"]]
+    options = CHOICES["rank_asked"] if rng.random() < 0.5 else CHOICES["rank_verbs"][end.fields["what"]]
     text = word(rng, split, options).format(r=asked, x=texts)
     return Turn(say(rng, text, split), [end], tuple(names))
 
@@ -320,20 +318,20 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
 def which_of(rng: random.Random, split: TalkSplit) -> Turn:
     """Which one of several things has a value."""
     while True:
-        names = draw_list(rng, split, {2: 3, 3: 5, 4: 2}, tuple(choices.WHICH_OF))
+        names = draw_list(rng, split, {2: 3, 3: 5, 4: 2}, tuple(CHOICES["which_of"]))
         kind = KIND_OF[names[0]]
-        column, attribute, questions = rng.choice(choices.WHICH_OF[kind])
+        column, attribute, questions = rng.choice(CHOICES["which_of"][kind])
         name = rng.choice(names)
         value = FACTS[kind][name][column]
         if sum(FACTS[kind][other][column] == value for other in names) == 1:
             break
     text = word(rng, split, questions).format(x=listed(rng, names), v=value)
-    return Turn(say(rng, text, split), [replies.line(name, attribute)], (name,), attribute)
+    return Turn(say(rng, text, split), [line(name, attribute)], (name,), attribute)
 
 
 def small_talk(rng: random.Random, split: TalkSplit) -> Turn:
     form = rng.choice(("hello", "hello", "welcome", "bye", "self", "self"))
-    text = word(rng, split, wordings.SMALL_TALK[form])
+    text = word(rng, split, ASKS["small_talk"][form])
     plans: dict[str, Plan] = {
         "hello": [Say("hello", {}, ""), Say("topics", {})],
         "welcome": [Say("welcome", {}, "")],
@@ -347,30 +345,28 @@ def outside(rng: random.Random, split: TalkSplit) -> Turn:
     """Something that the atlas does not know."""
     chance = rng.random()
     if chance < 0.2:
-        return Turn(say(rng, word(rng, split, WHOLE), split), replies.OUTSIDE)
+        return Turn(say(rng, word(rng, split, OUTSIDE["whole"]), split), replies.OUTSIDE)
     if chance < 0.4:
-        text = word(rng, split, REQUESTS).format(t=word(rng, split, TOPICS))
+        text = word(rng, split, OUTSIDE["requests"]).format(t=word(rng, split, OUTSIDE["topics"]))
         return Turn(say(rng, text, split), replies.OUTSIDE)
     kind = rng.choice(KINDS)
     if chance < 0.55:  # a known thing, and something that nobody wrote down about it
-        noun = word(rng, split, NO_FACTS[kind])
+        noun = word(rng, split, OUTSIDE["no_facts"][kind])
         text = (
-            word(rng, split, wordings.OF)
-            .replace("{noun}", noun)
-            .format(x=spell(rng, draw_name(rng, (kind,))))
+            word(rng, split, ASKS["of"]).replace("{noun}", noun).format(x=spell(rng, draw_name(rng, (kind,))))
         )
         return Turn(say(rng, text, split), replies.OUTSIDE)
-    name = word(rng, split, UNKNOWN[kind])
+    name = word(rng, split, OUTSIDE["unknown"][kind])
     article = rng.choice(("", "the ")) if kind in WITH_ARTICLE else ""
-    attribute = rng.choice(list(FORWARD[kind]))
+    attribute = rng.choice(list(QUESTIONS["forward"][kind]))
     if chance < 0.75:
-        text = word(rng, split, FORWARD[kind][attribute])
+        text = word(rng, split, QUESTIONS["forward"][kind][attribute])
     elif chance < 0.8:
-        noun = rng.choice(wordings.NOUNS[kind][attribute])
-        text = word(rng, split, wordings.OF).replace("{noun}", noun)
+        noun = rng.choice(ASKS["nouns"][kind][attribute])
+        text = word(rng, split, ASKS["of"]).replace("{noun}", noun)
     else:
         who = kind == "scientists" and rng.random() < 0.5
-        text = word(rng, split, wordings.WHO if who else rng.choice((wordings.ABOUT, wordings.ABOUT_ASKED)))
+        text = word(rng, split, ASKS["who"] if who else rng.choice((ASKS["about"], ASKS["about_asked"])))
     text = text.format(x=article + name, xs=plural(name), n=name)
     return Turn(say(rng, text, split), replies.OUTSIDE)
 
