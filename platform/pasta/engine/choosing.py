@@ -45,13 +45,15 @@ class Lane:
     """A thread's rows of logits, and the token chosen from each, with its log-probabilities if they are wanted.
 
     Row ``i`` holds if the thread emits ``drafts[:i]`` first; ``places`` are where these are in the cache. ``at`` is the
-    row of the next token: those before it have been emitted.
+    row of the next token: those before it have been emitted. ``hidden`` are the states that the logits were made of,
+    where there are draft heads to read them.
     """
 
     rows: Sequence[Row]
     logits: Tensor  # [1 + drafts, V]
     tokens: Sequence[int | None]
     logprobs: Sequence[Logprobs | None]
+    hidden: Tensor | None = None  # [1 + drafts, H]
     drafts: Sequence[int] = ()
     places: Sequence[int] = ()
     at: int = 0
@@ -74,7 +76,8 @@ class Lane:
         """The next token's row alone, to be emitted in a later step; the forward's other logits can be freed."""
         at = slice(self.at, self.at + 1)
         row = self.rows[self.at]._replace(drafts=())
-        return Lane([row], self.logits[at].clone(), self.tokens[at], self.logprobs[at])
+        hidden = None if self.hidden is None else self.hidden[at].clone()
+        return Lane([row], self.logits[at].clone(), self.tokens[at], self.logprobs[at], hidden)
 
 
 class Chooser:
@@ -86,10 +89,15 @@ class Chooser:
         self._promise = codec.control.promise
 
     @staticmethod
-    def rows(slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]]) -> list[Row]:
+    def rows(
+        slots: Mapping[int, Slot],
+        feeds: Mapping[int, Sequence[Feed]],
+        allowed: Mapping[tuple[int, int], Sequence[Constraint]],
+    ) -> list[Row]:
         """The rows of logits that the fed tokens want, in feeding order.
 
-        A thread's rows after its first are those of its drafts, fed right behind one another.
+        A thread's rows after its first are those of its drafts, fed right behind one another: under the constraint of
+        the first, or what is ``allowed`` after each of them, by slot and thread.
         """
         rows: list[Row] = []
         for number, slot in slots.items():
@@ -101,7 +109,10 @@ class Chooser:
                     rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread)))
                     continue
                 if feed.thread == last:
-                    rows.append(rows[-1]._replace(drafts=(*rows[-1].drafts, feed.token)))
+                    drafts = (*rows[-1].drafts, feed.token)
+                    following = allowed.get((number, feed.thread))
+                    constraint = rows[-1].constraint if following is None else following[len(drafts) - 1]
+                    rows.append(Row(slot, feed.thread, drafts, constraint))
                 else:
                     rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread)))
                 last = feed.thread
@@ -122,10 +133,11 @@ class Chooser:
         feeds: Mapping[int, Sequence[Feed]],
         rows: Sequence[Row],
         scores: Scores,
+        hidden: Tensor | None,
         places: Mapping[int, Sequence[int]],
     ) -> dict[int, list[Lane]]:
-        """Choose the next tokens of each slot's threads from the ``scores`` of ``rows``, those of ``feeds``; ``places``
-        are where the fed tokens are in each slot's cache."""
+        """Choose the next tokens of each slot's threads from the ``scores`` of ``rows``, those of ``feeds``; ``hidden``
+        are the rows' states, ``places`` where the fed tokens are in each slot's cache."""
         tokens = self._chosen(rows, scores)
         logprobs = _logprobs(rows, scores.logits, tokens)
         ends: list[tuple[int, list[int], list[int]]] = []  # of each lane: slot, drafts, their places
@@ -144,8 +156,17 @@ class Chooser:
         start = 0
         for number, drafts, drafts_at in ends:
             own = slice(start, start + 1 + len(drafts))
-            logits = scores.logits[own]
-            lanes[number].append(Lane(rows[own], logits, tokens[own], logprobs[own], drafts, drafts_at))
+            lanes[number].append(
+                Lane(
+                    rows[own],
+                    scores.logits[own],
+                    tokens[own],
+                    logprobs[own],
+                    None if hidden is None else hidden[own],
+                    drafts,
+                    drafts_at,
+                )
+            )
             start = own.stop
         return lanes
 

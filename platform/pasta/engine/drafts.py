@@ -5,7 +5,7 @@ token: it is emitted if it is what is chosen, else hidden.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -18,7 +18,7 @@ from pasta.engine.ngrams import CONTEXTS
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
-from pasta.interpreter import Feed, Mode, Thread
+from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, forced_token, supposed
 
 #: Weight of what a step or a draft has told at the next one.
 _DECAY = 0.98
@@ -69,15 +69,17 @@ class StepCost:
 
 @dataclass(slots=True)
 class Drafted:
-    """A lane's draft: behind which of a slot's fed tokens it goes, and of each of its tokens what guessed it, and how
-    likely it is right together with those before it."""
+    """A lane's draft: behind which of a slot's fed tokens it goes, and of each of its tokens what guessed it (``None``:
+    the grammar), and how likely it is right together with those before it. ``allowed`` is what may follow each of its
+    tokens, if they go through a promise."""
 
     number: int
     at: int
     thread: Thread
     tokens: list[int]
-    guessers: list[int]
+    guessers: list[int | None]
     odds: list[float]
+    allowed: list[Constraint] | None = None
 
 
 class Drafter:
@@ -100,6 +102,8 @@ class Drafter:
         self._prior = dict.fromkeys(CONTEXTS, 0.6) | {-1 - tenth: (tenth + 0.5) / 10 for tenth in range(10)}
         self._right = dict(self._prior)
         self._fed: dict[tuple[int, int], Drafted] = {}
+        #: Of this step's drafts that go through a promise, by slot and thread: what is allowed after each token.
+        self.allowed: dict[tuple[int, int], list[Constraint]] = {}
         self.num_drafted = self.num_accepted = 0
 
     def add(self, slots: Mapping[int, Slot], feeds: dict[int, list[Feed]], numbers: range) -> None:
@@ -107,6 +111,7 @@ class Drafter:
         ``numbers``."""
         self._fed.clear()
         self._guess_s = 0.0
+        self.allowed.clear()
         if not self._may_pay(feeds, numbers):
             return
         found = self._found(slots, feeds)
@@ -119,27 +124,28 @@ class Drafter:
                     for n, token in enumerate(drafted.tokens[:count])
                 ]
                 self._fed[drafted.number, t.id] = drafted
+                if drafted.allowed is not None:
+                    self.allowed[drafted.number, t.id] = drafted.allowed
 
-    def learn(self, slots: Mapping[int, Slot], lanes: Mapping[int, Sequence[Lane]]) -> None:
-        """See how many drafts of the slots' lanes were right, and keep the states that chose their last tokens."""
-        hidden, first = self._runner.hidden, 0
-        for number, slot in slots.items():
-            for lane in lanes[number]:
-                if lane.drafts:
-                    self.num_drafted += len(lane.drafts)
-                    self.num_accepted += lane.at
-                    guessers = self._fed[number, lane.thread].guessers
-                    for guesser, right in zip(
-                        guessers, [1.0] * lane.at + [0.0] * len(lane.drafts), strict=False
-                    ):
+    def remember(self, slot: Slot, lane: Lane) -> None:
+        """Keep the state that chose the last token of a lane's thread, for draft heads to read."""
+        if lane.hidden is not None and slot.ngrams is not None:
+            slot.states[lane.thread] = len(slot.interpreter.threads[lane.thread].tokens), lane.hidden[lane.at]
+
+    def learn(self, lanes: Mapping[int, Sequence[Lane]]) -> None:
+        """See how many drafts of each slot's lanes were right."""
+        for number, own in lanes.items():
+            for lane in own:
+                if not lane.drafts:
+                    continue
+                self.num_drafted += len(lane.drafts)
+                self.num_accepted += lane.at
+                guessers = self._fed[number, lane.thread].guessers
+                for guesser, right in zip(guessers, [1.0] * lane.at + [0.0] * len(lane.drafts), strict=False):
+                    if guesser is not None:
                         self._right[guesser] += (1 - _DECAY) * (right - self._right[guesser])
-                        if not right:
-                            break
-                if hidden is not None and slot.ngrams is not None:
-                    tokens = slot.interpreter.threads[lane.thread].tokens
-                    if tokens and tokens[-1] == lane.tokens[lane.at]:  # else it waits, or others were forced
-                        slot.states[lane.thread] = len(tokens), hidden[first + lane.at]
-                first += len(lane.rows)
+                    if not right:
+                        break
 
     def _price(self, numbers: range) -> Callable[[Collection[int]], float]:
         """The seconds of a step of these slots by how many lanes each feeds, with the guesses made for it."""
@@ -167,7 +173,6 @@ class Drafter:
             for at, feed in enumerate(feeds[number])
             if feed.wants_logits
         ]
-        lanes = [lane for lane in lanes if lane[3].mode == Mode.TEXT]
         guessed = self._guessed([(slot, t) for _, _, slot, t in lanes])
         room = {number: self._runner.room(number) - len(feeds[number]) for number in slots}
         out = []
@@ -177,12 +182,14 @@ class Drafter:
             most = min(self._most, room[number], it.limits.max_positions - t.next_position - 1)
             if most <= 0:
                 continue
-            looked_up, context = slot.ngrams.following(t, most)
-            drafts = [self._drafted(number, at, slot, t, looked_up, [context] * len(looked_up))]
+            drafts = []
+            if t.mode == Mode.TEXT:
+                looked_up, context = slot.ngrams.following(t, most)
+                drafts.append(self._text(number, at, slot, t, looked_up, [context] * len(looked_up)))
             if (own := guessed.get((id(slot), t.id))) is not None:
-                drafts.append(self._drafted(number, at, slot, t, own[0][:most], own[1]))
-            best = max(drafts, key=lambda d: sum(d.odds))
-            if best.tokens:
+                drafts.append(self._guess(number, at, slot, t, *own, most))
+            best = max(drafts, key=lambda d: sum(d.odds), default=None)
+            if best is not None and best.tokens:
                 out.append(best)
                 room[number] -= len(best.tokens)
         return out
@@ -190,26 +197,29 @@ class Drafter:
     def _guessed(
         self, lanes: Iterable[tuple[Slot, Thread]]
     ) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
-        """What the draft heads guess for each thread whose last token they know the state of: tokens, guessers."""
+        """What the draft heads guess for each thread: tokens, guessers. They guess from the last token that a known
+        state chose; what the thread has emitted since, because it was forced to, they must have guessed too."""
         if self._heads is None or not self._asks():
             return {}
         known = [
-            (id(slot), t.id, t.tokens[-1], state[1])
+            (id(slot), t.id, t.tokens[state[0] - 1], state[1], t.tokens[state[0] :])
             for slot, t in lanes
-            if (state := slot.states.get(t.id)) is not None and state[0] == len(t.tokens)
+            if (state := slot.states.get(t.id)) is not None
+            and len(t.tokens) - state[0] < self._heads.shape.depth
         ]
         if not known:
             return {}
         begun = time.perf_counter()
-        hidden = torch.stack([state for *_, state in known])
-        tokens = torch.tensor([token for _, _, token, _ in known], device=hidden.device)
+        hidden = torch.stack([state for _, _, _, state, _ in known])
+        tokens = torch.tensor([token for _, _, token, _, _ in known], device=hidden.device)
         guessed = self._heads.guess(hidden, tokens)
         spent, before = time.perf_counter() - begun, self._guess_costs.get(len(known), float("inf"))
         # Other work on the machine only adds to it.
         self._guess_s = self._guess_costs[len(known)] = min(spent, 1.05 * before)
         return {
-            (slot, thread): (found, [-1 - min(int(10 * p), 9) for p in odds])
-            for (slot, thread, *_), found, odds in zip(known, *guessed, strict=True)
+            (slot, thread): (found[len(since) :], [-1 - min(int(10 * p), 9) for p in odds[len(since) :]])
+            for (slot, thread, _, _, since), found, odds in zip(known, *guessed, strict=True)
+            if found[: len(since)] == since
         }
 
     def _asks(self) -> bool:
@@ -218,15 +228,42 @@ class Drafter:
         self._steps_without = 0 if self._worth >= 0 else (self._steps_without + 1) % _STEPS_WITHOUT
         return not self._steps_without
 
-    def _drafted(
+    def _text(
         self, number: int, at: int, slot: Slot, t: Thread, tokens: list[int], guessers: list[int]
     ) -> Drafted:
         """A draft up to the first tag in it, or the first token that the tokenizer lacks."""
         text = slot.interpreter.grammar.text_mask
         ends = (n for n, token in enumerate(tokens) if token >= len(text) or not text[token])
         stop = next(ends, len(tokens))
-        odds = list(accumulate((self._right[guesser] for guesser in guessers[:stop]), mul))
-        return Drafted(number, at, t, tokens[:stop], guessers[:stop], odds)
+        return Drafted(number, at, t, tokens[:stop], [*guessers[:stop]], self._odds(guessers[:stop]))
+
+    def _guess(
+        self, number: int, at: int, slot: Slot, t: Thread, tokens: list[int], guessers: list[int], most: int
+    ) -> Drafted:
+        """A draft that may go through a promise, to its end: in it what the grammar forces needs no guess."""
+        promise = slot.interpreter.grammar.control.promise
+        if t.mode == Mode.TEXT and promise not in tokens:
+            return self._text(number, at, slot, t, tokens[:most], guessers)
+        if slot.visible is not None:  # penalties are told of text alone
+            return self._text(number, at, slot, t, tokens[:most] if t.mode == Mode.TEXT else [], guessers)
+        found: list[int] = []
+        who: list[int | None] = []
+        allowed: list[Constraint] = []
+        for token, guesser, following in _through_promise(
+            slot.interpreter, t.id, zip(tokens, guessers, strict=False)
+        ):
+            if len(found) == most:
+                break
+            found.append(token)
+            who.append(guesser)
+            allowed.append(following if slot.forced is None else slot.allowed(t.id))
+        return Drafted(number, at, t, found, who, self._odds(who), allowed)
+
+    def _odds(self, guessers: Iterable[int | None]) -> list[float]:
+        """How likely it is that all tokens so far are right."""
+        return list(
+            accumulate((1.0 if guesser is None else self._right[guesser] for guesser in guessers), mul)
+        )
 
     def _pays(
         self, found: Sequence[Drafted], feeds: Mapping[int, Sequence[Feed]], numbers: range
@@ -262,7 +299,36 @@ class Drafter:
         """Learn what the guesses for this step will have saved, which takes ``step_s`` without drafts and so much more
         with them."""
         gains = [sum(d.odds[:count]) for d, count in zip(found, counts, strict=True)]
-        of_heads = sum(gain for d, gain in zip(found, gains, strict=True) if gain and d.guessers[0] < 0)
+        of_heads = sum(
+            gain for d, gain in zip(found, gains, strict=True) if gain and min(g or 0 for g in d.guessers) < 0
+        )
         share = of_heads / sum(gains) if of_heads else 0.0
         saved = (of_heads * step_s / lanes - share * more_s - self._guess_s) / step_s
         self._worth += (1 - _WORTH_DECAY) * (min(max(saved, -1.0), 1.0) - self._worth)
+
+
+def _through_promise(
+    interpreter: Interpreter, thread: int, guesses: Iterator[tuple[int, int]]
+) -> Iterator[tuple[int, int | None, Constraint]]:
+    """The tokens that a thread emits next if the guesses are right, up to the end of a promise: each with what guessed
+    it, ``None`` if the grammar forces it, and what is allowed after it.
+
+    Behind a promise's end tokens have other positions, and another segment.
+    """
+    ahead, grammar = supposed(interpreter, thread), interpreter.grammar
+    # What ends a thread, or has it wait, concerns others.
+    ends = {grammar.control.sync, grammar.control.async_close, *grammar.eos_ids}
+    while True:
+        guess = next(guesses, None)
+        if (forced := forced_token(ahead, thread)) is not None:
+            if guess is not None and guess[0] != forced:
+                guesses = iter(())  # the rest follows from what is wrong
+            token, guesser = forced, None
+        elif guess is None or guess[0] in ends or not ahead.allowed(thread).permits(guess[0], grammar):
+            return
+        else:
+            token, guesser = guess
+        ahead.emit(thread, token)
+        yield token, guesser, ahead.allowed(thread)
+        if token == grammar.control.close:
+            return

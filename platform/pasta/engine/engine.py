@@ -283,7 +283,7 @@ class Engine:
 
     def _forward(self, numbers: range, feeds: dict[int, list[Feed]], *, prefill: bool = False) -> list[Event]:
         slots = {number: slot for number in feeds if (slot := self._slots[number])}
-        rows = self._chooser.rows(slots, feeds)
+        rows = self._chooser.rows(slots, feeds, {} if prefill else self.drafter.allowed)
         sees = {number: slot.interpreter.sees for number, slot in slots.items()}
         scores = self.runner.forward(numbers, feeds, sees, self._chooser.choices(rows), prefill)
         if len(numbers) == 1:
@@ -293,12 +293,12 @@ class Engine:
                 rows, scores = rows[count:], scores.after(count)
                 if self.runner.hidden is not None:
                     self.runner.hidden = self.runner.hidden[count:]
-        lanes = self._chooser.lanes(slots, feeds, rows, scores, self.runner.places)
+        lanes = self._chooser.lanes(slots, feeds, rows, scores, self.runner.hidden, self.runner.places)
         now = time.perf_counter()  # all tokens of a step have the same time
         events: list[Event] = []
         for number, slot in slots.items():
             events += self._advance(number, slot, lanes[number], now)
-        self.drafter.learn(slots, lanes)
+        self.drafter.learn(lanes)
         return events
 
     def _wake(self) -> list[Event]:
@@ -328,6 +328,7 @@ class Engine:
                 else:
                     self.runner.hide(number, lane.rejected)
                     events += slot.emit(lane.thread, token, now, self.num_steps, logprobs)
+                    self.drafter.remember(slot, lane)
                     events += slot.jump_forward(lane.thread, now, self.num_steps)
             except Exception as error:
                 return [*events, self._failed(number, slot.request.request_id, error)]

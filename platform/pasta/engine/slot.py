@@ -208,9 +208,8 @@ class Slot:
             TokenEvent(self.request.request_id, now, step, thread, token, text, t.path, logprobs)
         ]
         self._follow(actions, events, now, step)
-        feeds = self._fed_here(self.interpreter.take_feeds())
-        if not fed:
-            self.pending.extend(feeds)
+        # A draft that ends a promise is fed already, the chunk that begins with it is not.
+        self.pending.extend(self._fed_here(self.interpreter.take_feeds())[fed:])
         return events
 
     def jump_forward(self, thread: int, now: float, step: int) -> list[Event]:

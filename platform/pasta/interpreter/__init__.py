@@ -1,6 +1,6 @@
 """The PASTA interpreter, sans-I/O: threads, segments, positions, constraints, critical path."""
 
-from pasta.interpreter.ahead import forced_token, may_emit, turn
+from pasta.interpreter.ahead import forced_token, may_emit, supposed, turn
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.lending import allowed_freely, lend, set_aside, take_back
 from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
@@ -39,6 +39,7 @@ __all__ = [
     "linearise",
     "may_emit",
     "set_aside",
+    "supposed",
     "take_back",
     "turn",
 ]

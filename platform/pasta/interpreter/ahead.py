@@ -7,6 +7,9 @@ lockstep has first as long as these limits are too far away to matter, whatever 
 Near a limit each token waits for its turn, and the order is lockstep's.
 """
 
+import copy
+from dataclasses import replace
+
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.thread import Mode, Thread
 
@@ -28,6 +31,26 @@ def forced_token(interpreter: Interpreter, thread: int) -> int | None:
     if constraint.base == "none" and len(constraint.extra) == 1:
         return next(iter(constraint.extra))
     return None
+
+
+def supposed(interpreter: Interpreter, thread: int) -> Interpreter:
+    """A copy in which ``thread`` may emit what is only supposed, up to the end of a promise; the original stays as it
+    is. What ends the thread or has it wait has no place in the copy, which shares the other threads."""
+    found = copy.copy(interpreter)
+    t = interpreter.threads[thread]
+    found.threads, found.sees = [*interpreter.threads], [*interpreter.sees]
+    found.threads[thread] = replace(
+        t,
+        tokens=[*t.tokens],
+        positions=[*t.positions],
+        segments=[*t.segments],
+        steps=[*t.steps],
+        times=[*t.times],
+        children=[*t.children],
+        outstanding=[*t.outstanding],
+    )
+    found.take_feeds()
+    return found
 
 
 def may_emit(interpreter: Interpreter, thread: int, *, only_in_turn: bool = False) -> bool:
