@@ -9,6 +9,7 @@ from pasta.engine import Engine, EngineConfig, Request, drafts
 from pasta.engine.drafts import Drafted, StepCost
 from pasta.engine.heads import HeadRunner
 from pasta.interpreter import Feed, Limits
+from pasta.lang import parse
 from tests.engine.test_graphs import captured
 from tests.engine.test_heads import made
 from tests.support.models import UNRECORDED, tiny
@@ -146,3 +147,42 @@ def test_heads_that_save_more_than_they_cost_are_asked_at_every_step(guessing):
 def test_heads_that_are_wrong_are_not_asked_for_long_however_little_they_cost(guessing):
     asked, steps = guessing(cost=0.05, right=False)
     assert asked < 0.7 * steps
+
+
+# -- through a promise -----------------------------------------------------------------------------------
+
+PROMISES = (
+    '<promise topic="a" tokens="20"/><async> one</async><promise topic="b" tokens="20"/><async> two</async>'
+)
+
+
+def knowing(ids, right):
+    """An engine whose heads know the main thread of the answer ``ids``, or are always wrong."""
+    engine = Engine(replace(LOADED, heads=HeadRunner(made(), LOADED.model)), EngineConfig(**SIZES, drafts=8))
+    depth = engine.drafter._heads.shape.depth
+
+    def guess(hidden, tokens):
+        own = engine._slots[0].forced[()]
+        found = []
+        for token in tokens.tolist():
+            at = next((n for n, known in enumerate(own) if known == token), None)
+            following = [] if at is None or not right else own[at + 1 : at + 1 + depth]
+            found.append([*following, *[1] * depth][:depth])
+        return found, [[0.95] * depth for _ in found]
+
+    engine.drafter._heads.guess = guess
+    costing(engine, fixed=1.0, row=0.0)
+    return engine
+
+
+def asking(ids):
+    return Request([5, 6, 7], forced=ids, limits=Limits())
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_draft_goes_through_a_promise_and_loses_no_chunk(right):
+    ids = [*LOADED.codec.encode(parse(PROMISES)), LOADED.codec.eos_id]
+    expected = Engine(LOADED, EngineConfig(**SIZES, drafts=0)).generate(asking(ids))
+    result = knowing(ids, right).generate(asking(ids))
+    assert (result.response_ids, result.critical_path) == (expected.response_ids, expected.critical_path)
+    assert (result.steps < expected.steps) == right

@@ -56,11 +56,11 @@ def engine_logits(loaded, prompt, ids, config, monkeypatch):
     engine, out = Engine(loaded, config), {}
     lanes = engine._chooser.lanes
 
-    def record(slots, feeds, rows, scores, places):
+    def record(slots, feeds, rows, scores, *more):
         for row, found in zip(rows, scores.logits, strict=True):
             t = row.slot.interpreter.threads[row.thread]
             out[t.path, len(t.tokens) + len(row.drafts)] = found.clone()
-        return lanes(slots, feeds, rows, scores, places)
+        return lanes(slots, feeds, rows, scores, *more)
 
     monkeypatch.setattr(engine._chooser, "lanes", record)
     result = engine.generate(Request(prompt_ids=prompt, forced=ids))

@@ -343,6 +343,6 @@ def _tree_digest(root: Path) -> str:
     """A digest of the atlas' code and facts: a change of either makes other tasks."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
-        if path.suffix in {".py", ".csv"}:
+        if path.suffix in {".py", ".csv", ".toml"}:
             digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
