@@ -1,8 +1,10 @@
 """The command line that jobs share: a configuration file, single keys set otherwise, and a cluster."""
 
 import argparse
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 def job_parser(
@@ -33,6 +35,12 @@ def job_parser(
     if restart is not None:
         add("--restart", action="store_true", help=restart)
     return parser
+
+
+def fields_of(section: type, options: argparse.Namespace) -> dict[str, Any]:
+    """What ``options`` give of the fields of a dataclass, by name; an option that is not given is left out."""
+    names = {field.name for field in dataclasses.fields(section)}
+    return {name: value for name, value in vars(options).items() if name in names and value is not None}
 
 
 def numbers(example: str) -> Callable[[str], tuple[int, ...]]:

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 import pasta
-from jobs.arguments import numbers
+from jobs.arguments import fields_of, numbers
 from pasta.benchmark.settings import COMMANDS, SIZES, Settings
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 from serve.ray_start import ROOT
@@ -55,30 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
 
         return benchmark_people.main(given[1:], MODELS)
     options = parser().parse_args(given)
-    settings = Settings(
-        models=options.models,
-        model_config=options.model_config,
-        out=options.out or Path("runs") / "benchmark" / f"{options.what}.json",
-        documents=options.documents,
-        prompts=_prompts(options.what) if options.prompts is None else options.prompts,
-        max_tokens=options.max_tokens,
-        replay_prompts=options.replay_prompts,
-        replay_seed=options.replay_seed,
-        tokenizer=options.tokenizer,
-        longest=options.longest,
-        dtype=options.dtype,
-        device=options.device,
-        threads=options.threads,
-        large_threads=options.large_threads,
-        repeats=options.repeats,
-        rounds=options.rounds,
-        lanes=options.lanes,
-        requests=options.requests,
-        cache_tokens=options.cache_tokens,
-        sizes=SIZES if options.only is None else (options.only,),
-        fastest=options.fastest,
-        fresh=options.fresh,
-    )
+    chosen = fields_of(Settings, options) | {
+        "out": options.out or Path("runs") / "benchmark" / f"{options.what}.json",
+        "prompts": _prompts(options.what) if options.prompts is None else options.prompts,
+        "sizes": SIZES if options.only is None else (options.only,),
+    }
+    settings = Settings(**chosen)
     import transformers
 
     from pasta.benchmark.benchmark import Benchmark

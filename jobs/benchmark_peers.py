@@ -15,7 +15,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from jobs.arguments import numbers
+from jobs.arguments import fields_of, numbers
 from pasta.benchmark.peers.settings import FORMATS, PARTS, SHIPPED, PeerSettings
 from pasta.entrypoint import EXIT_INTERRUPTED
 from serve.ray_start import ROOT
@@ -29,30 +29,13 @@ def main(arguments: list[str], models: Path, num_cores: int) -> int:
     """Run the command; ``models`` holds the shipped models."""
     options = parser(models, num_cores).parse_args(arguments)
     out = options.out or Path("runs") / "benchmark" / "peers.json"
-    settings = PeerSettings(
-        models=options.models,
-        shapes=tuple(str(SHAPES.get(shape, shape)) for shape in options.shapes),
-        out=out,
-        weights=options.weights or out.parent / "peers",
-        parts=options.parts,
-        formats=options.formats,
-        threads=options.threads,
-        rounds=options.rounds,
-        tokens=options.tokens,
-        prompt_tokens=options.prompt_tokens,
-        lanes=options.lanes,
-        requests=options.requests,
-        contexts=options.contexts,
-        prompts=options.prompts,
-        max_tokens=options.max_tokens,
-        documents=options.documents,
-        replay_prompts=options.replay_prompts,
-        replay_seed=options.replay_seed,
-        longest=options.longest,
-        compiled=options.compiled,
-        wait_policy=os.environ.get("OMP_WAIT_POLICY", ""),
-        fresh=options.fresh,
-    )
+    given = fields_of(PeerSettings, options) | {
+        "shapes": tuple(str(SHAPES.get(shape, shape)) for shape in options.shapes),
+        "out": out,
+        "weights": options.weights or out.parent / "peers",
+        "wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
+    }
+    settings = PeerSettings(**given)
     import transformers
 
     from pasta.benchmark.peers.bench import PeerBenchmark
@@ -108,8 +91,6 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
         action="store_true",
         help="also generate with a static cache, compiled on the CPU (minutes)",
     )
-    add("--prompts", type=int, default=40, help="held-out prompts for helps (40)")
-    add("--max-tokens", type=int, default=1024, help="longest answer to them (1024)")
     add(
         "--documents",
         type=Path,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import httpx
 import psutil
 
-from jobs.arguments import numbers
+from jobs.arguments import fields_of, numbers
 from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN, Layout
 from pasta.benchmark.load.scenarios import Bench, Memory
@@ -256,13 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         scenarios: tuple[str, ...] = (SOAK,)
     else:
         scenarios = SCENARIOS if options.only is None else (options.only,)
-    fields = {
-        name: value
-        for name, value in vars(options).items()
-        if name in {field.name for field in dataclasses.fields(LoadSettings)} and value is not None
-    }
     out = options.out or Path("runs") / "benchmark" / ("serve-soak.json" if options.soak else "serve.json")
-    settings = LoadSettings(**{**fields, "out": out, "scenarios": scenarios})
+    settings = LoadSettings(**{**fields_of(LoadSettings, options), "out": out, "scenarios": scenarios})
     _check_url(options, settings)
     import transformers
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from datasets import load_from_disk
 
 from pasta.data.pairs import prepare_pairs
-from pasta.training.preference_config import PairsSection
+from pasta.data.sections import PairsSection
 from tests.support.tokenizers import byte_level
 from tests.training.pair_runs import pair_line
 

@@ -20,10 +20,10 @@ from pasta.config import load_config
 from pasta.data.annotate.annotator import TeacherUsage
 from pasta.data.annotate.shards import ShardResult
 from pasta.data.dataset import prepare_data
+from pasta.data.sections import DataSection
 from pasta.data.sources import Shard
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.training.config import DataSection
 from tests.data.annotate.test_teacher import KEY, RECORDS, truth
 from tests.support.endpoint import completion, endpoint_server
 from tests.support.interrupts import press_and_swallow

@@ -9,8 +9,8 @@ from transformers import AutoTokenizer
 
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.dataset import TOKENIZER_DIR, prepare_data
+from pasta.data.sections import DataSection
 from pasta.errors import UserError
-from pasta.training.config import DataSection
 from pasta.training.sft import prepare
 from tests.support.tokenizers import byte_level
 from tests.training.runs import sft_config

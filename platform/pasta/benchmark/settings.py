@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pasta.benchmark.options import check_interval, check_least
 from pasta.engine.section import check_format
 from pasta.errors import UserError
 
@@ -64,21 +65,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_format(self.dtype)
-        for name in ("prompts", "replay_prompts"):
-            if getattr(self, name) < 2:
-                option = "--" + name.replace("_", "-")
-                raise UserError(
-                    f"{option}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
-                )
+        check_interval(self, "prompts", "replay_prompts")
         for name in ("tokenizer", "longest"):
             if getattr(self, name) is not None and self.documents is None:
                 raise UserError(f"--{name}: {getattr(self, name)}, expected with --documents only")
-        if self.longest is not None and self.longest < 1:
-            raise UserError(f"--longest: {self.longest}, expected a positive integer")
-        for name in ("threads", "large_threads", "repeats", "rounds", "max_tokens"):
-            if getattr(self, name) < 1:
-                option = "--" + name.replace("_", "-")
-                raise UserError(f"{option}: {getattr(self, name)}, expected a positive integer")
+        if self.longest is not None:
+            check_least(self, 1, "longest")
+        check_least(self, 1, "threads", "large_threads", "repeats", "rounds", "max_tokens")
         for name in ("lanes", "requests"):
             numbers = getattr(self, name)
             if 1 not in numbers or min(numbers) < 1:

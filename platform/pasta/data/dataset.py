@@ -12,18 +12,19 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
 from pasta.data.asked import MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.atlas.corpus import Annotated, atlas_answers
-from pasta.data.linearise import FORMS, Example, Mode, make_example, without_syncs
+from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.packing import to_dataset
+from pasta.data.sections import DataSection
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, parse
@@ -37,33 +38,6 @@ TOKENIZER_DIR = "tokenizer"
 FORMAT = 1
 _ROW = '{"messages": [{"role", "content"}], "annotated": text}'
 SHARDS = "annotated-*.jsonl"
-
-
-class DataOptions(Protocol):
-    """The ``data`` section of a configuration."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def mode(self) -> Mode: ...
-    @property
-    def row_length(self) -> int: ...
-    @property
-    def max_length(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def documents(self) -> int | None: ...
-    @property
-    def eval_documents(self) -> int: ...
-    @property
-    def mixture(self) -> dict[str, float]: ...
-    @property
-    def echo(self) -> float: ...
-    @property
-    def talk(self) -> float: ...
-    @property
-    def syncs(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +54,7 @@ class Prepared:
     reused: bool
 
 
-def prepare_data(options: DataOptions, tokenizer: Any, cache_dir: Path, num_processes: int = 1) -> Prepared:
+def prepare_data(options: DataSection, tokenizer: Any, cache_dir: Path, num_processes: int = 1) -> Prepared:
     """Make the packed data set of ``options`` under ``cache_dir``, or find it made before.
 
     Raises UserError for a missing, empty or broken JSONL file.
@@ -153,7 +127,7 @@ def read_jsonl(path: Path) -> Iterator[Annotated]:
 class _Counter:
     """Examples of annotated answers that fit a row, counting what passes and what does not."""
 
-    def __init__(self, annotated: Iterable[Annotated], codec: Codec, options: DataOptions) -> None:
+    def __init__(self, annotated: Iterable[Annotated], codec: Codec, options: DataSection) -> None:
         self._annotated = annotated
         self._codec = codec
         self._options = options
@@ -181,7 +155,7 @@ class _Counter:
 
 
 def _write(
-    options: DataOptions, codec: Codec, tokenizer: Any, directory: Path, num_processes: int
+    options: DataSection, codec: Codec, tokenizer: Any, directory: Path, num_processes: int
 ) -> dict[str, int]:
     train, held_out = directory / "train", None
     if options.source == ATLAS:
@@ -213,7 +187,7 @@ def _write(
     return {**counts, "num_rows": len(load_from_disk(str(train))), "num_eval_rows": num_eval_rows}
 
 
-def _save(examples: _Counter, options: DataOptions, directory: Path) -> None:
+def _save(examples: _Counter, options: DataSection, directory: Path) -> None:
     rows = to_dataset(examples, options.row_length)
     if not len(rows):
         raise UserError(
@@ -223,25 +197,17 @@ def _save(examples: _Counter, options: DataOptions, directory: Path) -> None:
     rows.save_to_disk(str(directory))
 
 
-def _write_atlas(options: DataOptions, tokenizer: Any, directory: Path, num_processes: int) -> dict[str, int]:
+def _write_atlas(options: DataSection, tokenizer: Any, directory: Path, num_processes: int) -> dict[str, int]:
     """The training rows, made in shards: shard i has a seed of its own, so that any number of processes agree."""
     assert options.documents is not None
     sizes = [
         min(SHARD_DOCUMENTS, options.documents - first)
         for first in range(0, options.documents, SHARD_DOCUMENTS)
     ]
-    plain = _PlainOptions(
-        options.source,
-        options.mode,
-        options.row_length,
-        options.max_length,
-        dict(options.mixture),
-        options.echo,
-        options.talk,
-        options.syncs,
-    )
     jobs = [
-        _Shard(plain, tokenizer, options.seed * MAX_SHARDS + index, size, directory.parent / f"shard-{index}")
+        _Shard(
+            options, tokenizer, options.seed * MAX_SHARDS + index, size, directory.parent / f"shard-{index}"
+        )
         for index, size in enumerate(sizes)
     ]
     assert len(jobs) <= MAX_SHARDS
@@ -258,23 +224,8 @@ def _write_atlas(options: DataOptions, tokenizer: Any, directory: Path, num_proc
 
 
 @dataclass(frozen=True, slots=True)
-class _PlainOptions:
-    source: str
-    mode: Mode
-    row_length: int
-    max_length: int
-    mixture: dict[str, float]
-    echo: float
-    talk: float
-    syncs: bool
-    seed: int = 0
-    documents: int | None = None
-    eval_documents: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Shard:
-    options: _PlainOptions
+    options: DataSection
     tokenizer: Any
     seed: int
     size: int
@@ -282,42 +233,26 @@ class _Shard:
 
 
 def _write_shard(shard: _Shard) -> dict[str, int]:
-    codec = Codec(shard.tokenizer)
-    estimates = None if shard.options.mode == "sequential" else codec
-    plain = shard.options
+    options, codec = shard.options, Codec(shard.tokenizer)
     tasks = atlas_answers(
         shard.seed,
         "train",
         shard.size,
-        codec=estimates,
-        mixture=plain.mixture,
-        echo=plain.echo,
-        talk=plain.talk,
+        codec=None if options.mode == "sequential" else codec,
+        mixture=options.mixture,
+        echo=options.echo,
+        talk=options.talk,
     )
-    counted = _Counter(tasks, codec, plain)
-    _save(counted, shard.options, shard.directory)
+    counted = _Counter(tasks, codec, options)
+    _save(counted, options, shard.directory)
     return counted.counts
 
 
-def _fingerprint(options: DataOptions, tokenizer: Any) -> str:
-    values: dict[str, Any] = {
-        "format": FORMAT,
-        "source": options.source,
-        "mode": options.mode,
-        "row_length": options.row_length,
-        "max_length": options.max_length,
-        "seed": options.seed,
-        "documents": options.documents,
-        "eval_documents": options.eval_documents,
-        "mixture": options.mixture,
-        "echo": options.echo,
-        "talk": options.talk,
-        "vocabulary": sorted(tokenizer.get_vocab().items()),
-        "chat_template": tokenizer.chat_template,
-        **scheme_of(tokenizer),
-    }
-    if not options.syncs:
-        values["syncs"] = False
+def _fingerprint(options: DataSection, tokenizer: Any) -> str:
+    values = {"format": FORMAT, **asdict(options)}
+    del values["eval_answers"]
+    if options.syncs:
+        del values["syncs"]
     if options.source == ATLAS:
         values["world"] = _tree_digest(Path(atlas.__file__).parent)
     else:
@@ -330,17 +265,19 @@ def _fingerprint(options: DataOptions, tokenizer: Any) -> str:
             raise UserError(
                 f"data.source: {options.source}: no such file; expected 'atlas' or a JSONL file"
             ) from None
+    return fingerprint(values, tokenizer)
+
+
+def fingerprint(values: dict[str, Any], tokenizer: Any) -> str:
+    """The name of data that depend on ``values`` and on a tokenizer: its vocabulary, template, rule of positions."""
+    values |= {"vocabulary": sorted(tokenizer.get_vocab().items()), "chat_template": tokenizer.chat_template}
+    if (scheme := stored_scheme(tokenizer)) != DEFAULT:
+        values["positions"] = scheme
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def scheme_of(tokenizer: Any) -> dict[str, str]:
-    """What a data set depends on in the tokenizer's rule of positions: nothing where it is the default."""
-    scheme = stored_scheme(tokenizer)
-    return {} if scheme == DEFAULT else {"positions": scheme}
-
-
 def _tree_digest(root: Path) -> str:
-    """A digest of the atlas' code and facts: a change of either makes other tasks."""
+    """A digest of the atlas' code, facts and words: a change of any makes other tasks."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         if path.suffix in {".py", ".csv", ".toml"}:

@@ -5,21 +5,21 @@ named after a fingerprint of everything that went in, and appears only when it i
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from datasets import Dataset, Features, Value
 from torch import Tensor
 
 from pasta.data.collate import ThreadCollator
-from pasta.data.dataset import prepare_once, scheme_of
+from pasta.data.dataset import fingerprint, prepare_once
 from pasta.data.linearise import Example, Messages, make_example
 from pasta.data.packing import FEATURES, packed_row
+from pasta.data.sections import PairsSection
 from pasta.errors import UserError
 from pasta.files import read_bytes
 from pasta.interpreter import IGNORE
@@ -33,19 +33,6 @@ PAIR_FEATURES = Features({**{side: dict(FEATURES) for side in SIDES}, "length": 
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 1
 _ROW = '{"messages": [{"role", "content"}], "chosen": text form, "rejected": text form}'
-
-
-class PairOptions(Protocol):
-    """The ``data`` section of a configuration."""
-
-    @property
-    def source(self) -> Path: ...
-    @property
-    def max_length(self) -> int: ...
-    @property
-    def eval_pairs(self) -> int: ...
-    @property
-    def pairs(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +84,7 @@ def read_pairs(path: Path) -> Iterator[Pair]:
         yield Pair(messages, *documents)
 
 
-def prepare_pairs(options: PairOptions, tokenizer: Any, cache_dir: Path) -> PreparedPairs:
+def prepare_pairs(options: PairsSection, tokenizer: Any, cache_dir: Path) -> PreparedPairs:
     """Make the data set of ``options`` under ``cache_dir``, or find it made before.
 
     Raises UserError for a missing or broken file, and when no pair is left to train on.
@@ -153,7 +140,7 @@ class _Counts:
     num_equal: int = 0
 
 
-def _write(source: Path, options: PairOptions, codec: Codec, directory: Path) -> _Counts:
+def _write(source: Path, options: PairsSection, codec: Codec, directory: Path) -> _Counts:
     counts = _Counts()
     kept = list(_examples(source, options, codec, counts))
     cut = len(kept) - options.eval_pairs
@@ -172,7 +159,7 @@ def _write(source: Path, options: PairOptions, codec: Codec, directory: Path) ->
 
 
 def _examples(
-    source: Path, options: PairOptions, codec: Codec, counts: _Counts
+    source: Path, options: PairsSection, codec: Codec, counts: _Counts
 ) -> Iterator[tuple[Example, Example]]:
     for number, pair in enumerate(read_pairs(source), start=1):
         if pair.chosen == pair.rejected:
@@ -192,16 +179,8 @@ def _examples(
         yield chosen, rejected
 
 
-def _fingerprint(source: Path, options: PairOptions, tokenizer: Any) -> str:
-    values = {
-        "kind": "pairs",
-        "format": FORMAT,
-        "max_length": options.max_length,
-        "eval_pairs": options.eval_pairs,
-        "pairs": options.pairs,
-        "content": hashlib.sha256(read_bytes(source, key="data.source")).hexdigest(),
-        "vocabulary": sorted(tokenizer.get_vocab().items()),
-        "chat_template": tokenizer.chat_template,
-        **scheme_of(tokenizer),
-    }
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+def _fingerprint(source: Path, options: PairsSection, tokenizer: Any) -> str:
+    values = {"kind": "pairs", "format": FORMAT, **asdict(options)}
+    del values["source"]
+    values["content"] = hashlib.sha256(read_bytes(source, key="data.source")).hexdigest()
+    return fingerprint(values, tokenizer)

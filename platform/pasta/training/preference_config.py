@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_positive
+from pasta.data.sections import PairsSection
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
 from pasta.training.config import (
@@ -15,25 +16,6 @@ from pasta.training.config import (
     check_goes_on_from,
     check_url,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PairsSection:
-    """The pairs: ``source`` is a JSONL file, or a stage directory with ``pairs.jsonl`` in it.
-
-    A line is ``{"messages": [...], "chosen": text form, "rejected": text form}``. A pair with a sequence above
-    ``max_length`` tokens is left out and counted. The last ``eval_pairs`` are held out; of the others the first
-    ``pairs`` are trained on, or all.
-    """
-
-    source: Path
-    max_length: int
-    eval_pairs: int = 0
-    pairs: int | None = None
-
-    def __post_init__(self) -> None:
-        check_positive(self, "max_length", "pairs")
-        check_not_negative(self, "eval_pairs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,14 @@ from transformers import AutoTokenizer
 from pasta.data.atlas import (
     FAMILIES,
     estimated,
-    heldout_prompts,
     iter_corpus,
     sample_task,
     with_estimates,
 )
-from pasta.data.atlas.stats import report, shape_of
 from pasta.data.atlas.tokenizer import ROLE_TOKENS, train_tokenizer
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS, Chunk, Codec, Document, Text
+from tests.support.atlas_shapes import shape_of
 
 
 @given(st.text(max_size=80))
@@ -129,8 +128,3 @@ def test_the_shape_of_the_answers_is_that_of_real_ones(codec: Codec) -> None:
     assert chunks[-1] <= 12
     assert 5 <= chunks[len(chunks) // 2] <= 8
     assert 0.6 < len(chunks) / len(shapes) < 0.72
-
-
-def test_the_report_has_a_line_for_each_family(codec: Codec) -> None:
-    text = report(heldout_prompts(200, codec=codec), codec)
-    assert all(any(line.startswith(name) for line in text.splitlines()) for name in FAMILIES)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pasta.benchmark.options import check_interval, check_least
 from pasta.errors import UserError
 
 #: Parts in the order in which they are measured; the soak only runs when it is asked for.
@@ -40,21 +41,11 @@ class LoadSettings:
     def __post_init__(self) -> None:
         if not self.clients or min(self.clients) < 1:
             raise UserError(f"--clients: {','.join(map(str, self.clients))}, expected positive integers")
-        for name in ("rounds", "max_tokens", "refusals", "soak", "soak_clients"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{_option(name)}: {getattr(self, name)}, expected a positive integer")
-        for name in ("prompts", "pairs"):
-            if getattr(self, name) < 2:
-                raise UserError(
-                    f"{_option(name)}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
-                )
+        check_least(self, 1, "rounds", "max_tokens", "refusals", "soak", "soak_clients")
+        check_interval(self, "prompts", "pairs")
         if self.kill_every_s < 0:
             raise UserError(f"--kill-every: {self.kill_every_s:g}, expected seconds, or 0 for no kills")
         if self.soak_s is not None and not self.soak_s > 0:
             raise UserError(f"--soak-seconds: {self.soak_s:g}, expected a positive number of seconds")
         if not self.timeout_s > 0:
             raise UserError(f"--timeout: {self.timeout_s:g}, expected a positive number of seconds")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -10,7 +10,6 @@ from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.peers.comparison import Comparison
 from pasta.benchmark.peers.gguf_file import check_converted
-from pasta.benchmark.peers.helps import measure_helps
 from pasta.benchmark.peers.llama import why_no_llama
 from pasta.benchmark.peers.plot import Growth, draw_growth
 from pasta.benchmark.peers.replay import measure_replay
@@ -19,7 +18,6 @@ from pasta.benchmark.peers.report import (
     decode_report,
     growth_points,
     growth_report,
-    helps_report,
     replay_report,
 )
 from pasta.benchmark.peers.settings import SHIPPED, PeerSettings
@@ -53,8 +51,8 @@ class PeerBenchmark:
             weights = make_weights(shape, settings.models, settings.weights, self._kept.say)
             comparison = Comparison(weights, settings, self._kept)
             for part in parts:
-                # Helps need trained weights; a replay of real answers needs a vocabulary that holds their words.
-                if {"helps": shape == SHIPPED, "replay": shape != SHIPPED}.get(part, True):
+                # A replay of real answers needs a vocabulary that holds their words.
+                if part != "replay" or shape != SHIPPED:
                     self._measure(comparison, part, report)
                     self._kept.write(report, complete=False)
         picture = settings.out.with_suffix(".png")
@@ -71,8 +69,6 @@ class PeerBenchmark:
             records = [*comparison.decode().records.values()][: self.settings.rounds]
             setups = {name: found["setup"] for name, found in comparison.setups().records.items()}
             report.add(*decode_report(shape, records, setups))
-        elif part == "helps":
-            report.add(*helps_report([*measure_helps(comparison).records.values()], comparison.narrow[0]))
         elif part == "replay":
             report.add(*replay_report(shape, [*measure_replay(comparison).records.values()]))
         else:

@@ -10,9 +10,6 @@ from typing import Any, Protocol
 
 from pasta.stages.records import Record
 
-#: The name of all helps of the engine together.
-ALL = "all helps"
-
 
 @dataclass(frozen=True, slots=True)
 class Timing:

@@ -1,6 +1,5 @@
 """Our engine and transformers' ``generate`` as decoders."""
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,28 +14,12 @@ from pasta.interpreter import UNBOUNDED
 from pasta.stages.records import Record
 
 _BUCKET = 256
-#: What helps a decoder and changes no token: the switch of ``EngineConfig``, its value off and on. Those that this
-#: version of the engine has are measured, each against all of them off.
-HELPS: dict[str, tuple[str, Any, Any]] = {
-    "jump-forward": ("jump_forward", False, True),
-    "drafts": ("drafts", 0, EngineConfig().drafts),
-    "reused prefixes": ("reuse_prefixes", False, True),
-}
-
-
-def known_helps() -> list[str]:
-    """The helps whose switch ``EngineConfig`` has."""
-    fields = {field.name for field in dataclasses.fields(EngineConfig)}
-    return [name for name, (switch, _, _) in HELPS.items() if switch in fields]
-
-
-def switched(on: Sequence[str] = ()) -> dict[str, Any]:
-    """The switches of all known helps: those named ``on``, the others off."""
-    return {HELPS[name][0]: HELPS[name][2 if name in on else 1] for name in known_helps()}
+#: Every run prefills and decodes each token, as the others' do; ``jobs.benchmark help`` measures what helps are worth.
+_NO_HELP: dict[str, Any] = {"jump_forward": False, "drafts": 0, "reuse_prefixes": False}
 
 
 class Ours:
-    """A ``Decoder``: the engine in sequential mode without helps: every run prefills, as the others' do."""
+    """A ``Decoder``: the engine in sequential mode without helps."""
 
     side = "ours"
 
@@ -51,7 +34,7 @@ class Ours:
         self.loaded, self.name, self.bits = loaded, name, bits
         self.setups: Sequence[Record] = [{"threads": count} for count in threads]
         slot_tokens = -(-(tokens + 1) // _BUCKET) * _BUCKET
-        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, **switched()))
+        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, **_NO_HELP))
 
     def use(self, setup: Record) -> None:
         """Decode with these settings from now on."""
@@ -89,7 +72,7 @@ class OurSession:
         longest = max(len(prompt) for prompt in prompts) + len(forced) + 1
         self.engine = Engine(
             loaded,
-            EngineConfig(num_slots=len(prompts), slot_tokens=-(-longest // _BUCKET) * _BUCKET, **switched()),
+            EngineConfig(num_slots=len(prompts), slot_tokens=-(-longest // _BUCKET) * _BUCKET, **_NO_HELP),
         )
         for prompt in prompts:
             self.engine.submit(

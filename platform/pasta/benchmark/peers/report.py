@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pasta.benchmark.metrics import Metric
-from pasta.benchmark.peers.decoders import ALL
 from pasta.benchmark.peers.settings import FORMATS
 from pasta.markdown import markdown
 from pasta.stages.records import Record
@@ -151,50 +150,6 @@ def replay_report(shape: str, records: Sequence[Record]) -> Found:
         total = sum(record["seconds"][name] for record in records)
         rows.append([name, f"{sum(record['tokens'] for record in records) / total:.1f}"])
     return metrics, {f"Replay of documents, {shape}": markdown(["decoder", "tokens a second"], rows)}
-
-
-def helps_report(records: Sequence[Record], dtype: str) -> Found:
-    """Seconds an answer of each decoder as multiples of the plain sequential one's, and the ratios with targets."""
-    names = [name for name in records[0] if name not in ("key", "independent")]
-    rows = []
-    for name in names:
-        speedup = bootstrap([record["twin"]["seconds"] / record[name]["seconds"] for record in records])
-        found = [record[name] for record in records]
-        tokens, steps = (
-            sum(each.get(what, each["tokens"]) for each in found) for what in ("tokens", "steps")
-        )
-        changed = sum(not each.get("same", True) for each in found)
-        shown = f"{speedup.value:.2f} ({speedup.low:.2f} to {speedup.high:.2f})"
-        seconds = sum(each["seconds"] for each in found)
-        rows.append([name, f"{1e3 * seconds / tokens:.2f}", f"{tokens / steps:.2f}", shown, changed])
-    header = [
-        "decoder",
-        "ms a token",
-        "tokens a step",
-        "twin ÷ this, seconds an answer (95%)",
-        "answers changed",
-    ]
-    best = max((name for name in names if name.startswith("PASTA")), key=lambda name: (ALL in name, name))
-    metrics = []
-    independent = [record for record in records if record["independent"]]
-    for who, chosen, wanted in (
-        ("all prompts", records, 2.8),
-        ("prompts with independent parts", independent, 3.6),
-    ):
-        if chosen:
-            key = f"peers.helps.{'all' if chosen is records else 'independent'}"
-            speedup = bootstrap([record["twin"]["seconds"] / record[best]["seconds"] for record in chosen])
-            metrics.append(Metric.of(key, f"plain twin ÷ {best}, {who}", speedup, target=wanted))
-    same = best.replace("PASTA", "twin")
-    if independent and same != "twin":
-        fair = bootstrap([record[same]["seconds"] / record[best]["seconds"] for record in independent])
-        label = f"{same} ÷ {best}, prompts with independent parts"
-        metrics.append(Metric.of("peers.helps.fair", label, fair, target=2.2))
-    return metrics, {
-        f"The shipped models on {len(records)} held-out prompts, help by help, ours in {dtype}": markdown(
-            header, rows
-        )
-    }
 
 
 def _peer(ours: str, rates: Mapping[str, Sequence[float]]) -> str:

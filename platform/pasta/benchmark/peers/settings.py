@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pasta.benchmark.options import check_interval, check_least, option_of
 from pasta.engine.section import check_format
 from pasta.errors import UserError
 
 SHIPPED = "shipped"
 #: What is measured of each shape, in this order.
-PARTS = ("check", "decode", "helps", "lanes", "requests", "context", "replay")
+PARTS = ("check", "decode", "lanes", "requests", "context", "replay")
 #: Our formats, the most bits first, with the bits of a weight and the format of llama.cpp that has as many.
 FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0")}
 
@@ -20,8 +21,7 @@ class PeerSettings:
     ``shapes`` are ``shipped`` (the sequential model in ``models``) or files of a transformers configuration, made with
     random weights. ``formats`` are ours; llama.cpp's follow from them. Each decoder gets up to ``threads`` threads.
     ``rounds`` of ``tokens`` tokens after ``prompt_tokens`` are decoded by each in turn. ``lanes``, ``requests`` and
-    ``contexts`` are the points at which single steps are timed. The shipped models answer ``prompts`` held-out prompts
-    in at most ``max_tokens`` tokens with each help of the engine switched on in turn. ``documents`` are replayed:
+    ``contexts`` are the points at which single steps are timed. ``documents`` are replayed:
     ``replay_prompts`` of them, drawn with ``replay_seed``, without those of ``longest`` tokens or more. ``wait_policy``
     is the OMP_WAIT_POLICY of this process (torch and llama.cpp both use OpenMP): it is recorded, not set.
     """
@@ -39,8 +39,6 @@ class PeerSettings:
     lanes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     requests: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     contexts: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
-    prompts: int = 40
-    max_tokens: int = 1024
     documents: Path | None = None
     replay_prompts: int = 12
     replay_seed: int = 0
@@ -56,22 +54,14 @@ class PeerSettings:
             raise UserError(f"--formats: {wrong[0]!r}, expected some of {','.join(FORMATS)}")
         if wrong := sorted({*self.parts} - {*PARTS}):
             raise UserError(f"--parts: {wrong[0]!r}, expected some of {','.join(PARTS)}")
-        for name in ("rounds", "prompts", "replay_prompts"):
-            if getattr(self, name) < 2:
-                raise UserError(
-                    f"{_option(name)}: {getattr(self, name)}, expected at least 2 (an interval needs as many)"
-                )
-        for name in ("threads", "longest", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{_option(name)}: {getattr(self, name)}, expected a positive integer")
-        for name in ("tokens", "prompt_tokens"):
-            if getattr(self, name) < 2:
-                raise UserError(f"{_option(name)}: {getattr(self, name)}, expected at least 2")
+        check_interval(self, "rounds", "replay_prompts")
+        check_least(self, 1, "threads", "longest")
+        check_least(self, 2, "tokens", "prompt_tokens")
         for name in ("lanes", "requests"):
             numbers = getattr(self, name)
             if 1 not in numbers or min(numbers) < 1 or max(numbers) > 64:
                 raise UserError(
-                    f"{_option(name)}: {','.join(map(str, numbers))}, expected integers from 1 to 64, 1 among them"
+                    f"{option_of(name)}: {','.join(map(str, numbers))}, expected integers from 1 to 64, 1 among them"
                 )
         if min(self.contexts) < 64:
             raise UserError(
@@ -82,7 +72,3 @@ class PeerSettings:
 def name_of(shape: str) -> str:
     """A shape's name: its configuration file's, without the prefix."""
     return shape if shape == SHIPPED else Path(shape).stem.removeprefix("replay-")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

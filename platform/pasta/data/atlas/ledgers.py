@@ -1,7 +1,8 @@
 """Stories of a running total: each step's result is the next step's start."""
 
 import random
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pasta.data.atlas.facts import FACTS
 from pasta.data.atlas.family import Params, pick
@@ -29,15 +30,20 @@ class _Ledger(Steps):
     high: ClassVar[int] = 80
     top: ClassVar[int] = 9
     starts: ClassVar[tuple[int, int]] = (12, 60)
+    #: A field of every statement of the story, if there is one, and what it may be.
+    shared: ClassVar[str] = ""
+    of: ClassVar[tuple[str, ...]] = ()
 
     def things(self, rng: random.Random, count: int) -> list[str]:
         raise NotImplementedError
 
     def draw(self, rng: random.Random) -> Params:
+        extra = {self.shared: rng.choice(self.of)} if self.shared else {}
         count = pick(rng, STEP_COUNTS)
         start = rng.randint(*self.starts)
         changes = signed(rng, start, count, self.low, self.high, self.top)
         return {
+            **extra,
             "start": start,
             "steps": [list(pair) for pair in zip(self.things(rng, count), changes, strict=True)],
         }
@@ -50,20 +56,21 @@ class _Ledger(Steps):
 
     def slots(self, params: Params) -> dict[str, str]:
         return {
+            **self.extra(params),
             "start": str(params["start"]),
             "steps": ", then ".join(self.step_slot(thing, change) for thing, change in params["steps"]),
         }
 
     def unslot(self, slots: dict[str, str]) -> Params:
         steps = [list(self.read_step(text)) for text in slots["steps"].split(", then ")]
-        return {"start": int(slots["start"]), "steps": steps}
+        return {**self.extra(slots), "start": int(slots["start"]), "steps": steps}
 
     def event(self, params: Params, thing: str, before: int, change: int) -> Say:
         raise NotImplementedError
 
-    def extra(self, params: Params) -> dict[str, str]:
-        """Fields that every statement of the story shares."""
-        return {}
+    def extra(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """The field that every statement of the story shares, from parameters or slots."""
+        return {self.shared: given[self.shared]} if self.shared else {}
 
     def first(self, params: Params) -> Say:
         return Say(f"{self.stem}.start", {**self.extra(params), "a": str(params["start"])})
@@ -85,6 +92,7 @@ class _Ledger(Steps):
 class Shop(_Ledger):
     name = "shop"
     stem = "shop"
+    shared, of = "who", PEOPLE
     weight = 5.0
     wordings = (
         "{who} goes to the market with {start} coins: {steps}. Tell the story.",
@@ -94,24 +102,12 @@ class Shop(_Ledger):
     def things(self, rng: random.Random, count: int) -> list[str]:
         return rng.sample(GOODS, count)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"who": rng.choice(PEOPLE), **super().draw(rng)}
-
-    def slots(self, params: Params) -> dict[str, str]:
-        return {"who": params["who"], **super().slots(params)}
-
-    def unslot(self, slots: dict[str, str]) -> Params:
-        return {"who": slots["who"], **super().unslot(slots)}
-
     def step_slot(self, thing: str, change: int) -> str:
         return f"{'sell' if change > 0 else 'buy'} {thing} for {abs(change)}"
 
     def read_step(self, text: str) -> tuple[str, int]:
         match = match_step(r"(sell|buy) (\w+) for (\d+)", text)
         return match[2], int(match[3]) * (1 if match[1] == "sell" else -1)
-
-    def extra(self, params: Params) -> dict[str, str]:
-        return {"who": params["who"]}
 
     def event(self, params: Params, thing: str, before: int, change: int) -> Say:
         form = "shop.sell" if change > 0 else "shop.buy"
@@ -144,6 +140,7 @@ class Bus(_Ledger):
 class Plant(_Ledger):
     name = "plant"
     stem = "plant"
+    shared, of = "plant", PLANTS
     weight = 4.0
     wordings = (
         "A {plant} is {start} centimetres tall: {steps}. How tall does it get?",
@@ -154,24 +151,12 @@ class Plant(_Ledger):
         first = rng.randrange(len(MONTHS) - count + 1)
         return list(MONTHS[first : first + count])
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"plant": rng.choice(PLANTS), **super().draw(rng)}
-
-    def slots(self, params: Params) -> dict[str, str]:
-        return {"plant": params["plant"], **super().slots(params)}
-
-    def unslot(self, slots: dict[str, str]) -> Params:
-        return {"plant": slots["plant"], **super().unslot(slots)}
-
     def step_slot(self, thing: str, change: int) -> str:
         return f"{abs(change)} {'more' if change > 0 else 'less'} in {thing}"
 
     def read_step(self, text: str) -> tuple[str, int]:
         match = match_step(r"(\d+) (more|less) in (\w+)", text)
         return match[3], int(match[1]) * (1 if match[2] == "more" else -1)
-
-    def extra(self, params: Params) -> dict[str, str]:
-        return {"plant": params["plant"]}
 
     def event(self, params: Params, thing: str, before: int, change: int) -> Say:
         return Say("plant.grow" if change > 0 else "plant.cut", {"month": thing, "d": str(abs(change))})

@@ -9,53 +9,18 @@ from functools import cache
 from pasta.data.atlas.facts import FACTS, KIND_OF
 
 _UNITS = {
-    "one": 1,
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-    # "first" to "third" count what a text tells, more often than they are a fact.
-    "fourth": 4,
-    "fifth": 5,
-    "sixth": 6,
-    "seventh": 7,
-    "eighth": 8,
-    "ninth": 9,
+    word: n
+    for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"], 1)
 }
-_TEENS = {
-    "zero": 0,
-    "ten": 10,
-    "eleven": 11,
-    "twelve": 12,
-    "thirteen": 13,
-    "fourteen": 14,
-    "fifteen": 15,
-    "sixteen": 16,
-    "seventeen": 17,
-    "eighteen": 18,
-    "nineteen": 19,
-    "fourteenth": 14,
-    "fifteenth": 15,
-    "sixteenth": 16,
-    "seventeenth": 17,
-    "eighteenth": 18,
-    "nineteenth": 19,
-    "twentieth": 20,
+# "first" to "third" count what a text tells, more often than they are a fact.
+_UNITS |= {word: n for n, word in enumerate(["fourth", "fifth", "sixth", "seventh", "eighth", "ninth"], 4)}
+_TEENS = {"zero": 0, "ten": 10, "eleven": 11, "twelve": 12, "twentieth": 20}
+_TEENS |= {
+    f"{word}teen": n for n, word in enumerate(["thir", "four", "fif", "six", "seven", "eigh", "nine"], 13)
 }
-_TENS = {
-    "twenty": 20,
-    "thirty": 30,
-    "forty": 40,
-    "fifty": 50,
-    "sixty": 60,
-    "seventy": 70,
-    "eighty": 80,
-    "ninety": 90,
-}
+_TEENS |= {f"{word}teenth": n for n, word in enumerate(["four", "fif", "six", "seven", "eigh", "nine"], 14)}
+_TENS = {f"{word}ty": 10 * n for n, word in enumerate(["twen", "thir", "for", "fif", "six", "seven"], 2)}
+_TENS |= {"eighty": 80, "ninety": 90}
 _TENS_PATTERN = re.compile(rf"\b({'|'.join(_TENS)})(?:[ -]({'|'.join(_UNITS)}))?\b")
 _WORDS_PATTERN = re.compile(rf"\b({'|'.join([*_UNITS, *_TEENS])})\b")
 _ORDINAL_ENDS = re.compile(r"\b(\d+)(?:st|nd|rd|th)\b")

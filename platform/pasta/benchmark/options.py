@@ -1,0 +1,24 @@
+"""Checks of a measurement's settings, each of which is an option of its command."""
+
+from typing import Any
+
+from pasta.errors import UserError
+
+_EXPECTED = {1: "a positive integer", 2: "at least 2"}
+
+
+def option_of(name: str) -> str:
+    """How the command line calls a field."""
+    return "--" + name.replace("_", "-")
+
+
+def check_least(settings: Any, least: int, *names: str, why: str = "") -> None:
+    """Raise ``UserError``, naming the option, for a field that is below ``least`` (1 or 2); ``why`` is put behind."""
+    for name in names:
+        if (value := getattr(settings, name)) < least:
+            raise UserError(f"{option_of(name)}: {value}, expected {_EXPECTED[least]}{why}")
+
+
+def check_interval(settings: Any, *names: str) -> None:
+    """``check_least`` of 2, which an interval needs."""
+    check_least(settings, 2, *names, why=" (an interval needs as many)")
