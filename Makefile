@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # while they wait for each other are many times slower.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
-# DeepSpeed compiles its communication library at first use (about a minute): once, and kept with the environment.
+# What DeepSpeed compiles at first use (the optimizer of a configuration that offloads) is kept with the environment.
 export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/$(VENV)/torch_extensions
 export TOKENIZERS_PARALLELISM ?= false
 export RAY_USAGE_STATS_ENABLED ?= 0

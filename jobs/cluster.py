@@ -9,25 +9,23 @@ from pathlib import Path
 
 from pasta.errors import UserError
 from pasta.signals import kept_interrupt
-from serve.ray_start import ROOT, free_port, python_path, start_ray
+from serve.ray_start import ROOT, python_path, start_ray
 
 #: The variable that says what code runs, where there is no working tree to ask: in an image, or sent to a cluster.
 CODE_VERSION = "PASTA_CODE_VERSION"
 
 
 @contextmanager
-def ray_cluster(
-    address: str | None, num_cpus: int, threads: int = 1, *, dashboard: bool = True
-) -> Iterator[Callable[[], None]]:
+def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterator[Callable[[], None]]:
     """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
 
     Yields what raises a Ctrl-C that Ray has swallowed (``kept_interrupt``), for whoever waits for Ray in a loop.
 
     Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one.
-    A cluster that is connected already is used as it is. ``threads`` is what each worker computes with. Without
-    ``dashboard`` a local one starts sooner. Raises UserError for the address of a job server.
+    A cluster that is connected already is used as it is. ``threads`` is what each worker computes with. A local one has
+    no dashboard, which is thirteen processes. Raises UserError for the address of a job server.
     """
-    address = address or os.environ.get("RAY_ADDRESS") or None
+    address = _given(address)
     if address is not None and address.startswith(("http://", "https://")):
         raise UserError(
             f"--address {address}: is where jobs are submitted (python -m jobs.submit); expected host:port, ray://… or "
@@ -53,9 +51,7 @@ def ray_cluster(
                 # Without any Ray would join a cluster of somebody else's that happens to run on this machine.
                 address=address or "local",
                 num_cpus=None if address else num_cpus,
-                # Ray Train asks the dashboard whether its own actors live; without one it complains every second.
-                include_dashboard=None if address else dashboard,
-                **({} if address or not dashboard else {"dashboard_port": free_port()}),
+                include_dashboard=None if address else False,
                 object_store_memory=None if address else 200 * 1024 * 1024,
                 runtime_env={"env_vars": worker_env(threads)},
                 log_to_driver=True,
@@ -63,6 +59,15 @@ def ray_cluster(
             yield check
         finally:
             ray.shutdown()
+
+
+def is_local(address: str | None) -> bool:
+    """Whether ``ray_cluster(address, …)`` is a Ray of this process's own."""
+    return _given(address) is None
+
+
+def _given(address: str | None) -> str | None:
+    return address or os.environ.get("RAY_ADDRESS") or None
 
 
 def worker_env(threads: int) -> dict[str, str]:

@@ -132,7 +132,7 @@ def _cluster(workers: WorkersSection, is_needed: bool, address: str | None) -> A
     """One cluster for all models, unless their work is done."""
     if not is_needed:
         return nullcontext()
-    return ray_cluster(address, workers.num_workers, workers.threads, dashboard=False)
+    return ray_cluster(address, workers.num_workers, workers.threads)
 
 
 def _decode(

@@ -63,7 +63,7 @@ def run_shards(
     if not shards:
         return
     num_workers = min(options.num_workers, len(shards))
-    with ray_cluster(address, num_workers, options.threads, dashboard=False) as check_interrupt:
+    with ray_cluster(address, num_workers, options.threads) as check_interrupt:
         # Ray is imported after its environment is set.
         import ray
         from ray.exceptions import ObjectLostError, RayActorError

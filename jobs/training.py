@@ -1,7 +1,11 @@
 """What the training jobs share: their command line, and a library function run on Ray Train workers.
 
-The only module that uses a private API of Ray Train, ``TorchTrainer._register_sigint_handler``, written against ray
-2.60.0; tests/training/test_private.py fails when it is gone.
+The only module that uses private APIs of Ray Train, written against ray 2.60.0; tests/training/test_private.py fails
+when one of them is gone:
+
+- ``TorchTrainer._register_sigint_handler``: what Ctrl-C does.
+- ``TorchTrainer._create_default_callbacks``, with those of ``UNUSED`` and ``CLEANER`` among them: what Ray's controller
+  starts beside the workers.
 """
 
 import os
@@ -11,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jobs.cluster import code_version, ray_cluster
+from jobs.cluster import code_version, is_local, ray_cluster
 from pasta.config import load_config
 from pasta.stages.run import resumable
 from pasta.training.run import RunContext, TrainingConfig, TrainingStage
@@ -20,7 +24,10 @@ from serve.imports import uncollected
 
 T = TypeVar("T")
 Train = Callable[[Any, RunContext], Any]
-
+#: Starts a process that hands out shards of Ray Data: a job's workers read their data from disk.
+UNUSED = "DatasetsCallback"
+#: Starts a process that frees the workers' places should Ray Train's controller die.
+CLEANER = "PlacementGroupCleanerCallback"
 
 RESTART = "train from the start, whatever was done before"
 
@@ -81,7 +88,20 @@ def _fit(
         )
         # Ray's own handler of Ctrl-C ends this process with exit code 1, without a word of how to go on.
         trainer._register_sigint_handler = lambda controller: None
+        without_helpers(trainer, local=is_local(address))
         trainer.fit()
+
+
+def without_helpers(trainer: Any, *, local: bool) -> None:
+    """Start no process beside the workers that this job has no use for: two seconds of processor time each.
+
+    The places of a ``local`` Ray end with this process. Its cleaner would ask a dashboard every second, and there is
+    none.
+    """
+    callbacks, needless = trainer._create_default_callbacks, {UNUSED, CLEANER} if local else {UNUSED}
+    trainer._create_default_callbacks = lambda: [
+        each for each in callbacks() if type(each).__name__ not in needless
+    ]
 
 
 def _checkpoints(stage: TrainingStage) -> tuple[str, Any]:

@@ -13,7 +13,8 @@ from tests.support.service import START_S, Command, command, save_tiny_model, se
 def config(tmp_path):
     # Random weights seldom end an answer by themselves: the cache bounds it.
     engine = {"num_slots": 2, "slot_tokens": 320}
-    return service_config(tmp_path, save_tiny_model(tmp_path / "model"), engine=engine)
+    model = save_tiny_model(tmp_path / "model")
+    return service_config(tmp_path, model, engine=engine, decoder={"num_replicas": 1})
 
 
 def demo(config, tmp_path, *options):

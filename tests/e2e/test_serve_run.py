@@ -17,9 +17,12 @@ from tests.support.paths import ROOT
 from tests.support.service import START_S, command, save_plain_model, save_tiny_model, service_config
 from tests.support.waiting import eventually
 
+#: How many Decoders there are is no matter here.
+ONE = {"num_replicas": 1}
+
 
 def test_serve_run_serves_the_configuration(tmp_path):
-    file = service_config(tmp_path, save_tiny_model(tmp_path / "model"))
+    file = service_config(tmp_path, save_tiny_model(tmp_path / "model"), decoder=ONE)
     config = yaml.safe_load(file.read_text())
     config["http_options"]["port"] = port = free_port()
     file.write_text(yaml.safe_dump(config))
@@ -44,7 +47,7 @@ def test_weights_that_nothing_can_be_decoded_with_are_one_line(tmp_path):
     save_file(
         {name: tensor / 0 for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"}
     )
-    file = service_config(tmp_path, model)
+    file = service_config(tmp_path, model, decoder=ONE)
     with command("-m", "serve.run", file, "--port", 0, log=tmp_path / "log") as run:
         assert run.process.wait(START_S) == 2, run.output
         assert run.leaves_nothing()

@@ -12,7 +12,7 @@ from pasta.entrypoint import run_main
 @pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
     """A cluster of two CPUs that all of a file's tests use: a job takes one that this process is connected to."""
-    with ray_cluster(None, 2, dashboard=False):
+    with ray_cluster(None, 2):
         yield
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,25 @@ from pasta.errors import UserError
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from tests.support.interrupts import press_and_swallow
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("small_cluster")]
+
+
+@pytest.fixture(scope="module")
+def small_cluster() -> Iterator[None]:
+    """Room for one worker."""
+    with ray_cluster(None, 1):
+        yield
 
 
 def test_a_worker_that_finds_no_place_holds_nothing_up():
     """A cluster smaller than the configuration, or than it was: a node has gone and no other has come."""
     results: dict[int, int] = {}
-    with ray_cluster(None, 1, dashboard=False):
-        run_shards(
-            lambda: lambda shard: shard * shard,
-            {number: number for number in range(4)},
-            results.__setitem__,
-            WorkersSection(num_workers=2, use_gpu=False),
-        )
+    run_shards(
+        lambda: lambda shard: shard * shard,
+        {number: number for number in range(4)},
+        results.__setitem__,
+        WorkersSection(num_workers=2, use_gpu=False),
+    )
     assert results == {0: 0, 1: 1, 2: 4, 3: 9}
 
 
@@ -43,7 +50,7 @@ def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_
 
     results: dict[int, int] = {}
     options = LightWorkersSection(num_workers=1, max_failures=1)
-    with ray_cluster(None, 1, dashboard=False), pytest.raises(UserError) as error:
+    with pytest.raises(UserError) as error:
         run_shards(lambda: work, {number: number for number in range(4)}, results.__setitem__, options)
     assert re.fullmatch(
         r"workers\.max_failures: 2 workers died, the last one at shard 3 \(.*\); finished shards are kept",
@@ -62,10 +69,9 @@ def test_a_run_that_failed_leaves_its_places_to_the_next_one():
 
     results: dict[int, int] = {}
     options = LightWorkersSection(num_workers=1)
-    with ray_cluster(None, 1, dashboard=False):
-        with pytest.raises(UserError) as kept:
-            run_shards(lambda: lambda shard: shard, {0: 0, 1: 1}, full, options)
-        run_shards(lambda: lambda shard: shard, {0: 0, 1: 1}, results.__setitem__, options)
+    with pytest.raises(UserError) as kept:
+        run_shards(lambda: lambda shard: shard, {0: 0, 1: 1}, full, options)
+    run_shards(lambda: lambda shard: shard, {0: 0, 1: 1}, results.__setitem__, options)
     assert (results, str(kept.value)) == ({0: 0, 1: 1}, "no space left")
 
 
@@ -77,7 +83,7 @@ def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same():
         done.append(number)
         press_and_swallow()
 
-    with ray_cluster(None, 1, dashboard=False), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         run_shards(
             lambda: lambda shard: shard,
             {number: number for number in range(4)},

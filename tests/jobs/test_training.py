@@ -24,6 +24,9 @@ def test_the_controller_that_unpickles_the_settings_imports_nothing_that_trainin
         def __init__(self, worker: Any, **options: Any) -> None:
             handed.update(options["train_loop_config"])
 
+        def _create_default_callbacks(self) -> list[Any]:
+            return []
+
         def fit(self) -> None: ...
 
     monkeypatch.setattr(training, "ray_cluster", lambda *_: contextlib.nullcontext())

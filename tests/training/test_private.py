@@ -2,26 +2,34 @@
 
 import inspect
 import re
+from pathlib import Path
 from types import ModuleType
 
+import deepspeed
 import pytest
 import ray
 import transformers
 import trl
 import wandb
 import wandb.env
+from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from transformers import Trainer
-from transformers.integrations import deepspeed
+from transformers.integrations import deepspeed as integration
 from trl import DPOTrainer, GRPOTrainer
 from trl.trainer import utils as trl_utils
 
 from jobs import training
 from pasta import tracking
-from pasta.training import bonbon, transformers_private
+from pasta.training import bonbon, deepspeed_private, transformers_private
+from pasta.training.run import RunContext, trainer_arguments
 from tests.support.paths import ROOT
+from tests.training.ranks import no_report
+from tests.training.runs import sft_config
 
 ADAPTERS: dict[ModuleType, ModuleType] = {
+    deepspeed: deepspeed_private,
     ray: training,
     transformers: transformers_private,
     trl: bonbon,
@@ -77,21 +85,48 @@ def test_transformers_moves_a_batch_to_the_device():
     )
 
 
+@pytest.mark.parametrize(
+    ("local", "needless"), [(True, {training.UNUSED, training.CLEANER}), (False, {training.UNUSED})]
+)
+def test_ray_train_s_controller_starts_its_helpers_by_callbacks_that_a_job_does_without(
+    local: bool, needless: set[str]
+):
+    trainer = TorchTrainer(print, scaling_config=ScalingConfig(num_workers=1))
+    before = [type(each).__name__ for each in trainer._create_default_callbacks()]
+    training.without_helpers(trainer, local=local)
+    after = [type(each).__name__ for each in trainer._create_default_callbacks()]
+    assert needless <= set(before), gone(ray, f"callbacks {needless}")
+    assert after == [name for name in before if name not in needless]
+    assert "_create_default_callbacks" in names(DataParallelTrainer.fit), gone(ray, "call of it in fit")
+
+
+def test_deepspeed_compiles_nothing_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    what = "comm.torch.build_shm_op()"
+    module = deepspeed_private.communication()
+    assert hasattr(module, "build_shm_op"), gone(deepspeed, what)
+    assert "build_shm_op" in names(module.TorchBackend.__init__), gone(deepspeed, f"call of {what}")
+    monkeypatch.setattr(module, "build_shm_op", lambda: pytest.fail("it is compiled"))
+    config = sft_config(tmp_path, deepspeed=str(ROOT / "configs/deepspeed/zero2.json"))
+    context = RunContext(data_dir=tmp_path, work_dir=tmp_path, use_gpu=False, report=no_report)
+    trainer_arguments(config.optimisation, config.schedule, context, evaluates=False)
+    assert module.build_shm_op() is None
+
+
 def test_transformers_remembers_the_deepspeed_configuration_that_models_are_made_under():
-    what = "integrations.deepspeed._hf_deepspeed_config_weak_ref"
-    assert hasattr(deepspeed, "_hf_deepspeed_config_weak_ref"), gone(transformers, what)
+    what = "integrations.integration._hf_deepspeed_config_weak_ref"
+    assert hasattr(integration, "_hf_deepspeed_config_weak_ref"), gone(transformers, what)
 
     class Config:
         """What a weak reference can point at."""
 
     config = Config()
-    deepspeed.set_hf_deepspeed_config(config)
+    integration.set_hf_deepspeed_config(config)
     try:
         with transformers_private.outside_deepspeed():
-            assert deepspeed._hf_deepspeed_config_weak_ref is None, gone(transformers, what)
-        assert deepspeed._hf_deepspeed_config_weak_ref() is config, gone(transformers, what)
+            assert integration._hf_deepspeed_config_weak_ref is None, gone(transformers, what)
+        assert integration._hf_deepspeed_config_weak_ref() is config, gone(transformers, what)
     finally:
-        deepspeed.unset_hf_deepspeed_config()
+        integration.unset_hf_deepspeed_config()
 
 
 @pytest.mark.parametrize("method", ["_prepare_dataset", "compute_ref_log_probs"])

@@ -12,6 +12,7 @@ from pasta.stages.run import StageConfig
 from pasta.stages.stage import Manifest, Stage, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.training.config import OptimisationSection, ScheduleSection
+from pasta.training.deepspeed_private import compile_no_communication
 from pasta.training.storage import open_url, remove
 
 Report = Callable[[dict[str, float], Path | None], None]
@@ -84,6 +85,9 @@ def trainer_arguments(
     recipe: OptimisationSection, schedule: ScheduleSection, context: RunContext, *, evaluates: bool
 ) -> dict[str, Any]:
     """Arguments that every trainer of TRL takes. All that would touch columns behind our back is off."""
+    deepspeed = deepspeed_config(recipe.deepspeed)
+    if deepspeed is not None:
+        compile_no_communication()
     return {
         "output_dir": str(context.work_dir / "checkpoints"),
         "learning_rate": recipe.learning_rate,
@@ -102,7 +106,7 @@ def trainer_arguments(
         "fp16": False,
         "tf32": None,
         "gradient_checkpointing": recipe.gradient_checkpointing,
-        "deepspeed": deepspeed_config(recipe.deepspeed),
+        "deepspeed": deepspeed,
         "seed": recipe.seed,
         "use_cpu": not context.use_gpu,
         "logging_steps": schedule.log_steps,
