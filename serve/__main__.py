@@ -62,6 +62,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: auto")
     made.add_argument("--replicas", type=int, default=1, help="decoders; default: %(default)s")
     made.add_argument(
+        "--tensor-parallel",
+        type=int,
+        default=1,
+        help="processes that share the model in each decoder, on GPUs one GPU each; default: %(default)s",
+    )
+    made.add_argument(
         "--num-slots",
         type=int,
         default=sizes.num_slots,
@@ -84,8 +90,13 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     path = str(Path(arguments.model).resolve()) if Path(arguments.model).is_dir() else arguments.model
     name = arguments.name or Path(path).name
     model = {"path": path, "dtype": arguments.dtype, "device": arguments.device, "mode": "sequential"}
-    threads = max((os.cpu_count() or 1) // max(arguments.replicas, 1), 1)
-    decoder: dict[str, Any] = {"num_replicas": arguments.replicas, "threads": threads}
+    processes = max(arguments.replicas, 1) * max(arguments.tensor_parallel, 1)
+    threads = max((os.cpu_count() or 1) // processes, 1)
+    decoder: dict[str, Any] = {
+        "num_replicas": arguments.replicas,
+        "tensor_parallel": arguments.tensor_parallel,
+        "threads": threads,
+    }
     if arguments.device != "cpu" and glob("/dev/nvidia[0-9]*"):
         decoder["num_gpus"] = 1.0
     values: dict[str, Any] = {

@@ -54,6 +54,7 @@ def build(args: ServeConfig) -> Application:
         request_router_config=router,
         **drain,
         ray_actor_options=_actor(decoder) | {"num_gpus": decoder.num_gpus},
+        **_placement(decoder),
         logging_config=quiet,
     )
     interpreter = serve.deployment(
@@ -86,6 +87,18 @@ def _actor(settings: DecoderSettings | FrontSettings) -> dict[str, Any]:
         "num_cpus": settings.num_cpus,
         "resources": settings.resources,
         "runtime_env": environment,
+    }
+
+
+def _placement(decoder: DecoderSettings) -> dict[str, Any]:
+    """Where a Decoder's processes run: on one node, each with a bundle of what it reserves."""
+    if decoder.tensor_parallel == 1:
+        return {}
+    bundle = {"CPU": decoder.num_cpus, "GPU": decoder.num_gpus, **decoder.resources}
+    bundle = {name: amount for name, amount in bundle.items() if amount}
+    return {
+        "placement_group_bundles": [bundle] * decoder.tensor_parallel,
+        "placement_group_strategy": "STRICT_PACK",
     }
 
 

@@ -175,11 +175,14 @@ class DecoderSettings(_Strict):
     of lanes up to which placement ``auto`` keeps chunks at home; if not given, each replica measures it at its start.
     A Decoder ends requests that no Interpreter has renewed for ``lease_s``. It sends the tokens of an answer in
     batches of ``stream_interval`` steps, the first and the last token at once: a batch costs as much as a token, and
-    takes CPU time from engines on CPUs. With ``stand_in_ms`` no model is loaded: stand-ins write one text, a token each
-    so many milliseconds, to measure the service without its engines.
+    takes CPU time from engines on CPUs. With ``tensor_parallel`` N a replica is N processes on one node that share
+    the model: each has its part of it, and ``num_cpus``, ``num_gpus``, ``resources`` and ``threads`` of its own.
+    With ``stand_in_ms`` no model is loaded: stand-ins write one text, a token each so many milliseconds, to measure
+    the service without its engines.
     """
 
     num_replicas: PositiveInt = 2
+    tensor_parallel: PositiveInt = 1
     autoscaling: AutoscalingSettings | None = None
     max_surge_percent: int = Field(default=100, ge=0, le=100)
     lane_knee: PositiveInt | None = None
@@ -246,6 +249,7 @@ class ServeConfig(_Strict):
 def check_service(config: ServeConfig) -> None:
     """Raise ``UserError``, naming the key, if a model or the API keys cannot be used."""
     check_models(config)
+    _check_tensor_parallel(config)
     scaling = config.decoder.autoscaling
     if scaling and not scaling.min_replicas <= config.decoder.num_replicas <= scaling.max_replicas:
         raise UserError(
@@ -262,6 +266,26 @@ def check_service(config: ServeConfig) -> None:
             read_keys(config.keys.path)
         except UserError as error:
             raise UserError(f"keys.file: {error}") from None
+
+
+def _check_tensor_parallel(config: ServeConfig) -> None:
+    """Raise ``UserError``, naming the key, if a replica's processes cannot share what it serves."""
+    size, key = config.decoder.tensor_parallel, "decoder.tensor_parallel"
+    if size == 1:
+        return
+    if config.decoder.stand_in_ms is not None:
+        raise UserError(
+            f"{key}: {size}, but stand-ins (decoder.stand_in_ms) have no model to share; expected 1"
+        )
+    if len(config.models) > 1:
+        raise UserError(f"{key}: {size}, but models has {len(config.models)}; expected one model, or 1")
+    from transformers import AutoConfig
+
+    from pasta.engine.section import check_tensor_parallel
+
+    ((name, model),) = config.models.items()
+    found = AutoConfig.from_pretrained(model.location)
+    check_tensor_parallel(size, found, config.engine, model.dtype, key=key, dtype_key=f"models.{name}.dtype")
 
 
 def check_models(config: ServeConfig, source: str = "models") -> None:

@@ -32,6 +32,7 @@ from serve import priority
 from serve.calls.replicas import ReplicaLost
 from serve.config import ServeConfig
 from serve.decoder.autoscaling import LANES
+from serve.decoder.followers import Followers
 from serve.decoder.leases import Interpreters, Leases
 from serve.errors import failed
 from serve.imports import uncollected
@@ -66,9 +67,16 @@ class Decoder:
         self._leases = Leases(config.decoder.lease_s)
         self._interpreters = Interpreters(config.decoder.lease_s)
         self._metrics = Metrics(ENGINE)
+        self._tensor_parallel = config.decoder.tensor_parallel
+        self._followers = Followers(config) if self._tensor_parallel > 1 else None
+        ranks = None if self._followers is None else await asyncio.to_thread(self._followers.meet)
         for name, model in config.models.items():
             loaded = load_model(
-                model.location, dtype=model.dtype, device=model.device, sequential=model.mode == "sequential"
+                model.location,
+                dtype=model.dtype,
+                device=model.device,
+                sequential=model.mode == "sequential",
+                ranks=ranks,
             )
             logger.info("model %s decodes in %s: %s", name, loaded.format.name, loaded.format.why)
             engine = Engine(loaded, EngineConfig.of(config.engine))
@@ -246,7 +254,7 @@ class Decoder:
 
     async def stats(self) -> dict[str, Any]:
         """Count this replica's requests (decoding, waiting, finished, cancelled, reaped) and its lanes in use, and say
-        in which number format each model computes, and why.
+        in which number format each model computes, and why, and how many processes share it.
 
         An answer decoded on several replicas is a request on each.
         """
@@ -260,6 +268,7 @@ class Decoder:
             "reaped": self._num_reaped,
             "open": len(self._leases),
             "pid": os.getpid(),
+            "tensor_parallel": self._tensor_parallel,
             "formats": {
                 name: dataclasses.asdict(engine.engine.loaded.format)
                 for name, engine in self._engines.items()
@@ -277,9 +286,11 @@ class Decoder:
         return {LANES: float(stats["lanes"] + stats["waiting"])}
 
     def check_health(self) -> None:
-        """Raise if an engine has stopped: Serve then restarts the replica."""
+        """Raise if an engine has stopped, or one of the processes that share it: Serve then restarts the replica."""
         if self._stopped is not None:
             raise RuntimeError(self._stopped)
+        if self._followers is not None:
+            self._followers.check()
 
 
 @contextmanager

@@ -82,6 +82,7 @@ class StandInDecoder:
             "cancelled": 0,
             "reaped": 0,
             "pid": os.getpid(),
+            "tensor_parallel": 1,
             "formats": dict.fromkeys(self._ids, _FORMAT),
         }
 

@@ -325,7 +325,8 @@ class Gateway:
     async def _model(self, name: str) -> dict[str, Any]:
         model, contexts = self._config.models[name], await self._contexts()
         dtype = await self._dtype(name, model.dtype)
-        return model_object(name, self._started, contexts[name], model.mode, dtype)
+        processes = self._config.decoder.tensor_parallel
+        return model_object(name, self._started, contexts[name], model.mode, dtype, processes)
 
     async def _dtype(self, name: str, dtype: str) -> str:
         """The number format of a model: ``auto`` is what the Decoders have chosen, once they say."""

@@ -206,10 +206,12 @@ def _shown(logprob: float | None) -> float:
     return round(max(logprob, _LEAST), 6)
 
 
-def model_object(name: str, created: int, context: int, mode: DecodingMode, dtype: str) -> dict[str, Any]:
+def model_object(
+    name: str, created: int, context: int, mode: DecodingMode, dtype: str, tensor_parallel: int
+) -> dict[str, Any]:
     """An entry of GET /v1/models; ``max_model_len`` is vLLM's, ``pasta`` this service's extension."""
     head = {"id": name, "object": "model", "created": created, "owned_by": "pasta", "max_model_len": context}
-    return {**head, "pasta": {"mode": mode, "dtype": dtype}}
+    return {**head, "pasta": {"mode": mode, "dtype": dtype, "tensor_parallel": tensor_parallel}}
 
 
 def sse(data: Mapping[str, Any]) -> str:

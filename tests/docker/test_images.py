@@ -206,7 +206,7 @@ class TestMonitoring:
         assert f"./grafana/pasta.json:{provider['options']['path']}/pasta.json:ro" in volumes
 
 
-@pytest.mark.parametrize("name", ["local", "gpu"])
+@pytest.mark.parametrize("name", ["local", "gpu", "gpu-70b"])
 def test_a_shipped_service_can_be_read(name):
     from serve.launch import read_service_config
 
@@ -221,3 +221,20 @@ def test_the_gpu_configuration_puts_a_decoder_on_each_gpu():
     assert config.decoder.num_gpus == 1
     assert config.decoder.num_replicas > 1
     assert all(model.device == "cuda" and Path(model.path).is_absolute() for model in config.models.values())
+
+
+def test_the_configuration_of_a_70b_fits_its_gpus():
+    """Weights and caches leave each GPU of 80 GB a tenth for activations; a node of eight GPUs holds all replicas."""
+    from serve.launch import read_service_config
+
+    config = read_service_config(ROOT / "configs/serve/gpu-70b.yaml").args
+    layers, hidden, inner, heads, kv_heads, vocabulary = 80, 8192, 28672, 64, 8, 128256
+    parallel = config.decoder.tensor_parallel
+    assert kv_heads % parallel == 0
+    per_layer = 2 * hidden**2 * (heads + kv_heads) // heads + 3 * hidden * inner
+    weights = 2 * ((layers * per_layer + hidden * vocabulary) / parallel + hidden * vocabulary)
+    token = 2 * layers * kv_heads * (hidden // heads) * 2 / parallel
+    cache = config.engine.num_slots * config.engine.slot_tokens * token
+    assert token == 80 * 1024
+    assert 0.7 * 80e9 < weights + cache < 0.9 * 80e9
+    assert config.decoder.num_replicas * parallel * config.decoder.num_gpus <= 8

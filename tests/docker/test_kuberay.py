@@ -199,10 +199,14 @@ def test_the_service_s_nodes_hold_its_decoders():
     (group,) = [group for group in cluster_of(document)["workerGroupSpecs"] if group["groupName"] == "gpu"]
     (container,) = group["template"]["spec"]["containers"]
     limits = container["resources"]["limits"]
-    assert decoder.num_gpus <= limits["nvidia.com/gpu"]
-    assert decoder.num_cpus <= float(limits["cpu"])
+    # All processes of a replica are on one node.
+    assert decoder.tensor_parallel * decoder.num_gpus <= limits["nvidia.com/gpu"]
+    assert decoder.tensor_parallel * decoder.num_cpus <= float(limits["cpu"])
     at_most = decoder.max_replicas * (1 + decoder.max_surge_percent / 100)
-    assert at_most * decoder.num_gpus <= group["maxReplicas"] * limits["nvidia.com/gpu"]
+    assert (
+        at_most * decoder.tensor_parallel * decoder.num_gpus
+        <= group["maxReplicas"] * limits["nvidia.com/gpu"]
+    )
     assert {"name": "serve", "containerPort": 8000} in container["ports"]
 
 

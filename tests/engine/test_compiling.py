@@ -49,11 +49,11 @@ def test_compiled_steps_choose_the_same_tokens_and_wait_for_no_compiler(compilat
     loaded = replace(LOADED, heads=HeadRunner(made(), LOADED.model))
     engine = Engine(loaded, EngineConfig(**ONE, compile="on"), stand_in)
     stand_in.runner = engine.runner
-    at_start, compiled = len(compilations), engine.runner._forwards[False]._compiled
+    at_start, compiled = len(compilations), engine.runner.state.forwards[False]._compiled
     assert at_start > 0
     used = []
     monkeypatch.setattr(
-        engine.runner._forwards[False], "_compiled", lambda *inputs: used.append(1) or compiled(*inputs)
+        engine.runner.state.forwards[False], "_compiled", lambda *inputs: used.append(1) or compiled(*inputs)
     )
     asked = [request.replace(parallel=False, limits=Limits(max_tokens=20)) for request in requests()[:1]]
     assert decode(engine, asked) == decode(Engine(LOADED, EngineConfig(**ONE)), asked)

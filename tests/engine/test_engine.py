@@ -303,7 +303,7 @@ def test_a_small_top_p_is_greedy():
 
 def spoil(e, monkeypatch, request_id, after, value=float("nan")):
     """From its ``after``-th token on, a request's logits are no numbers."""
-    forward, model, count = e.runner.forward, e.runner._run, iter(range(1 << 30))
+    forward, model, count = e.runner.forward, e.runner.state._run, iter(range(1 << 30))
     places = []
 
     def watched(slots, feeds, *step):
@@ -324,7 +324,7 @@ def spoil(e, monkeypatch, request_id, after, value=float("nan")):
         return (logits,)
 
     monkeypatch.setattr(e.runner, "forward", watched)
-    monkeypatch.setattr(e.runner, "_run", spoilt)
+    monkeypatch.setattr(e.runner.state, "_run", spoilt)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -53,8 +53,8 @@ class StandIn:
         return replay
 
     def tensors(self):
-        r = self.runner
-        own = (r._key_segments, r._key_positions, r._sees, r._slot_starts, r.constraints.forbidden)
+        r, s = self.runner, self.runner.state
+        own = (s.key_segments, s.key_positions, s.sees, s.slot_starts, r.constraints.forbidden)
         graphs = (r._graphs._inputs, *r._graphs._outputs)
         return (*own, *graphs, *r.cache.keys, *r.cache.values, *r.model.parameters())
 
@@ -69,7 +69,7 @@ class StandIn:
         for slot, used in enumerate(r.num_tokens):
             for block in (*r.cache.keys, *r.cache.values):
                 block[:, slot * width + used : (slot + 1) * width] = 1e4
-            r._key_positions[slot, used:] = 1 << 40
+            r.state.key_positions[slot, used:] = 1 << 40
 
 
 def captured(loaded=LOADED, **sizes):
@@ -143,7 +143,7 @@ def test_all_is_captured_anew_when_a_table_has_moved(few):
     asked, plain = requests(), plain_answers()
     engine, stand_in = captured()
     recorded = stand_in.num_recorded
-    engine.runner._sees = torch.zeros(3, 600, 600, dtype=torch.bool)
+    engine.runner.state.sees = torch.zeros(3, 600, 600, dtype=torch.bool)
     assert decode(engine, asked) == plain
     assert stand_in.num_recorded > recorded
 

@@ -97,13 +97,13 @@ def test_logits_equal_the_training_forward(family, seed, traced, monkeypatch):
 def test_the_forward_is_recorded_when_asked(family, traced):
     engine = Engine(tiny(family), EngineConfig(slot_tokens=64, trace_forward=traced))
     engine.generate(Request(prompt_ids=[5, 6, 7], limits=Limits(max_tokens=2)))
-    assert isinstance(engine.runner._forwards[False], torch.jit.ScriptModule) == traced
+    assert isinstance(engine.runner.state.forwards[False], torch.jit.ScriptModule) == traced
 
 
 def test_on_a_cpu_the_forward_of_a_small_model_is_recorded_unasked():
     engine = Engine(tiny(), EngineConfig(slot_tokens=64))
     engine.generate(Request(prompt_ids=[5, 6, 7], limits=Limits(max_tokens=2)))
-    assert isinstance(engine.runner._forwards[False], torch.jit.ScriptModule)
+    assert isinstance(engine.runner.state.forwards[False], torch.jit.ScriptModule)
 
 
 @families
@@ -163,7 +163,7 @@ def test_a_traced_forward_with_packed_linears_runs_without_python(with_kernels):
     loaded = random_model(CONFIGS["llama"], byte_level(), device="cpu", packed=True)
     engine = Engine(loaded, EngineConfig(slot_tokens=128, trace_forward=True))
     engine.generate(Request(prompt_ids=[5, 6, 7], limits=Limits(max_tokens=4)))
-    kinds = {node.kind() for node in engine.runner._forwards[False].inlined_graph.nodes()}
+    kinds = {node.kind() for node in engine.runner.state.forwards[False].inlined_graph.nodes()}
     assert ("pasta::linear" if with_kernels else "mkldnn::_linear_pointwise") in kinds
     assert {kind.split("::")[0] for kind in kinds} == {"aten", "prim", "pasta" if with_kernels else "mkldnn"}
     assert "prim::PythonOp" not in kinds
@@ -184,7 +184,7 @@ def test_a_wrong_mask_would_show(family, monkeypatch):
     document = random_document(2, depth=3)
     prompt, ids = [5, 6, 7], [*codec.encode(document), codec.eos_id]
     expected = training_logits(loaded, prompt, ids)
-    engine_path = "pasta.engine.runner.expand"
+    engine_path = "pasta.engine.device.expand"
     monkeypatch.setattr(engine_path, lambda s, q, k, qi, ki: expand(torch.ones_like(s), q, k, qi, ki))
     actual, _ = engine_logits(loaded, prompt, ids, EngineConfig(trace_forward=False, drafts=0), monkeypatch)
     assert max((actual[key] - expected[key]).abs().max().item() for key in actual) > 100 * TOLERANCE

@@ -22,3 +22,12 @@ def test_every_replica_is_started_with_the_variables_that_the_adapter_needs(tmp_
     assert set(found) == {"Gateway", "Interpreter", "Decoder"}
     for deployment in found.values():
         assert deployment.ray_actor_options["runtime_env"]["env_vars"] == REPLICA_ENV
+
+
+def test_the_processes_of_a_decoder_are_on_one_node_with_resources_of_their_own(tmp_path):
+    model = {"path": str(save_tiny_model(tmp_path / "model"))}
+    decoder = {"tensor_parallel": 2, "num_cpus": 4.0, "num_gpus": 1.0, "resources": {"fast": 0.5}}
+    built = deployments(build(ServeConfig(models={"tiny": model}, decoder=decoder)))["Decoder"]
+    placed = built._replica_config
+    assert placed.placement_group_bundles == [{"CPU": 4.0, "GPU": 1.0, "fast": 0.5}] * 2
+    assert placed.placement_group_strategy == "STRICT_PACK"

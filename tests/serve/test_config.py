@@ -77,6 +77,7 @@ def test_a_valid_configuration_passes(tmp_path, model):
         (lambda top, app: app["args"].update(replicas=3), "'replicas'"),
         (lambda top, app: app["args"].update(decoder={"num_replica": 3}), "did you mean 'num_replicas'"),
         (lambda top, app: app["args"].update(decoder={"num_replicas": 0}), "decoder.num_replicas"),
+        (lambda top, app: app["args"].update(decoder={"tensor_parallel": 0}), "decoder.tensor_parallel"),
         (lambda top, app: app["args"].update(placement="everywhere"), "placement"),
         (lambda top, app: app["args"].update(limits={"max_depth": 101}), "limits.max_depth"),
         (lambda top, app: app["args"].update(front={"resources": {"front": 0}}), "front.resources.front"),
@@ -143,6 +144,41 @@ def test_a_rule_of_positions_that_is_none_is_named(tmp_path, model):
     config = read_service_config(service_config(tmp_path, model))
     message = mistake(check_models, config.args)
     assert ".path: tokenizer: pasta_positions 'sideways', expected one of predicted-in-tens" in message
+
+
+TWO = {"decoder": {"tensor_parallel": 2}}
+
+
+@pytest.mark.parametrize(
+    ("models", "more", "says"),
+    [
+        (
+            {"a": {}},
+            {"decoder": {"tensor_parallel": 3}},
+            "decoder.tensor_parallel: 3 processes cannot share the ",
+        ),
+        (
+            {"a": {"dtype": "int8"}},
+            TWO,
+            "models.a.dtype: 'int8', but decoder.tensor_parallel is 2; expected one of ",
+        ),
+        (
+            {"a": {}},
+            TWO | {"engine": {"compile": "on"}},
+            "engine.compile: 'on', but decoder.tensor_parallel is 2",
+        ),
+        (
+            {"a": {}},
+            {"decoder": {"tensor_parallel": 2, "stand_in_ms": 5.0}},
+            "decoder.tensor_parallel: 2, but stand",
+        ),
+        ({"a": {}, "b": {}}, TWO, "decoder.tensor_parallel: 2, but models has 2; expected one model"),
+    ],
+)
+def test_what_several_processes_cannot_share_is_named(model, models, more, says):
+    served = {name: {"path": str(model), **keys} for name, keys in models.items()}
+    message = mistake(check_service, ServeConfig.model_validate({"models": served, **more}))
+    assert message.startswith(says)
 
 
 def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path, model):

@@ -12,15 +12,22 @@ class LaneCache(Cache):
 
     All threads of a request share its slot. The mask says which token belongs to which thread, so
     a fork or a join moves nothing. Padding is written to the scratch token, which no mask ever shows.
+    It has the key-value heads of one of ``shards`` equal parts of the model.
     Memory: 2 · layers · heads · num_slots · (slot_tokens + 1) · head_dim elements.
     """
 
     def __init__(
-        self, config: Any, num_slots: int, slot_tokens: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: Any,
+        num_slots: int,
+        slot_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        shards: int = 1,
     ) -> None:
         super().__init__(layers=[])
         self.num_slots, self.slot_tokens = num_slots, slot_tokens
-        heads = config.num_key_value_heads
+        heads = config.num_key_value_heads // shards
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = (heads, num_slots * (slot_tokens + 1), head_dim)
         # One tensor a layer: a stacked one is copied whole by compiled in-place writes.

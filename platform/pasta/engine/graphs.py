@@ -69,6 +69,8 @@ def recorder_for(loaded: LoadedModel, config: EngineConfig) -> Recorder | None:
     device, why = loaded.model.device, ""
     if device.type != "cuda":
         why = f"the model runs on {device.type}"
+    elif loaded.ranks is not None:
+        why = "several processes share the model"
     elif depends_on_length(loaded.model.config):
         why = "the model's rotary scaling depends on how long its input is"
     if config.cuda_graphs == "on" and why:

@@ -1,28 +1,35 @@
 """Models for the engine: from a directory, or with random weights for measurements."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers.distributed import DistributedConfig
 
 from pasta.engine.attention import GROUPED
 from pasta.engine.families import check_architecture
 from pasta.engine.formats import NumberFormat, apply_format, choose_format
-from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
-from pasta.engine.section import DTYPES, check_dtype, check_format
+from pasta.engine.heads import WEIGHTS, DraftHeads, HeadRunner, read_heads
+from pasta.engine.ranks import Ranks
+from pasta.engine.section import DTYPES, check_dtype, check_format, check_tensor_parallel
+from pasta.engine.sharding import use_local_parts
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, CodecError
+from pasta.sizes import EngineSettings
 
 #: Models with fewer parameters are bound by per-op overhead on a CPU, larger ones by reading the weights.
 SMALL_MODEL = 60_000_000
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model ready to decode, its tokenizer and the codec on it. ``format`` is what its linear layers compute in,
     ``packed`` whether in a layout of their own (``load_model``); ``heads`` draft tokens, if any lie beside the model.
+    With ``ranks`` the model is this one's part.
     """
 
     model: PreTrainedModel
@@ -33,6 +40,7 @@ class LoadedModel:
     format: NumberFormat
     heads: HeadRunner | None = None
     packed: bool | None = None
+    ranks: Ranks | None = None
 
     @property
     def max_positions(self) -> int:
@@ -67,6 +75,7 @@ def load_model(
     device: str = "auto",
     packed: bool | None = None,
     sequential: bool = False,
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
     """Load a model directory (or a hub name that is in the local cache).
 
@@ -75,6 +84,9 @@ def load_model(
     ``packed`` keeps linear weights in the CPU library's own layout (inference only; ``None``: where it pays).
 
     ``sequential`` takes a model without control tokens too, for requests with ``parallel=False``.
+
+    With ``ranks`` this process loads its part of the model, as all of them do at once. Draft heads are left out: they
+    read the whole output layer.
 
     Raises ``UserError`` in one line if it is missing, has no control tokens, or is of an unsupported family.
     """
@@ -94,6 +106,8 @@ def load_model(
         )
         raise UserError(f"model {where!r}: {hint} ({first_line(error)})") from None
     check_architecture(config, f"model {where!r}")
+    if ranks is not None:
+        check_tensor_parallel(ranks.size, config, EngineSettings(), dtype)
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
         codec = Codec(tokenizer, sequential=sequential)
@@ -102,16 +116,19 @@ def load_model(
             # What the checkpoint has, until it is known what it will be.
             dtype=dtype if dtype in DTYPES else "auto",
             attn_implementation=GROUPED,
+            distributed_config=None if ranks is None else DistributedConfig(tp_size=ranks.size),
         )
     except CodecError as error:
         raise UserError(f"model {where!r}: {error}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"model {where!r}: cannot be loaded ({first_line(error)})") from None
     heads = None
-    if Path(path).is_dir():
+    if Path(path).is_dir() and ranks is None:
         embedding = model.get_input_embeddings().weight
         heads = read_heads(Path(path), hidden_size=embedding.shape[1], vocab_size=embedding.shape[0])
-    return _ready(model, tokenizer, codec, torch_device, where, packed, dtype, heads)
+    elif ranks is not None and ranks.rank == 0 and (Path(path) / WEIGHTS).is_file():
+        _log.warning("model %r: its draft heads are not used: %d processes share it", where, ranks.size)
+    return _ready(model, tokenizer, codec, torch_device, where, packed, dtype, heads, ranks)
 
 
 def random_model(
@@ -151,6 +168,7 @@ def _ready(
     packed: bool | None,
     dtype: str,
     heads: DraftHeads | None = None,
+    ranks: Ranks | None = None,
 ) -> LoadedModel:
     rows = model.get_input_embeddings().num_embeddings
     if codec.grammar.vocab_size > rows:
@@ -160,8 +178,15 @@ def _ready(
         )
     model.requires_grad_(False).to(device).eval()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if ranks is not None:
+        use_local_parts(model, ranks)
     # Before the output layer is packed, which the heads share.
     runner = None if heads is None else HeadRunner(heads, model)
-    chosen = choose_format(dtype, model, device)
+    if ranks is None:
+        chosen = choose_format(dtype, model, device)
+    else:  # by rank 0's timings: all compute in one format
+        chosen = ranks.agree(choose_format(dtype, model, device) if ranks.rank == 0 else None)
     apply_format(model, chosen, device, packed)
-    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen, runner, packed)
+    if ranks is not None:
+        ranks.wait()  # a sum would not wait long
+    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen, runner, packed, ranks)

@@ -1,6 +1,7 @@
 """The ``engine`` section of a configuration."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings
@@ -22,6 +23,34 @@ def check_format(name: str) -> None:
     """Raise ``UserError`` for a name that is none of ``FORMATS``."""
     if name not in FORMATS:
         raise UserError(f"dtype: {name!r}, expected one of {', '.join(FORMATS)}")
+
+
+def check_tensor_parallel(
+    size: int,
+    model: Any,
+    settings: EngineSettings,
+    dtype: str,
+    *,
+    key: str = "tensor_parallel",
+    dtype_key: str = "dtype",
+) -> None:
+    """Raise ``UserError``, naming the key, if ``size`` processes cannot share a model of configuration ``model``.
+
+    ``key`` and ``dtype_key`` are the names of ``size`` and ``dtype`` in the caller's configuration.
+    """
+    if size == 1:
+        return
+    if (heads := model.num_key_value_heads) % size:
+        raise UserError(
+            f"{key}: {size} processes cannot share the model's {heads} key-value heads; expected a divisor of {heads}"
+        )
+    # The other formats' layouts are not cut into parts.
+    if dtype not in (floats := ("auto", *DTYPES)):
+        raise UserError(f"{dtype_key}: {dtype!r}, but {key} is {size}; expected one of {', '.join(floats)}")
+    # Captured steps would take part in sums that the other processes know nothing of.
+    for name, refused, expected in (("cuda_graphs", "on", "auto or off"), ("compile", "on", "off")):
+        if getattr(settings, name) == refused:
+            raise UserError(f"engine.{name}: {refused!r}, but {key} is {size}; expected {expected}")
 
 
 @dataclass(frozen=True, slots=True)

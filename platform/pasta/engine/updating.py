@@ -21,6 +21,7 @@ def update_weights(engine: Engine, weights: Mapping[str, Tensor]) -> None:
     get the engine's number format and layout. Traces and captured graphs stay valid: they refer to the same memory.
     Raises UserError for names or shapes that are not the model's.
     """
+    assert engine.loaded.ranks is None, "the other ranks would keep their weights"
     assert not engine.num_active, "a request would go on with keys and values of other weights"
     loaded = engine.loaded
     config = loaded.model.config

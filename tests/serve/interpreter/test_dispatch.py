@@ -15,7 +15,7 @@ import torch
 from ray.exceptions import RayActorError
 
 from pasta.engine import Engine, EngineConfig, LaneCosts, Request, SamplingParams
-from pasta.engine.runner import Runner
+from pasta.engine.device import DeviceState
 from pasta.interpreter import Limits
 from serve.calls.replicas import ReplicaLost, known_replicas
 from serve.config import ServeConfig
@@ -322,14 +322,14 @@ def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
 @pytest.mark.parametrize("placement", ["local", "spread"])
 def test_an_answer_that_fails_by_itself_costs_no_replica(config, monkeypatch, placement):
     """Logits that are no numbers, as of a model whose float16 overflows: once they ended one engine after another."""
-    forward = Runner._run
+    forward = DeviceState._run
 
     def spoilt(*step):
         (logits,) = forward(*step)
         good_steps[:] = [left - 1 for left in good_steps]
         return (torch.full_like(logits, float("nan")) if good_steps and good_steps[0] < 0 else logits,)
 
-    monkeypatch.setattr(Runner, "_run", spoilt)
+    monkeypatch.setattr(DeviceState, "_run", spoilt)
     good_steps = []
 
     async def scenario(replicas, dispatcher):

@@ -1,0 +1,240 @@
+"""What an engine keeps on its device, and each thing that is done to it: a forward, and moves in the cache.
+
+With tensor parallelism every process has such a state, for its part of the model and of the cache, and the first one
+tells the others what it does (pasta/engine/ranks.py).
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Concatenate, ParamSpec
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from pasta.engine import kernels
+from pasta.engine.cache import LaneCache
+from pasta.engine.compiling import CompiledForward
+from pasta.engine.loading import SMALL_MODEL, LoadedModel
+from pasta.engine.masks import expand, to_model_masks
+from pasta.engine.request import EngineConfig
+from pasta.engine.sampling import to_device
+from pasta.engine.shapes import Shape
+
+#: Segments that the visibility table has room for at first; it grows, but then graphs are captured anew.
+_SEGMENTS_AT_START, _SEGMENTS_WITH_GRAPHS = 32, 512
+_Arguments = ParamSpec("_Arguments")
+
+
+def _told(
+    method: Callable[Concatenate["DeviceState", _Arguments], None],
+) -> Callable[Concatenate["DeviceState", _Arguments], None]:
+    """What is done here the other ranks are told, if there are any: arguments are small, and the same everywhere."""
+
+    @functools.wraps(method)
+    def tell_and_do(self: "DeviceState", *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        if self._ranks is not None:
+            self._ranks.tell(method.__name__, args)
+        method(self, *args, **kwargs)
+
+    return tell_and_do
+
+
+class DeviceState:
+    """The model, its cache, which token of each slot's cache belongs to which segment, and who sees whom."""
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig, *, captured: bool = False) -> None:
+        self.model = loaded.model
+        self.model_config = loaded.model.config
+        self.device = loaded.model.device
+        self.dtype = loaded.model.dtype
+        self._ranks = loaded.ranks
+        slots, width = config.num_slots, config.slot_tokens + 1
+        self.cache = LaneCache(
+            self.model_config,
+            slots,
+            config.slot_tokens,
+            self.dtype,
+            self.device,
+            shards=1 if loaded.ranks is None else loaded.ranks.size,
+        )
+        # [slots, width]: segment (-1 where no token is) and position of each cached token.
+        self.key_segments = torch.full((slots, width), -1, dtype=torch.long, device=self.device)
+        self.key_positions = torch.zeros((slots, width), dtype=torch.long, device=self.device)
+        self._key_index = torch.arange(width, device=self.device)
+        self._slot_index = torch.arange(slots, device=self.device)
+        self.slot_starts = self._slot_index * width
+        segments = _SEGMENTS_WITH_GRAPHS if captured else _SEGMENTS_AT_START
+        self.sees = torch.zeros((slots, segments, segments), dtype=torch.bool, device=self.device)
+        trace = config.trace_forward
+        if trace is None:
+            # With kernels a layer is a dozen operators: Python between them costs a large model as well.
+            small = loaded.num_parameters < SMALL_MODEL or kernels.runs(self.dtype)
+            trace = small and self.device.type == "cpu"
+        self._trace_wanted = trace and loaded.ranks is None  # sums over the ranks cannot be recorded
+        self.compiles = config.compile == "on"
+        #: The forward of all tokens [B, Q], and that of flat ones [1, R], as each is first needed.
+        self.forwards: dict[bool, Callable[..., tuple[Tensor, ...]]] = {}
+        self._keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
+
+    @_told
+    def release(self, slot: int, keep: int, stop: int) -> None:
+        """Forget a slot's tokens, and clear those from place ``keep`` up to ``stop``."""
+        self.cache.clear(slot, keep, stop)
+        self.key_segments[slot].fill_(-1)
+
+    @_told
+    def clear(self, slot: int, first: int, stop: int) -> None:
+        """Clear the tokens from place ``first`` up to ``stop`` of a slot."""
+        self.cache.clear(slot, first, stop)
+
+    @_told
+    def copy(self, source: int, target: int, first: int, stop: int) -> None:
+        """Copy the tokens from place ``first`` up to ``stop`` of one slot to the same places of another."""
+        self.cache.copy(source, target, first, stop)
+
+    @_told
+    def hold(self, slot: int, count: int) -> None:
+        """The first ``count`` tokens of a slot are in segment 0 at positions 0, 1, …"""
+        self.key_segments[slot, :count] = 0
+        self.key_positions[slot, :count] = self._key_index[:count]
+
+    @_told
+    def hide(self, places: Sequence[int]) -> None:
+        """The tokens at these places, counted over all slots, are of no segment any more."""
+        hidden = to_device(torch.tensor(places), self.device)
+        self.key_segments.view(-1).index_fill_(0, hidden, -1)
+
+    @_told
+    def learn(self, slot: int, known: int, rows: npt.NDArray[np.bool_]) -> None:
+        """What the segments of a slot from ``known`` on see [new, total]: the table grows if it is too small."""
+        size, (new, total) = self.sees.shape[-1], rows.shape
+        if total > size:
+            grown = self.sees.new_zeros((len(self.sees), 2 * total, 2 * total))
+            grown[:, :size, :size] = self.sees
+            self.sees = grown
+        self.sees[slot, known : known + new, :total] = to_device(torch.from_numpy(rows), self.device)
+
+    def forward(
+        self, shape: Shape, inputs: Tensor, begin: Callable[[], None] = lambda: None
+    ) -> tuple[Tensor, ...]:
+        """A forward that never waits for the device: ``inputs`` [size] as ``Shape.split`` lays them out.
+
+        Returns the logits [N, V] of the wanted rows and, where draft heads read them, the states [N, hidden] that the
+        logits were made of. ``begin`` is called right before the model runs.
+        """
+        # [B, Q] each, [N], [R]
+        (tokens, positions, segments, index), rows, _, flat = shape.split(inputs)
+        at = slice(shape.first, shape.first + shape.slots)
+        self.key_segments[at].scatter_(1, index, segments)
+        self.key_positions[at].scatter_(1, index, positions)
+        key_positions = self.key_positions[at, : shape.keys]
+        visible = expand(
+            self.sees[at],
+            segments,
+            self.key_segments[at, : shape.keys],
+            # Not by place: a token may stand where a hidden one was.
+            positions,
+            key_positions,
+        )
+        masks = to_model_masks(self.model_config, visible, positions, key_positions, self.dtype)
+        places = (index + self.slot_starts[at, None]).reshape(-1)
+        if shape.flat:
+            tokens, positions = (fed.flatten().index_select(0, flat)[None] for fed in (tokens, positions))
+        outputs = self._run(
+            shape.first, tokens, positions, masks, places, flat if shape.flat else None, begin
+        )
+        return tuple(
+            out if shape.rows == len(out) and not shape.padded else out.index_select(0, rows)
+            for out in (out.flatten(0, 1) for out in outputs)
+        )
+
+    def _run(
+        self,
+        first_slot: int,
+        tokens: Tensor,
+        positions: Tensor,
+        masks: Tensor | dict[str, Tensor],
+        places: Tensor,
+        flat: Tensor | None,
+        begin: Callable[[], None],
+    ) -> tuple[Tensor, ...]:
+        names, tensors = (
+            ((), (masks,)) if isinstance(masks, Tensor) else (tuple(masks), tuple(masks.values()))
+        )
+        inputs = (tokens, positions, places, self._slot_index[:first_slot], *tensors)
+        is_flat = flat is not None
+        if flat is not None:
+            inputs = (*inputs, flat)
+        if is_flat not in self.forwards:
+            forward = _Forward(
+                self.model, self.cache, names, flat=is_flat, keep_hidden=self._keeps_hidden
+            ).eval()
+            if self.compiles:
+                self.forwards[is_flat] = CompiledForward(forward)
+            else:
+                self.forwards[is_flat] = self._trace(forward, inputs) if self._trace_wanted else forward
+        begin()
+        return self.forwards[is_flat](*inputs)
+
+    def _trace(self, forward: "_Forward", example: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
+        """Record the forward's tensor operations, to replay them without Python.
+
+        Sizes stay variable: lanes, slots and keys come from the inputs' shapes. Running it on the example
+        writes to the cache what the replay then writes again.
+        """
+        with warnings.catch_warnings():
+            # That tracing is deprecated, and that transformers branches on sizes: the mask is always given,
+            # so these branches do not matter (the parity tests run every family traced and untraced).
+            warnings.simplefilter("ignore")
+            return torch.jit.freeze(torch.jit.trace(forward, example, check_trace=False))
+
+
+class _Forward(nn.Module):
+    """The forward with tensors as its only arguments, as tracing needs it: one mask, or one for each of its names, and
+    which tokens are fed if these are ``flat``.
+
+    Returns the logits, and with ``keep_hidden`` what the output layer made them of.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        cache: LaneCache,
+        mask_names: tuple[str, ...],
+        *,
+        flat: bool = False,
+        keep_hidden: bool = False,
+    ) -> None:
+        super().__init__()
+        self._model, self._cache, self._mask_names = model, cache, mask_names
+        self._flat, self._keep_hidden = flat, keep_hidden
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, places: Tensor, before: Tensor, *masks: Tensor
+    ) -> tuple[Tensor, ...]:
+        flat = None
+        if self._flat:
+            masks, flat = masks[:-1], masks[-1]
+        self._cache.place(before, places, masks[0], flat)
+        seen: list[Tensor] = []
+        watch: AbstractContextManager[Any] = nullcontext()
+        if (
+            self._keep_hidden
+        ):  # for this call: one that stayed would hold an engine's cache as long as the model
+            output = self._model.get_output_embeddings()
+            watch = output.register_forward_pre_hook(lambda _, args: seen.extend(args[:1]))
+        with watch:
+            out = self._model(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=(
+                    dict(zip(self._mask_names, masks, strict=True)) if self._mask_names else masks[0]
+                ),
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        return (out.logits, *seen)
