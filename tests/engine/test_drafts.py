@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pasta.engine import Engine, EngineConfig, Request, drafts
-from pasta.engine.drafts import Drafted, StepCost
+from pasta.engine.drafts import Drafted, Place, StepCost
 from pasta.engine.heads import HeadRunner
 from pasta.interpreter import Feed, Limits
 from pasta.lang import parse
@@ -41,7 +41,7 @@ def costing(engine, fixed, row):
 
 
 def draft(odds, guesser=2):
-    return Drafted(0, 0, None, [7] * len(odds), [guesser] * len(odds), odds)
+    return Drafted(Place(0, 0, None, None), [7] * len(odds), [guesser] * len(odds), odds)
 
 
 @pytest.fixture(scope="module")

@@ -67,15 +67,22 @@ class StepCost:
         return mean - max(slope, 0.0) * rows_mean, max(slope, 0.0)
 
 
-@dataclass(slots=True)
-class Drafted:
-    """A lane's draft: behind which of a slot's fed tokens it goes, and of each of its tokens what guessed it (``None``:
-    the grammar), and how likely it is right together with those before it. ``allowed`` is what may follow each of its
-    tokens, if they go through a promise."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a lane's draft goes: behind which of the fed tokens of which slot, and whose it is."""
 
     number: int
     at: int
+    slot: Slot
     thread: Thread
+
+
+@dataclass(slots=True)
+class Drafted:
+    """A lane's draft: of each of its tokens what guessed it (``None``: the grammar), and how likely it is right
+    together with those before it. ``allowed`` is what may follow each of its tokens, if they go through a promise."""
+
+    place: Place
     tokens: list[int]
     guessers: list[int | None]
     odds: list[float]
@@ -118,14 +125,14 @@ class Drafter:
         counts = self._pays(found, feeds, numbers)
         for drafted, count in zip(reversed(found), reversed(counts), strict=True):
             if count:
-                t, rows = drafted.thread, feeds[drafted.number]
-                rows[drafted.at + 1 : drafted.at + 1] = [
+                number, at, t = drafted.place.number, drafted.place.at, drafted.place.thread
+                feeds[number][at + 1 : at + 1] = [
                     Feed(t.id, token, t.next_position + n, t.segment, wants_logits=True)
                     for n, token in enumerate(drafted.tokens[:count])
                 ]
-                self._fed[drafted.number, t.id] = drafted
+                self._fed[number, t.id] = drafted
                 if drafted.allowed is not None:
-                    self.allowed[drafted.number, t.id] = drafted.allowed
+                    self.allowed[number, t.id] = drafted.allowed
 
     def remember(self, slot: Slot, lane: Lane) -> None:
         """Keep the state that chose the last token of a lane's thread, for draft heads to read."""
@@ -166,45 +173,47 @@ class Drafter:
 
     def _found(self, slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]]) -> list[Drafted]:
         """The likelier draft of each lane that may have one, as far as there is room."""
-        lanes = [
-            (number, at, slot, slot.interpreter.threads[feed.thread])
+        places = [
+            Place(number, at, slot, slot.interpreter.threads[feed.thread])
             for number, slot in slots.items()
             if slot.may_draft()
             for at, feed in enumerate(feeds[number])
             if feed.wants_logits
         ]
-        guessed = self._guessed([(slot, t) for _, _, slot, t in lanes])
+        guessed = self._guessed(places)
         room = {number: self._runner.room(number) - len(feeds[number]) for number in slots}
         out = []
-        for number, at, slot, t in lanes:
+        for place in places:
+            slot, t = place.slot, place.thread
             assert slot.ngrams is not None
-            it = slot.interpreter
-            most = min(self._most, room[number], it.limits.max_positions - t.next_position - 1)
+            most = min(
+                self._most,
+                room[place.number],
+                slot.interpreter.limits.max_positions - t.next_position - 1,
+            )
             if most <= 0:
                 continue
             drafts = []
             if t.mode == Mode.TEXT:
                 looked_up, context = slot.ngrams.following(t, most)
-                drafts.append(self._text(number, at, slot, t, looked_up, [context] * len(looked_up)))
+                drafts.append(self._text(place, looked_up, [context] * len(looked_up)))
             if (own := guessed.get((id(slot), t.id))) is not None:
-                drafts.append(self._guess(number, at, slot, t, *own, most))
+                drafts.append(self._guess(place, *own, most))
             best = max(drafts, key=lambda d: sum(d.odds), default=None)
             if best is not None and best.tokens:
                 out.append(best)
-                room[number] -= len(best.tokens)
+                room[place.number] -= len(best.tokens)
         return out
 
-    def _guessed(
-        self, lanes: Iterable[tuple[Slot, Thread]]
-    ) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
+    def _guessed(self, places: Iterable[Place]) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
         """What the draft heads guess for each thread: tokens, guessers. They guess from the last token that a known
         state chose; what the thread has emitted since, because it was forced to, they must have guessed too."""
         if self._heads is None or not self._asks():
             return {}
         known = [
-            (id(slot), t.id, t.tokens[state[0] - 1], state[1], t.tokens[state[0] :])
-            for slot, t in lanes
-            if (state := slot.states.get(t.id)) is not None
+            (id(place.slot), t.id, t.tokens[state[0] - 1], state[1], t.tokens[state[0] :])
+            for place in places
+            if (state := place.slot.states.get((t := place.thread).id)) is not None
             and len(t.tokens) - state[0] < self._heads.shape.depth
         ]
         if not known:
@@ -228,24 +237,21 @@ class Drafter:
         self._steps_without = 0 if self._worth >= 0 else (self._steps_without + 1) % _STEPS_WITHOUT
         return not self._steps_without
 
-    def _text(
-        self, number: int, at: int, slot: Slot, t: Thread, tokens: list[int], guessers: list[int]
-    ) -> Drafted:
+    def _text(self, place: Place, tokens: list[int], guessers: list[int]) -> Drafted:
         """A draft up to the first tag in it, or the first token that the tokenizer lacks."""
-        text = slot.interpreter.grammar.text_mask
+        text = place.slot.interpreter.grammar.text_mask
         ends = (n for n, token in enumerate(tokens) if token >= len(text) or not text[token])
         stop = next(ends, len(tokens))
-        return Drafted(number, at, t, tokens[:stop], [*guessers[:stop]], self._odds(guessers[:stop]))
+        return Drafted(place, tokens[:stop], [*guessers[:stop]], self._odds(guessers[:stop]))
 
-    def _guess(
-        self, number: int, at: int, slot: Slot, t: Thread, tokens: list[int], guessers: list[int], most: int
-    ) -> Drafted:
+    def _guess(self, place: Place, tokens: list[int], guessers: list[int], most: int) -> Drafted:
         """A draft that may go through a promise, to its end: in it what the grammar forces needs no guess."""
+        slot, t = place.slot, place.thread
         promise = slot.interpreter.grammar.control.promise
         if t.mode == Mode.TEXT and promise not in tokens:
-            return self._text(number, at, slot, t, tokens[:most], guessers)
+            return self._text(place, tokens[:most], guessers)
         if slot.visible is not None:  # penalties are told of text alone
-            return self._text(number, at, slot, t, tokens[:most] if t.mode == Mode.TEXT else [], guessers)
+            return self._text(place, tokens[:most] if t.mode == Mode.TEXT else [], guessers)
         found: list[int] = []
         who: list[int | None] = []
         allowed: list[Constraint] = []
@@ -257,7 +263,7 @@ class Drafter:
             found.append(token)
             who.append(guesser)
             allowed.append(following if slot.forced is None else slot.allowed(t.id))
-        return Drafted(number, at, t, found, who, self._odds(who), allowed)
+        return Drafted(place, found, who, self._odds(who), allowed)
 
     def _odds(self, guessers: Iterable[int | None]) -> list[float]:
         """How likely it is that all tokens so far are right."""
@@ -278,7 +284,7 @@ class Drafter:
         lanes, rate = tokens, tokens / before
         for minus, n, _ in sorted((-p, n, k) for n, d in enumerate(found) for k, p in enumerate(d.odds)):
             counts[n] += 1
-            rows[found[n].number] += 1
+            rows[found[n].place.number] += 1
             tokens -= minus
             seconds = price(rows.values())
             if tokens / seconds > rate:

@@ -2,8 +2,7 @@
 
 The targets follow threads. In flat order the rows of a thread lie beside one another while its next token is the next
 row's; where they do not (a promise's ``/>``, the end of a chunk or a document) nothing is guessed across. A head learns
-what the model itself says there, which is what its guesses are compared with. Tags are among what it learns, as the
-place to stop: none is ever drafted.
+what the model itself says there, which is what its guesses are compared with. The tags of a promise are among it.
 """
 
 from pathlib import Path
