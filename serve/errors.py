@@ -40,8 +40,9 @@ def _rebuild(
 
 def unknown_model(name: str, known: list[str]) -> ApiError:
     """404: no such model."""
+    shown = name if len(name) <= 60 else f"{name[:59]}…"
     return ApiError(
-        f"The model {name!r} does not exist; this service has {', '.join(known)}.",
+        f"The model {shown!r} does not exist; this service has {', '.join(known)}.",
         status=404,
         param="model",
         code="model_not_found",

@@ -66,10 +66,10 @@ _MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
 }
 
 
+#: Bounded, since a number of many digits takes as long to check as a hundred others.
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 #: Lists end at their first mistake: with all of them, an error costs a thousand times what it is about.
-TokenIds = Annotated[list[int], Field(min_length=1, fail_fast=True)]
-
-
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 #: Token ids, as JSON's keys, with what is added to their logits.
 LogitBias = dict[
     Annotated[str, Field(pattern=r"^[0-9]{1,9}$")],
@@ -160,7 +160,7 @@ class _Generation(Structured):
     ) = None
     stop_token_ids: (
         Annotated[
-            list[Annotated[int, Field(ge=0)]],
+            list[TokenId],
             Field(fail_fast=True, json_schema_extra={"maxItems": MAX_STOP_TOKENS}),
         ]
         | None

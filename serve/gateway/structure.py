@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pasta.engine.structure import Grammar
+from pasta.engine.structure import MAX_CHARS, Grammar
 from serve.errors import ApiError
 
 #: Names of the parameters, in the order of their precedence in messages.
@@ -104,6 +104,7 @@ class Structured(_Strict):
 def _grammar(given: dict[str, Any] | list[str] | str, param: str) -> Grammar:
     if isinstance(given, dict):
         return _schema(given, param)
+    _check_length(len(given) if isinstance(given, str) else sum(map(len, given)), param)
     if isinstance(given, list):
         given = "|".join(map(re.escape, given))
     return Grammar("regex", given, param)
@@ -111,6 +112,16 @@ def _grammar(given: dict[str, Any] | list[str] | str, param: str) -> Grammar:
 
 def _schema(schema: dict[str, Any], param: str) -> Grammar:
     try:
-        return Grammar("json_schema", json.dumps(schema), param)
+        text = json.dumps(schema)
     except RecursionError:
         raise ApiError(f"{param}: it is nested too deeply.", param=param, code="invalid_value") from None
+    _check_length(len(text), param)
+    return Grammar("json_schema", text, param)
+
+
+def _check_length(chars: int, param: str) -> None:
+    """Refuse here what no tokenizer's grammar may be: it would take its time on the way to one."""
+    if chars > MAX_CHARS:
+        raise ApiError(
+            f"{param}: {chars} characters, expected at most {MAX_CHARS}.", param=param, code="invalid_value"
+        )

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from serve.errors import ApiError
-from serve.gateway.api import Message
+from serve.gateway.api import Message, TokenId
 from serve.gateway.body import read_object
 from serve.gateway.reading import validated
 from serve.wire import PromptInput
@@ -34,7 +34,7 @@ class TokenizeText(_Tokens):
 class DetokenizeText(_Tokens):
     """The body of POST /detokenize."""
 
-    tokens: Annotated[list[int], Field(fail_fast=True)]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
 def read_tokenize_request(body: bytes) -> TokenizeText:

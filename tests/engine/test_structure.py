@@ -109,6 +109,10 @@ def test_promises_do_not_go_with_it():
         Grammar("json_schema", '{"$ref": "#/nowhere"}'),
         Grammar("json_schema", '{"type": "integer", "multipleOf": 1000003}'),
         Grammar("json_schema", '{"allOf": [{"type": "integer", "multipleOf": 997}, {"multipleOf": 0.13}]}'),
+        Grammar(
+            "json_schema",
+            json.dumps({"anyOf": [{"patternProperties": {f"^[ab]{{{n}}}$": True}} for n in range(65)]}),
+        ),
         Grammar("regex", "a" * 100_001),
     ],
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from pasta.lang import Codec
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+T = TypeVar("T")
+
 #: Between two tokens of JSON: enough to indent, and no model can fill its answer with spaces.
 _WHITESPACE = r"[ \n]{0,24}"
 #: The longest grammar, in characters: to compile takes up to seconds for each million.
@@ -28,6 +30,8 @@ MAX_CHARS = 100_000
 #: The largest common multiple of a schema's ``multipleOf``, in units of their last decimal place. llguidance builds an
 #: automaton with as many states, whatever its own limits are.
 MAX_MULTIPLE = 10_000
+#: The most ``patternProperties`` of a schema: llguidance tells each pattern from each other one, which takes 7 s for 300.
+MAX_PATTERNS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,10 @@ class Structures:
         if len(grammar.text) > MAX_CHARS:
             raise UserError(f"{len(grammar.text)} characters, expected at most {MAX_CHARS}")
         if grammar.kind == "json_schema":
-            _check_multiples(json.loads(grammar.text))
+            schema = json.loads(grammar.text)
+            _check_multiples(schema)
+            if (patterns := sum(map(len, _values(schema, "patternProperties", dict)))) > MAX_PATTERNS:
+                raise UserError(f"patternProperties: {patterns} patterns, expected at most {MAX_PATTERNS}")
         try:
             if grammar.kind == "regex":
                 source = LLMatcher.grammar_from_regex(grammar.text)
@@ -134,7 +141,8 @@ def _said(matcher: "LLMatcher") -> str:
 
 def _check_multiples(schema: Any) -> None:
     """Raise ``UserError`` if a schema's ``multipleOf`` would take long to compile."""
-    found = [Decimal(str(value)) for value in _multiples(schema)]
+    multiples = [*_values(schema, "multipleOf", int), *_values(schema, "multipleOf", float)]
+    found = [Decimal(str(value)) for value in multiples if not isinstance(value, bool)]
     exponents = [each.normalize().as_tuple().exponent for each in found if each > 0 and each.is_finite()]
     places = max((-exponent for exponent in exponents if isinstance(exponent, int)), default=0)
     common = 1
@@ -148,14 +156,13 @@ def _check_multiples(schema: Any) -> None:
             )
 
 
-def _multiples(schema: Any) -> Iterator[float]:
-    """Every ``multipleOf`` in a schema."""
+def _values(schema: Any, key: str, kind: type[T]) -> Iterator[T]:
+    """Every value of a key, anywhere in a schema, that is of a kind."""
     rest = [schema]
     while rest:
         each = rest.pop()
         if isinstance(each, dict):
-            value = each.get("multipleOf")
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value := each.get(key), kind):
                 yield value
             rest += each.values()
         elif isinstance(each, list):

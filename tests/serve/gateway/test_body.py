@@ -82,6 +82,30 @@ def test_an_ordinary_object_is_read_as_it_is(value):
     assert read_object(json.dumps({"a": value}).encode()) == {"a": value}
 
 
+@pytest.mark.parametrize("digits", [b"0.5", b"1e3", b"1E3", b"1.2345e-300"])
+def test_numbers_with_fractions_are_bounded_since_they_are_slow(digits):
+    def body(count):
+        return b'{"a":[' + b",".join([digits] * count) + b'],"text":"e.g. 1.5e3"}'
+
+    assert len(read_object(body(10_000))["a"]) == 10_000
+    with pytest.raises(ApiError, match="more than 10000 numbers with a fraction or an exponent"):
+        read_object(body(10_001))
+
+
+@pytest.mark.parametrize(
+    "half", [r"\ud800", r"\uDFFF", r"\ud800\ud800", r"\udc00\ud800", r"\\\ud800", r"\ud83d\u0041", r"\ud83dx"]
+)
+@pytest.mark.parametrize("around", ['{"a":"%s"}', '{"%s":1}', '{"a":[{"b":"\\ud83d\\ude00%s"}]}'])
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_is(half, around):
+    with pytest.raises(ApiError, match="half of a surrogate pair"):
+        read_object((around % half).encode())
+
+
+@pytest.mark.parametrize("whole", [r"\ud83d\ude00", r"\\ud800", r"\ud7ff", r"\ue000", r"\\\ud83d\uDE00"])
+def test_whole_characters_are_taken_however_they_are_escaped(whole):
+    assert read_object(f'{{"a":"{whole}"}}'.encode()) == {"a": json.loads(f'"{whole}"')}
+
+
 def test_an_object_with_too_many_members_is_refused():
     with pytest.raises(ApiError, match="more than 512 members"):
         read_object(json.dumps({"a": {str(n): n for n in range(513)}}).encode())
