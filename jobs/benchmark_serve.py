@@ -3,6 +3,7 @@
     python -m jobs.benchmark serve
     python -m jobs.benchmark serve --only latency --clients 1,8,32
     python -m jobs.benchmark serve --soak 2000
+    python -m jobs.benchmark serve --hostile 2000
     python -m jobs.benchmark serve --url http://127.0.0.1:8000 --only latency
 
 The service is started from --config, on a free port of 127.0.0.1, once for each configuration that the scenarios need,
@@ -28,8 +29,7 @@ from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN, Layout
 from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import Service
-from pasta.benchmark.load.settings import SCENARIOS, SOAK, LoadSettings
-from pasta.benchmark.load.soak import violations
+from pasta.benchmark.load.settings import HOSTILE, SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import Way, find_ways
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
 from pasta.benchmark.measurement import Measurement
@@ -84,9 +84,12 @@ class ServeBenchmark:
         return report
 
     def violations(self) -> list[str]:
-        """What the soak has found wrong, if it ran."""
-        found = self._files.get(SOAK)
-        return [] if found is None else [line for each in found.records.values() for line in violations(each)]
+        """What must not be and was found, a line each: by the soak, or with hostile requests."""
+        return [
+            f"{name}: {line}"
+            for name, file in self._files.items()
+            for line in PLAN[name].violations([file.records[key] for key in PLAN[name].keys(self.settings)])
+        ]
 
     # -- measuring -------------------------------------------------------------------------------------
 
@@ -104,6 +107,8 @@ class ServeBenchmark:
                 self._load_bare,
                 memory,
                 self._kept.say,
+                self._config.args.max_body_bytes,
+                replicas if memory else None,
             )
             await bench.warm_up(1 if layout == "small budget" else max(self.settings.clients))
             for name in scenarios:
@@ -227,6 +232,16 @@ def _check_way(way: Way, names: set[str], url: str) -> None:
         )
 
 
+def replicas(kind: str) -> list[int]:
+    """The process ids of the service's replicas of a kind, such as Gateway."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if _title(process.cmdline()).endswith(f":{kind}"):
+                found.append(process.pid)
+    return found
+
+
 def memory() -> dict[str, float]:
     """MiB of memory of its own, of every process that this one has started, directly or not."""
     found = {}
@@ -252,11 +267,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; ``arguments`` are those behind ``serve``."""
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
-    if options.soak is not None:
-        scenarios: tuple[str, ...] = (SOAK,)
-    else:
-        scenarios = SCENARIOS if options.only is None else (options.only,)
-    out = options.out or Path("runs") / "benchmark" / ("serve-soak.json" if options.soak else "serve.json")
+    alone = [name for name in (SOAK, HOSTILE) if getattr(options, name) is not None]
+    if len(alone) > 1:
+        raise UserError("--hostile: it does not go with --soak; run one after the other")
+    scenarios: tuple[str, ...] = (*alone,) or (SCENARIOS if options.only is None else (options.only,))
+    out = options.out or Path("runs") / "benchmark" / "-".join(["serve", *alone])
+    out = out if options.out else out.with_suffix(".json")
     settings = LoadSettings(**{**fields_of(LoadSettings, options), "out": out, "scenarios": scenarios})
     _check_url(options, settings)
     import transformers
@@ -275,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\nwritten to {out}, records beside it")
     found = benchmark.violations()
     for line in found:
-        print(f"error: soak: {line}", file=sys.stderr)
+        print(f"error: {line}", file=sys.stderr)
     return _FAILED if found else 0
 
 
@@ -283,7 +299,7 @@ def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:
     if options.url is None:
         return
     own = [name for name in settings.scenarios if PLAN[name].own_service]
-    if own and options.only is None and options.soak is None:
+    if own and settings.scenarios == SCENARIOS:
         raise UserError(
             f"--url: {', '.join(own)} need a service of their own; name another scenario with --only"
         )
@@ -291,7 +307,7 @@ def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:
         raise UserError(f"--url: {own[0]} needs a service of its own; leave --url out")
     if settings.scenarios == (SOAK,) and settings.kill_every_s:
         raise UserError(
-            "--url: decoders are killed in a service that is started here only; add --kill-every 0"
+            "--url: processes are killed in a service that is started here only; add --kill-every 0"
         )
 
 
@@ -318,6 +334,7 @@ def parser() -> argparse.ArgumentParser:
         ("refusals", "requests that are refused"),
         ("soak_clients", "clients of the soak"),
         ("soak_seed", "what its requests are drawn with"),
+        ("hostile_seed", "what hostile requests are drawn with"),
     ):
         add(f"--{name.replace('_', '-')}", type=int, help=f"{what} ({getattr(defaults, name)})")
     add(
@@ -326,10 +343,15 @@ def parser() -> argparse.ArgumentParser:
         help="only the soak, of so many requests; exit code 1 if anything is lost or stuck",
     )
     add(
+        "--hostile",
+        type=int,
+        help="only hostile requests, so many; exit code 1 if one has a 5xx, is dropped, or keeps others waiting",
+    )
+    add(
         "--kill-every",
         dest="kill_every_s",
         type=float,
-        help="seconds between kills of the soak (20; 0: none)",
+        help="seconds between the soak's kills of a decoder, an Interpreter, a Gateway, … (15; 0: none)",
     )
     add("--soak-seconds", dest="soak_s", type=float, help="end the soak after so many seconds (no end)")
     add("--timeout", dest="timeout_s", type=float, help="seconds after which a request is stuck (180)")

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, aclosing, contextmanager
@@ -45,6 +46,7 @@ from serve.gateway.tokens import (
     read_tokenize_request,
 )
 from serve.observe import logs
+from serve.observe.held import LoopWatch
 from serve.observe.watch import CountResponses, Watch, watched
 from serve.wire import Finished, Order, Refused, UpdateBatches
 
@@ -103,6 +105,8 @@ class Gateway:
         self._dtypes: dict[str, str] = {}
         self._known_contexts: dict[str, int] = {}
         self._asking: asyncio.Task[list[dict[str, Any]]] | None = None
+        self._loop = LoopWatch()
+        self._watching = asyncio.get_running_loop().create_task(self._loop.watch())
         # Rolling update: the old Gateway serves until an Interpreter of this version is ready.
         while await self._interpreter.call("version") != config.version:
             await asyncio.sleep(0.1)
@@ -124,7 +128,16 @@ class Gateway:
             raise unavailable("The decoders do not answer.") from error
         if not decoders:
             raise unavailable("The decoders are starting.")
-        return JSONResponse({"status": "ready", "models": list(self._config.models), "decoders": decoders})
+        held = self._loop.longest()
+        state = {"late_ms": round(1000 * held.late_s, 3), "busy_ms": round(1000 * held.busy_s, 3)}
+        return JSONResponse(
+            {
+                "status": "ready",
+                "models": list(self._config.models),
+                "gateway": {"pid": os.getpid(), **state},
+                "decoders": decoders,
+            }
+        )
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics(self, request: Request) -> Response:

@@ -221,11 +221,21 @@ class Health(_Response):
     status: Literal["ok"]
 
 
+class GatewayState(_Response):
+    """The Gateway that answers: its process, and how long something held its event loop in the last ten seconds, in
+    milliseconds: by the clock of a timer that was ``late_ms`` late, and ``busy_ms`` of them computing."""
+
+    pid: int
+    late_ms: float
+    busy_ms: float
+
+
 class Ready(_Response):
     """Every decoder answers."""
 
     status: Literal["ready"]
     models: list[str]
+    gateway: GatewayState
     decoders: list[dict[str, Any]]
 
 

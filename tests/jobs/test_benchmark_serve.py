@@ -128,7 +128,7 @@ def test_a_soak_that_loses_requests_says_so_and_fails(server, config, tmp_path, 
         (["--config", "none.yaml"], "none.yaml"),
         (["--url", "http://127.0.0.1:9"], "--url: throughput, kill, refuse need a service of their own"),
         (["--url", "http://127.0.0.1:9", "--only", "kill"], "--url: kill needs a service of its own"),
-        (["--url", "http://127.0.0.1:9", "--soak", "5"], "--url: decoders are killed in a service"),
+        (["--url", "http://127.0.0.1:9", "--soak", "5"], "--url: processes are killed in a service"),
         (
             ["--url", "http://127.0.0.1:9", "--only", "latency"],
             "http://127.0.0.1:9: /v1/models does not answer",

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -34,6 +34,11 @@ class LoadServer:
         self.decoders: list[subprocess.Popen[bytes]] = []
         self.pieces = list(PIECES)
         self.headers: list[dict[str, str]] = []
+        #: Raised by one, the streams that are open end with an error that says to send their requests again.
+        self.lives = 0
+        #: What /ready says of the Gateway, and what POST /v1/completions answers.
+        self.gateway: dict[str, Any] = {"pid": 1, "busy_ms": 0.5, "late_ms": 1.5}
+        self.completion: Callable[[int], Response] = lambda _: refused()
 
     # -- routes ----------------------------------------------------------------------------------------
 
@@ -45,7 +50,19 @@ class LoadServer:
         self.decoders = [d if d.poll() is None else sleeper() for d in self.decoders]
         stats = [{"active": 0, "waiting": 0, "lanes": 0, "pid": decoder.pid} for decoder in self.decoders]
         (stats or [{}])[0] |= {"active": self.active, "lanes": 3 * self.active}
-        return JSONResponse({"decoders": stats or [{"active": self.active}]})
+        return JSONResponse({"decoders": stats or [{"active": self.active}], "gateway": self.gateway})
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def openapi(self, _: Request) -> Response:
+        schema = {"properties": {"model": {}, "prompt": {}, "guided_json": {}}}
+        body = {"requestBody": {"content": {"application/json": {"schema": schema}}}}
+        return JSONResponse({"paths": {"/health": {"get": {}}, "/v1/completions": {"post": body}}})
+
+    async def completions(self, request: Request) -> Response:
+        self.requests.append({"bytes": len(await request.body())})
+        return self.completion(len(self.requests) - 1)
 
     async def chat(self, request: Request) -> Response:
         body = await request.json()
@@ -75,12 +92,15 @@ class LoadServer:
         return {"tokens": 10, "threads": 3, "spills": 2, "redispatches": 0}
 
     async def stream(self, said: str) -> AsyncIterator[bytes]:
-        ended = False
+        ended, life = False, self.lives
         try:
             yield event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
             await asyncio.sleep(self.first_s)
             for number, piece in enumerate(self.pieces):
                 await asyncio.sleep(self.between_s if number else 0)
+                if life != self.lives:
+                    yield event({"error": {"message": "cut", "code": "service_unavailable"}})
+                    return
                 # Cut in the middle of an event, as networks do.
                 whole = event({"choices": [{"delta": {"content": piece}, "finish_reason": None}]})
                 yield whole[:20]
@@ -108,6 +128,12 @@ class LoadServer:
         self.active -= 1
 
 
+def refused() -> Response:
+    """An error as OpenAI's."""
+    error = {"message": "no", "type": "invalid_request_error", "param": None, "code": None}
+    return JSONResponse({"error": error}, status_code=400)
+
+
 def event(data: dict[str, Any]) -> bytes:
     """One server-sent event, other scripts left as they are."""
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n".encode()
@@ -126,6 +152,9 @@ def load_server(num_decoders: int = 0) -> Iterator[LoadServer]:
     routes = [
         Route("/v1/models", state.models),
         Route("/ready", state.ready),
+        Route("/health", state.health),
+        Route("/openapi.json", state.openapi),
+        Route("/v1/completions", state.completions, methods=["POST"]),
         Route("/v1/chat/completions", state.chat, methods=["POST"]),
     ]
     config = uvicorn.Config(

@@ -30,7 +30,7 @@ MAX_CHARS = 100_000
 #: The largest common multiple of a schema's ``multipleOf``, in units of their last decimal place. llguidance builds an
 #: automaton with as many states, whatever its own limits are.
 MAX_MULTIPLE = 10_000
-#: The most ``patternProperties`` of a schema: llguidance tells each pattern from each other one, which takes 7 s for 300.
+#: The most ``patternProperties`` of a schema: llguidance compares each pattern with each other one, 7 s for 300.
 MAX_PATTERNS = 64
 
 

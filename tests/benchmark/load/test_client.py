@@ -151,3 +151,28 @@ def test_decoders_are_idle_only_if_they_say_so():
     assert not idle([])
     assert idle([{"active": 0, "waiting": 0, "lanes": 0}, {}])
     assert busy([{"active": 1, "lanes": 3}, {"open": 1}]) == 5
+
+
+def test_a_slow_upload_arrives_whole_and_takes_its_time(server):
+    answer = answer_to(server, ask("word " * 200, upload_s=0.4))
+    assert (answer.ending, server.requests[-1]["messages"][0]["content"]) == ("whole", "word " * 200)
+    assert answer.total_s >= 0.4
+    assert server.headers[-1].get("transfer-encoding") == "chunked"
+
+
+def test_a_slow_reader_gets_the_whole_answer_bit_by_bit(server):
+    server.pieces = ["word " * 1000] * 8
+    try:
+        answer = answer_to(server, ask(read_pause_s=0.05))
+    finally:
+        server.pieces = list(PIECES)
+    assert (answer.ending, answer.text) == ("whole", "word " * 8000)
+    assert answer.total_s >= 0.2  # 40 kB in bits of a few
+
+
+@pytest.mark.parametrize(
+    ("text", "retryable"), [("cut", True), ("fail", True), ("error", False), ("garbage", False)]
+)
+def test_what_went_wrong_says_whether_the_request_may_be_sent_again(server, text, retryable):
+    answer = answer_to(server, ask(text, stream=text != "garbage"))
+    assert (answer.ending, answer.retryable) == ("lost", retryable)

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN
 from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.service import Service
-from pasta.benchmark.load.settings import SCENARIOS, SOAK, LoadSettings
+from pasta.benchmark.load.settings import HOSTILE, SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import find_ways
 from pasta.engine import EngineConfig
 from pasta.errors import UserError
@@ -28,14 +29,22 @@ def bare(ways) -> Bare:
 
 
 def measure(
-    server, measure, key="0", tmp_path=None, prompts=PROMPTS, memory=None, say=lambda _: None, **settings
+    server,
+    measure,
+    key="0",
+    tmp_path=None,
+    prompts=PROMPTS,
+    memory=None,
+    say=lambda _: None,
+    replicas=None,
+    **settings,
 ):
     async def run():
         async with connect(server.url) as http:
             ways = find_ways(MODELS)
             chosen = LoadSettings(tmp_path, **{"prompts": 3, "max_tokens": 50, "timeout_s": 20.0, **settings})
             bench = Bench(chosen, Service(http, 20), ways, prompts, prompts, lambda: bare(ways), memory, say)
-            return await measure(bench, key)
+            return await measure(replace(bench, replicas=replicas), key)
 
     return asyncio.run(run())
 
@@ -47,7 +56,7 @@ def server():
 
 
 def test_every_part_has_a_place_in_the_plan():
-    assert set(PLAN) == {*SCENARIOS, SOAK}
+    assert set(PLAN) == {*SCENARIOS, SOAK, HOSTILE}
 
 
 def test_a_block_of_latency_asks_every_prompt_after_some_for_each_client_to_warm_up(server, tmp_path):

@@ -58,7 +58,11 @@ def test_one_answer_has_one_structure():
 def test_what_is_too_long_for_a_grammar_is_refused_before_it_is_made_into_one(param, value, monkeypatch):
     monkeypatch.setattr("serve.gateway.structure.re.escape", lambda _: pytest.fail("it was escaped"))
     name, _, inner = param.partition(".")
-    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: {inner: value} if inner else value}
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "x"}],
+        name: {inner: value} if inner else value,
+    }
     with pytest.raises(ApiError, match="characters, expected at most 100000") as refused:
         read_chat_request(json.dumps(body).encode()).order("r")
     assert (refused.value.status, refused.value.param) == (400, param)

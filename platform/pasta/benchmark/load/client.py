@@ -1,9 +1,11 @@
 """A client of the service: sends requests and times their answers."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Literal
@@ -13,15 +15,20 @@ import httpx
 from pasta.benchmark.load.sse import EventReader
 from pasta.stages.records import Record
 
-#: ``whole``: all of it came; ``left``: the client went away, as it was told to; ``refused``: 429; ``stuck``: no end in
-#: time; ``lost``: anything else.
+#: ``whole``: all of it came; ``left``: the client went away, as it was told to; ``refused``: 429, or 503 that says when
+#: to come again; ``stuck``: no end in time; ``lost``: anything else.
 Ending = Literal["whole", "left", "refused", "stuck", "lost"]
 _DONE = "[DONE]"
+#: Pieces of a body that is sent slowly.
+_UPLOADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A greedy chat completion to ask for. ``leave_after``: go away after so many pieces of text (streams only)."""
+    """A greedy chat completion to ask for. ``leave_after``: go away after so many pieces of text (streams only).
+
+    ``read_pause_s``: read a little, and wait so long before the next bit. ``upload_s``: take so long to send the body.
+    """
 
     messages: Sequence[Mapping[str, str]]
     model: str
@@ -29,6 +36,13 @@ class Ask:
     max_tokens: int | None = None
     stream: bool = True
     leave_after: int | None = None
+    read_pause_s: float = 0.0
+    upload_s: float = 0.0
+
+    @property
+    def slow(self) -> bool:
+        """Whether the client takes its time."""
+        return bool(self.read_pause_s or self.upload_s)
 
     def body(self) -> dict[str, Any]:
         """The request's JSON."""
@@ -45,7 +59,8 @@ class Reply:
     """How a request ended. Times in seconds since it was sent: the first text, and the end.
 
     ``pasta`` is the service's own account of the answer; ``error`` says what went wrong. ``left_at`` is when the client
-    began to go away, by ``perf_counter``.
+    began to go away, by ``perf_counter``. ``retryable``: what went wrong is no fault of the request's: it may be
+    sent again.
     """
 
     ending: Ending
@@ -57,6 +72,7 @@ class Reply:
     retry_after_s: float | None = None
     error: str = ""
     left_at: float = 0.0
+    retryable: bool = False
 
     @property
     def tokens(self) -> int:
@@ -92,10 +108,17 @@ def connect(url: str, api_key: str | None = None) -> httpx.AsyncClient:
 async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> Reply:
     """Send a request and follow its answer to the end; nothing that the service does wrong raises."""
     answer, begun = Reply("lost"), perf_counter()
+    body = json.dumps(ask.body()).encode()
     try:
         async with (
             asyncio.timeout(timeout_s),
-            http.stream("POST", "/v1/chat/completions", json=ask.body()) as response,
+            _narrow(http) if ask.read_pause_s else contextlib.nullcontext(http) as chosen,
+            chosen.stream(
+                "POST",
+                "/v1/chat/completions",
+                content=_trickle(body, ask.upload_s) if ask.upload_s else body,
+                headers={"Content-Type": "application/json"},
+            ) as response,
         ):
             answer.status = response.status_code
             if response.status_code != 200:
@@ -108,14 +131,32 @@ async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> R
         answer.ending, answer.error = "stuck", f"no end within {timeout_s:g} s"
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
         answer.error = f"{type(error).__name__}: {error}"
+        answer.retryable = answer.retryable or isinstance(error, httpx.TransportError)
     answer.total_s = answer.total_s or perf_counter() - begun
     return answer
+
+
+def _narrow(http: httpx.AsyncClient) -> httpx.AsyncClient:
+    """Another client of the same service, whose connections hold little that it has not read."""
+    narrow = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]
+    transport = httpx.AsyncHTTPTransport(socket_options=narrow, trust_env=False)
+    return httpx.AsyncClient(base_url=http.base_url, headers=http.headers, timeout=None, transport=transport)
+
+
+async def _trickle(body: bytes, within_s: float) -> AsyncIterator[bytes]:
+    """The body in pieces, evenly over so many seconds."""
+    size = -(-len(body) // _UPLOADS)
+    for start in range(0, len(body), size):
+        yield body[start : start + size]
+        await asyncio.sleep(within_s / _UPLOADS)
 
 
 async def _follow(answer: Reply, ask: Ask, response: httpx.Response, begun: float) -> None:
     reader, pieces, finished = EventReader(), 0, False
     async for piece in response.aiter_bytes():
         now = perf_counter()
+        if ask.read_pause_s:
+            await asyncio.sleep(ask.read_pause_s)
         if answer.total_s:
             continue  # read to its end, a response leaves its connection to the next request
         for data in reader.feed(piece):
@@ -127,6 +168,7 @@ async def _follow(answer: Reply, ask: Ask, response: httpx.Response, begun: floa
             chunk = json.loads(data)
             if "error" in chunk:
                 answer.error = str(chunk["error"].get("message", chunk["error"]))
+                answer.retryable = chunk["error"].get("code") == "service_unavailable"
                 return
             choice = chunk["choices"][0]
             if text := choice["delta"].get("content"):
@@ -140,7 +182,7 @@ async def _follow(answer: Reply, ask: Ask, response: httpx.Response, begun: floa
                 answer.ending, answer.left_at = "left", perf_counter()
                 return
     if not answer.total_s:
-        answer.error = "the stream broke off"
+        answer.error, answer.retryable = "the stream broke off", True
 
 
 def _read_whole(answer: Reply, body: bytes) -> None:
@@ -150,9 +192,11 @@ def _read_whole(answer: Reply, body: bytes) -> None:
 
 
 def _read_error(answer: Reply, headers: httpx.Headers, body: bytes) -> None:
-    answer.ending = "refused" if answer.status == 429 else "lost"
     if "retry-after" in headers:
         answer.retry_after_s = float(headers["retry-after"])
+    answer.retryable = answer.status >= 500
+    told_when = answer.status == 503 and answer.retry_after_s is not None
+    answer.ending = "refused" if answer.status == 429 or told_when else "lost"
     answer.error = str(json.loads(body)["error"]["message"])
 
 

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pasta.benchmark.load import report, scenarios, soak
+from pasta.benchmark.load import hostile, report, scenarios, soak
 from pasta.benchmark.load.scenarios import Bench
-from pasta.benchmark.load.settings import SOAK, LoadSettings
+from pasta.benchmark.load.settings import HOSTILE, SOAK, LoadSettings
 from pasta.stages.records import Record
 
 #: The service as it is configured; with one decoder, like the bare engine; with a budget that one answer fills.
@@ -18,7 +18,8 @@ class Scenario:
     """A scenario: ``measure`` makes the record of each of its ``keys``, ``report`` turns the records into metrics.
 
     A key that has a record already is not measured again. ``settings`` are those that a record depends on.
-    ``own_service``: the scenario changes the service's configuration or kills its processes.
+    ``own_service``: the scenario changes the service's configuration or kills its processes. ``violations`` says what
+    in the records must not be, a line each.
     """
 
     layout: Layout
@@ -27,6 +28,7 @@ class Scenario:
     report: Callable[[Sequence[Record]], report.Report]
     settings: tuple[str, ...] = ()
     own_service: bool = False
+    violations: Callable[[Sequence[Record]], list[str]] = lambda _: []
 
 
 def _pairs(settings: LoadSettings) -> list[str]:
@@ -51,7 +53,17 @@ PLAN: dict[str, Scenario] = {
     "spread": Scenario("as configured", _pairs, scenarios.spread, report.spread_report),
     "disconnect": Scenario("as configured", _pairs, scenarios.disconnect, report.disconnect_report),
     "kill": Scenario("as configured", _rounds, scenarios.killed, report.kill_report, own_service=True),
-    SOAK: Scenario("as configured", _once, soak.soak, report.soak_report, _SOAK_SETTINGS),
+    SOAK: Scenario(
+        "as configured", _once, soak.soak, report.soak_report, _SOAK_SETTINGS, violations=soak.violations
+    ),
+    HOSTILE: Scenario(
+        "as configured",
+        hostile.hostile_keys,
+        hostile.hostile,
+        report.hostile_report,
+        ("hostile", "hostile_seed", "timeout_s"),
+        violations=hostile.hostile_violations,
+    ),
     "throughput": Scenario(
         "one decoder",
         scenarios.throughput_keys,

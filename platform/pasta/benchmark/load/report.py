@@ -1,10 +1,12 @@
 """Metrics and tables of a service under load, from records alone."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pasta.benchmark.load.soak import memory_table, violations
+from pasta.benchmark.load.hostile import HELD_MS, memory_of
+from pasta.benchmark.load.memory import growing, memory_table
 from pasta.benchmark.metrics import Metric
 from pasta.errors import UserError
 from pasta.markdown import markdown
@@ -15,6 +17,9 @@ Report = tuple[list[Metric], dict[str, str]]
 #: Targets: of the bare engine's throughput and speedup, of refusing, and of stopping what a client has left.
 THROUGHPUT, SPEEDUP, REFUSED_S, STOPPED_S = 0.85, 0.95, 0.05, 0.1
 _SHARES = (50, 90, 99)
+_BUSY = (
+    "processor time of its thread between two timers 10 ms apart; a late timer may be waiting for a processor"
+)
 
 
 def by_block(records: Iterable[Record]) -> dict[tuple[int, str], list[Record]]:
@@ -199,22 +204,28 @@ def soak_report(records: Sequence[Record]) -> Report:
     wrong, ended = record["wrong"], record["endings"]
     lost = sum(each["ending"] == "lost" for each in wrong)
     stuck = len(wrong) - lost + (record["idle_s"] is None)
+    killed = ", ".join(
+        f"{count} {kind}s" for kind, count in Counter(kind for _, kind in record["kills"]).items()
+    )
     note = (
-        f"{record['requests']} requests in {record['seconds']:.0f} s, {len(record['kills'])} decoders killed "
-        f"({ended.get('spared', 0)} times the only one was spared), {ended.get('refused', 0)} refusals, "
+        f"{record['requests']} requests in {record['seconds']:.0f} s, killed: {killed or 'none'} "
+        f"({ended.get('spared', 0)} times spared), {ended.get('refused', 0)} refusals, "
         f"{ended.get('left', 0)} clients left, {record['redispatches']} threads went on elsewhere"
     )
-    growing = [line for line in violations(record) if line.startswith("memory")]
+    grown = growing(record["memory_mib"])
     metrics = [
         Metric("soak.lost", "soak: requests lost", lost, 0, "at most", note=note),
+        Metric(
+            "soak.cut", "soak: requests cut by the death of their Interpreter or Gateway", ended.get("cut", 0)
+        ),
         Metric("soak.stuck", "soak: requests stuck, decoders that stay busy", stuck, 0, "at most"),
         Metric(
             "soak.memory",
             "soak: processes whose memory grows",
-            len(growing),
+            len(grown),
             0,
             "at most",
-            note="; ".join(growing),
+            note="; ".join(grown),
         ),
         Metric("soak.differing", "soak: greedy answers that differ from an earlier one", record["differing"]),
     ]
@@ -228,6 +239,58 @@ def soak_report(records: Sequence[Record]) -> Report:
             for share in (50, 99)
         ]
     return metrics, {"Soak: memory": memory_table(record["memory_mib"])}
+
+
+def hostile_report(records: Sequence[Record]) -> Report:
+    """What hostile requests were answered, and how long they kept others waiting."""
+    statuses: dict[str, Counter[str]] = {}
+    for record in records:
+        for kind, counts in record["statuses"].items():
+            statuses.setdefault(kind, Counter()).update(counts)
+    totals = sum(statuses.values(), Counter[str]())
+    wrong = [each["why"] for record in records for each in record["wrong"]]
+    dropped = totals["dropped"] + totals["stuck"]
+    held = sum("event loop" in why for why in wrong)
+    busy, late, health = (
+        max(record[name] for record in records) for name in ("busy_ms", "late_ms", "health_ms")
+    )
+    memory = memory_of(records)
+    gateways = [f"{each[0]:.0f} to {each[-1]:.0f} MiB" for name, each in memory.items() if ":Gateway" in name]
+    grown = growing(memory)
+    note = f"{totals.total()} requests in {sum(record['seconds'] for record in records):.0f} s"
+    metrics = [
+        Metric(
+            "hostile.wrong",
+            "hostile: answers with 5xx, or not as documented",
+            len(wrong) - dropped - held,
+            0,
+            "at most",
+            note=note,
+        ),
+        Metric("hostile.dropped", "hostile: connections dropped, requests stuck", dropped, 0, "at most"),
+        Metric(
+            "hostile.held", f"hostile: requests that hold the loop above {HELD_MS:g} ms", held, 0, "at most"
+        ),
+        Metric(
+            "hostile.busy_ms", "hostile: longest time that the Gateway's loop was held, ms", busy, note=_BUSY
+        ),
+        Metric("hostile.late_ms", "hostile: latest timer of the Gateway's loop, ms", late),
+        Metric("hostile.health_ms", "hostile: slowest GET /health beside them, ms", health),
+        Metric(
+            "hostile.memory",
+            "hostile: processes whose memory grows",
+            len(grown),
+            0,
+            "at most",
+            note="; ".join([*(f"Gateway {each}" for each in gateways), *grown]),
+        ),
+    ]
+    seen = sorted(totals)
+    rows = [
+        [kind, *(str(counts[status] or "") for status in seen)] for kind, counts in sorted(statuses.items())
+    ]
+    rows.append(["all", *(str(totals[status]) for status in seen)])
+    return metrics, {"Hostile requests: answers by status": markdown(["kind", *seen], rows)}
 
 
 def _clients(number: int) -> str:

@@ -47,7 +47,8 @@ class Bench:
 
     ``prompts`` are as many as the scenario with the most needs; ``independent`` are those whose answers have parallel
     parts. ``memory`` samples the memory of the service's processes; without it memory is not reported. ``say`` prints
-    a line of progress.
+    a line of progress. ``max_body_bytes`` is the largest body that the service takes. ``replicas`` finds the processes
+    of a kind, Interpreter or Gateway; without it only decoders are killed.
     """
 
     settings: LoadSettings
@@ -58,6 +59,8 @@ class Bench:
     load_bare: Callable[[], "Bare"]
     memory: Memory | None = None
     say: Callable[[str], None] = lambda _: None
+    max_body_bytes: int = 1_000_000
+    replicas: Callable[[str], Sequence[int]] | None = None
 
     @cached_property
     def bare(self) -> "Bare":
@@ -183,7 +186,8 @@ async def killed(bench: Bench, key: str) -> Record:
     if len(decoders) < 2:
         raise UserError("kill: the service has no second decoder; expected decoder.num_replicas of 2 or more")
     victim = max(decoders, key=lambda decoder: decoder["lanes"])
-    pid, at = kill(victim), perf_counter()
+    pid, at = int(victim["pid"]), perf_counter()
+    kill(pid)
     disturbed, _ = await running
 
     def back(decoders: list[dict[str, Any]]) -> bool:

@@ -58,8 +58,6 @@ def idle(decoders: Decoders) -> bool:
     return bool(decoders) and not busy(decoders)
 
 
-def kill(decoder: dict[str, Any]) -> int:
-    """Kill a decoder with SIGKILL, like a crash. Returns its process id; it must run on this machine."""
-    pid = int(decoder["pid"])
+def kill(pid: int) -> None:
+    """Kill a process of the service with SIGKILL, like a crash; it must run on this machine."""
     os.kill(pid, signal.SIGKILL)
-    return pid

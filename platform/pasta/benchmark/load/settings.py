@@ -9,6 +9,8 @@ from pasta.errors import UserError
 #: Parts in the order in which they are measured; the soak only runs when it is asked for.
 SCENARIOS = ("latency", "throughput", "speedup", "spread", "kill", "disconnect", "refuse")
 SOAK = "soak"
+#: The same holds for hostile requests.
+HOSTILE = "hostile"
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,8 @@ class LoadSettings:
     ``clients`` are the numbers of clients at once, ``prompts`` those that each of these asks; every answer has at
     most ``max_tokens``. ``rounds`` repeats latency, throughput and kills; ``pairs`` is the number of prompts of
     speedup and spread, and of answers that are left; ``refusals`` are those that are timed. ``soak`` is the number
-    of requests of the soak, by ``soak_clients``, with a decoder killed every ``kill_every_s`` seconds (0: none); after
-    ``soak_s`` seconds it sends no more.
+    of requests of the soak, by ``soak_clients``, with a process killed every ``kill_every_s`` seconds (0: none); after
+    ``soak_s`` seconds it sends no more. ``hostile`` is the number of hostile requests.
     """
 
     out: Path
@@ -34,14 +36,16 @@ class LoadSettings:
     soak_clients: int = 12
     soak_seed: int = 0
     soak_s: float | None = None
-    kill_every_s: float = 20.0
+    kill_every_s: float = 15.0
+    hostile: int = 2000
+    hostile_seed: int = 0
     timeout_s: float = 180.0
     fresh: bool = False
 
     def __post_init__(self) -> None:
         if not self.clients or min(self.clients) < 1:
             raise UserError(f"--clients: {','.join(map(str, self.clients))}, expected positive integers")
-        check_least(self, 1, "rounds", "max_tokens", "refusals", "soak", "soak_clients")
+        check_least(self, 1, "rounds", "max_tokens", "refusals", "soak", "soak_clients", "hostile")
         check_interval(self, "prompts", "pairs")
         if self.kill_every_s < 0:
             raise UserError(f"--kill-every: {self.kill_every_s:g}, expected seconds, or 0 for no kills")

@@ -1,12 +1,15 @@
-"""The soak test: many requests of all kinds while decoders are killed and clients disconnect. No request may be lost
-or stuck, and no memory leaked.
+"""The soak test: many requests of all kinds while processes are killed in turn, and clients disconnect or take their
+time. No request may be lost or stuck, and no memory leaked.
+
+A decoder's death costs no request. An Interpreter's or a Gateway's cuts the requests that it holds: these may end with
+an error that says to send them again, which the soak's clients do.
 """
 
 import asyncio
 import contextlib
+import itertools
 import random
 import signal
-import statistics
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,22 +17,30 @@ from time import perf_counter
 from typing import Any
 
 from pasta.benchmark.load.client import Ask, Reply, closed_loop
+from pasta.benchmark.load.memory import growing
 from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import idle, kill
-from pasta.markdown import markdown
 from pasta.stages.records import Record
 
 #: Share of the clients that go away, of the requests that are no streams, and of those that decode sequentially.
 LEAVING, UNSTREAMED, SEQUENTIAL = 0.05, 0.2, 0.3
+#: Share of the clients that read their stream, or send their request, at a trickle.
+SLOW_READERS, SLOW_UPLOADS = 0.03, 0.03
+#: A slow reader waits so long after each bit (about 4 KiB); a slow upload takes so long. The service allows both.
+_READ_PAUSE_S, _UPLOAD_S = 0.1, 4.0
+#: What is killed, in turn; of these the ones whose death cuts the requests that they hold.
+VICTIMS = ("Decoder", "Interpreter", "Gateway")
+_HOLDERS = VICTIMS[1:]
+#: How long it may take until a request hears of such a death.
+_HEARD_WITHIN_S = 30.0
 _LENGTHS = (16, 64, 256, None)
 _PLACEMENTS = ("local", "spread", "auto")
-_MEMORY_EVERY_S = 5.0
+#: A process that is killed each third time lives long enough to be judged.
+_MEMORY_EVERY_S = 3.0
 _IDLE_WITHIN_S = 30.0
+#: How long a client waits before it sends a request again, unless it was told.
+_AGAIN_S = 1.0
 _SAY_EVERY_S = 10.0
-#: Allowed growth of a process's memory in the second half of its life: a share, plus MiB.
-GROWTH, SLACK_MIB = 0.10, 16.0
-#: Fewest samples of a process to judge its growth: about a minute.
-_ENOUGH = 12
 
 
 def schedule(bench: Bench) -> list[Ask]:
@@ -41,14 +52,18 @@ def schedule(bench: Bench) -> list[Ask]:
         way = bench.ways["sequential" if rng.random() < SEQUENTIAL else "parallel"]
         pasta = {**way.pasta, "placement": rng.choice(_PLACEMENTS)}
         stream, leaves = rng.random() >= UNSTREAMED, rng.random() < LEAVING
+        slow = rng.random()
+        reads_slowly, uploads_slowly = slow < SLOW_READERS, SLOW_READERS <= slow < SLOW_READERS + SLOW_UPLOADS
         asks.append(
             Ask(
                 rng.choice(bench.prompts),
                 way.model,
                 pasta,
                 rng.choice(_LENGTHS) or settings.max_tokens,
-                stream or leaves,
+                stream or leaves or reads_slowly,
                 leave_after=rng.randint(1, 12) if leaves else None,
+                read_pause_s=_READ_PAUSE_S if reads_slowly else 0.0,
+                upload_s=_UPLOAD_S if uploads_slowly else 0.0,
             )
         )
     return asks
@@ -64,20 +79,21 @@ async def soak(bench: Bench, key: str) -> Record:
     until = perf_counter() + (settings.soak_s or float("inf"))
     interrupted = asyncio.Event()
     samples: dict[str, list[float]] = {}
-    kills: list[float] = []
+    kills: list[tuple[float, str]] = []
     counts: Counter[str] = Counter()
     begun = perf_counter()
 
     async def patient(ask: Ask) -> Reply:
-        """Send a request, again after Retry-After while it is refused."""
+        """Send a request, again after Retry-After while it is refused, or was cut by a death that may cut it."""
         give_up = perf_counter() + settings.timeout_s
-        answer = await bench.service.send(ask)
-        while answer.ending == "refused" and perf_counter() < give_up:
-            counts["refused"] += 1
-            await asyncio.sleep(answer.retry_after_s or 1.0)
+        while True:
+            sent_s = perf_counter() - begun
             answer = await bench.service.send(ask)
-        counts[answer.ending] += 1
-        return answer
+            ending = "cut" if was_cut(answer, sent_s, kills) else answer.ending
+            counts[ending] += 1
+            if ending not in ("refused", "cut") or perf_counter() > give_up:
+                return answer
+            await asyncio.sleep(answer.retry_after_s or _AGAIN_S)
 
     def sent() -> Iterator[Ask]:
         """The requests, as long as there is time."""
@@ -94,17 +110,21 @@ async def soak(bench: Bench, key: str) -> Record:
             bench.say(progress(counts, len(asks), perf_counter() - begun, len(kills), settings.soak_s))
 
     async def killer() -> None:
-        """Kill one decoder of several, again and again; never the only one left."""
+        """Kill a decoder, an Interpreter, a Gateway, and so on; none while the service is not ready, and never the only
+        decoder left."""
         rng = random.Random(f"kills:{settings.soak_seed}")
-        while True:
+        for kind in itertools.cycle(VICTIMS if bench.replicas else VICTIMS[:1]):
             await asyncio.sleep(settings.kill_every_s)
-            decoders = await bench.service.decoders()
-            if len(decoders) < 2:
+            found = [int(decoder["pid"]) for decoder in await bench.service.decoders()]
+            if len(found) < (2 if kind == "Decoder" else 1):
                 counts["spared"] += 1
                 continue
+            if bench.replicas and kind != "Decoder":
+                found = [*bench.replicas(kind)]
+            # Noted first: a request may hear of the death before this coroutine goes on.
+            kills.append((perf_counter() - begun, kind))
             with contextlib.suppress(ProcessLookupError):
-                kill(rng.choice(decoders))
-                kills.append(perf_counter() - begun)
+                kill(rng.choice(found))
 
     async def sampler(read: Memory) -> None:
         while True:
@@ -145,7 +165,11 @@ async def soak(bench: Bench, key: str) -> Record:
         "differing": differing(asks, answers),
         "redispatches": sum(answer.pasta.get("redispatches", 0) for answer in whole),
         "spills": sum(answer.pasta.get("spills", 0) for answer in whole),
-        "total_s": [round(answer.total_s, 4) for answer in whole],
+        "total_s": [
+            round(answer.total_s, 4)
+            for ask, answer in zip(asks, answers, strict=False)
+            if answer.ending == "whole" and not ask.slow
+        ],
         "memory_mib": samples,
     }
 
@@ -162,8 +186,17 @@ def progress(
     eta = "not known" if left_s == float("inf") else f"{left_s / 60:.1f} min"
     return (
         f"soak: {done}/{total} requests in {seconds:.0f} s, {rate:.1f} a second, eta {eta}; {kills} kills, "
-        f"{counts.get('lost', 0)} lost, {counts.get('stuck', 0)} stuck, {counts.get('refused', 0)} refusals"
+        f"{counts.get('lost', 0)} lost, {counts.get('stuck', 0)} stuck, {counts.get('refused', 0)} refusals, "
+        f"{counts.get('cut', 0)} cut"
     )
+
+
+def was_cut(answer: Reply, sent_s: float, kills: Sequence[tuple[float, str]]) -> bool:
+    """Whether a request was open when an Interpreter or a Gateway was killed, and ended as it may then: with an error
+    that says, or a broken connection that lets guess, that it may be sent again."""
+    ended_s = sent_s + answer.total_s
+    open_then = any(kind in _HOLDERS and sent_s < at and ended_s < at + _HEARD_WITHIN_S for at, kind in kills)
+    return answer.ending == "lost" and answer.retryable and open_then
 
 
 @contextlib.contextmanager
@@ -202,37 +235,13 @@ def differing(asks: Sequence[Ask], answers: Sequence[Reply]) -> int:
     return count
 
 
-def growth(samples: Sequence[float]) -> tuple[float, float]:
-    """Medians of the second and of the last quarter of a process's memory, in MiB.
-
-    The first quarter is warm-up: caches fill, allocators settle.
-    """
-    quarter = len(samples) // 4
-    return statistics.median(samples[quarter : 2 * quarter]), statistics.median(samples[-quarter:])
-
-
-def violations(record: Record) -> list[str]:
-    """The violations that the record shows, one line each; empty if there are none."""
-    found = []
+def violations(records: Sequence[Record]) -> list[str]:
+    """The violations that the soak's only record shows, one line each; empty if there are none."""
+    (record,), found = records, []
     for ending, what in (("lost", "lost"), ("stuck", "stuck"), ("refused", "never admitted")):
         wrong = [each for each in record["wrong"] if each["ending"] == ending]
         if wrong:
             found.append(f"{len(wrong)} requests {what}, the first: {wrong[0].get('error', '')}")
     if record["idle_s"] is None:
         found.append(f"decoders still busy {_IDLE_WITHIN_S:g} s after the last answer")
-    for name, samples in record["memory_mib"].items():
-        if len(samples) >= _ENOUGH:
-            before, after = growth(samples)
-            if after > before * (1 + GROWTH) + SLACK_MIB:
-                found.append(f"memory of {name} grew from {before:.0f} to {after:.0f} MiB")
-    return found
-
-
-def memory_table(samples: Mapping[str, Sequence[float]]) -> str:
-    """A table of MiB by process, of those with enough samples."""
-    rows: list[list[Any]] = []
-    for name, each in samples.items():
-        if len(each) >= _ENOUGH:
-            before, after = growth(each)
-            rows.append([name, len(each), f"{before:.0f}", f"{after:.0f}", f"{max(each):.0f}"])
-    return markdown(["process", "samples", "second quarter, MiB", "last quarter, MiB", "most"], rows)
+    return found + growing(record["memory_mib"])
