@@ -12,6 +12,9 @@ from pasta.placement import Policy
 DecodingMode = Literal["parallel", "sequential"]
 #: The messages of a conversation, a text to be continued, or the token ids of such a text.
 PromptInput = list[dict[str, str]] | str | list[int]
+#: A stage on a request's way through the service, and when it began, in seconds since the epoch: processes of one
+#: machine share this clock, those of several nodes nearly.
+Mark = tuple[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Order:
     ``logprobs`` is how many of the likeliest tokens to report beside each token of the text; ``None``: report no
     log-probabilities. ``http_request_id`` is the request's id in logs (serve/observe/logs.py). ``cache_salt`` names the
     client: only its own requests share prefixes with it. The text follows ``grammar``, if there
-    is one. ``echo``: each answer begins with its prompt.
+    is one. ``echo``: each answer begins with its prompt. ``marks``: its way so far, if it wants a trace.
     """
 
     request_id: str
@@ -44,6 +47,7 @@ class Order:
     drafts: bool = True
     grammar: Grammar | None = None
     echo: bool = False
+    marks: tuple[Mark, ...] = ()
 
     @property
     def num_choices(self) -> int:
@@ -109,7 +113,7 @@ class Decoded:
 
     ``steps`` counts the engine's forwards from the first token to the last. ``step_s`` is the time of a step with a
     single lane on that Decoder while idle (0: not known). ``cached_tokens`` of the prompt were not computed again. The
-    finish reason of a chunk that needs more than it was lent is short.
+    finish reason of a chunk that needs more than it was lent is short. ``submitted_at`` is in seconds since the epoch.
     """
 
     finish_reason: str
@@ -120,6 +124,7 @@ class Decoded:
     step_s: float = 0.0
     cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    submitted_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
 from pasta.engine import (
@@ -103,7 +103,7 @@ class Decoder:
         ``ReplicaLost`` if the engine has stopped. Leaving the iteration early cancels the request in the engine.
         """
         engine = self._engines[order.model]
-        submitted = perf_counter()
+        submitted, submitted_at = perf_counter(), time()
         decoding, result = True, None
         self._leases.open(order.request_id, lambda: self._reap(engine, order))
         self._interpreters.owners[order.request_id] = order.interpreter
@@ -123,7 +123,7 @@ class Decoder:
                         message.append(self._failed(order, done.error))
                     elif done is not None and done.result is not None:
                         result = done.result
-                        message.append(self._decoded(order.model, result))
+                        message.append(self._decoded(order.model, result, submitted_at))
                     if message:
                         yield message
         except EngineFull as error:
@@ -220,12 +220,13 @@ class Decoder:
             request_id=order.request_id,
         )
 
-    def _decoded(self, model: str, result: Result) -> Decoded:
+    def _decoded(self, model: str, result: Result, submitted_at: float) -> Decoded:
         self._num_finished += 1
         times = result.queue_s, result.ttft_s, result.total_s
         step_s = self._costs[model].step_s
         prompt = tuple((each.chosen, each.top) for each in result.prompt_logprobs)
-        return Decoded(result.finish_reason, result.steps, *times, step_s, result.cached_tokens, prompt)
+        cached = result.cached_tokens
+        return Decoded(result.finish_reason, result.steps, *times, step_s, cached, prompt, submitted_at)
 
     def _failed(self, order: DecodeOrder, error: Exception) -> Refused:
         """Refuse a request that failed by itself, without ``ReplicaLost``: it would fail on another replica too."""

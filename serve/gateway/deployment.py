@@ -79,8 +79,10 @@ async def _on_failure(_: Request, error: Exception) -> JSONResponse:
 
 @dataclass(frozen=True)
 class _Held:
-    """What an open request holds: a place in this Gateway, and one of its key's running requests."""
+    """What an open request holds since ``since`` (seconds since the epoch): a place in this Gateway, and one of its
+    key's running requests."""
 
+    since: float
     key: str | None
     place: ExitStack
     running: ExitStack
@@ -239,7 +241,10 @@ class Gateway:
         self._check_model(order.model)
         # A key's requests share prefixes with each other only: else one tenant could time another one's prompts.
         order = dataclasses.replace(
-            order, http_request_id=logs.request_id(request.headers), cache_salt=held.key or ""
+            order,
+            http_request_id=logs.request_id(request.headers),
+            cache_salt=held.key or "",
+            marks=(("body", held.since), ("to the Interpreter", time.time())),
         )
         mode = order.decoding_mode(self._config.models[order.model].mode)
         watch = Watch(order.http_request_id, order, mode, key=held.key, stream=streams)
@@ -295,12 +300,12 @@ class Gateway:
 
         Raises ``ApiError`` if it is refused for who sends it, for that client's limits, or for want of a place.
         """
-        client = self._client(request)
+        since, client = time.time(), self._client(request)
         with ExitStack() as place, ExitStack() as running:
             place.enter_context(self._requests.request())
             self._guard.count(client)
             running.enter_context(self._guard.running(client))
-            yield _Held(client.name, place, running)
+            yield _Held(since, client.name, place, running)
 
     def _timeout_s(self, request: Request) -> float:
         """The configured time-out, or the request's own if that is shorter."""

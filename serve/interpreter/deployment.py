@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, contextmanager
+from time import time
 from typing import Any, TypeVar
 
 from ray.serve.handle import DeploymentHandle
@@ -108,6 +109,7 @@ class InterpreterDeployment:
         if encoder is None:
             yield [_SUPERSEDED]
             return
+        marks = [*order.marks, ("admission", time())]
         try:
             # Overload is refused before anything is encoded. Encoding has a thread of its own: it delays no other
             # answer.
@@ -115,10 +117,12 @@ class InterpreterDeployment:
                 with _refusals(no_room=True):
                     hold = self._admissions[order.model].hold(encoder.min_tokens(order))
                     held = await stack.enter_async_context(hold)
+                marks.append(("encoding", time()))
                 loop = asyncio.get_running_loop()
                 decode_orders = await loop.run_in_executor(self._encoding, encoder.decode_orders, order)
                 with _refusals(no_room=False):
                     await held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
+                order = dataclasses.replace(order, marks=(*marks, ("to the Decoder", time())))
                 choices = [self._choice(encoder, order, decode_order) for decode_order in decode_orders]
                 prompt_tokens = sum(len(o.prompt_ids) for o in decode_orders[:: order.n])
                 cached = CachedTokens(order.n)
@@ -185,6 +189,7 @@ class InterpreterDeployment:
                             wants_document=order.wants_document,
                             trace_of=decode_order.request_id if order.wants_trace else None,
                             placement_events=response.placement_events,
+                            marks=order.marks,
                         )
                         finished.pasta.update(response.placement())
                         updates += [session.rest(), finished]

@@ -12,7 +12,7 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -292,6 +292,11 @@ class DistributedResponse:
         """The home's own times, or the Interpreter's if the response has had several homes."""
         if not self._counts["redispatches"]:
             return home
+        total_s = perf_counter() - self._begun
         return dataclasses.replace(
-            home, queue_s=0.0, ttft_s=self._first_token_s or 0.0, total_s=perf_counter() - self._begun
+            home,
+            queue_s=0.0,
+            ttft_s=self._first_token_s or 0.0,
+            total_s=total_s,
+            submitted_at=time() - total_s,
         )

@@ -24,8 +24,8 @@ from pasta.interpreter import (
     Wait,
 )
 from pasta.lang import Codec, TextStream, to_text
-from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s
-from serve.wire import Decoded, Delta, Finished, Path, TextToken, TokenItem, TokenLogprobs
+from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s, way
+from serve.wire import Decoded, Delta, Finished, Mark, Path, TextToken, TokenItem, TokenLogprobs
 
 #: A piece of text; with log-probabilities requested, the token that it ends with.
 TextPiece = tuple[str, TextToken | None]
@@ -180,6 +180,7 @@ class Session:
         wants_document: bool,
         trace_of: str | None = None,
         placement_events: Sequence[PlacementEvent] = (),
+        marks: Sequence[Mark] = (),
     ) -> Finished:
         """The statistics of the finished response.
 
@@ -189,6 +190,7 @@ class Session:
         (both without the queue). ``sequential_estimate_ms`` is the time to the first token, and for each further token
         one step of this Decoder with a single lane, measured while idle. Other requests on the same Decoder slow the
         answer but not the estimate. ``trace_of`` is the request's name in its trace; ``None``: no trace.
+        ``marks`` are its way to the Decoder.
         """
         mirror = self._mirror
         ended = int(mirror.threads[0].mode >= Mode.ENDED)
@@ -226,6 +228,7 @@ class Session:
                 queue_s=decoded.queue_s,
                 ttft_s=decoded.ttft_s,
                 placement_events=placement_events,
+                marks=way(marks, decoded.submitted_at, decoded.total_s) if marks else (),
             )
         return Finished(
             decoded.finish_reason,

@@ -6,18 +6,24 @@ an address such as /v1/traces/ID: so the service stores none, need not expire th
 protect them from other users. A trace contains only what the same user may read in the answer.
 
 Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. Times are microseconds since
-the request reached its Decoder.
+the Gateway had the request's head.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import time as now
 from typing import Any
 
 from pasta.interpreter import ThreadTrace, Trace
+from serve.wire import Mark
 
 TraceEvent = dict[str, Any]
-_PROCESS = 1
+#: Tracks of threads, and that of the request's way through the service.
+_PROCESS, _SERVICE = 1, 2
+#: The stages of a request's way that its Decoder begins, and that ends it.
+DECODING, END = "decoding", "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,11 @@ def chrome_trace(
     queue_s: float,
     ttft_s: float,
     placement_events: Sequence[PlacementEvent] = (),
+    marks: Sequence[Mark] = (),
 ) -> dict[str, Any]:
     """Write the trace of a response. ``topics[i]`` names thread i (not the main one); ``sync_id`` is the id of
-    ``<sync/>``.
+    ``<sync/>``. ``marks`` are the request's ``way``, its parts are slices of a track of its own; without it, times
+    begin at the Decoder.
 
     Each thread has slices of decoding and of waiting at syncs, the main one also of the queue and of its prefill
     (until the first token). Arrows lead from a fork to its chunk, and from a chunk's end to the sync that joins it.
@@ -78,11 +86,36 @@ def chrome_trace(
     paths = {thread.path: rows[thread.id] for thread in trace.threads}
     events += [_placed(event, paths[event.path]) for event in placement_events if event.path in paths]
     events += _lanes(spans)
-    return {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        "otherData": {"request": request, "critical_path": trace.critical_path, "tokens": trace.num_tokens},
-    }
+    other = {"request": request, "critical_path": trace.critical_path, "tokens": trace.num_tokens}
+    if marks:
+        begun = dict(marks)[DECODING] - marks[0][1]
+        events = [
+            {**event, "ts": round(event["ts"] + _us(begun), 1)} if "ts" in event else event
+            for event in events
+        ]
+        events += _service(marks, len(rows))
+        other["marks"] = [[stage, round(at, 6)] for stage, at in marks]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
+
+
+def way(before: Sequence[Mark], submitted_at: float, total_s: float) -> list[Mark]:
+    """A request's way through the service: the marks ``before`` its Decoder had it, its decoding, and the Interpreter's
+    having the end of the answer, now. No stage begins before the one before it, whatever the nodes' clocks say."""
+    marks = [
+        *before,
+        (DECODING, submitted_at),
+        ("from the Decoder", submitted_at + total_s),
+        (END, now()),
+    ]
+    times = itertools.accumulate((at for _, at in marks), max)
+    return [(stage, at) for (stage, _), at in zip(marks, times, strict=True)]
+
+
+def _service(marks: Sequence[Mark], row: int) -> list[TraceEvent]:
+    origin, events = marks[0][1], [{**_named("process_name", row, "service"), "pid": _SERVICE}]
+    for (stage, since), (_, until) in itertools.pairwise(marks):
+        events.append({**_slice(stage, row, since - origin, until - origin), "pid": _SERVICE})
+    return events
 
 
 @dataclass(frozen=True, slots=True)

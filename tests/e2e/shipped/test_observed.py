@@ -208,5 +208,16 @@ def test_threads_that_decode_at_the_same_time_are_beside_each_other_and_a_track_
     assert max(e["args"]["lanes"] for e in events if e["name"] == "lanes") > 1
 
 
+def test_a_trace_has_the_request_s_way_from_the_gateway_to_its_decoder_and_back(http):
+    sent = time.time()
+    trace = ask(http, pasta={"trace": True}).json()["pasta"]["trace"]
+    stages, times = zip(*trace["otherData"]["marks"], strict=True)
+    assert stages == (
+        *("body", "to the Interpreter", "admission", "encoding", "to the Decoder"),
+        *("decoding", "from the Decoder", "end"),
+    )
+    assert [sent, *times, time.time()] == sorted([sent, *times, time.time()])
+
+
 def test_without_asking_there_is_no_trace(http):
     assert "trace" not in ask(http).json()["pasta"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pasta.data.word_tokenizer import WordTokenizer
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Codec, parse, to_text
-from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s, syncs
+from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s, syncs, way
 from tests.support.documents import random_document
 from tests.support.tokenizers import codec as byte_codec
 
@@ -48,6 +48,36 @@ def traced(text, codec=None, late=0.0, **options):
 
 def events(made, ph, name=None):
     return [e for e in made["traceEvents"] if e["ph"] == ph and (name is None or e["name"] == name)]
+
+
+WAY = (("body", 100.0), ("encoding", 100.2), ("to the Decoder", 100.5))
+
+
+def test_a_request_s_way_through_the_service_is_a_track_without_gaps():
+    made, _, _ = traced(TWO, marks=way(WAY, submitted_at=101.0, total_s=2.0))
+    slices = [e for e in events(made, "X") if e["pid"] == 2]
+    assert [e["name"] for e in slices] == [
+        "body",
+        "encoding",
+        "to the Decoder",
+        "decoding",
+        "from the Decoder",
+    ]
+    assert [e["ts"] for e in slices] == [0.0, 0.2e6, 0.5e6, 1e6, 3e6]
+    assert all(one["ts"] + one["dur"] == next_["ts"] for one, next_ in itertools.pairwise(slices))
+    assert [e["args"]["name"] for e in events(made, "M", "process_name")] == ["answer r-1", "service"]
+
+
+def test_with_its_way_the_threads_times_begin_with_the_request():
+    made, _, _ = traced(TWO, marks=way(WAY, submitted_at=101.0, total_s=2.0))
+    (queue,) = events(made, "X", "queue")
+    assert (queue["ts"], queue["dur"]) == (1e6, 0.1e6)
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=2, max_size=6), st.floats(0, 1e9), st.floats(0, 1e3))
+def test_no_stage_begins_before_the_one_before_it_whatever_the_nodes_clocks_say(times, submitted_at, total_s):
+    found = [at for _, at in way([(str(n), at) for n, at in enumerate(times)], submitted_at, total_s)]
+    assert found == sorted(found)
 
 
 def test_every_thread_has_a_track_named_by_its_topic_in_reading_order():
