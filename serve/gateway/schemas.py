@@ -173,13 +173,15 @@ class Completion(_Whole):
 
 
 class ModelOptions(_Response):
-    """The extension object of a model: whether it decodes in parallel, and its number format.
+    """The extension object of a model: whether it decodes in parallel, its number format, and how many processes share
+    it.
 
     ``dtype`` is ``auto`` until a decoder has chosen one.
     """
 
     mode: DecodingMode
     dtype: str
+    tensor_parallel: int
 
 
 class Model(_Response):

@@ -1,5 +1,6 @@
 """Methods are made from their configuration; what cannot work is said before any weights are read."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_a_missing_model_is_named_with_its_method(model):
 
 
 def test_a_model_of_another_vocabulary_than_the_baseline_s_is_refused(model, tmp_path: Path):
-    tokenizer = byte_level()
+    tokenizer = copy.deepcopy(byte_level())  # others use it too
     tokenizer.add_tokens(["one more"])
     tiny().model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

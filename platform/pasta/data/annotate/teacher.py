@@ -119,8 +119,11 @@ class Teacher:
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(endpoint.section.concurrency, len(records))):
                     group.create_task(work())
-        except* EndpointError as errors:
-            raise _first(errors) from None
+        except ExceptionGroup as errors:  # what an except* raises is a group itself before Python 3.11.4
+            found, others = errors.split(EndpointError)
+            if found is None or others is not None:
+                raise
+            raise _first(found) from None
         finally:
             await endpoint.close()
             if judge is not None:
