@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import shlex
 import sys
@@ -78,10 +79,17 @@ class ServeBenchmark:
                 with self._service(layout, url) as found:
                     asyncio.run(self._measure(found, api_key, mine, layout, None if url else memory))
             for name in mine:
-                keys = PLAN[name].keys(self.settings)
-                report.add(*PLAN[name].report([self._files[name].records[key] for key in keys]))
+                records = [self._files[name].records[key] for key in PLAN[name].keys(self.settings)]
+                report.add(*PLAN[name].report(records))
+                self._draw(name, records)
                 self._kept.write(report, complete=name == scenarios[-1])
         return report
+
+    def _draw(self, name: str, records: Sequence[Record]) -> None:
+        draw, picture = PLAN[name].draw, self.settings.out.with_suffix(f".{name}.png")
+        if draw is not None and importlib.util.find_spec("matplotlib") is not None:
+            draw(records, picture)
+            self._kept.say(f"drawn: {picture}")
 
     def violations(self) -> list[str]:
         """What must not be and was found, a line each: by the soak, or with hostile requests."""

@@ -7,7 +7,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any, Literal
 
 import httpx
@@ -56,7 +56,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Reply:
-    """How a request ended. Times in seconds since it was sent: the first text, and the end.
+    """How a request ended. Times in seconds since it was sent (``sent_at``, since the epoch): the first text, the end.
 
     ``pasta`` is the service's own account of the answer; ``error`` says what went wrong. ``left_at`` is when the client
     began to go away, by ``perf_counter``. ``retryable``: what went wrong is no fault of the request's: it may be
@@ -73,6 +73,7 @@ class Reply:
     error: str = ""
     left_at: float = 0.0
     retryable: bool = False
+    sent_at: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -107,7 +108,7 @@ def connect(url: str, api_key: str | None = None) -> httpx.AsyncClient:
 
 async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> Reply:
     """Send a request and follow its answer to the end; nothing that the service does wrong raises."""
-    answer, begun = Reply("lost"), perf_counter()
+    answer, begun = Reply("lost", sent_at=time()), perf_counter()
     body = json.dumps(ask.body()).encode()
     try:
         async with (

@@ -2,9 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from pasta.benchmark.load import hostile, report, scenarios, soak
+from pasta.benchmark.load import breakdown, hostile, report, scenarios, soak
 from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.settings import HOSTILE, SOAK, LoadSettings
 from pasta.stages.records import Record
@@ -19,7 +20,7 @@ class Scenario:
 
     A key that has a record already is not measured again. ``settings`` are those that a record depends on.
     ``own_service``: the scenario changes the service's configuration or kills its processes. ``violations`` says what
-    in the records must not be, a line each.
+    in the records must not be, a line each. ``draw`` makes a picture of them.
     """
 
     layout: Layout
@@ -29,6 +30,7 @@ class Scenario:
     settings: tuple[str, ...] = ()
     own_service: bool = False
     violations: Callable[[Sequence[Record]], list[str]] = lambda _: []
+    draw: Callable[[Sequence[Record], Path], None] | None = None
 
 
 def _pairs(settings: LoadSettings) -> list[str]:
@@ -49,6 +51,13 @@ _SOAK_SETTINGS = ("soak", "soak_s", "soak_clients", "soak_seed", "kill_every_s",
 PLAN: dict[str, Scenario] = {
     "latency": Scenario(
         "as configured", scenarios.latency_keys, scenarios.latency, report.latency_report, ("prompts",)
+    ),
+    "breakdown": Scenario(
+        "as configured",
+        _pairs,
+        breakdown.breakdown,
+        breakdown.breakdown_report,
+        draw=breakdown.draw_breakdown,
     ),
     "spread": Scenario("as configured", _pairs, scenarios.spread, report.spread_report),
     "disconnect": Scenario("as configured", _pairs, scenarios.disconnect, report.disconnect_report),

@@ -163,7 +163,7 @@ async def spread(bench: Bench, key: str) -> Record:
     """A prompt, alone, with all threads at home and with its chunks over all decoders."""
     prompt = bench.independent[int(key)]
     return {
-        placement: (await _second(bench, bench.asks("parallel", [prompt], placement=placement)[0])).record()
+        placement: (await second(bench, bench.asks("parallel", [prompt], placement=placement)[0])).record()
         for placement in ("local", "spread", "auto")
     }
 
@@ -272,7 +272,7 @@ def _block(key: str) -> tuple[int, Name]:
     return int(clients), "parallel" if way == "parallel" else "sequential"
 
 
-async def _second(bench: Bench, ask: Ask) -> Reply:
+async def second(bench: Bench, ask: Ask) -> Reply:
     """The second of two answers to a request."""
     await bench.whole([ask], 1)
     answers, _ = await bench.whole([ask], 1)

@@ -7,7 +7,7 @@ from pasta.benchmark.options import check_interval, check_least
 from pasta.errors import UserError
 
 #: Parts in the order in which they are measured; the soak only runs when it is asked for.
-SCENARIOS = ("latency", "throughput", "speedup", "spread", "kill", "disconnect", "refuse")
+SCENARIOS = ("latency", "breakdown", "throughput", "speedup", "spread", "kill", "disconnect", "refuse")
 SOAK = "soak"
 #: The same holds for hostile requests.
 HOSTILE = "hostile"
@@ -19,9 +19,9 @@ class LoadSettings:
 
     ``clients`` are the numbers of clients at once, ``prompts`` those that each of these asks; every answer has at
     most ``max_tokens``. ``rounds`` repeats latency, throughput and kills; ``pairs`` is the number of prompts of
-    speedup and spread, and of answers that are left; ``refusals`` are those that are timed. ``soak`` is the number
-    of requests of the soak, by ``soak_clients``, with a process killed every ``kill_every_s`` seconds (0: none); after
-    ``soak_s`` seconds it sends no more. ``hostile`` is the number of hostile requests.
+    breakdown, speedup and spread, and of answers that are left; ``refusals`` are those that are timed. ``soak`` is
+    the number of requests of the soak, by ``soak_clients``, with a process killed every ``kill_every_s`` seconds
+    (0: none); after ``soak_s`` seconds it sends no more. ``hostile`` is the number of hostile requests.
     """
 
     out: Path
