@@ -131,13 +131,15 @@ def test_a_refused_key_stops_the_run_and_a_good_one_ends_it(
     with endpoint_server(locked) as server:
         settings: dict[str, Any] = {"data__annotator": "teacher", "data__source": {"path": str(data)}}
         settings["data__checks"] = {"min_speedup": 0.0}
-        path = write_config(tmp_path, **settings, data__teacher=teacher(server.url), workers__num_workers=1)
+        settings["workers__num_workers"] = 1
+        # One after another: an answer that comes after the refusal is lost, and asked for again.
+        path = write_config(tmp_path, **settings, data__teacher=teacher(server.url, concurrency=1))
         with pytest.raises(UserError, match=r"PASTA_TEST_KEY.*1 of 2 shards are finished and kept") as caught:
             run(path)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
     with endpoint_server(lambda body, _: completion(truth(body))) as server:
-        write_config(tmp_path, **settings, data__teacher=teacher(server.url), workers__num_workers=1)
+        write_config(tmp_path, **settings, data__teacher=teacher(server.url, concurrency=1))
         assert run(path) == 0
     # What was answered before the key was refused is not asked again.
     assert len(server.requests) == 2
