@@ -105,8 +105,8 @@ def test_a_soak_s_metrics_say_what_must_not_happen():
     record = {
         "requests": 10,
         "seconds": 5.0,
-        "endings": {"whole": 8, "left": 1, "lost": 1},
-        "kills": [1.0],
+        "endings": {"whole": 8, "left": 1, "lost": 1, "cut": 2},
+        "kills": [[1.0, "Decoder"], [2.0, "Gateway"], [3.0, "Decoder"]],
         "idle_s": 0.1,
         "wrong": [{"ending": "lost", "error": "x"}],
         "differing": 0,
@@ -122,6 +122,8 @@ def test_a_soak_s_metrics_say_what_must_not_happen():
         True,
         False,
     )
+    assert found["soak.cut"].value == 2
+    assert "killed: 2 Decoders, 1 Gateways" in found["soak.lost"].note
     assert "gateway 1" in tables["Soak: memory"]
 
 

@@ -17,6 +17,7 @@ from pasta.benchmark.load.soak import differing, schedule, soak, violations, was
 from pasta.benchmark.load.ways import find_ways
 from tests.benchmark.load.test_scenarios import PROMPTS, measure
 from tests.support.load_server import MODELS, load_server, sleeper
+from tests.support.waiting import eventually
 
 CLEAN = {"wrong": [], "idle_s": 0.1, "memory_mib": {}}
 
@@ -170,7 +171,12 @@ def test_a_soak_ends_with_its_time_and_says_how_far_it_is(tmp_path, monkeypatch)
 def test_an_interrupted_soak_finishes_what_is_open_and_has_a_record(tmp_path):
     with load_server(num_decoders=2) as server:
         server.between_s = 0.02
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+        def interrupt():
+            assert eventually(lambda: len(server.requests) > 5)  # not before the soak has begun
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
         record = measure(server, soak, "0", tmp_path, soak=2000, soak_clients=2, kill_every_s=0)
     assert record["ended"] == "interrupted"
     assert 0 < record["requests"] < 2000

@@ -365,7 +365,7 @@ def hostile_request(number: int, seed: int, model: str, routes: Routes, most_byt
     rng = random.Random(f"hostile:{seed}:{number}")
     kind = KINDS[number % len(KINDS)]
     able = [path for path, fields in routes.items() if "guided_json" in fields]
-    path = rng.choice(sorted(able if able and _KINDS[kind] in (_schema, _regex) else routes))
+    path = rng.choice(sorted(able if able and _KINDS[kind] in (_schema, _regex, _edges) else routes))
     body = _KINDS[kind](_Maker(rng, model, path, routes[path], most_bytes))
     headers = dict(_JSON)
     if kind == "another content type":

@@ -94,7 +94,8 @@ async def _send(http: httpx.AsyncClient, request: HostileRequest, timeout_s: flo
     """The status of an answer, or what came in its place; and what is wrong with it, if anything is."""
     try:
         async with asyncio.timeout(timeout_s):
-            response = await http.post(request.path, content=request.body, headers=request.headers)
+            headers = {name.encode(): value.encode("latin-1") for name, value in request.headers.items()}
+            response = await http.post(request.path, content=request.body, headers=headers)
     except TimeoutError:
         return "stuck", f"no answer within {timeout_s:g} s"
     except httpx.HTTPError as error:
