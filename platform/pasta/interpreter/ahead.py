@@ -78,7 +78,9 @@ def may_emit(interpreter: Interpreter, thread: int, *, only_in_turn: bool = Fals
     threads = interpreter.threads
     t = threads[thread]
     now = turn(t)
-    behind = [u for u in threads if u.running and u.clock <= t.clock and turn(u) < now]
+    behind = [
+        u for u in threads if u.running and (u.clock < t.clock or (u.clock == t.clock and turn(u) < now))
+    ]
     if not behind:
         return True
     if only_in_turn:

@@ -54,6 +54,8 @@ class Interpreter:
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
         self._open_promises, self._room = 0, grammar.positions.room
         self._constraints: dict[tuple[Base, tuple[int, ...]], Constraint] = {}
+        #: What follows a topic where no estimate is too large: by the base, and the node of the grammar's tail.
+        self._whole_tails: dict[tuple[Base, int], Constraint] = {}
 
     @classmethod
     def for_chunk(
@@ -91,10 +93,10 @@ class Interpreter:
                 t.topic_chars + MAX_TOPIC_PIECE > MAX_TOPIC_CHARS
                 or len(t.tokens) - t.topic_start >= self.limits.max_topic_tokens
             ):
-                return self._constraint("none", self._tail_choices(t))
-            return self._constraint("topic", self._tail_choices(t))
+                return self._tail_choices("none", t)
+            return self._tail_choices("topic", t)
         if t.mode == Mode.TAIL:
-            return self._constraint("none", self._tail_choices(t))
+            return self._tail_choices("none", t)
         if t.mode == Mode.CLOSE:
             return self._only(self.grammar.control.close)
         raise ConstraintError(f"thread {thread} is {t.mode.name.lower()}: it emits nothing")
@@ -143,13 +145,19 @@ class Interpreter:
             and (not t.is_chunk or len(t.tokens) + tokens < limits.max_chunk_tokens)
         )
 
-    def _tail_choices(self, t: Thread) -> tuple[int, ...]:
+    def _tail_choices(self, base: Base, t: Thread) -> Constraint:
         node = t.tail or self.grammar.tail
         left = self.limits.max_positions - t.next_position - node.depth_below - 4
-        largest = self.grammar.positions.largest(left)
-        return tuple(
-            token for token, child in node.children.items() if child.smallest <= max(largest, ESTIMATE_STEP)
-        )
+        largest = max(self.grammar.positions.largest(left), ESTIMATE_STEP)
+        # Nearly always there is room for all of them, which are many.
+        found = self._whole_tails.get((base, id(node))) if largest >= node.largest_child else None
+        if found is None:
+            found = self._constraint(
+                base, tuple(token for token, child in node.children.items() if child.smallest <= largest)
+            )
+            if largest >= node.largest_child:
+                self._whole_tails[base, id(node)] = found
+        return found
 
     def _only(self, token: int) -> Constraint:
         return self._constraint("none", (token,))

@@ -28,11 +28,13 @@ class ControlIds:
 
 @dataclass(slots=True)
 class TailNode:
-    """A node of the trie of TAIL spellings. ``smallest`` is the least N below it; a leaf has ``estimate``."""
+    """A node of the trie of TAIL spellings. ``smallest`` is the least N below it, ``largest_child`` the largest
+    ``smallest`` of its children; a leaf has ``estimate``."""
 
     children: dict[int, "TailNode"] = field(default_factory=dict)
     estimate: int | None = None
     smallest: int = 1 << 30
+    largest_child: int = 0
     depth_below: int = 0
 
 
@@ -77,4 +79,9 @@ def build_tail(spellings: Mapping[int, Sequence[int]]) -> TailNode:
             node.depth_below = max(node.depth_below, len(ids) - rank)
             node = node.children.setdefault(token, TailNode())
         node.smallest = node.estimate = estimate
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children.values()
+        node.largest_child = max((child.smallest for child in node.children.values()), default=0)
     return root
