@@ -46,16 +46,15 @@ class Interpreter:
         self.sees: list[int] = [1]
         main = Thread(0, (), None, 0, segment=0, next_position=len(self.prompt), clock=0, subtree=1)
         self.threads: list[Thread] = [main]
-        self.num_tokens = 0
         self.truncated = self.done = False
-        self.lent_threads = self.lent_tokens = 0
+        self.num_tokens = self.lent_threads = self.lent_tokens = 0
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
         self._open_promises, self._room = 0, grammar.positions.room
         self._constraints: dict[tuple[Base, tuple[int, ...]], Constraint] = {}
-        #: What follows a topic where no estimate is too large: by the base, and the node of the grammar's tail.
-        self._whole_tails: dict[tuple[Base, int], Constraint] = {}
+        # What may follow a topic, by the node of the grammar's tail and the largest estimate: many tokens.
+        self._tails: dict[tuple[Base, int, int], Constraint] = {}
 
     @classmethod
     def for_chunk(
@@ -89,12 +88,11 @@ class Interpreter:
         if t.mode == Mode.TOPIC:
             if t.topic_chars == 0:
                 return self._constraint("topic", ())
-            if (
+            is_full = (
                 t.topic_chars + MAX_TOPIC_PIECE > MAX_TOPIC_CHARS
                 or len(t.tokens) - t.topic_start >= self.limits.max_topic_tokens
-            ):
-                return self._tail_choices("none", t)
-            return self._tail_choices("topic", t)
+            )
+            return self._tail_choices("none" if is_full else "topic", t)
         if t.mode == Mode.TAIL:
             return self._tail_choices("none", t)
         if t.mode == Mode.CLOSE:
@@ -113,9 +111,8 @@ class Interpreter:
             return self._constraint("none", ends)
         if not self.parallel:
             return self._constraint("text", ends)
-        if self._may_promise(t):
-            return self._constraint("text", (*ends, control.sync, control.promise))
-        return self._constraint("text", (*ends, control.sync))
+        promise = (control.promise,) if self._may_promise(t) else ()
+        return self._constraint("text", (*ends, control.sync, *promise))
 
     def _may_promise(self, t: Thread) -> bool:
         limits = self.limits
@@ -149,14 +146,10 @@ class Interpreter:
         node = t.tail or self.grammar.tail
         left = self.limits.max_positions - t.next_position - node.depth_below - 4
         largest = max(self.grammar.positions.largest(left), ESTIMATE_STEP)
-        # Nearly always there is room for all of them, which are many.
-        found = self._whole_tails.get((base, id(node))) if largest >= node.largest_child else None
-        if found is None:
-            found = self._constraint(
-                base, tuple(token for token, child in node.children.items() if child.smallest <= largest)
-            )
-            if largest >= node.largest_child:
-                self._whole_tails[base, id(node)] = found
+        key = base, id(node), min(largest, node.largest_child)
+        if (found := self._tails.get(key)) is None:
+            fits = (token for token, child in node.children.items() if child.smallest <= largest)
+            found = self._tails[key] = Constraint(base, frozenset(fits))
         return found
 
     def _only(self, token: int) -> Constraint:
@@ -198,9 +191,8 @@ class Interpreter:
             self._append(t, token, time)
             t.mode, t.open_index = Mode.OPEN, 0
             self._open_promises += 1
-            self.reserve(
-                t, self._tag_cost + 2
-            )  # the rest of the tag, <async>, </async>, and this thread's end
+            # The rest of the tag, <async>, </async>, and this thread's end.
+            self.reserve(t, self._tag_cost + 2)
         elif token == control.sync and self.parallel:
             return self._sync(t, time)
         elif token == control.async_close if t.is_chunk else token in grammar.eos_ids:
