@@ -202,7 +202,12 @@ def test_a_skeleton_and_an_answer_without_points_are_called_that():
 def test_matplotlib_is_imported_where_pictures_are_drawn_only():
     library = Path(pasta.__file__).parent
     root = library.parent.parent
-    pictures = {library / "simulation" / "plot.py", library / "benchmark" / "peers" / "plot.py"}
+    benchmark = library / "benchmark"
+    pictures = {
+        library / "simulation" / "plot.py",
+        benchmark / "peers" / "plot.py",
+        benchmark / "load" / "breakdown.py",
+    }
     for file in (*library.rglob("*.py"), *(root / "jobs").glob("*.py"), *(root / "serve").rglob("*.py")):
         if file.parent == library / "evaluation" / "report" or file in pictures:
             continue
