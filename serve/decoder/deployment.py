@@ -230,6 +230,10 @@ class Decoder:
 
     def _failed(self, order: DecodeOrder, error: Exception) -> Refused:
         """Refuse a request that failed by itself, without ``ReplicaLost``: it would fail on another replica too."""
+        if isinstance(error, UserError):
+            name = order.grammar.param if order.grammar is not None else None
+            said = f"{name}: {error}" if name else str(error)
+            return Refused(said, param=name, code="invalid_value")
         logs.log(
             logger, "decoding failed", order.http_request_id, logging.ERROR, error, attempt=order.request_id
         )

@@ -139,5 +139,16 @@ def test_an_answer_whose_grammar_fails_fails_alone(temperature):
     running.submit(ask(REGEX, temperature=temperature).replace(request_id="whole"))
     while running.has_work:
         ends |= {event.request_id: event for event in running.step() if isinstance(event, DoneEvent)}
+    assert isinstance(ends["broken"].error, UserError)
     assert "grammar" in str(ends["broken"].error)
     assert re.fullmatch(REGEX.text, ends["whole"].result.text)
+
+
+def test_a_grammar_that_reaches_a_limit_while_it_is_followed_is_its_user_s_mistake():
+    running, ends = engine(), []
+    structure = STRUCTURES.compile(Grammar("regex", "a{1000000}"))
+    running.submit(ask(REGEX).replace(structure=structure))
+    while running.has_work:
+        ends += [event for event in running.step() if isinstance(event, DoneEvent)]
+    assert str(ends[0].error) == "the grammar does not go on: lexer error: too many expressions constructed"
+    assert isinstance(ends[0].error, UserError)

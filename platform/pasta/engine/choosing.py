@@ -23,6 +23,7 @@ from pasta.engine.sampling import (
     to_device,
 )
 from pasta.engine.slot import Slot
+from pasta.engine.structure import GrammarFailed
 from pasta.interpreter import Constraint, Feed, Thread
 from pasta.lang import Codec
 
@@ -177,7 +178,8 @@ class Chooser:
         return Lane(rows, logits, tokens, _logprobs(rows, logits, tokens))
 
     def next_token(self, lane: Lane) -> tuple[int, Logprobs | None]:
-        """Return a lane's next token: chosen again if what is allowed has changed. Raises ``NoToken``."""
+        """Return a lane's next token: chosen again if what is allowed has changed. Raises ``NoToken``,
+        ``GrammarFailed``."""
         row, token, logprobs = lane.rows[lane.at], lane.tokens[lane.at], lane.logprobs[lane.at]
         allowed = row.slot.allowed(row.thread)
         if allowed != row.constraint:
@@ -186,7 +188,9 @@ class Chooser:
             (logprobs,) = _logprobs(rows, logits, tokens)
         if token is None:
             follower = row.slot.follower
-            raise NoToken((follower and follower.error) or "the logits are not finite numbers")
+            if follower and follower.error:
+                raise GrammarFailed(follower.error)
+            raise NoToken("the logits are not finite numbers")
         return token, logprobs
 
     def choose(self, rows: Sequence[Row], logits: Tensor) -> list[int | None]:

@@ -5,6 +5,7 @@ llguidance is imported on first use: who asks for no structure needs it not.
 
 import json
 import math
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,10 @@ MAX_CHARS = 100_000
 MAX_MULTIPLE = 10_000
 #: The most ``patternProperties`` of a schema: llguidance compares each pattern with each other one, 7 s for 300.
 MAX_PATTERNS = 64
+
+
+class GrammarFailed(UserError):
+    """An answer's grammar allows no further token, for instance because it has reached one of llguidance's limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +140,8 @@ class Structures:
 
 
 def _said(matcher: "LLMatcher") -> str:
-    """A matcher's error in one line, without what follows a panic of llguidance's."""
-    return " ".join(matcher.get_error().partition("<backtrace>")[0].split())[:300]
+    """A matcher's error in one line, without what llguidance says of its own state."""
+    return " ".join(re.split("<backtrace>|<state>", matcher.get_error())[0].split())[:300]
 
 
 def _check_multiples(schema: Any) -> None:

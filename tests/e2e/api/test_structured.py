@@ -54,6 +54,7 @@ def test_a_completion_matches_its_regular_expression(client):
     ("body", "param"),
     [
         ({"guided_regex": "(a|b"}, "guided_regex"),
+        ({"guided_regex": "a{1000000}"}, "guided_regex"),
         ({"structured_outputs": {"json": {"type": "strin"}}}, "structured_outputs.json"),
         ({"guided_regex": "a", "pasta": {"mode": "parallel"}}, "pasta.mode"),
         (
