@@ -78,6 +78,33 @@ def test_a_step_s_cost_is_learnt_by_the_rows_that_it_computed():
     assert drafter.cost.measured[-1] == 4
 
 
+def test_what_a_forward_does_for_the_first_time_is_no_cost_of_its_rows():
+    cost = StepCost()
+    for rows, seconds in [(5, 0.270), (1, 0.012), (5, 0.022), *[(1, 0.012), (5, 0.022)] * 10]:
+        cost.add(rows, seconds)
+    fixed, row = cost.line()
+    assert fixed == pytest.approx(0.0095, rel=0.05)
+    assert row == pytest.approx(0.0025, rel=0.05)
+
+
+def test_other_work_on_the_machine_is_no_cost_of_the_rows_that_it_slowed():
+    cost = StepCost()
+    for seconds in [0.012, *[0.012, 0.012, 0.300] * 5]:
+        cost.add(1, seconds)
+        cost.add(2, 0.013)
+    fixed, row = cost.line()
+    assert fixed + row == pytest.approx(0.0122, rel=0.02)
+
+
+def test_a_row_never_seems_to_cost_more_than_a_forward_of_one():
+    cost = StepCost()
+    for rows, seconds in [(1, 0.01), (1, 0.01), (5, 0.3), (5, 0.3)]:
+        cost.add(rows, seconds)
+    fixed, row = cost.line()
+    assert fixed >= 0
+    assert row <= cost.at(1)
+
+
 @pytest.mark.parametrize(("odds", "counts"), [([0.9] * 2, 2), ([0.3, 0.3], 0)])
 def test_drafts_are_fed_while_each_pays_for_its_row(plain, odds, counts):
     drafter = costing(plain, fixed=1.0, row=0.5)

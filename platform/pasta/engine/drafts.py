@@ -6,7 +6,7 @@ token: it is emitted if it is what is chosen, else hidden.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
 
@@ -22,24 +22,33 @@ from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, force
 
 #: Weight of what a step or a draft has told at the next one.
 _DECAY = 0.98
+#: By how much a forward, or its guesses, may seem to cost more than the last ones alike.
+_GROWTH = 1.05
 #: The same of what guesses have saved, and how many steps go by without them if that is nothing.
 _WORTH_DECAY, _STEPS_WITHOUT = 0.9, 64
 
 
 @dataclass(slots=True)
 class StepCost:
-    """What a forward costs by its rows: a line through the measured ones, of which older ones count less."""
+    """What a forward costs by its rows: a line through the measured ones, of which older ones count less.
+
+    Other work, and what a forward does for the first time, only adds to one. So the first one of so many rows does not
+    count, and none counts for much more than the last one of as many rows.
+    """
 
     weight: float = 0.0
     rows: float = 0.0
     seconds: float = 0.0
     rows_rows: float = 0.0
     rows_seconds: float = 0.0
+    last: dict[int, float] = field(default_factory=dict)
 
     def add(self, rows: int, seconds: float) -> None:
         """A forward of ``rows`` rows took so long."""
-        if self.weight > 10 and seconds > 4 * self.at(rows):
-            return  # something else ran
+        before = self.last.get(rows)
+        self.last[rows] = seconds = seconds if before is None else min(seconds, _GROWTH * before)
+        if before is None:
+            return
         for name, value in (
             ("weight", 1.0),
             ("rows", rows),
@@ -64,7 +73,8 @@ class StepCost:
         prior = 0.05 * mean / max(rows_mean, 1.0)
         together = self.rows_seconds / self.weight - rows_mean * mean
         slope = (together + 0.1 * prior) / (spread + 0.1)
-        return mean - max(slope, 0.0) * rows_mean, max(slope, 0.0)
+        slope = min(max(slope, 0.0), mean / rows_mean)
+        return mean - slope * rows_mean, slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +234,7 @@ class Drafter:
         guessed = self._heads.guess(hidden, tokens)
         spent, before = time.perf_counter() - begun, self._guess_costs.get(len(known), float("inf"))
         # Other work on the machine only adds to it.
-        self._guess_s = self._guess_costs[len(known)] = min(spent, 1.05 * before)
+        self._guess_s = self._guess_costs[len(known)] = min(spent, _GROWTH * before)
         return {
             (slot, thread): (found[len(since) :], [-1 - min(int(10 * p), 9) for p in odds[len(since) :]])
             for (slot, thread, _, _, since), found, odds in zip(known, *guessed, strict=True)
