@@ -84,9 +84,17 @@ def test_switched_off_nothing_is_guessed(monkeypatch):
     assert engine.runner.hidden is None
 
 
+def some_guessed():
+    """Heads that guess every third token only."""
+    heads = made(3, replace(SHAPE, guessed=VOCAB // 3))
+    heads.tokens.copy_(torch.arange(VOCAB // 3) * 3)
+    return heads
+
+
 @pytest.mark.skipif(not kernels.ready(), reason="the kernels are not built")
-def test_the_kernel_guesses_what_torch_guesses():
-    runner, hidden = HeadRunner(made(3), LOADED.model), torch.randn(9, HIDDEN)
+@pytest.mark.parametrize("heads", [made(3), some_guessed()], ids=["all tokens", "some"])
+def test_the_kernel_guesses_what_torch_guesses(heads):
+    runner, hidden = HeadRunner(heads, LOADED.model), torch.randn(9, HIDDEN)
     tokens = torch.arange(9)
     found, odds = runner.guess(hidden, tokens)
     with torch.inference_mode():
@@ -98,13 +106,25 @@ def test_the_kernel_guesses_what_torch_guesses():
     assert close[torch.tensor(first)].abs().max() < 0.1
 
 
-def test_heads_are_read_as_they_were_written(tmp_path):
+@pytest.mark.parametrize("fast", [True, False], ids=["kernel", "torch"])
+def test_only_some_tokens_are_guessed_where_the_heads_say_so(fast):
+    runner = HeadRunner(some_guessed(), LOADED.model)
+    if not fast:
+        runner._packed = []
+    found, _ = runner.guess(torch.randn(40, HIDDEN), torch.arange(40))
+    guessed = {token for row in found for token in row}
+    assert len(guessed) > 20
+    assert all(token % 3 == 0 for token in guessed)
+
+
+@pytest.mark.parametrize("written", [made(), some_guessed()], ids=["all tokens", "some"])
+def test_heads_are_read_as_they_were_written(tmp_path, written):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    heads = made().to(torch.bfloat16).float()
+    heads = written.to(torch.bfloat16).float()
     write_heads(tmp_path, heads, {"name": "x"})
     read = read_heads(tmp_path, HIDDEN, VOCAB)
     assert read is not None
-    assert read.shape == SHAPE
+    assert read.shape == written.shape
     assert all(torch.equal(read.state_dict()[name], value) for name, value in heads.state_dict().items())
     assert json.loads((tmp_path / SETTINGS).read_text())["name"] == "x"
 

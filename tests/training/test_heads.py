@@ -1,16 +1,19 @@
 """Draft heads are trained on what a frozen model says, along threads."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
 from pasta.config import load_config
-from pasta.engine.heads import DraftHeads, HeadShape
+from pasta.engine.heads import DraftHeads, HeadShape, read_heads
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.training.config import HeadsSection, SftConfig
-from pasta.training.heads import guess, install_draft_heads, model_files
+from pasta.training.heads import guess, install_draft_heads, model_files, save_heads
 from tests.support.models import CONFIGS
 from tests.support.paths import ROOT
 
@@ -67,6 +70,31 @@ def test_only_the_heads_learn():
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+def test_the_tokens_that_are_said_most_often_are_those_that_heads_guess(tmp_path):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS["llama"])
+    model.save_pretrained(tmp_path)
+    install_draft_heads(model, HeadsSection(depth=2, width=16, guessed=5), seed=0)
+    ids = torch.arange(60)[None] % 50
+    labels = torch.cat([ids[:, 1:], torch.full((1, 1), IGNORE)], dim=1)
+    said = model(input_ids=ids, labels=labels, shift_labels=labels).logits.argmax(dim=-1)[0, 1:]
+    (tmp_path / "trained").mkdir()
+    save_file(
+        {name: value.contiguous() for name, value in model.state_dict().items() if "heads" in name},
+        tmp_path / "trained" / "model.safetensors",
+    )
+    config = load_config(CONFIG, SftConfig, [f"model.init_from={tmp_path}", f"output_dir={tmp_path}"])
+    config = replace(config, draft_heads=HeadsSection(depth=2, width=16, guessed=5))
+    save_heads(tmp_path / "trained", config, {}, None)
+    size = model.get_input_embeddings().weight.shape
+    heads = read_heads(tmp_path, size[1], size[0])
+    counts = torch.bincount(said[:-1], minlength=size[0])
+    rest = counts.clone()
+    rest[heads.tokens] = 0
+    assert len(heads.tokens) == 5
+    assert counts[heads.tokens].min() >= rest.max()
 
 
 @pytest.mark.parametrize(

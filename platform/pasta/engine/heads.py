@@ -35,19 +35,29 @@ WEIGHTS, SETTINGS = "draft_heads.safetensors", "draft_heads.json"
 
 @dataclass(frozen=True, slots=True)
 class HeadShape:
-    """``depth`` tokens are guessed, by layers of ``width`` units between states of ``hidden_size`` numbers."""
+    """``depth`` tokens are guessed, by layers of ``width`` units between states of ``hidden_size`` numbers.
+
+    ``guessed`` of the ``vocab_size`` tokens may be guessed, all if it is 0: the output layer is applied once a depth,
+    and where it has many tokens, most of what guesses cost is there (FR-Spec, Zhao et al. 2025, section 3).
+    """
 
     hidden_size: int
     vocab_size: int
     depth: int = 4
     width: int = 256
+    guessed: int = 0
 
     def __post_init__(self) -> None:
         check_positive(self, "hidden_size", "vocab_size", "depth", "width")
+        if not 0 <= self.guessed <= self.vocab_size:
+            raise ValueError(f"guessed {self.guessed}, expected 0 to {self.vocab_size}")
 
 
 class DraftHeads(nn.Module):
-    """The heads' own weights; the embedding and the output layer are the model's."""
+    """The heads' own weights, and which ``tokens`` [guessed] they guess; the embedding and the output layer are the
+    model's."""
+
+    tokens: Tensor
 
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
@@ -60,6 +70,7 @@ class DraftHeads(nn.Module):
         for down in downs:
             nn.init.zeros_(down.weight)  # every token is as likely at first
         self.down = nn.ModuleList(downs)
+        self.register_buffer("tokens", torch.arange(shape.guessed or shape.vocab_size), shape.guessed > 0)
 
     def forward(self, depth: int, known: Tensor) -> Tensor:
         """What head ``depth`` (from 0) has the output layer score [..., hidden], from the hidden state and the
@@ -75,10 +86,11 @@ class HeadRunner:
         self.shape = heads.shape
         self._embedding: Tensor = model.get_input_embeddings().weight.detach()
         output = self._embedding if model.config.tie_word_embeddings else model.get_output_embeddings().weight
-        self._heads, self._output = heads.to(self._embedding.device), output.detach()
+        self._heads, output = heads.to(self._embedding.device), output.detach()
+        self._output = output[self._heads.tokens] if heads.shape.guessed else output
         self._packed: list[list[Tensor]] = []
         if self._embedding.device.type == "cpu" and kernels.ready():
-            layer = nn.Linear(output.shape[1], output.shape[0], bias=False, device="meta")
+            layer = nn.Linear(output.shape[1], len(self._output), bias=False, device="meta")
             layer.weight = nn.Parameter(self._output, requires_grad=False)
             self._packed = [_packed(heads.up), _packed(heads.down), _packed([layer])]
 
@@ -90,7 +102,7 @@ class HeadRunner:
         """
         if self._packed:
             found, odds = torch.ops.pasta.draft(
-                hidden, tokens, self._embedding, *self._packed, self.shape.width
+                hidden, tokens, self._embedding, *self._packed, self._heads.tokens, self.shape.width
             )
         else:
             found, odds = self._plain(hidden, tokens)
@@ -102,7 +114,7 @@ class HeadRunner:
             known = torch.cat([known, self._embedding[found[-1]].float()], dim=-1)
             said = self._heads(depth, known).to(self._output.dtype)
             best = F.linear(said, self._output).float().softmax(dim=-1).max(dim=-1)
-            found.append(best.indices)
+            found.append(self._heads.tokens[best.indices])
             odds.append(best.values)
         return torch.stack(found[1:], dim=1), torch.stack(odds, dim=1)
 
@@ -160,9 +172,10 @@ def read_heads(directory: Path, hidden_size: int, vocab_size: int) -> DraftHeads
 
 
 def write_heads(directory: Path, heads: DraftHeads, more: dict[str, Any]) -> None:
-    """Put heads beside the model in ``directory``, in bfloat16, with ``more`` about them as JSON."""
+    """Put heads beside the model in ``directory``, their weights in bfloat16, with ``more`` about them as JSON."""
     state = {
-        name: value.detach().to(torch.bfloat16).contiguous() for name, value in heads.state_dict().items()
+        name: (value.to(torch.bfloat16) if value.is_floating_point() else value).contiguous()
+        for name, value in heads.state_dict().items()
     }
     told = {"shape": asdict(heads.shape), "model": model_fingerprint(directory), **more}
     write_whole(directory / WEIGHTS, save(state))

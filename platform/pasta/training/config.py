@@ -129,13 +129,16 @@ class LoraSection:
 
 @dataclass(frozen=True, slots=True)
 class HeadsSection:
-    """Draft heads: ``depth`` of them, each with ``width`` units between the model's states and its output layer."""
+    """Draft heads: ``depth`` of them, each with ``width`` units between the model's states and its output layer. At
+    most so many tokens are ``guessed``, those that the model says most often; 0: all."""
 
     depth: int = 4
     width: int = 256
+    guessed: int = 0
 
     def __post_init__(self) -> None:
         check_positive(self, "depth", "width")
+        check_not_negative(self, "guessed")
 
 
 def check_url(checkpoints: str | None) -> None:

@@ -21,7 +21,8 @@ from pasta.rows import read_json
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.run import TrainingStage
 
-_NAME = "draft_heads"
+#: The module in the model that is trained, and its buffer: how often each token was to be guessed.
+_NAME, _COUNTS = "draft_heads", "counts"
 
 
 class HeadsStage(TrainingStage):
@@ -59,6 +60,7 @@ def install_draft_heads(
     model.requires_grad_(False)
     torch.manual_seed(seed)
     heads = DraftHeads(HeadShape(hidden_size, vocab_size, section.depth, section.width))
+    heads.register_buffer(_COUNTS, torch.zeros(vocab_size, dtype=torch.long))
     model.add_module(_NAME, heads)
     seen: list[Tensor] = []
 
@@ -73,6 +75,8 @@ def install_draft_heads(
             guesses = guess(
                 heads, embedding, output, hidden, out.logits, kwargs["input_ids"], kwargs["shift_labels"]
             )
+        for _, wanted in guesses[:1]:
+            getattr(heads, _COUNTS).add_(torch.bincount(wanted, minlength=vocab_size))
         losses = [F.cross_entropy(scores.float(), wanted, reduction="sum") for scores, wanted in guesses]
         total = torch.stack(losses).sum()
         count = kwargs.get("num_items_in_batch")
@@ -155,9 +159,12 @@ def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], identity:
             if name.startswith(f"{_NAME}.")
         }
     model = read_json(config.output_dir / "config.json")
-    shape = HeadShape(
-        model["hidden_size"], model["vocab_size"], config.draft_heads.depth, config.draft_heads.width
+    section, counts = config.draft_heads, state.pop(_COUNTS)
+    guessed = section.guessed if section.guessed < len(counts) else 0
+    heads = DraftHeads(
+        HeadShape(model["hidden_size"], model["vocab_size"], section.depth, section.width, guessed)
     )
-    heads = DraftHeads(shape)
+    if guessed:
+        state["tokens"] = counts.topk(guessed).indices.sort().values
     heads.load_state_dict(state)
     write_heads(config.output_dir, heads, {**card, "identity": identity})

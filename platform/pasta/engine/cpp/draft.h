@@ -28,11 +28,14 @@ std::pair<int64_t, float> likeliest(const float* row, int64_t width) {
 }
 
 // hidden [L, hidden] and the tokens [L] chosen from it; embedding [V, hidden]; up and down: weight, scales and offsets of
-// each head as in `linear_int8`, output: the same of the output layer. Returns the tokens [L, depth] that are likeliest
-// to follow one after another, and how likely each is.
+// each head as in `linear_int8`, output: the same of the output layer, of the tokens [G] alone that may be guessed.
+// Returns the tokens [L, depth] that are likeliest to follow one after another, and how likely each is.
 std::tuple<Tensor, Tensor> draft(const Tensor& hidden, const Tensor& chosen_any, const Tensor& embedding_any,
-                                 at::TensorList up, at::TensorList down, at::TensorList output, int64_t width) {
+                                 at::TensorList up, at::TensorList down, at::TensorList output,
+                                 const Tensor& guessed_any, int64_t width) {
   const Tensor embedding = embedding_any.contiguous(), chosen = chosen_any.contiguous();
+  const Tensor guessed = guessed_any.contiguous();
+  const int64_t* token_of = guessed.const_data_ptr<int64_t>();
   const int64_t lanes = hidden.size(0), size = hidden.size(1), vocab = embedding.size(0), depth = up.size() / 3;
   const Tensor known = at::empty({lanes, (depth + 1) * size}, at::kFloat);  // the hidden state, and embeddings
   known.narrow(1, 0, size).copy_(hidden);
@@ -59,10 +62,11 @@ std::tuple<Tensor, Tensor> draft(const Tensor& hidden, const Tensor& chosen_any,
       store(unit + i, _mm512_mul_ps(u, sigmoid(u)), mask);
     }
     const Tensor said = linear_int8(units, down[at], down[at + 1], down[at + 2], std::nullopt, size);
-    const Tensor logits = linear_int8(said, output[0], output[1], output[2], std::nullopt, vocab);
+    const int64_t choices = guessed.size(0);
+    const Tensor logits = linear_int8(said, output[0], output[1], output[2], std::nullopt, choices);
     for (int64_t r = 0; r < lanes; ++r) {
-      const auto best = likeliest(logits.const_data_ptr<float>() + r * vocab, vocab);
-      found[r * depth + k] = best.first;
+      const auto best = likeliest(logits.const_data_ptr<float>() + r * choices, choices);
+      found[r * depth + k] = token_of[best.first];
       probability[r * depth + k] = best.second;
     }
   }

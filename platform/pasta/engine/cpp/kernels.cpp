@@ -22,8 +22,8 @@ TORCH_LIBRARY(pasta, m) {
       "float softcap) -> Tensor");
   m.def("expand(Tensor sees, Tensor q_seg, Tensor k_seg, Tensor q_index, Tensor k_index) -> Tensor");
   m.def(
-      "draft(Tensor hidden, Tensor chosen, Tensor embedding, Tensor[] up, Tensor[] down, Tensor[] output, int width) -> "
-      "(Tensor, Tensor)");
+      "draft(Tensor hidden, Tensor chosen, Tensor embedding, Tensor[] up, Tensor[] down, Tensor[] output, "
+      "Tensor guessed, int width) -> (Tensor, Tensor)");
   m.def("additive(Tensor visible, Tensor q_pos, Tensor k_pos, int window, ScalarType type) -> Tensor");
 }
 
