@@ -23,13 +23,17 @@ from pasta.engine.sampling import (
     to_device,
 )
 from pasta.engine.slot import Slot
-from pasta.engine.structure import GrammarFailed
+from pasta.errors import UserError
 from pasta.interpreter import Constraint, Feed, Thread
 from pasta.lang import Codec
 
 
 class NoToken(ArithmeticError):
     """A request's logits leave no token to choose: one is NaN, or none of the allowed ones is finite."""
+
+
+class GrammarFailed(UserError):
+    """The grammar that an answer follows allows no further token: it has reached a limit."""
 
 
 class Row(NamedTuple):

@@ -35,10 +35,6 @@ MAX_MULTIPLE = 10_000
 MAX_PATTERNS = 64
 
 
-class GrammarFailed(UserError):
-    """An answer's grammar allows no further token, for instance because it has reached one of llguidance's limits."""
-
-
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """What an answer's text must follow: a JSON schema, as JSON, or a regular expression that matches all of it.
