@@ -5,8 +5,8 @@
     python -m jobs.benchmark peers --shapes configs/models/replay-llama-400m.json --documents runs/data/alpaca-syntactic
 
 Peers are transformers' generate and llama.cpp, whose files the command writes itself. llama.cpp is an extra that
-nothing else needs: CMAKE_ARGS=-DGGML_NATIVE=ON pip install '.[peers]' builds it; without it llama.cpp is left out. All
-run on the CPU. The same command resumes an interrupted run.
+nothing else needs: CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]' builds it; without it llama.cpp is left out.
+All run on the CPU. The same command resumes an interrupted run.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from serve.ray_start import ROOT
 _CONFIGS = ROOT / "configs" / "models"
 #: Shapes that are named without their file.
 SHAPES = {name: _CONFIGS / f"replay-llama-{name}.json" for name in ("30m", "400m", "1.1b")}
+SHAPES["wide-400m"] = _CONFIGS / "wide-400m.json"
 
 
 def main(arguments: list[str], models: Path, num_cores: int) -> int:
@@ -68,7 +69,8 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
         "--shapes",
         type=names,
         default=names(shapes),
-        help=f"some of {shapes}, or files of a transformers configuration, made with random weights (all four)",
+        help=f"some of {shapes}, or files of a transformers configuration: the shipped models, widened to it if they "
+        "can be (the same answers at a larger model's cost), else random weights (all five)",
     )
     add("--parts", type=names, default=PARTS, help=f"some of {','.join(PARTS)} (all)")
     add(
@@ -91,6 +93,8 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
         action="store_true",
         help="also generate with a static cache, compiled on the CPU (minutes)",
     )
+    add("--answer-prompts", type=int, default=24, help="held-out prompts that are answered (24)")
+    add("--answer-tokens", type=int, default=1024, help="longest answer (1024)")
     add(
         "--documents",
         type=Path,
@@ -99,7 +103,7 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
     add("--replay-prompts", type=int, default=12, help="documents to replay (12)")
     add("--replay-seed", type=int, default=0, help="draws them from --documents (0)")
     add("--longest", type=int, default=1024, help="leave out those of as many tokens (1024)")
-    add("--models", type=Path, default=models, help="directory with twin/ (the shipped one)")
+    add("--models", type=Path, default=models, help="directory with twin/ and pasta/ (the shipped ones)")
     add("--weights", type=Path, help="directory for random models and GGUF files (peers/ beside --out)")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/peers.json); records go beside it")
     add("--fresh", action="store_true", help="measure again what an earlier run has measured")

@@ -7,16 +7,17 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from jobs.benchmark import main
+from jobs.benchmark import MODELS, main
 from pasta.benchmark.peers import bench, comparison, llama
+from pasta.benchmark.peers.answers import answers_report
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Timing, fastest_setup, time_steps
 from pasta.benchmark.peers.engine import Ours, OurSession
 from pasta.benchmark.peers.gguf_file import interleaved, read_weights, write_gguf
 from pasta.benchmark.peers.plot import draw_growth
 from pasta.benchmark.peers.report import decode_report, growth_report, replay_report
-from pasta.benchmark.peers.weights import Weights, formats_that_fit
-from pasta.engine import TokenEvent, random_model
+from pasta.benchmark.peers.weights import Weights, formats_that_fit, make_weights
+from pasta.engine import TokenEvent, random_model, read_model_config
 from pasta.errors import UserError
 from tests.support.documents import ROW
 from tests.support.models import CONFIGS, SMALL, tiny
@@ -63,6 +64,7 @@ def run(place, out, *options):
         "float32",
     ]
     points = ["--lanes", "1,3", "--requests", "1,2", "--contexts", "64,96"]
+    points += ["--answer-prompts", "2", "--answer-tokens", "24"]
     given = ["--models", str(place / "models"), "--out", str(out / "peers.json"), *small, *points]
     code = main(["peers", *given, "--shapes", f"shipped,{place / 'replay-small.json'}", *options])
     return code, json.loads((out / "peers.json").read_text())
@@ -88,6 +90,8 @@ def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_l
     assert sum(title.startswith("least ms a step (÷ the first row), small") for title in titles) == 3
     assert "Replay of documents, small" in titles
     assert "Replay of documents, shipped" not in titles
+    assert "Answers to 2 held-out prompts, shipped" in titles
+    assert "Answers to 2 held-out prompts, small" not in titles
     assert (tmp_path / "peers.png").stat().st_size > 1000
     before = (tmp_path / "peers.small.decode.jsonl").read_text()
     assert {"code", "weights", "threads", "wait_policy", "formats", "tokens"} <= {
@@ -118,6 +122,7 @@ def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
         (["--lanes", "2,8"], "--lanes: 2,8, expected integers from 1 to 64, 1 among them"),
         (["--requests", "1,99"], "--requests: 1,99, expected integers from 1 to 64, 1 among them"),
         (["--contexts", "8"], "--contexts: 8, expected integers of at least 64"),
+        (["--answer-prompts", "1"], "--answer-prompts: 1, expected at least 2"),
         (["--models", "nowhere"], "--models 'nowhere': no model in twin/"),
         (["--shapes", "none.json"], "model configuration: none.json: no such file"),
         (["--documents", "none.jsonl"], "--documents: none.jsonl: no such file"),
@@ -296,6 +301,52 @@ def test_replay_counts_the_plain_answers_tokens_on_all_sides():
     assert [metric.value for metric in metrics] == [pytest.approx(1.5), pytest.approx(2.0)]
     assert [metric.target for metric in metrics] == [1.3, None]
     assert "| ours int8, threads | 101.0" in next(iter(tables.values()))
+
+
+def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_bits():
+    seconds = {
+        "ours int8, twin": 2.0,
+        "ours int8, twin, all help": 1.0,
+        "ours int8, PASTA": 1.0,
+        "ours int8, PASTA, all help": 0.5,
+        "llama.cpp bf16": 2.5,
+        "llama.cpp q8_0": 3.0,
+    }
+    counts = dict.fromkeys(seconds, 100)
+    records = [
+        {"key": str(n), "independent": n != 1, "seconds": seconds, "tokens": counts, "steps": counts}
+        for n in range(3)
+    ]
+    metrics, tables = answers_report("wide", records)
+    found = {metric.key.removeprefix("peers.answers.wide.int8."): metric.value for metric in metrics}
+    assert found == pytest.approx(
+        {
+            "twin": 2.0,
+            "threads": 2.0,
+            "plain": 4.0,
+            "plain_independent": 4.0,
+            "same_independent": 2.0,
+            "llama": 6.0,
+            "llama_independent": 6.0,
+        }
+    )
+    assert "| ours int8, PASTA, all help | 0.500" in next(iter(tables.values()))
+
+
+def test_a_configuration_of_the_shipped_models_kind_is_made_by_widening_them(tmp_path):
+    config = read_model_config(MODELS / "twin")
+    config.hidden_size, config.vocab_size = 320, 2100
+    config.save_pretrained(tmp_path / "wide")
+    told: list[str] = []
+    shape = str(tmp_path / "wide" / "config.json")
+    made = make_weights(shape, MODELS, tmp_path / "made", told.append)
+    assert [each.split(" in ")[0] for each in told] == [
+        "making the shipped twin widened to config",
+        "making the shipped pasta widened to config",
+    ]
+    assert made.parallel == made.directory.parent / "pasta"
+    assert read_model_config(made.parallel).hidden_size == 320
+    assert make_weights(shape, MODELS, tmp_path / "made", pytest.fail).directory == made.directory
 
 
 def test_a_picture_needs_two_points(tmp_path):

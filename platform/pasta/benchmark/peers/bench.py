@@ -8,6 +8,7 @@ import torch
 from pasta.benchmark.documents import read_documents
 from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.metrics import Report
+from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.comparison import Comparison
 from pasta.benchmark.peers.gguf_file import check_converted
 from pasta.benchmark.peers.llama import why_no_llama
@@ -51,8 +52,8 @@ class PeerBenchmark:
             weights = make_weights(shape, settings.models, settings.weights, self._kept.say)
             comparison = Comparison(weights, settings, self._kept)
             for part in parts:
-                # A replay of real answers needs a vocabulary that holds their words.
-                if part != "replay" or shape != SHIPPED:
+                # A replay of real answers needs a vocabulary that holds their words, own answers a model that has any.
+                if (part != "replay" or shape != SHIPPED) and (part != "answers" or weights.parallel):
                     self._measure(comparison, part, report)
                     self._kept.write(report, complete=False)
         picture = settings.out.with_suffix(".png")
@@ -69,6 +70,8 @@ class PeerBenchmark:
             records = [*comparison.decode().records.values()][: self.settings.rounds]
             setups = {name: found["setup"] for name, found in comparison.setups().records.items()}
             report.add(*decode_report(shape, records, setups))
+        elif part == "answers":
+            report.add(*answers_report(shape, [*measure_answers(comparison).records.values()]))
         elif part == "replay":
             report.add(*replay_report(shape, [*measure_replay(comparison).records.values()]))
         else:
@@ -79,11 +82,12 @@ class PeerBenchmark:
     def _check(self) -> None:
         """Check the settings before anything is measured or written."""
         settings = self.settings
-        if not (settings.models / "twin" / "config.json").is_file():
-            raise UserError(
-                f"--models {str(settings.models)!r}: no model in twin/; expected config.json, model.safetensors and a "
-                "tokenizer"
-            )
+        for name in ("twin", "pasta"):
+            if not (settings.models / name / "config.json").is_file():
+                raise UserError(
+                    f"--models {str(settings.models)!r}: no model in {name}/; expected config.json, model.safetensors "
+                    "and a tokenizer"
+                )
         for shape in settings.shapes:
             check_converted(read_model_config(settings.models / "twin" if shape == SHIPPED else shape))
         if settings.documents is not None:

@@ -19,7 +19,7 @@ from pasta.benchmark.peers.decoders import Timing
 from pasta.errors import UserError
 from pasta.stages.records import Record
 
-INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install '.[peers]'"
+INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
 #: Most tokens of a prompt that are fed at once. n_ubatch is the same: it splits no batch further.
 _BATCH = 512
 

@@ -48,7 +48,7 @@ def decode_report(shape: str, rounds: Sequence[Record], setups: Mapping[str, Rec
     ours = [name for name in names if name in _BITS and name.startswith("ours")]
     best = max(ours, key=lambda name: statistics.median(rates[name]))
     for name in ours:
-        if peer := _peer(name, rates):
+        if peer := peer_of(name, rates):
             ratio = bootstrap([a / b for a, b in zip(rates[name], rates[peer], strict=True)])
             metrics.append(
                 Metric.of(
@@ -132,7 +132,7 @@ def replay_report(shape: str, records: Sequence[Record]) -> Found:
     metrics = []
     for name in names:
         plain = name.removesuffix(", threads")
-        if plain == name or not (peer := _peer(plain, rates)):
+        if plain == name or not (peer := peer_of(plain, rates)):
             continue
         for other, wanted in ((peer, _REPLAY.get(shape)), (plain, None)):
             ratio = bootstrap([a / b for a, b in zip(rates[name], rates[other], strict=True)])
@@ -152,7 +152,7 @@ def replay_report(shape: str, records: Sequence[Record]) -> Found:
     return metrics, {f"Replay of documents, {shape}": markdown(["decoder", "tokens a second"], rows)}
 
 
-def _peer(ours: str, rates: Mapping[str, Sequence[float]]) -> str:
+def peer_of(ours: str, rates: Mapping[str, Sequence[float]]) -> str:
     """llama.cpp's fastest format of no more bits; empty if there is none."""
     peers = [
         name for name in rates if name.startswith("llama.cpp") and _BITS.get(name, 99) <= _BITS.get(ours, 0)

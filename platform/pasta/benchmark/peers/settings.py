@@ -9,7 +9,7 @@ from pasta.errors import UserError
 
 SHIPPED = "shipped"
 #: What is measured of each shape, in this order.
-PARTS = ("check", "decode", "lanes", "requests", "context", "replay")
+PARTS = ("check", "decode", "lanes", "requests", "context", "answers", "replay")
 #: Our formats, the most bits first, with the bits of a weight and the format of llama.cpp that has as many.
 FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0")}
 
@@ -18,12 +18,14 @@ FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0")
 class PeerSettings:
     """What to compare, checked on construction. Raises ``UserError`` naming the option that is wrong.
 
-    ``shapes`` are ``shipped`` (the sequential model in ``models``) or files of a transformers configuration, made with
-    random weights. ``formats`` are ours; llama.cpp's follow from them. Each decoder gets up to ``threads`` threads.
-    ``rounds`` of ``tokens`` tokens after ``prompt_tokens`` are decoded by each in turn. ``lanes``, ``requests`` and
-    ``contexts`` are the points at which single steps are timed. ``documents`` are replayed:
-    ``replay_prompts`` of them, drawn with ``replay_seed``, without those of ``longest`` tokens or more. ``wait_policy``
-    is the OMP_WAIT_POLICY of this process (torch and llama.cpp both use OpenMP): it is recorded, not set.
+    ``shapes`` are ``shipped`` (the models in ``models``) or files of a transformers configuration: the shipped models
+    widened to it where they can be, else made with random weights. ``formats`` are ours; llama.cpp's follow from them.
+    Each decoder gets up to ``threads`` threads. ``rounds`` of ``tokens`` tokens after ``prompt_tokens`` are decoded by
+    each in turn. ``lanes``, ``requests`` and ``contexts`` are the points at which single steps are timed.
+    ``answer_prompts`` held-out prompts are answered by the shipped models, widened or not, with ``answer_tokens`` at
+    most. ``documents`` are replayed: ``replay_prompts`` of them, drawn with ``replay_seed``, without those of
+    ``longest`` tokens or more. ``wait_policy`` is the OMP_WAIT_POLICY of this process (torch and llama.cpp both use
+    OpenMP): it is recorded, not set.
     """
 
     models: Path
@@ -39,6 +41,8 @@ class PeerSettings:
     lanes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     requests: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     contexts: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
+    answer_prompts: int = 24
+    answer_tokens: int = 1024
     documents: Path | None = None
     replay_prompts: int = 12
     replay_seed: int = 0
@@ -54,7 +58,7 @@ class PeerSettings:
             raise UserError(f"--formats: {wrong[0]!r}, expected some of {','.join(FORMATS)}")
         if wrong := sorted({*self.parts} - {*PARTS}):
             raise UserError(f"--parts: {wrong[0]!r}, expected some of {','.join(PARTS)}")
-        check_interval(self, "rounds", "replay_prompts")
+        check_interval(self, "rounds", "replay_prompts", "answer_prompts", "answer_tokens")
         check_least(self, 1, "threads", "longest")
         check_least(self, 2, "tokens", "prompt_tokens")
         for name in ("lanes", "requests"):

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,15 @@ from transformers import AutoModelForCausalLM
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.peers.gguf_file import read_weights, write_gguf
 from pasta.benchmark.peers.settings import FORMATS, SHIPPED, name_of
+from pasta.benchmark.widening import copy_tokenizer, why_not_widened, widen
 from pasta.engine import LoadedModel, read_model_config
 from pasta.engine.loading import load_model
-
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A shape's weights in ``directory``; ``made`` holds what is derived from them.
+    """A shape's weights in ``directory``; ``made`` holds what is derived from them. ``parallel`` is the PASTA model of
+    this shape, if there is one.
 
     All decoders load the same numbers: those of a random model are rounded to bfloat16, as published ones are.
     """
@@ -30,6 +30,7 @@ class Weights:
     name: str
     directory: Path
     made: Path
+    parallel: Path | None = None
 
     @cached_property
     def config(self) -> Any:
@@ -62,24 +63,42 @@ class Weights:
 
 
 def make_weights(shape: str, models: Path, made: Path, say: Callable[[str], None]) -> Weights:
-    """The shipped sequential model, or a model of this configuration with random weights, made on first use."""
+    """The shipped models, or those of this configuration, made on first use: the shipped ones widened to it if they can
+    be, else one with random weights."""
     if shape == SHIPPED:
-        return Weights(shape, models / "twin", made)
+        return Weights(shape, models / "twin", made, models / "pasta")
     name, config = name_of(shape), read_model_config(shape)
     digest = hashlib.sha256(config.to_json_string().encode()).hexdigest()[:12]
     directory = made / f"{name}-{digest}"
+    if not any(why_not_widened(read_model_config(models / each), config) for each in ("twin", "pasta")):
+        for each in ("twin", "pasta"):
+            _make(
+                directory / each,
+                f"the shipped {each} widened to {name}",
+                say,
+                partial(widen, models / each, config),
+            )
+        return Weights(name, directory / "twin", made, directory / "pasta")
+    _make(directory, f"{name} with random weights", say, partial(_random, models / "twin", config))
+    return Weights(name, directory, made)
+
+
+def _make(directory: Path, what: str, say: Callable[[str], None], write: Callable[[Path], None]) -> None:
+    """Have a model directory written, whole or not at all, if it is not there."""
     if not (directory / "config.json").exists():
-        say(f"making {name} with random weights in {directory}")
+        say(f"making {what} in {directory}")
         part = directory.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        model.to(torch.bfloat16).save_pretrained(part)
-        for file in _TOKENIZER:
-            if (models / "twin" / file).exists():
-                shutil.copy(models / "twin" / file, part / file)
+        part.mkdir(parents=True)
+        write(part)
         part.rename(directory)
-    return Weights(name, directory, made)
+
+
+def _random(twin: Path, config: Any, directory: Path) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.to(torch.bfloat16).save_pretrained(directory)
+    copy_tokenizer(twin, directory)
 
 
 def formats_that_fit(weights: Weights, formats: Iterable[str], say: Callable[[str], None]) -> list[str]:

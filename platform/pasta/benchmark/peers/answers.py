@@ -1,0 +1,143 @@
+"""Real answers: the twin's and the PASTA model's, with and without the helps, and as many tokens of llama.cpp's."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pasta.benchmark.metrics import Metric
+from pasta.benchmark.peers.comparison import Comparison
+from pasta.benchmark.peers.decoders import Chosen
+from pasta.benchmark.peers.engine import Ours
+from pasta.benchmark.peers.report import Found, peer_of
+from pasta.data.atlas import AtlasTask, heldout_prompts
+from pasta.engine import Engine, EngineConfig, Request
+from pasta.engine.loading import load_model
+from pasta.interpreter import Limits
+from pasta.markdown import markdown
+from pasta.stages.records import Record, RecordFile
+from pasta.statistics import bootstrap
+
+_PLAIN, _HELPED = "", ", all help"
+_CONFIGS = {
+    _PLAIN: EngineConfig(num_slots=1, reuse_prefixes=False, jump_forward=False, drafts=0),
+    _HELPED: EngineConfig(num_slots=1, reuse_prefixes=False),
+}
+
+
+def measure_answers(comparison: Comparison) -> RecordFile:
+    """One record a prompt: seconds, steps and tokens of each greedy answer, its prompt included. llama.cpp decodes as
+    many tokens as the twin's answer has, since what it says may be something else."""
+    settings, weights = comparison.settings, comparison.weights
+    assert weights.parallel is not None
+    file = comparison.open("answers", {"longest": settings.answer_tokens})
+    tasks = heldout_prompts(settings.answer_prompts)
+    progress = comparison.kept.progress(f"answers, {weights.name}", len(tasks), "prompts", len(file))
+    todo = [number for number in range(len(tasks)) if str(number) not in file]
+    if not todo:
+        return file
+    with comparison.decoders(comparison.narrow) as chosen, contextlib.ExitStack() as stack:
+        engines: dict[str, tuple[Chosen, dict[str, Engine]]] = {}
+        for name, each in chosen.items():
+            if isinstance(each.decoder, Ours):
+                dtype = name.removeprefix("ours ")
+                models = {
+                    "twin": each.decoder.loaded,
+                    "PASTA": load_model(weights.parallel.absolute(), dtype=dtype, device="cpu"),
+                }
+                engines[name] = (
+                    each,
+                    {
+                        f"{name}, {model}{way}": Engine(loaded, config)
+                        for model, loaded in models.items()
+                        for way, config in _CONFIGS.items()
+                    },
+                )
+        stack.callback(engines.clear)
+        _measure(tasks[0], settings.answer_tokens, chosen, engines)
+        for number in todo:
+            record = _measure(tasks[number], settings.answer_tokens, chosen, engines)
+            file.add(str(number), record)
+            progress.add(1)
+    return file
+
+
+def _measure(
+    task: AtlasTask,
+    longest: int,
+    chosen: dict[str, Chosen],
+    engines: dict[str, tuple[Chosen, dict[str, Engine]]],
+) -> Record:
+    seconds: dict[str, float] = {}
+    steps: dict[str, int] = {}
+    tokens: dict[str, int] = {}
+    count = 0
+    for each, own in engines.values():
+        each.use()
+        for name, engine in own.items():
+            request = Request(
+                engine.codec.encode_prompt(task.messages),
+                limits=Limits(max_tokens=longest),
+                parallel=", PASTA" in name,
+            )
+            begun = time.perf_counter()
+            result = engine.generate(request)
+            seconds[name] = time.perf_counter() - begun
+            steps[name], tokens[name] = result.steps, result.num_tokens
+            if not count:  # the twin of the widest format comes first
+                count, prompt = result.num_tokens, request.prompt_ids
+    for name, each in chosen.items():
+        if name not in engines:
+            timing = each.use().decode(prompt, count)
+            seconds[name], steps[name], tokens[name] = timing.first_s + timing.seconds, count, count
+    return {"independent": task.independent, "seconds": seconds, "steps": steps, "tokens": tokens}
+
+
+def answers_report(shape: str, records: Sequence[Record]) -> Found:
+    """How much faster an answer is there, by prompt; the table has all decoders."""
+    names = list(records[0]["seconds"])
+    rates = {name: [record["tokens"][name] / record["seconds"][name] for record in records] for name in names}
+    independent = [record for record in records if record["independent"]]
+    metrics = []
+    for ours in [name.removesuffix(", twin") for name in names if name.endswith(", twin")]:
+        twin, pasta = f"{ours}, twin", f"{ours}, PASTA"
+        helped = f"{pasta}{_HELPED}"
+        ratios: list[tuple[str, str, str, Sequence[Record], float | None]] = [
+            ("twin", f"{twin}{_HELPED}", twin, records, 1.6),
+            ("threads", pasta, twin, independent, None),
+            ("plain", helped, twin, records, 2.8),
+            ("plain_independent", helped, twin, independent, 3.6),
+            ("same_independent", helped, f"{twin}{_HELPED}", independent, 2.2),
+        ]
+        if peer := peer_of(ours, rates):
+            ratios.append(("llama", helped, peer, records, None))
+            ratios.append(("llama_independent", helped, peer, independent, None))
+        for key, fast, base, chosen, wanted in ratios:
+            if chosen:
+                found = bootstrap([record["seconds"][base] / record["seconds"][fast] for record in chosen])
+                label = ", prompts with independent parts" if chosen is independent else ""
+                metrics.append(
+                    Metric.of(
+                        f"peers.answers.{shape}.{ours.removeprefix('ours ')}.{key}",
+                        f"an answer, {fast} ÷ {base}{label}, {shape}",
+                        found,
+                        target=wanted,
+                    )
+                )
+    rows: list[Any] = []
+    for name in names:
+        spent, made, taken = (
+            sum(record[what][name] for record in records) for what in ("seconds", "tokens", "steps")
+        )
+        rows.append(
+            [
+                name,
+                f"{spent / len(records):.3f}",
+                f"{made / len(records):.0f}",
+                f"{made / taken:.2f}",
+                f"{1e3 * spent / taken:.2f}",
+                f"{made / spent:.1f}",
+            ]
+        )
+    header = ["decoder", "seconds an answer", "tokens", "tokens a step", "ms a step", "tokens a second"]
+    return metrics, {f"Answers to {len(records)} held-out prompts, {shape}": markdown(header, rows)}

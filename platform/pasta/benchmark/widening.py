@@ -1,0 +1,147 @@
+"""Widening: a larger model that says what a small one says (Net2Net, Chen, Goodfellow and Shlens 2016).
+
+What a step costs follows from a model's size, what it decodes from its weights. A widened model has the cost of the
+large one and the answers, threads and drafts of the small one, so that these can be measured together where no large
+model was trained.
+
+The states of the small model are the first ``d`` of ``D`` dimensions, the others are zero. Embeddings and what is added
+to them grow by sqrt(D / d), so that RMSNorm sees the same mean square, and the norms' weights shrink by as much. Added
+heads, units and layers have random weights where they read zeros or are not read, so that no weights are cheaper
+than others, and zeros where they would change something.
+"""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from pasta.engine.heads import DraftHeads, HeadShape, read_heads, write_heads
+
+#: Spread of the random weights: small beside those that matter, so that these are rounded as before.
+_SPREAD = 0.01
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+_SAME = ("model_type", "head_dim", "hidden_act", "rms_norm_eps", "sliding_window", "tie_word_embeddings")
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "num_hidden_layers",
+)
+
+
+def why_not_widened(small: Any, large: Any) -> str:
+    """Why a model of the configuration ``small`` cannot be widened to ``large``; empty if it can."""
+    if small.model_type != "qwen3":
+        return f"model_type {small.model_type!r}, expected 'qwen3'"
+    for name in _SAME:
+        if (here := getattr(large, name, None)) != (wanted := getattr(small, name)):
+            return f"{name} {here!r}, expected {wanted!r} as in the model that is widened"
+    for name in _SIZES:
+        if (here := getattr(large, name)) < (wanted := getattr(small, name)):
+            return f"{name} {here}, expected at least {wanted}"
+    if large.rope_parameters != small.rope_parameters:
+        return f"rope_parameters {large.rope_parameters}, expected {small.rope_parameters}"
+    if large.layer_types[: small.num_hidden_layers] != small.layer_types:
+        return (
+            f"layer_types {large.layer_types[: small.num_hidden_layers]}, expected {small.layer_types} first"
+        )
+    groups = [config.num_attention_heads // config.num_key_value_heads for config in (small, large)]
+    if groups[0] != 1 or large.num_key_value_heads < small.num_attention_heads:
+        return f"num_key_value_heads {large.num_key_value_heads}, expected one for each of the small model's heads"
+    return ""
+
+
+def widen(source: Path, large: Any, directory: Path) -> None:
+    """Write the model in ``source``, widened to the configuration ``large``, to ``directory``, with its tokenizer and
+    draft heads. The caller has asked ``why_not_widened``."""
+    small = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        shapes = AutoModelForCausalLM.from_config(large)
+    state = _widened(small.state_dict(), small.config, large, shapes.state_dict())
+    model = AutoModelForCausalLM.from_config(large, dtype=torch.bfloat16)
+    model.load_state_dict(state)
+    model.tie_weights()
+    model.save_pretrained(directory)
+    copy_tokenizer(source, directory)
+    heads = read_heads(source, small.config.hidden_size, small.config.vocab_size)
+    if heads is not None:
+        write_heads(directory, _widened_heads(heads, large), {"widened": True})
+
+
+def copy_tokenizer(source: Path, directory: Path) -> None:
+    """Copy a model's tokenizer to another model's directory."""
+    for name in _TOKENIZER:
+        if (source / name).exists():
+            shutil.copy(source / name, directory / name)
+
+
+def _widened(
+    state: dict[str, Tensor], small: Any, large: Any, shapes: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    growth = math.sqrt(large.hidden_size / small.hidden_size)
+    d, group = small.hidden_size, large.num_attention_heads // large.num_key_value_heads
+    units = torch.arange(small.intermediate_size)
+    keys = torch.arange(small.num_attention_heads * small.head_dim)
+    # Each of the small model's heads is the first of a group that shares its keys and values.
+    queries = keys // small.head_dim * group * small.head_dim + keys % small.head_dim
+    rows = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "gate_proj": units, "up_proj": units}
+    columns = {"o_proj": queries, "down_proj": units}
+    read = {"o_proj": len(keys) * group, "down_proj": len(units)}
+    out: dict[str, Tensor] = {}
+    for name, shape in shapes.items():
+        kind, old = name.split(".")[-2], state.get(name)
+        if kind.endswith("norm"):
+            new = torch.ones(shape.shape)
+            if old is not None:
+                shrinks = {"q_norm": 0, "k_norm": 0, "norm": 2}.get(
+                    kind, 1
+                )  # the last one for the output layer too
+                new[: len(old)] = old / growth**shrinks
+        else:
+            new = torch.randn(shape.shape) * _SPREAD
+            if kind in ("embed_tokens", "lm_head"):
+                assert old is not None
+                new[: len(old)] = 0.0
+                new[:, :d] = old[small.pad_token_id] * growth  # as unlikely
+                new[: len(old), :d] = old * growth
+            elif kind in rows:
+                new[:, :d] = 0.0  # what is added reads zeros alone
+                if old is not None:
+                    new[rows[kind], :d] = old
+            elif old is not None:
+                new[:, : read[kind]] = 0.0  # what is added is not changed, and changes nothing
+                new[:d, columns[kind]] = old * growth
+        out[name] = new.to(torch.bfloat16)
+    return out
+
+
+def _widened_heads(heads: DraftHeads, large: Any) -> DraftHeads:
+    """The heads for states that are divided by the growth and embeddings that are multiplied by it.
+
+    They guess a quarter of the tokens, all of the small model's among them.
+    """
+    shape = heads.shape
+    d, wide = shape.hidden_size, large.hidden_size
+    growth = math.sqrt(wide / d)
+    guessed = max(large.vocab_size // 4, shape.vocab_size)
+    out = DraftHeads(HeadShape(wide, large.vocab_size, shape.depth, shape.width * wide // d, guessed))
+    old, new = heads.state_dict(), out.state_dict()
+    for depth in range(shape.depth):
+        up, down = (
+            new[f"up.{depth}.weight"].normal_(std=_SPREAD),
+            new[f"down.{depth}.weight"].normal_(std=_SPREAD),
+        )
+        for part, kept in enumerate(old[f"up.{depth}.weight"].split(d, dim=1)):
+            own = up[:, part * wide : part * wide + d]
+            own[:] = 0.0
+            own[: shape.width] = kept * (growth if part == 0 else 1 / growth)
+        down[:, : shape.width] = 0.0
+        down[:d, : shape.width] = old[f"down.{depth}.weight"] / growth
+    return out

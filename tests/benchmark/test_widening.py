@@ -1,0 +1,101 @@
+"""A widened model says what the small one says, at the cost of a large one."""
+
+import re
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from jobs.benchmark import MODELS
+from pasta.benchmark.widening import why_not_widened, widen
+from pasta.data.atlas import heldout_prompts
+from pasta.engine import Engine, EngineConfig, Request, SamplingParams, read_model_config
+from pasta.engine.loading import load_model
+from pasta.interpreter import Limits
+
+
+def wide(**changes):
+    """The shipped model's configuration with twice of everything and two layers more."""
+    config = read_model_config(MODELS / "pasta")
+    sizes = {
+        "vocab_size": 2500,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 8,
+        "layer_types": [*config.layer_types, "full_attention", "full_attention"],
+    }
+    for name, value in (sizes | changes).items():
+        setattr(config, name, value)
+    return config
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    """The shipped model's directory, and the widened one's."""
+    directory = tmp_path_factory.mktemp("wide")
+    widen(MODELS / "pasta", wide(hidden_size=1024), directory)
+    return MODELS / "pasta", directory
+
+
+@pytest.fixture(scope="module")
+def pair(directories):
+    """The two models in the engine's hands, in float32."""
+    return [load_model(each, dtype="float32", device="cpu") for each in directories]
+
+
+def test_a_widened_model_has_the_small_one_s_logits(directories):
+    ids = torch.arange(5, 45)[None]
+    with torch.inference_mode():
+        small, large = (
+            AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32)(ids).logits[0]
+            for each in directories
+        )
+    torch.testing.assert_close(large[:, : small.shape[1]], small, atol=1e-3, rtol=1e-4)
+    assert (large[:, small.shape[1] :].amax(dim=1) < small.amax(dim=1) - 3).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_widened_model_gives_the_same_answers(pair, temperature):
+    answers = []
+    for loaded in pair:
+        engine = Engine(loaded, EngineConfig(num_slots=1, reuse_prefixes=False))
+        for number, task in enumerate(heldout_prompts(3)):
+            request = Request(
+                engine.codec.encode_prompt(task.messages),
+                limits=Limits(max_tokens=60),
+                sampling=SamplingParams(temperature=temperature, seed=number),
+            )
+            answers.append(engine.generate(request).response_ids)
+    assert answers[:3] == answers[3:]
+
+
+def test_draft_heads_of_a_widened_model_guess_the_same(pair):
+    torch.manual_seed(0)
+    hidden, tokens = 4 * torch.randn(20, 256), torch.randint(5, 2000, (20,))
+    padded = torch.cat(
+        [hidden / 2, torch.zeros(20, 768)], dim=1
+    )  # twice the width's root: half the last norm
+    with torch.inference_mode():
+        (small, sure), (large, same) = (
+            loaded.heads._plain(states, tokens) for loaded, states in zip(pair, (hidden, padded), strict=True)
+        )
+    assert torch.equal(small, large)
+    torch.testing.assert_close(same, sure, atol=0.02, rtol=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ""),
+        ({"hidden_size": 128}, "hidden_size 128, expected at least 256"),
+        ({"model_type": "llama"}, "model_type 'llama', expected 'qwen3' as in the model that is widened"),
+        ({"head_dim": 128}, "head_dim 128, expected 64 as in the model that is widened"),
+        ({"layer_types": ["full_attention"] * 8}, "layer_types .*, expected .* first"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads 2, expected at least 4"),
+    ],
+)
+def test_why_a_configuration_cannot_be_had_by_widening_is_one_line(changes, expected):
+    found = why_not_widened(read_model_config(MODELS / "pasta"), wide(**changes))
+    assert re.fullmatch(expected, found)
