@@ -81,7 +81,7 @@ class InterpreterDeployment:
         self._dispatcher = Dispatcher(self._decoders, config, self._name)
         full = config.budget_tokens(config.decoder.max_replicas)
         self._admissions = {name: Admission(config.admission, self._budget, full) for name in config.models}
-        self._encoding = ThreadPoolExecutor(1, "encode")
+        self._encoding, self._compiling = ThreadPoolExecutor(1, "encode"), ThreadPoolExecutor(1, "compile")
         self._encoders = {name: RequestEncoder(model, config) for name, model in config.models.items()}
         reporter = Reporter(self._dispatcher.metrics.record)
         self._dispatcher.spawn(reporter.admission(self._admissions))
@@ -111,14 +111,16 @@ class InterpreterDeployment:
             return
         marks = [*order.marks, ("admission", time())]
         try:
-            # Overload is refused before anything is encoded. Encoding has a thread of its own: it delays no other
-            # answer.
+            # Overload is refused before anything is encoded. Encoding has a thread of its own, and so have grammars,
+            # which take up to a second: they delay no other answer.
             async with AsyncExitStack() as stack:
                 with _refusals(no_room=True):
                     hold = self._admissions[order.model].hold(encoder.min_tokens(order))
                     held = await stack.enter_async_context(hold)
                 marks.append(("encoding", time()))
                 loop = asyncio.get_running_loop()
+                if order.grammar is not None:
+                    await loop.run_in_executor(self._compiling, encoder.check_grammar, order)
                 decode_orders = await loop.run_in_executor(self._encoding, encoder.decode_orders, order)
                 with _refusals(no_room=False):
                     await held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))

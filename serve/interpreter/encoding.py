@@ -39,7 +39,7 @@ class RequestEncoder:
         sequential = model.mode == "sequential"
         self.codec = Codec(tokenizer, sequential=sequential)
         self._encoder = Codec(AutoTokenizer.from_pretrained(model.location), sequential=sequential)
-        self._structures = Structures(self._encoder)
+        self.structures = Structures(self._encoder)
         self._longest_piece = max(map(len, tokenizer.get_vocab()))
         _ = self.codec.grammar  # built at start-up, so that the first request does not wait for it
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
@@ -72,7 +72,6 @@ class RequestEncoder:
                 code="unsupported_value",
             )
         self._check_tokens(order.sampling)
-        self._check_grammar(order)
         first = [self._decode_order(order, prompt) for prompt in order.prompts]
         return [
             dataclasses.replace(
@@ -108,8 +107,8 @@ class RequestEncoder:
                         code="invalid_value",
                     )
 
-    def _check_grammar(self, order: Order) -> None:
-        """Raise :class:`RequestRefused` if the text cannot be made to follow the grammar."""
+    def check_grammar(self, order: Order) -> None:
+        """Raise :class:`RequestRefused` if the text cannot be made to follow the grammar. Slow for large ones."""
         if order.grammar is None:
             return
         name = order.grammar.param
@@ -120,7 +119,7 @@ class RequestEncoder:
                 code="unsupported_value",
             )
         try:
-            self._structures.compile(order.grammar)
+            self.structures.compile(order.grammar)
         except UserError as error:
             raise RequestRefused(f"{name}: {error}", param=name, code="invalid_value") from None
 

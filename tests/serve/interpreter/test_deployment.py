@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.engine import SamplingParams
+from pasta.engine.structure import Grammar
 from pasta.lang.positions import Positions
 from serve.config import AdmissionSettings, ServeConfig
 from serve.interpreter.deployment import InterpreterDeployment
@@ -111,6 +112,29 @@ def test_overload_is_refused_though_a_long_prompt_is_being_encoded(interpreter):
     assert isinstance(refused, Refused)
     assert (refused.status, refused.code) == (429, "overloaded")
     assert refused.retry_after_s >= 1
+
+
+def test_a_grammar_that_compiles_slowly_delays_no_other_request(interpreter):
+    async def scenario():
+        made, compiled = await interpreter(), threading.Event()
+        structures = made._encoders["tiny"].structures
+        structures.compile = lambda grammar: compiled.wait()
+        slow = order(grammar=Grammar("regex", "a*", "guided_regex"), max_tokens=5)
+        async with aclosing(made.answer(slow)) as waiting:
+            first = asyncio.ensure_future(anext(waiting))
+            await asyncio.sleep(0)
+            try:
+                async with aclosing(made.answer(order(prompts=["a" * 2000], max_tokens=5))) as updates:
+                    answered = [update async for batch in updates for update in batch]
+                assert not first.done()
+            finally:
+                compiled.set()
+                first.cancel()
+                await asyncio.wait([first])
+        return answered
+
+    (refused,) = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert refused.code == "context_length_exceeded"
 
 
 def test_what_was_held_while_a_prompt_was_encoded_is_free_again_if_it_is_refused(interpreter):
