@@ -100,6 +100,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--models", type=Path, default=MODELS, help="directory with twin/ and pasta/ (the shipped ones)")
     add(
+        "--widened",
+        type=Path,
+        help="widen these to a transformers configuration: the same answers at a larger model's cost",
+    )
+    add(
         "--model-config",
         type=Path,
         default=MODEL_CONFIG,

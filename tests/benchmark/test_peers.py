@@ -341,8 +341,8 @@ def test_a_configuration_of_the_shipped_models_kind_is_made_by_widening_them(tmp
     shape = str(tmp_path / "wide" / "config.json")
     made = make_weights(shape, MODELS, tmp_path / "made", told.append)
     assert [each.split(" in ")[0] for each in told] == [
-        "making the shipped twin widened to config",
-        "making the shipped pasta widened to config",
+        "making the twin widened to config",
+        "making the pasta widened to config",
     ]
     assert made.parallel == made.directory.parent / "pasta"
     assert read_model_config(made.parallel).hidden_size == 320

@@ -12,10 +12,18 @@ from pasta.data.atlas import heldout_prompts
 from pasta.engine import Engine, EngineConfig, Request, SamplingParams, read_model_config
 from pasta.engine.loading import load_model
 from pasta.interpreter import Limits
+from tests.support.paths import ROOT
+
+
+def test_the_shapes_in_configs_can_be_had():
+    for name in ("wide-400m", "wide-8b"):
+        for model in ("twin", "pasta"):
+            large = read_model_config(ROOT / "configs/models" / f"{name}.json")
+            assert not why_not_widened(read_model_config(MODELS / model), large)
 
 
 def wide(**changes):
-    """The shipped model's configuration with twice of everything and two layers more."""
+    """The shipped model's configuration with more of everything."""
     config = read_model_config(MODELS / "pasta")
     sizes = {
         "vocab_size": 2500,
@@ -23,6 +31,7 @@ def wide(**changes):
         "intermediate_size": 1024,
         "num_attention_heads": 16,
         "num_key_value_heads": 8,
+        "head_dim": 128,
         "num_hidden_layers": 8,
         "layer_types": [*config.layer_types, "full_attention", "full_attention"],
     }
@@ -91,7 +100,8 @@ def test_draft_heads_of_a_widened_model_guess_the_same(pair):
         ({}, ""),
         ({"hidden_size": 128}, "hidden_size 128, expected at least 256"),
         ({"model_type": "llama"}, "model_type 'llama', expected 'qwen3' as in the model that is widened"),
-        ({"head_dim": 128}, "head_dim 128, expected 64 as in the model that is widened"),
+        ({"head_dim": 96}, "head_dim 96, expected a multiple of 64"),
+        ({"rms_norm_eps": 1e-6}, "rms_norm_eps 1e-06, expected 1e-05 as in the model that is widened"),
         ({"layer_types": ["full_attention"] * 8}, "layer_types .*, expected .* first"),
         ({"num_key_value_heads": 2}, "num_key_value_heads 2, expected at least 4"),
     ],

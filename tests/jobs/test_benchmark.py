@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs.benchmark import main
+from jobs.benchmark import MODELS, main
 from pasta.benchmark.benchmark import Benchmark
+from pasta.engine import read_model_config
 from pasta.engine.formats import formats_here
 from pasta.errors import UserError
 from pasta.simulation.config import read_calibration
@@ -245,6 +246,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
         (["--requests", "2"], "--requests: 2, expected positive integers, 1 among them"),
         (["--model-config", "none.json"], "model configuration: none.json: no such file"),
         (["--documents", "none.jsonl"], "--documents: none.jsonl: no such file"),
+        (["--widened", "none.json"], "model configuration: none.json: no such file"),
+        (["--widened", str(ROOT / "configs/models/wide-400m.json")], "--widened: the model in "),
         (["--tokenizer", "words"], "--tokenizer: words, expected with --documents only"),
         (["--documents", "none.jsonl", "--longest", "0"], "--longest: 0, expected a positive integer"),
     ],
@@ -256,6 +259,20 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
     assert not out.parent.exists()
+
+
+def test_helps_are_measured_on_the_shipped_models_widened(tmp_path, capsys):
+    config = read_model_config(MODELS / "pasta")
+    config.hidden_size = 320
+    config.save_pretrained(tmp_path / "wide")
+    given = ["help", "--out", str(tmp_path / "out.json"), "--dtype", "float32", "--prompts", "2"]
+    shape = tmp_path / "wide" / "config.json"
+    assert main([*given, "--max-tokens", "24", "--widened", str(shape)]) == 0
+    told = capsys.readouterr()
+    assert "making the pasta widened to config in " in told.err
+    assert "shipped model, widened to config, float32" in told.out
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert next(each for each in written["figures"] if each["key"] == "help.changed")["value"] == 0
 
 
 def test_the_command_needs_torch_and_transformers_alone_and_exits_with_2_on_bad_input(tmp_path):

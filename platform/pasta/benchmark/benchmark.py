@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from pasta.benchmark.sampling import GROUPS, measure_groups, sampling_report
 from pasta.benchmark.settings import Settings
 from pasta.benchmark.speed import decode_pair, replay_metrics, speed_metrics
 from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table
+from pasta.benchmark.widening import widened_models
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.families import read_model_config
@@ -62,6 +64,10 @@ class Benchmark:
     def run(self, stages: Sequence[str]) -> Report:
         """Measure ``stages``; returns the report. Raises ``UserError`` on a wrong model or file."""
         check_inputs(self.settings, stages)
+        if (shape := self.settings.widened) is not None:
+            made = self.settings.out.parent / "widened"
+            models = widened_models(self.settings.models, shape, made, self._kept.say)
+            self.settings = replace(self.settings, models=models)
         report = Report()
         for number, stage in enumerate(stages, start=1):
             getattr(self, f"_{stage}")(report)
@@ -369,7 +375,8 @@ class Benchmark:
         return self._formats_by_size.get(size, self.settings.dtype)
 
     def _name(self, size: str) -> str:
-        return "shipped model" if size == "shipped" else self.settings.large_name
+        widened = f", widened to {self.settings.widened.stem}" if self.settings.widened is not None else ""
+        return f"shipped model{widened}" if size == "shipped" else self.settings.large_name
 
     # -- files -----------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pasta.benchmark.documents import read_documents
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.settings import Settings
+from pasta.benchmark.widening import check_widened
 from pasta.engine.families import read_model_config
 from pasta.errors import UserError
 from pasta.stages.progress import Progress
@@ -74,6 +75,8 @@ def check_inputs(settings: Settings, stages: Sequence[str]) -> None:
                 f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
                 "each with config.json, model.safetensors and a tokenizer"
             )
+    if settings.widened is not None:
+        check_widened(settings.models, read_model_config(settings.widened))
     if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
         read_model_config(settings.model_config)
     if "replay" in stages and settings.documents is not None:

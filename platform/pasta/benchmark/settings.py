@@ -28,11 +28,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 class Settings:
     """What to measure, checked on construction. Raises ``UserError`` naming the option that is wrong.
 
-    ``models`` holds the directories ``twin`` and ``pasta``; ``model_config`` shapes the large random model.
-    ``documents`` is a JSONL file of ``{"prompt", "annotated"}`` or the directory of an annotate stage:
-    ``replay_prompts`` of them, drawn with ``replay_seed``, are replayed as ``tokenizer`` counts them (``words``,
-    ``atlas``, a directory or a Hub name), without those that have ``longest`` tokens or more, prompt and tags
-    included. Without ``documents`` the answers of the PASTA model are replayed.
+    ``models`` holds the directories ``twin`` and ``pasta``, which are ``widened`` to a transformers configuration if
+    one is given; ``model_config`` shapes the large random model. ``documents`` is a JSONL file of ``{"prompt",
+    "annotated"}`` or the directory of an annotate stage: ``replay_prompts`` of them, drawn with ``replay_seed``, are
+    replayed as ``tokenizer`` counts them (``words``, ``atlas``, a directory or a Hub name), without those that have
+    ``longest`` tokens or more, prompt and tags included. Without ``documents`` the answers of the PASTA model are
+    replayed.
 
     ``repeats`` are timed runs of each prompt, ``rounds`` those of single steps and of ``generate``. ``threads``
     are torch's for the shipped models, ``large_threads`` for the large one. ``cache_tokens`` is the cache length
@@ -43,6 +44,7 @@ class Settings:
     models: Path
     model_config: Path
     out: Path
+    widened: Path | None = None
     documents: Path | None = None
     prompts: int = 200
     max_tokens: int = 1024

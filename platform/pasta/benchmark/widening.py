@@ -10,8 +10,11 @@ heads, units and layers have random weights where they read zeros or are not rea
 than others, and zeros where they would change something.
 """
 
+import hashlib
 import math
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +22,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from pasta.engine.heads import DraftHeads, HeadShape, read_heads, write_heads
+from pasta.engine.families import read_model_config
+from pasta.engine.heads import DraftHeads, HeadShape, model_fingerprint, read_heads, write_heads
+from pasta.errors import UserError
 
 #: Spread of the random weights: small beside those that matter, so that these are rounded as before.
 _SPREAD = 0.01
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
-_SAME = ("model_type", "head_dim", "hidden_act", "rms_norm_eps", "sliding_window", "tie_word_embeddings")
+_SAME = ("model_type", "hidden_act", "rms_norm_eps", "sliding_window", "tie_word_embeddings")
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -42,6 +47,8 @@ def why_not_widened(small: Any, large: Any) -> str:
     for name in _SAME:
         if (here := getattr(large, name, None)) != (wanted := getattr(small, name)):
             return f"{name} {here!r}, expected {wanted!r} as in the model that is widened"
+    if large.head_dim % small.head_dim:
+        return f"head_dim {large.head_dim}, expected a multiple of {small.head_dim}"
     for name in _SIZES:
         if (here := getattr(large, name)) < (wanted := getattr(small, name)):
             return f"{name} {here}, expected at least {wanted}"
@@ -57,16 +64,48 @@ def why_not_widened(small: Any, large: Any) -> str:
     return ""
 
 
+def check_widened(models: Path, large: Any) -> None:
+    """Raise ``UserError`` if ``twin`` and ``pasta`` of ``models`` cannot be widened to the configuration ``large``."""
+    for name in ("twin", "pasta"):
+        if why := why_not_widened(read_model_config(models / name), large):
+            raise UserError(f"--widened: the model in {models / name} cannot be widened to it: {why}")
+
+
+def widened_models(models: Path, shape: Path, made: Path, say: Callable[[str], None]) -> Path:
+    """The directory in ``made`` that holds ``twin`` and ``pasta`` of ``models``, widened to the configuration in the
+    file ``shape`` on first use."""
+    large = read_model_config(shape)
+    weights = [model_fingerprint(models / name) for name in ("twin", "pasta")]
+    digest = hashlib.sha256("".join([*weights, large.to_json_string()]).encode()).hexdigest()[:12]
+    directory = made / f"{shape.stem}-{digest}"
+    for name in ("twin", "pasta"):
+        write = partial(widen, models / name, large)
+        make_directory(directory / name, f"the {name} widened to {shape.stem}", say, write)
+    return directory
+
+
+def make_directory(
+    directory: Path, what: str, say: Callable[[str], None], write: Callable[[Path], None]
+) -> None:
+    """Have a model directory written, whole or not at all, if it is not there."""
+    if not (directory / "config.json").exists():
+        say(f"making {what} in {directory}")
+        part = directory.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        write(part)
+        part.rename(directory)
+
+
 def widen(source: Path, large: Any, directory: Path) -> None:
     """Write the model in ``source``, widened to the configuration ``large``, to ``directory``, with its tokenizer and
     draft heads. The caller has asked ``why_not_widened``."""
     small = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     torch.manual_seed(0)
     with torch.device("meta"):
-        shapes = AutoModelForCausalLM.from_config(large)
-    state = _widened(small.state_dict(), small.config, large, shapes.state_dict())
-    model = AutoModelForCausalLM.from_config(large, dtype=torch.bfloat16)
-    model.load_state_dict(state)
+        model = AutoModelForCausalLM.from_config(large, dtype=torch.bfloat16)
+    state = _widened(small.state_dict(), small.config, large, model.state_dict())
+    model.load_state_dict(state, assign=True)
     model.tie_weights()
     model.save_pretrained(directory)
     copy_tokenizer(source, directory)
@@ -88,22 +127,28 @@ def _widened(
     growth = math.sqrt(large.hidden_size / small.hidden_size)
     d, group = small.hidden_size, large.num_attention_heads // large.num_key_value_heads
     units = torch.arange(small.intermediate_size)
-    keys = torch.arange(small.num_attention_heads * small.head_dim)
+    stretch, half = large.head_dim // small.head_dim, small.head_dim // 2
+    dims = torch.arange(small.head_dim)
+    dims = dims % half * stretch + dims // half * half * stretch
+    heads = torch.arange(small.num_attention_heads)[:, None] * large.head_dim
     # Each of the small model's heads is the first of a group that shares its keys and values.
-    queries = keys // small.head_dim * group * small.head_dim + keys % small.head_dim
+    keys, queries = (heads + dims).flatten(), (heads * group + dims).flatten()
     rows = {"q_proj": queries, "k_proj": keys, "v_proj": keys, "gate_proj": units, "up_proj": units}
     columns = {"o_proj": queries, "down_proj": units}
-    read = {"o_proj": len(keys) * group, "down_proj": len(units)}
+    read = {"o_proj": len(heads) * group * large.head_dim, "down_proj": len(units)}
     out: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         kind, old = name.split(".")[-2], state.get(name)
         if kind.endswith("norm"):
             new = torch.ones(shape.shape)
             if old is not None:
-                shrinks = {"q_norm": 0, "k_norm": 0, "norm": 2}.get(
-                    kind, 1
-                )  # the last one for the output layer too
-                new[: len(old)] = old / growth**shrinks
+                if kind in (
+                    "q_norm",
+                    "k_norm",
+                ):  # the zeros among a head's dimensions, and the scale of its scores
+                    new[dims] = old / (math.sqrt(stretch) if kind == "k_norm" else 1.0)
+                else:  # the last one also for the output layer
+                    new[: len(old)] = old / growth ** (2 if kind == "norm" else 1)
         else:
             new = torch.randn(shape.shape) * _SPREAD
             if kind in ("embed_tokens", "lm_head"):
@@ -118,7 +163,7 @@ def _widened(
             elif old is not None:
                 new[:, : read[kind]] = 0.0  # what is added is not changed, and changes nothing
                 new[:d, columns[kind]] = old * growth
-        out[name] = new.to(torch.bfloat16)
+        out[name] = new if kind.endswith("norm") else new.to(torch.bfloat16)
     return out
 
 

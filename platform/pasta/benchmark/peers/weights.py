@@ -1,7 +1,6 @@
 """The weights under comparison, on disk: one model directory a shape, and the GGUF files made of it."""
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.peers.gguf_file import read_weights, write_gguf
 from pasta.benchmark.peers.settings import FORMATS, SHIPPED, name_of
-from pasta.benchmark.widening import copy_tokenizer, why_not_widened, widen
+from pasta.benchmark.widening import copy_tokenizer, make_directory, why_not_widened, widened_models
 from pasta.engine import LoadedModel, read_model_config
 from pasta.engine.loading import load_model
 
@@ -68,30 +67,14 @@ def make_weights(shape: str, models: Path, made: Path, say: Callable[[str], None
     if shape == SHIPPED:
         return Weights(shape, models / "twin", made, models / "pasta")
     name, config = name_of(shape), read_model_config(shape)
+    if not any(why_not_widened(read_model_config(models / each), config) for each in ("twin", "pasta")):
+        both = widened_models(models, Path(shape), made, say)
+        return Weights(name, both / "twin", made, both / "pasta")
     digest = hashlib.sha256(config.to_json_string().encode()).hexdigest()[:12]
     directory = made / f"{name}-{digest}"
-    if not any(why_not_widened(read_model_config(models / each), config) for each in ("twin", "pasta")):
-        for each in ("twin", "pasta"):
-            _make(
-                directory / each,
-                f"the shipped {each} widened to {name}",
-                say,
-                partial(widen, models / each, config),
-            )
-        return Weights(name, directory / "twin", made, directory / "pasta")
-    _make(directory, f"{name} with random weights", say, partial(_random, models / "twin", config))
+    what = f"{name} with random weights"
+    make_directory(directory, what, say, partial(_random, models / "twin", config))
     return Weights(name, directory, made)
-
-
-def _make(directory: Path, what: str, say: Callable[[str], None], write: Callable[[Path], None]) -> None:
-    """Have a model directory written, whole or not at all, if it is not there."""
-    if not (directory / "config.json").exists():
-        say(f"making {what} in {directory}")
-        part = directory.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        write(part)
-        part.rename(directory)
 
 
 def _random(twin: Path, config: Any, directory: Path) -> None:
