@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from pasta.benchmark.formats import FormatBench, formats_report
 from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
 from pasta.benchmark.helps import HelpBench, help_report
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
-from pasta.benchmark.measurement import Measurement, check_inputs
+from pasta.benchmark.measurement import Measurement, check_inputs, with_widened
 from pasta.benchmark.metrics import Metric, Report
 from pasta.benchmark.prefixes import measure_conversations, prefix_report
 from pasta.benchmark.quality import family_table, fault_of, grades, quality_metrics
@@ -31,7 +30,6 @@ from pasta.benchmark.sampling import GROUPS, measure_groups, sampling_report
 from pasta.benchmark.settings import Settings
 from pasta.benchmark.speed import decode_pair, replay_metrics, speed_metrics
 from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table
-from pasta.benchmark.widening import widened_models
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.families import read_model_config
@@ -64,10 +62,7 @@ class Benchmark:
     def run(self, stages: Sequence[str]) -> Report:
         """Measure ``stages``; returns the report. Raises ``UserError`` on a wrong model or file."""
         check_inputs(self.settings, stages)
-        if (shape := self.settings.widened) is not None:
-            made = self.settings.out.parent / "widened"
-            models = widened_models(self.settings.models, shape, made, self._kept.say)
-            self.settings = replace(self.settings, models=models)
+        self.settings = with_widened(self.settings, self._kept.say)
         report = Report()
         for number, stage in enumerate(stages, start=1):
             getattr(self, f"_{stage}")(report)
@@ -375,8 +370,7 @@ class Benchmark:
         return self._formats_by_size.get(size, self.settings.dtype)
 
     def _name(self, size: str) -> str:
-        widened = f", widened to {self.settings.widened.stem}" if self.settings.widened is not None else ""
-        return f"shipped model{widened}" if size == "shipped" else self.settings.large_name
+        return self.settings.shipped_name if size == "shipped" else self.settings.large_name
 
     # -- files -----------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from pasta.benchmark.documents import read_documents
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.settings import Settings
-from pasta.benchmark.widening import check_widened
+from pasta.benchmark.widening import check_widened, widened_models
 from pasta.engine.families import read_model_config
 from pasta.errors import UserError
 from pasta.stages.progress import Progress
@@ -81,3 +81,11 @@ def check_inputs(settings: Settings, stages: Sequence[str]) -> None:
         read_model_config(settings.model_config)
     if "replay" in stages and settings.documents is not None:
         read_documents(settings.documents)
+
+
+def with_widened(settings: Settings, say: Say) -> Settings:
+    """The settings with the models widened, if they are to be; they are made on first use, beside the results."""
+    if settings.widened is None:
+        return settings
+    made = settings.out.parent / "widened"
+    return replace(settings, models=widened_models(settings.models, settings.widened, made, say))

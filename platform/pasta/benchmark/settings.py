@@ -84,6 +84,11 @@ class Settings:
             raise UserError(f"--cache-tokens: {self.cache_tokens}, expected at least 32")
 
     @property
+    def shipped_name(self) -> str:
+        """What the models are called, and what they are widened to."""
+        return "shipped model" + (f", widened to {self.widened.stem}" if self.widened is not None else "")
+
+    @property
     def large_name(self) -> str:
         """The large model's name: its configuration file's, without the prefix."""
         return self.model_config.stem.removeprefix("replay-")
