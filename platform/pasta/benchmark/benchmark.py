@@ -18,14 +18,7 @@ from pasta.benchmark.measurement import Measurement, check_inputs, with_widened
 from pasta.benchmark.metrics import Metric, Report
 from pasta.benchmark.prefixes import measure_conversations, prefix_report
 from pasta.benchmark.quality import family_table, fault_of, grades, quality_metrics
-from pasta.benchmark.replay import (
-    WORDS,
-    DocumentReplay,
-    document_identity,
-    document_report,
-    encode,
-    measure,
-)
+from pasta.benchmark.replay import WORDS, DocumentReplay, document_identity, document_report, encode, measure
 from pasta.benchmark.sampling import GROUPS, measure_groups, sampling_report
 from pasta.benchmark.settings import Settings
 from pasta.benchmark.speed import decode_pair, replay_metrics, speed_metrics
