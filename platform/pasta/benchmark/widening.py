@@ -5,9 +5,10 @@ large one and the answers, threads and drafts of the small one, so that these ca
 model was trained.
 
 The states of the small model are the first ``d`` of ``D`` dimensions, the others are zero. Embeddings and what is added
-to them grow by sqrt(D / d), so that RMSNorm sees the same mean square, and the norms' weights shrink by as much. Added
-heads, units and layers have random weights where they read zeros or are not read, so that no weights are cheaper
-than others, and zeros where they would change something.
+to them grow by sqrt(D / d), so that RMSNorm sees the same mean square, and the norms' weights shrink by as much. A head
+of ``r`` times as many dimensions has the small one's where rotary embedding turns them alike: its dimension ``r * i``
+turns as dimension ``i`` of the small one. Added heads, units and layers have random weights where they read zeros or
+are not read, so that no weights are cheaper than others, and zeros where they would change something.
 """
 
 import hashlib
@@ -142,11 +143,12 @@ def _widened(
         if kind.endswith("norm"):
             new = torch.ones(shape.shape)
             if old is not None:
-                if kind in (
-                    "q_norm",
-                    "k_norm",
-                ):  # the zeros among a head's dimensions, and the scale of its scores
-                    new[dims] = old / (math.sqrt(stretch) if kind == "k_norm" else 1.0)
+                if kind == "q_norm":
+                    new[dims] = old
+                elif (
+                    kind == "k_norm"
+                ):  # for the zeros among a head's dimensions, less the scale of its scores
+                    new[dims] = old / math.sqrt(stretch)
                 else:  # the last one also for the output layer
                     new[: len(old)] = old / growth ** (2 if kind == "norm" else 1)
         else:
@@ -179,10 +181,8 @@ def _widened_heads(heads: DraftHeads, large: Any) -> DraftHeads:
     out = DraftHeads(HeadShape(wide, large.vocab_size, shape.depth, shape.width * wide // d, guessed))
     old, new = heads.state_dict(), out.state_dict()
     for depth in range(shape.depth):
-        up, down = (
-            new[f"up.{depth}.weight"].normal_(std=_SPREAD),
-            new[f"down.{depth}.weight"].normal_(std=_SPREAD),
-        )
+        up = new[f"up.{depth}.weight"].normal_(std=_SPREAD)
+        down = new[f"down.{depth}.weight"].normal_(std=_SPREAD)
         for part, kept in enumerate(old[f"up.{depth}.weight"].split(d, dim=1)):
             own = up[:, part * wide : part * wide + d]
             own[:] = 0.0

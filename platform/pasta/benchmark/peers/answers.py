@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.metrics import Metric
 from pasta.benchmark.peers.comparison import Comparison
 from pasta.benchmark.peers.decoders import Chosen
@@ -30,7 +31,8 @@ def measure_answers(comparison: Comparison) -> RecordFile:
     many tokens as the twin's answer has, since what it says may be something else."""
     settings, weights = comparison.settings, comparison.weights
     assert weights.parallel is not None
-    file = comparison.open("answers", {"longest": settings.answer_tokens})
+    identity = {"longest": settings.answer_tokens, "pasta": model_fingerprint(weights.parallel)}
+    file = comparison.open("answers", identity)
     tasks = heldout_prompts(settings.answer_prompts)
     progress = comparison.kept.progress(f"answers, {weights.name}", len(tasks), "prompts", len(file))
     todo = [number for number in range(len(tasks)) if str(number) not in file]
