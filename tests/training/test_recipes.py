@@ -16,6 +16,7 @@ from pasta.training import preference, sft
 from pasta.training.config import SftConfig
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import RunContext
+from pasta.training.save import CARD
 from tests.support.documents import random_document
 from tests.support.models import CONFIGS
 from tests.support.paths import ROOT
@@ -25,7 +26,7 @@ from tests.training.ranks import no_report, run_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 #: Recipe → the family of the model that it names.
-SFT = {"gemma-7b": "gemma", "qwen3-8b-lora": "qwen3", "llama-3.1-8b": "llama"}
+SFT = {"gemma-7b": "gemma", "qwen3-8b-lora": "qwen3", "llama-3.1-8b": "llama", "llama-3.1-8b-heads": "llama"}
 PREFERENCE = {"gemma-7b": "gemma", "llama-3.1-8b": "llama", "atlas": "qwen3"}
 
 
@@ -83,6 +84,9 @@ def test_a_supervised_recipe_takes_its_first_step(
         "data.eval_documents": 2,
         "data.eval_answers": 1,
     }
+    if "draft_heads" in recipe_values:
+        values |= {"output_dir": model, "draft_heads.width": 16, "draft_heads.guessed": 100}
+        (Path(model) / CARD).write_text("{}")  # heads are put beside a model that was trained here
     if recipe_values["data"]["row_length"] > 1:
         values["data.row_length"] = 256
     if "tokenizer" in recipe_values["model"]:
@@ -90,7 +94,9 @@ def test_a_supervised_recipe_takes_its_first_step(
     config = load_config(path, SftConfig, _sets(values))
     prepared = sft.prepare(config, tmp_path / "data")
     run_ranks(sft.train, tmp_path / "ranks", config, _context(prepared.path, tmp_path), count=1)
-    assert load_model(str(tmp_path / "model"), device="cpu").num_parameters > 0
+    loaded = load_model(str(config.output_dir), device="cpu")
+    assert loaded.num_parameters > 0
+    assert (loaded.heads is not None) == ("draft_heads" in recipe_values)
 
 
 @pytest.mark.parametrize("recipe", PREFERENCE)
