@@ -148,12 +148,14 @@ class TextToken:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Interpreter → Gateway: the next text of choice ``index`` in reading order, with the events and the
-    log-probabilities that the request asked for."""
+    log-probabilities that the request asked for. ``completion_tokens`` of the choice are decoded by now, tags and text
+    that is not shown yet among them."""
 
     text: str
     events: list[dict[str, Any]] = field(default_factory=list)
     logprobs: list[TextToken] = field(default_factory=list)
     index: int = 0
+    completion_tokens: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.text or self.events or self.logprobs)

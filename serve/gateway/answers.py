@@ -10,8 +10,8 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
 from serve.errors import ApiError, failed, overloaded, timed_out, unavailable
-from serve.gateway.responses import SSE_DONE, Choice, Usage, Writer, sse
-from serve.wire import Delta, Finished, Refused, Update, UpdateBatches
+from serve.gateway.responses import SSE_DONE, Choice, Writer, sse
+from serve.wire import Accepted, Delta, Finished, Refused, Update, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
 
@@ -83,12 +83,11 @@ async def retried(ask: Callable[[], UpdateBatches], within_s: float = 10.0) -> U
 async def collect(writer: Writer, batches: UpdateBatches) -> dict[str, Any]:
     """Read all updates and write the whole response."""
     choices = [Choice() for _ in range(writer.num_choices)]
-    usage = Usage()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(batches.aclose)
         while any(choice.finished is None for choice in choices):
             for update in await _next(batches):
-                usage.count(update)
+                writer.usage.count(update)
                 if isinstance(update, Delta):
                     choices[update.index].text.append(update.text)
                     choices[update.index].logprobs += update.logprobs
@@ -96,7 +95,7 @@ async def collect(writer: Writer, batches: UpdateBatches) -> dict[str, Any]:
                     choices[update.index].finished = update
         stack.pop_all()
         _end(batches)
-    return writer.whole(choices, usage)
+    return writer.whole(choices)
 
 
 async def stream(writer: Writer, first: list[Update], batches: UpdateBatches) -> AsyncGenerator[str, None]:
@@ -104,15 +103,18 @@ async def stream(writer: Writer, first: list[Update], batches: UpdateBatches) ->
 
     Updates that arrive together are written together.
     """
-    unfinished, usage = writer.num_choices, Usage()
+    unfinished = writer.num_choices
     async with AsyncExitStack() as stack:
         stack.push_async_callback(batches.aclose)
-        chunks, batch = writer.first_chunks(), first
+        chunks: list[dict[str, Any]] = []
+        batch = first
         try:
             while True:
                 for update in batch:
-                    usage.count(update)
-                    if isinstance(update, Delta):
+                    writer.usage.count(update)
+                    if isinstance(update, Accepted):
+                        chunks += writer.first_chunks()
+                    elif isinstance(update, Delta):
                         chunks.append(writer.delta_chunk(update))
                     elif isinstance(update, Finished):
                         unfinished -= 1
@@ -124,7 +126,7 @@ async def stream(writer: Writer, first: list[Update], batches: UpdateBatches) ->
                 chunks, batch = [], await _next(batches)
             stack.pop_all()
             _end(batches)
-            chunks += writer.last_chunks(usage)
+            chunks += writer.last_chunks()
             yield "".join(map(sse, chunks)) + SSE_DONE
         except ApiError as error:
             yield sse(error.body())

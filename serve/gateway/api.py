@@ -105,6 +105,9 @@ class StreamOptions(_Strict):
     """``include_usage`` asks for a last chunk that holds the usage."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = Field(
+        default=None, description="the usage so far in every chunk, as vLLM and SGLang write it"
+    )
     include_obfuscation: Literal[False] | None = None
 
 
@@ -179,6 +182,11 @@ class _Generation(Structured):
     def include_usage(self) -> bool:
         """Whether the stream ends with a usage chunk."""
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk of the stream says how many tokens its answer has so far."""
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
 
     @property
     def num_choices(self) -> int:

@@ -180,6 +180,7 @@ class Gateway:
                 chat.num_choices,
                 logprobs=bool(chat.logprobs),
                 include_usage=chat.include_usage,
+                continuous_usage=chat.continuous_usage,
             )
             return await self._answer(request, held, writer, chat.order(writer.request_id), bool(chat.stream))
 
@@ -198,6 +199,7 @@ class Gateway:
                 completion.num_choices,
                 logprobs=completion.logprobs is not None,
                 include_usage=completion.include_usage,
+                continuous_usage=completion.continuous_usage,
             )
             order = completion.order(writer.request_id)
             return await self._answer(request, held, writer, order, bool(completion.stream))

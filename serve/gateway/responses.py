@@ -42,10 +42,16 @@ class Usage:
     def written(self) -> dict[str, Any]:
         """The usage object of a response."""
         return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            **self.so_far(self.completion_tokens),
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+    def so_far(self, completion_tokens: int) -> dict[str, int]:
+        """The usage object of a chunk whose answer has so many tokens; what was cached is known at the end only."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": self.prompt_tokens + completion_tokens,
         }
 
 
@@ -61,11 +67,23 @@ class Writer:
     chunk_kind: str
 
     def __init__(
-        self, model: str, num_choices: int, *, logprobs: bool = False, include_usage: bool = False
+        self,
+        model: str,
+        num_choices: int,
+        *,
+        logprobs: bool = False,
+        include_usage: bool = False,
+        continuous_usage: bool = False,
     ) -> None:
         self.request_id = f"{self.id_prefix}-{secrets.token_hex(16)}"
         self.num_choices = num_choices
-        self._logprobs, self._include_usage = logprobs, include_usage
+        #: Counts every update that comes.
+        self.usage = Usage()
+        self._logprobs, self._include_usage, self._continuous_usage = (
+            logprobs,
+            include_usage,
+            continuous_usage,
+        )
         self._head = {
             "id": self.request_id,
             "created": int(time.time()),
@@ -73,7 +91,7 @@ class Writer:
             "system_fingerprint": None,
         }
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """The response object of finished choices."""
         written, finished = [], []
         for index, choice in enumerate(choices):
@@ -92,7 +110,13 @@ class Writer:
             for one, end in zip(written, finished, strict=True):
                 one["pasta"] = end.pasta
         beside = {"pasta": finished[0].pasta} if len(written) == 1 else {}
-        return {"object": self.kind, **self._head, "choices": written, "usage": usage.written(), **beside}
+        return {
+            "object": self.kind,
+            **self._head,
+            "choices": written,
+            "usage": self.usage.written(),
+            **beside,
+        }
 
     def first_chunks(self) -> list[dict[str, Any]]:
         """The chunks that open a stream."""
@@ -100,19 +124,22 @@ class Writer:
 
     def delta_chunk(self, delta: Delta) -> dict[str, Any]:
         """A chunk of text, with the events and log-probabilities that the request asked for."""
-        chunk = self._chunk(delta.index, self._delta(delta.text), delta.logprobs)
+        content = self._delta(delta.text)
+        chunk = self._chunk(delta.index, content, delta.logprobs, completion_tokens=delta.completion_tokens)
         return {**chunk, "pasta": {"events": delta.events}} if delta.events else chunk
 
     def finish_chunk(self, finished: Finished) -> dict[str, Any]:
         """The last chunk of a choice."""
-        chunk = self._chunk(finished.index, self._delta(""), [], finished.finish_reason)
+        chunk = self._chunk(
+            finished.index, self._delta(""), [], finished.finish_reason, finished.completion_tokens
+        )
         return {**chunk, "pasta": finished.pasta}
 
-    def last_chunks(self, usage: Usage) -> list[dict[str, Any]]:
+    def last_chunks(self) -> list[dict[str, Any]]:
         """The usage chunk, if the request asked for it."""
         if not self._include_usage:
             return []
-        return [{"object": self.chunk_kind, **self._head, "choices": [], "usage": usage.written()}]
+        return [{"object": self.chunk_kind, **self._head, "choices": [], "usage": self.usage.written()}]
 
     def _chunk(
         self,
@@ -120,11 +147,14 @@ class Writer:
         delta: dict[str, Any],
         logprobs: Sequence[TextToken],
         finish_reason: str | None = None,
+        completion_tokens: int = 0,
     ) -> dict[str, Any]:
         tokens = self._tokens(logprobs) if logprobs else None
         choice = {"index": index, **delta, "logprobs": tokens, "finish_reason": finish_reason}
-        usage = {"usage": None} if self._include_usage else {}
-        return {"object": self.chunk_kind, **self._head, "choices": [choice], **usage}
+        chunk = {"object": self.chunk_kind, **self._head, "choices": [choice]}
+        if self._continuous_usage:
+            return {**chunk, "usage": self.usage.so_far(completion_tokens)}
+        return {**chunk, "usage": None} if self._include_usage else chunk
 
     def _tokens(self, tokens: Sequence[TextToken]) -> dict[str, Any] | None:
         return self._listed(tokens) if self._logprobs else None

@@ -141,7 +141,16 @@ class Session:
         events: list[dict[str, Any]] = []
         if self._events is not None:
             events, self._events = self._events, []
-        return Delta(text, events, self._tokens.take(text))
+        return Delta(text, events, self._tokens.take(text), completion_tokens=self._completion_tokens)
+
+    @property
+    def _completion_tokens(self) -> int:
+        """The tokens so far: tags count, the end of text does not."""
+        return self._mirror.num_tokens - self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._mirror.threads[0].mode >= Mode.ENDED
 
     # -- what another replica needs to continue --------------------------------------------------------
 
@@ -193,8 +202,7 @@ class Session:
         ``marks`` are its way to the Decoder.
         """
         mirror = self._mirror
-        ended = int(mirror.threads[0].mode >= Mode.ENDED)
-        sequential = self._text_tokens + ended
+        sequential = self._text_tokens + self._has_ended
         critical_path = mirror.critical_path
         estimate_s = decoded.ttft_s - decoded.queue_s + max(0, sequential - 1) * decoded.step_s
         spent_s = decoded.total_s - decoded.queue_s
@@ -233,7 +241,7 @@ class Session:
         return Finished(
             decoded.finish_reason,
             len(mirror.prompt),
-            mirror.num_tokens - ended,
+            self._completion_tokens,
             pasta,
             cached_tokens=decoded.cached_tokens,
         )

@@ -1,4 +1,4 @@
-"""Clients that are not Python's: OpenAI's own for JavaScript, and plain curl."""
+"""Clients beside openai's for Python: its own for JavaScript, plain curl, and the benchmarks of vLLM and SGLang."""
 
 import json
 import os
@@ -6,7 +6,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
+
+from tests.support.paths import ROOT
 
 SOURCES = Path(__file__).parent / "node"
 
@@ -85,3 +88,62 @@ def test_curl_sees_a_stream_end(url):
     lines = curl(url, "--json", json.dumps({**REQUEST, "stream": True})).splitlines()
     assert lines[-2:] == ["data: [DONE]", ""] or lines[-1] == "data: [DONE]"
     assert all(line == "" or line.startswith("data: ") for line in lines)
+
+
+# -- benchmarks ------------------------------------------------------------------------------------------
+
+#: What each sends by itself (SGLang 0.5.23, vLLM 0.33.0), and what sets it apart.
+COMPLETION = {
+    "model": "pasta-atlas",
+    "prompt": "Tea is",
+    "max_tokens": 12,
+    "stream": True,
+    "ignore_eos": True,
+}
+CHAT = {"model": "pasta-atlas", "max_completion_tokens": 12, "stream": True, "ignore_eos": True}
+TEXT = "Tell me about tea."
+BENCHMARKS = {
+    "sglang-oai": ("completions", {**COMPLETION, "best_of": 1, "temperature": 0.0, "logprobs": 2}),
+    "sglang-oai-chat": (
+        "chat/completions",
+        {**CHAT, "messages": [{"role": "user", "content": TEXT}], "temperature": 0.0},
+    ),
+    "vllm openai": ("completions", {**COMPLETION, "repetition_penalty": 1.0, "logprobs": None}),
+    "vllm openai-chat": (
+        "chat/completions",
+        {**CHAT, "messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}]}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("client", BENCHMARKS)
+def test_a_benchmark_s_request_gets_as_many_tokens_as_it_asks_for(url, client):
+    path, body = BENCHMARKS[client]
+    body = {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    answer = httpx.post(f"{url}/v1/{path}", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    *lines, done = [line for line in answer.text.splitlines() if line]
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert done == "data: [DONE]"
+    # vLLM's takes the first chunk without a choice, SGLang's the last one with text.
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks[-2:]] == [12, 12]
+    assert chunks[-1]["choices"] == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "endpoint"), [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")]
+)
+def test_vllm_s_benchmark_counts_what_it_asked_for(url, tmp_path, backend, endpoint):
+    if shutil.which("vllm") is None:
+        pytest.skip("no vllm on PATH (an environment of its own, without CUDA: see docs/serve-a-model.md)")
+    tokenizer = ROOT / "platform/pasta/data/atlas/models/pasta"
+    arguments = f"--backend {backend} --endpoint {endpoint} --base-url {url} --model pasta-atlas --ignore-eos"
+    dataset = "--dataset-name random --random-input-len 20 --random-output-len 12 --num-prompts 6"
+    command = ["vllm", "bench", "serve", *arguments.split(), *dataset.split(), "--max-concurrency", "2"]
+    command += ["--tokenizer", tokenizer, "--save-result", "--save-detailed"]
+    command += ["--result-filename", tmp_path / "result.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["errors"] == [""] * 6
+    assert result["output_lens"] == [12] * 6

@@ -103,6 +103,49 @@ def test_usage_adds_up_over_prompts_and_choices():
     }
 
 
+def usages_of(*batches, **options):
+    """The usage objects of a stream's chunks."""
+
+    async def run():
+        writer = CompletionWriter("m", 2, **options)
+        pieces = [piece async for piece in stream(writer, batches[0], updates(batches[1:], []))]
+        lines = "".join(pieces).splitlines()
+        return [json.loads(line[6:]).get("usage") for line in lines if line.startswith("data: {")]
+
+    return asyncio.run(run())
+
+
+def usage(completion_tokens):
+    return {
+        "prompt_tokens": 3,
+        "completion_tokens": completion_tokens,
+        "total_tokens": 3 + completion_tokens,
+    }
+
+
+TWO = (
+    [ACCEPTED, Delta("a", completion_tokens=2), Delta("b", index=1, completion_tokens=1)],
+    [Delta("c", completion_tokens=4), Finished("stop", 3, 5, {}), Finished("stop", 3, 1, {}, index=1)],
+)
+
+
+def test_every_chunk_tells_its_choice_s_tokens_so_far_if_that_is_asked_for():
+    assert usages_of(*TWO, continuous_usage=True) == [usage(count) for count in (2, 1, 4, 5, 1)]
+
+
+def test_the_last_chunk_has_all_choices_tokens():
+    *_, last = usages_of(*TWO, continuous_usage=True, include_usage=True)
+    assert last == {**usage(6), "prompt_tokens_details": {"cached_tokens": 0}}
+
+
+def test_the_chunk_with_the_role_counts_the_prompt():
+    async def run():
+        writer = ChatWriter("m", 1, continuous_usage=True)
+        return [piece async for piece in stream(writer, [ACCEPTED], updates([[END]], []))]
+
+    assert json.loads(asyncio.run(run())[0].removeprefix("data: "))["usage"] == usage(0)
+
+
 def test_a_client_that_leaves_closes_the_updates():
     assert pieces_of([ACCEPTED, HALF], [REST], [END], read=2)[1] == ["closed"]
 

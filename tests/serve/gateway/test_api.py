@@ -254,6 +254,20 @@ def test_a_refusal_names_the_parameter(fields, param):
     assert (refusal(**fields).param or "").startswith(param)
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (None, (False, False)),
+        ({"include_usage": True}, (True, False)),
+        ({"continuous_usage_stats": True}, (False, True)),
+        ({"include_usage": True, "continuous_usage_stats": True}, (True, True)),
+    ],
+)
+def test_a_stream_s_usage_comes_at_the_end_or_all_along(options, wanted):
+    request = continued(prompt="a", stream=True, stream_options=options)
+    assert (request.include_usage, request.continuous_usage) == wanted
+
+
 def continued(**fields):
     return read_completion_request(json.dumps({"model": "m", **fields}).encode())
 

@@ -65,6 +65,16 @@ def test_a_session_arrives_at_the_engine_s_result(size):
     assert sum(e["type"] == "token" for e in seen) == sum(isinstance(e, TokenEvent) for e in events)
 
 
+def test_a_session_counts_the_tokens_so_far():
+    result, events = decode()
+    tokens = [(e.path, e.token, e.time) for e in events if isinstance(e, TokenEvent)]
+    session = Session(CODEC, PROMPT, LIMITS, parallel=True)
+    counts = [session.feed([item]).completion_tokens for item in tokens]
+    assert counts[0] == 1
+    assert counts == sorted(counts)
+    assert counts[-1] == session.rest().completion_tokens == result.num_tokens - 1
+
+
 def test_a_trace_has_a_track_for_each_thread_and_the_wait_is_in_the_timings():
     result, events = decode()
     session = Session(CODEC, PROMPT, LIMITS, parallel=True)
