@@ -14,7 +14,7 @@ from pasta.benchmark.formats import FormatBench, formats_report
 from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
 from pasta.benchmark.helps import HelpBench, help_report
 from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
-from pasta.benchmark.measurement import Measurement, check_inputs, with_widened
+from pasta.benchmark.measurement import Measurement, check_inputs
 from pasta.benchmark.metrics import Metric, Report
 from pasta.benchmark.prefixes import measure_conversations, prefix_report
 from pasta.benchmark.quality import family_table, fault_of, grades, quality_metrics
@@ -23,6 +23,7 @@ from pasta.benchmark.sampling import GROUPS, measure_groups, sampling_report
 from pasta.benchmark.settings import Settings
 from pasta.benchmark.speed import decode_pair, replay_metrics, speed_metrics
 from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table
+from pasta.benchmark.widening import with_widened
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.families import read_model_config

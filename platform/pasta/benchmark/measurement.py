@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,6 @@ from pasta.benchmark.documents import read_documents
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.settings import Settings
-from pasta.benchmark.widening import check_widened, widened_models
 from pasta.engine.families import read_model_config
 from pasta.errors import UserError
 from pasta.stages.progress import Progress
@@ -75,17 +74,7 @@ def check_inputs(settings: Settings, stages: Sequence[str]) -> None:
                 f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
                 "each with config.json, model.safetensors and a tokenizer"
             )
-    if settings.widened is not None:
-        check_widened(settings.models, read_model_config(settings.widened))
     if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
         read_model_config(settings.model_config)
     if "replay" in stages and settings.documents is not None:
         read_documents(settings.documents)
-
-
-def with_widened(settings: Settings, say: Say) -> Settings:
-    """The settings with the models widened, if they are to be; they are made on first use, beside the results."""
-    if settings.widened is None:
-        return settings
-    made = settings.out.parent / "widened"
-    return replace(settings, models=widened_models(settings.models, settings.widened, made, say))

@@ -15,6 +15,7 @@ import hashlib
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from pasta.benchmark.settings import Settings
 from pasta.engine.families import read_model_config
 from pasta.engine.heads import DraftHeads, HeadShape, model_fingerprint, read_heads, write_heads
 from pasta.errors import UserError
@@ -65,11 +67,19 @@ def why_not_widened(small: Any, large: Any) -> str:
     return ""
 
 
-def check_widened(models: Path, large: Any) -> None:
-    """Raise ``UserError`` if ``twin`` and ``pasta`` of ``models`` cannot be widened to the configuration ``large``."""
+def with_widened(settings: Settings, say: Callable[[str], None]) -> Settings:
+    """The settings with the models widened, if they are to be; they are made on first use, beside the results. Raises
+    ``UserError`` if they cannot be."""
+    if settings.widened is None:
+        return settings
+    large = read_model_config(settings.widened)
     for name in ("twin", "pasta"):
-        if why := why_not_widened(read_model_config(models / name), large):
-            raise UserError(f"--widened: the model in {models / name} cannot be widened to it: {why}")
+        if why := why_not_widened(read_model_config(settings.models / name), large):
+            raise UserError(
+                f"--widened: the model in {settings.models / name} cannot be widened to it: {why}"
+            )
+    made = settings.out.parent / "widened"
+    return replace(settings, models=widened_models(settings.models, settings.widened, made, say))
 
 
 def widened_models(models: Path, shape: Path, made: Path, say: Callable[[str], None]) -> Path:

@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import functools
 from collections import Counter
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import ClassVar
 
 import pytest
@@ -41,11 +41,16 @@ class Replicas:
     def __init__(self, decoders):
         self.decoders = dict(decoders)
         self.lose_at = {}  # name: after how many batches
+        self.lose_with = {}  # name: once so many streams have begun and not ended
+        self.begun = Counter()
         self.batches = dict.fromkeys(decoders, 0)
         self.held = []  # (name, whether the main thread)
         self.frozen = set()  # as a node without power: it says nothing, and closes nothing
         self.freeze_at = {}  # name: after how many batches
         self.slips = {}  # name: how many streams break that could go on
+        known_replicas("Decoder").update(
+            frozenset()
+        )  # what waits for a change waits on this test's event loop
         self._update()
 
     def _update(self):
@@ -65,9 +70,14 @@ class Replicas:
 
     async def stream(self, method, order, replica):
         self.held.append((replica, order.snapshot is None))
-        async with aclosing(self._of(replica).decode(order)) as items:
+        async with AsyncExitStack() as stack:
+            items = await stack.enter_async_context(aclosing(self._of(replica).decode(order)))
+            stack.callback(self.begun.subtract, [replica])
+            self.begun[replica] += 1
             async for item in items:
                 self.batches[replica] += 1
+                if self.begun[replica] >= self.lose_with.get(replica, 1 << 30):
+                    self.kill(replica)
                 if self.batches[replica] > self.freeze_at.get(replica, 1 << 30):
                     self.frozen.add(replica)
                 await self._thaw(replica)
@@ -303,14 +313,10 @@ def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
         response = DistributedResponse(
             dispatcher, order("spread", limits=limits), Session(CODEC, PROMPT, limits, parallel=True)
         )
-        text = ""
+        text, replicas.lose_with = "", {"b": 2}
         async with aclosing(response.updates()) as updates:
             async for batch in updates:
                 text += "".join(update.text for update in batch if isinstance(update, Delta))
-                # The stream of an attempt may have ended before its end is read here.
-                open_attempts = [attempt for attempt in response.attempts.values() if not attempt.ended]
-                if sum(attempt.replica == "b" for attempt in open_attempts) >= 2:
-                    replicas.kill("b")
         assert replicas.held[0] == ("a", True)
         return text, response.placement()["redispatches"]
 
