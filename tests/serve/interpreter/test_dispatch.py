@@ -7,7 +7,7 @@ import asyncio
 import dataclasses
 import functools
 from collections import Counter
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from typing import ClassVar
 
 import pytest
@@ -41,7 +41,7 @@ class Replicas:
     def __init__(self, decoders):
         self.decoders = dict(decoders)
         self.lose_at = {}  # name: after how many batches
-        self.lose_with = {}  # name: once so many streams have begun and not ended
+        self.lose_with = {}  # name: once so many streams have begun; until then they say nothing
         self.begun = Counter()
         self.batches = dict.fromkeys(decoders, 0)
         self.held = []  # (name, whether the main thread)
@@ -70,14 +70,11 @@ class Replicas:
 
     async def stream(self, method, order, replica):
         self.held.append((replica, order.snapshot is None))
-        async with AsyncExitStack() as stack:
-            items = await stack.enter_async_context(aclosing(self._of(replica).decode(order)))
-            stack.callback(self.begun.subtract, [replica])
-            self.begun[replica] += 1
+        async with aclosing(self._of(replica).decode(order)) as items:
             async for item in items:
                 self.batches[replica] += 1
-                if self.begun[replica] >= self.lose_with.get(replica, 1 << 30):
-                    self.kill(replica)
+                if replica in self.lose_with:
+                    await self._lose_together(replica)
                 if self.batches[replica] > self.freeze_at.get(replica, 1 << 30):
                     self.frozen.add(replica)
                 await self._thaw(replica)
@@ -89,6 +86,12 @@ class Replicas:
                 if replica not in self.decoders:
                     raise RayActorError()
                 yield item
+
+    async def _lose_together(self, name):
+        self.begun[name] += 1
+        while name in self.decoders and self.begun[name] < self.lose_with[name]:
+            await asyncio.sleep(0.001)
+        self.kill(name)
 
     async def _thaw(self, name):
         while name in self.frozen:
