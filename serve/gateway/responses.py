@@ -79,11 +79,8 @@ class Writer:
         self.num_choices = num_choices
         #: Counts every update that comes.
         self.usage = Usage()
-        self._logprobs, self._include_usage, self._continuous_usage = (
-            logprobs,
-            include_usage,
-            continuous_usage,
-        )
+        self._logprobs = logprobs
+        self._include_usage, self._continuous_usage = include_usage, continuous_usage
         self._head = {
             "id": self.request_id,
             "created": int(time.time()),

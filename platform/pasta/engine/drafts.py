@@ -22,10 +22,10 @@ from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, force
 
 #: Weight of what a step or a draft has told at the next one.
 _DECAY = 0.98
-#: By how much a forward, or its guesses, may seem to cost more than the last ones alike.
-_GROWTH = 1.05
 #: The same of what guesses have saved, and how many steps go by without them if that is nothing.
 _WORTH_DECAY, _STEPS_WITHOUT = 0.9, 64
+#: A forward, or the guesses for one, counts for at most so many times the last one of as many rows or lanes.
+_GROWTH = 1.05
 
 
 @dataclass(slots=True)

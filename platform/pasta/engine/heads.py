@@ -38,7 +38,7 @@ class HeadShape:
     """``depth`` tokens are guessed, by layers of ``width`` units between states of ``hidden_size`` numbers.
 
     ``guessed`` of the ``vocab_size`` tokens may be guessed, all if it is 0: the output layer is applied once a depth,
-    and where it has many tokens, most of what guesses cost is there (FR-Spec, Zhao et al. 2025, section 3).
+    and where it has many tokens, most of what guesses cost is there (FR-Spec, Zhao et al. 2025).
     """
 
     hidden_size: int

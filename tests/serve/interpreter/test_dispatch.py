@@ -48,9 +48,8 @@ class Replicas:
         self.frozen = set()  # as a node without power: it says nothing, and closes nothing
         self.freeze_at = {}  # name: after how many batches
         self.slips = {}  # name: how many streams break that could go on
-        known_replicas("Decoder").update(
-            frozenset()
-        )  # what waits for a change waits on this test's event loop
+        # What waits for a change is to wait on this test's event loop.
+        known_replicas("Decoder").update(frozenset())
         self._update()
 
     def _update(self):

@@ -1,4 +1,4 @@
-"""Real answers: the twin's and the PASTA model's, with and without the helps, and as many tokens of llama.cpp's."""
+"""Real answers: of the twin and the PASTA model, each with and without helps; llama.cpp decodes as many tokens."""
 
 import contextlib
 import time
