@@ -69,11 +69,15 @@ docs: $(STAMP) ## render the doc strings of pasta, serve and jobs to site/ (docs
 serve: $(STAMP) ## serve the atlas model on this machine (OpenAI-compatible API)
 	$(BIN)/python -m serve.run configs/serve/local.yaml
 
-train: $(STAMP) ## train the two shipped models: copying, plain answers, the sequential twin, PASTA from it
+train: $(STAMP) ## train the two shipped models: copying, plain answers, tasks, talk, PASTA, more of both
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-copy.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-plain.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-twin.yaml
-	$(BIN)/python -m jobs.sft --config configs/sft/atlas-pasta.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-talk-twin.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-talk-pasta.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-last.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-people-twin.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-people-pasta.yaml
 	$(MAKE) heads
 
 heads: $(STAMP) ## train the draft heads of the two shipped models, again whenever these have changed

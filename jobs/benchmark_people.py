@@ -12,6 +12,7 @@ import json
 import shlex
 from pathlib import Path
 
+from pasta.engine.section import FORMATS_HELP
 from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
 from pasta.files import write_whole
 
@@ -76,7 +77,7 @@ def parser(models: Path = Path("models")) -> argparse.ArgumentParser:
     add(
         "--dtype",
         default="float32",
-        help="auto, float32, bfloat16, float16 or int8 (float32: the same everywhere)",
+        help=f"{FORMATS_HELP} (float32: the same everywhere)",
     )
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--threads", type=int, default=1, help="threads on a CPU (1)")

@@ -29,7 +29,7 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "simulation": ({"simulation", "placement", "interpreter", "lang", *BASE}, {"matplotlib"}),
     "engine": (
         {"engine", "placement", "sizes", "bounds", "interpreter", "lang", "errors", "files", "rows"},
-        {"torch", "transformers", "numpy", "safetensors", "llguidance", "torchao"},
+        {"torch", "transformers", "huggingface_hub", "numpy", "safetensors", "llguidance", "torchao"},
     ),
     "stages": ({"stages", "errors", "config", "files", "rows", "tracking", "bounds"}, set()),
     "data": ({"data", "interpreter", "lang", "stages", *BASE}, None),
@@ -124,8 +124,15 @@ def test_ray_is_imported_in_jobs_and_serve_only():
         assert "ray" not in {top(module) for module in imports(file)}, f"{file} imports ray"
 
 
-#: What jobs may import of the service: how to start Ray and the service. The service imports nothing of jobs.
-OF_THE_SERVICE = {"serve.ray_start", "serve.launch", "serve.config", "serve.imports"}
+#: What jobs may import of the service: how to start Ray, the service, and processes that share a model. The service
+#: imports nothing of jobs.
+OF_THE_SERVICE = {
+    "serve.ray_start",
+    "serve.launch",
+    "serve.config",
+    "serve.imports",
+    "serve.followers",
+}
 
 
 def test_the_service_imports_nothing_of_the_jobs_and_they_only_what_starts_it():

@@ -9,7 +9,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from pasta.config import load_config
-from pasta.engine.heads import DraftHeads, HeadShape, read_heads
+from pasta.engine.head_files import HeadShape
+from pasta.engine.heads import DraftHeads, read_heads
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.training.config import HeadsSection, SftConfig

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pasta.engine.heads import SETTINGS, DraftHeads, HeadShape, write_heads
+from pasta.engine.head_files import SETTINGS, HeadShape
+from pasta.engine.heads import DraftHeads, write_heads
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.rows import read_json

@@ -3,25 +3,27 @@
 import pytest
 
 from pasta.evaluation.people.check import faults
-from pasta.evaluation.people.prompts import SPLITS, Turn, read_conversations, split_file
+from pasta.evaluation.people.prompts import SPLITS, ExpectedTurn, read_conversations, split_file
 
-AUTHOR = Turn("who wrote Emma?", things=("Emma",), contains=("Austen",), only=("author",))
-MOONS = Turn("How many moons has Mars?", things=("Mars",), contains=("2",), only=("moons",))
-OVERVIEW = Turn("tiger/owl/salmon", things=("tiger", "owl", "salmon"), facts=2, only=("class", "legs"))
-COMPARISON = Turn(
+AUTHOR = ExpectedTurn("who wrote Emma?", things=("Emma",), contains=("Austen",), only=("author",))
+MOONS = ExpectedTurn("How many moons has Mars?", things=("Mars",), contains=("2",), only=("moons",))
+OVERVIEW = ExpectedTurn(
+    "tiger/owl/salmon", things=("tiger", "owl", "salmon"), facts=2, only=("class", "legs")
+)
+COMPARISON = ExpectedTurn(
     "France vs Japan", things=("France", "Japan"), facts=2, compares=True, only=("capital", "continent")
 )
-ELEMENTS = Turn("copper & zinc", things=("copper", "zinc"), facts=2, only=("group", "use"))
-OLDEST = Turn(
+ELEMENTS = ExpectedTurn("copper & zinc", things=("copper", "zinc"), facts=2, only=("group", "use"))
+OLDEST = ExpectedTurn(
     "Which is oldest?", things=("Emma", "Hamlet"), choice="Hamlet", superlatives=("oldest", "first")
 )
-USES = Turn("Their uses?", things=("neon", "tin"), about={"neon": ("sign",), "tin": ("solder",)})
-GREETING = Turn("Hello!", greeting=True)
-OUTSIDE = Turn("Who won?", scope=True, without=("won",))
-POPULATION = Turn("Population of Japan?", things=("Japan",), scope=True)
+USES = ExpectedTurn("Their uses?", things=("neon", "tin"), about={"neon": ("sign",), "tin": ("solder",)})
+GREETING = ExpectedTurn("Hello!", greeting=True)
+OUTSIDE = ExpectedTurn("Who won?", scope=True, without=("won",))
+POPULATION = ExpectedTurn("Population of Japan?", things=("Japan",), scope=True)
 
 
-def wrong(turn: Turn, answer: str, finish_reason: str = "stop", threads: int = 1) -> list[str]:
+def wrong(turn: ExpectedTurn, answer: str, finish_reason: str = "stop", threads: int = 1) -> list[str]:
     return faults(turn, answer, finish_reason, threads)
 
 
@@ -31,6 +33,11 @@ def wrong(turn: Turn, answer: str, finish_reason: str = "stop", threads: int = 1
         (AUTHOR, "Jane Austen wrote Emma."),
         (AUTHOR, "**Emma** was written by Jane Austen in the nineteenth century."),
         (MOONS, "Mars has two moons."),
+        (
+            COMPARISON,
+            "Side by side:\n- France lies in Europe. Japan lies in Asia.\n"
+            "- The capital of France is Paris. The capital of Japan is Tokyo.",
+        ),
         (MOONS, "It has 2 moons: Phobos and Deimos."),
         (
             OVERVIEW,
@@ -65,7 +72,7 @@ def wrong(turn: Turn, answer: str, finish_reason: str = "stop", threads: int = 1
         (POPULATION, "I only know its capital, continent, currency, language and a famous dish."),
     ],
 )
-def test_a_right_answer_has_no_fault(turn: Turn, answer: str):
+def test_a_right_answer_has_no_fault(turn: ExpectedTurn, answer: str):
     assert wrong(turn, answer) == []
 
 
@@ -114,6 +121,12 @@ def test_a_right_answer_has_no_fault(turn: Turn, answer: str):
             "France is in Asia, Japan is in Europe. The capitals of France and Japan are Paris and Tokyo.",
             "says 'asia' of France",
         ),
+        (
+            COMPARISON,
+            "France is in Europe, its capital is Paris. Japan is in Asia, its capital is Tokyo.\n"
+            "In France people speak French. The yen is the money of Japan.",
+            "does not compare",
+        ),
         (OLDEST, "Emma is the oldest.", "chooses Emma, expected Hamlet"),
         (OLDEST, "Emma is older than Hamlet.", "chooses Emma, expected Hamlet"),
         (OLDEST, "The oldest is a play.", "chooses none, expected Hamlet"),
@@ -125,7 +138,7 @@ def test_a_right_answer_has_no_fault(turn: Turn, answer: str):
         (POPULATION, "Japan has many people.", "does not say what the model knows"),
     ],
 )
-def test_a_wrong_answer_has_its_fault(turn: Turn, answer: str, fault: str):
+def test_a_wrong_answer_has_its_fault(turn: ExpectedTurn, answer: str, fault: str):
     assert fault in wrong(turn, answer)
 
 
@@ -145,14 +158,14 @@ def test_an_answer_that_is_too_long_is_wrong():
 
 def test_a_sentence_may_be_said_of_two_things_but_of_each_only_once():
     both = "The tiger is a mammal. It has four legs. The lion is a mammal. It has four legs."
-    turn = Turn("tiger, lion", things=("tiger", "lion"), facts=2)
+    turn = ExpectedTurn("tiger, lion", things=("tiger", "lion"), facts=2)
     assert wrong(turn, both) == []
     assert wrong(turn, both + " It has four legs.") == ["repeats 'it has 4 legs.'"]
 
 
 def test_an_answer_about_one_thing_says_no_five_words_twice():
     answer = "A Lovelace was a mathematician of England. She a Lovelace was a mathematician of England."
-    turn = Turn("Who was Ada Lovelace?", things=("Ada Lovelace",), facts=1)
+    turn = ExpectedTurn("Who was Ada Lovelace?", things=("Ada Lovelace",), facts=1)
     assert wrong(turn, answer) == ["repeats 'a lovelace was a mathematician'"]
 
 

@@ -3,10 +3,10 @@
 from pasta.errors import UserError
 from pasta.evaluation.methods.answers import Answer
 from pasta.evaluation.people.measure import report, shares, talks
-from pasta.evaluation.people.prompts import Conversation, Turn
+from pasta.evaluation.people.prompts import Conversation, ExpectedTurn
 
-CAPITAL = Turn("Capital of Sweden?", things=("Sweden",), contains=("Stockholm",))
-NEXT = Turn("And Norway?", things=("Norway",), contains=("Oslo",))
+CAPITAL = ExpectedTurn("Capital of Sweden?", things=("Sweden",), contains=("Stockholm",))
+NEXT = ExpectedTurn("And Norway?", things=("Norway",), contains=("Oslo",))
 CONVERSATIONS = [Conversation("one fact", (CAPITAL,)), Conversation("follow-up", (CAPITAL, NEXT))]
 
 

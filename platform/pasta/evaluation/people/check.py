@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from pasta.data.atlas.facts import FACTS, KIND_OF
-from pasta.evaluation.people.prompts import Needed, Turn
+from pasta.evaluation.people.prompts import ExpectedTurn, Needed
 from pasta.evaluation.people.text import (
     about,
     any_of,
@@ -51,7 +51,7 @@ _COMPARING = re.compile(
 _LEADING_LIST = re.compile(r"^(?:of|among|between|out of|from)\b.*?,\s*(?=(?:the|it)\b)")
 
 
-def faults(turn: Turn, answer: str, finish_reason: str, num_threads: int) -> list[str]:
+def faults(turn: ExpectedTurn, answer: str, finish_reason: str, num_threads: int) -> list[str]:
     """What is wrong with an answer, as a user sees it; empty for a right one.
 
     ``finish_reason`` is the engine's; ``num_threads`` counts the main thread too.
@@ -63,7 +63,7 @@ def faults(turn: Turn, answer: str, finish_reason: str, num_threads: int) -> lis
     return list(dict.fromkeys(found))
 
 
-def _form(turn: Turn, text: str, finish_reason: str, num_threads: int) -> Iterator[str]:
+def _form(turn: ExpectedTurn, text: str, finish_reason: str, num_threads: int) -> Iterator[str]:
     if finish_reason != "stop":
         yield f"does not end by itself ({finish_reason})"
     if num_threads > turn.max_threads:
@@ -90,7 +90,7 @@ def _repeated_run(text: str) -> str | None:
     return next((run for at, run in enumerate(runs) if run in runs[:at]), None)
 
 
-def _content(turn: Turn, text: str) -> Iterator[str]:
+def _content(turn: ExpectedTurn, text: str) -> Iterator[str]:
     yield from (f"lacks {_shown(needed)}" for needed in turn.contains if not _found(text, needed))
     for name, wanted in turn.about.items():
         said = about(text, name, turn.things)
@@ -102,7 +102,8 @@ def _content(turn: Turn, text: str) -> Iterator[str]:
         told = _told(turn, turn.things[0], text)
         if told > _ANSWERING_FACTS:
             yield f"{told} facts about {turn.things[0]}, expected at most {_ANSWERING_FACTS}"
-    if turn.compares and not any(_compares(turn, sentence) for sentence in sentences(text)):
+    by_attribute = sum(_side_by_side(turn, line) for line in text.split("\n"))
+    if turn.compares and by_attribute < 2 and not any(_compares(turn, each) for each in sentences(text)):
         yield "does not compare"
     yield from _foreign_values(turn, text)
     for column in turn.only:
@@ -127,7 +128,7 @@ def _shown(needed: Needed) -> str:
     return repr(needed) if isinstance(needed, str) else f"one of {', '.join(needed)}"
 
 
-def _too_few_facts(turn: Turn, text: str) -> Iterator[str]:
+def _too_few_facts(turn: ExpectedTurn, text: str) -> Iterator[str]:
     for name in turn.things:
         if not has_name(text, name) and len(turn.things) > 1:
             yield f"does not name {name}"
@@ -137,13 +138,13 @@ def _too_few_facts(turn: Turn, text: str) -> Iterator[str]:
             yield f"{told} facts about {name}, expected {turn.facts}"
 
 
-def _told(turn: Turn, name: str, text: str) -> int:
+def _told(turn: ExpectedTurn, name: str, text: str) -> int:
     """How many facts about a thing an answer states."""
     said = about(text, name, turn.things)
     return sum(has(said, value) for value in facts_of(name).values())
 
 
-def _wrong_values(turn: Turn, text: str, column: str) -> Iterator[str]:
+def _wrong_values(turn: ExpectedTurn, text: str, column: str) -> Iterator[str]:
     """Values of a column that belong to none of the things that a part of the answer is about."""
     for kind in dict.fromkeys(KIND_OF[name] for name in turn.things):
         for part in parts(text, turn.things):
@@ -154,7 +155,7 @@ def _wrong_values(turn: Turn, text: str, column: str) -> Iterator[str]:
                     yield f"says {match[1]!r} of {' and '.join(sorted(own))}"
 
 
-def _foreign_values(turn: Turn, text: str) -> Iterator[str]:
+def _foreign_values(turn: ExpectedTurn, text: str) -> Iterator[str]:
     """What can only be said of another kind of thing: a country with the symbol of an element."""
     for part in parts(text, turn.things):
         kinds = {KIND_OF[name] for name in part.things}
@@ -166,11 +167,31 @@ def _foreign_values(turn: Turn, text: str) -> Iterator[str]:
                         yield f"says {match[1]!r} of {' and '.join(sorted(part.things))}"
 
 
-def _compares(turn: Turn, sentence: str) -> bool:
+def _compares(turn: ExpectedTurn, sentence: str) -> bool:
     """Whether a sentence names two of the things or has a word of comparison, and states a fact of one."""
     is_comparing = sum(has_name(sentence, name) for name in turn.things) > 1 or _COMPARING.search(sentence)
     values = (value for name in turn.things for value in facts_of(name).values())
     return bool(is_comparing) and any(has(sentence, value) for value in values)
+
+
+def _side_by_side(turn: ExpectedTurn, line: str) -> bool:
+    """Whether a line says of two things the same attribute, in a sentence each: Italy's capital and Japan's.
+
+    Two such lines are a comparison, attribute by attribute. Sheet after sheet, thing by thing, is none.
+    """
+    told = sentences(line)
+    named = [[name for name in turn.things if speaks_of(sentence, name)] for sentence in told]
+    if (
+        len(told) < 2
+        or any(len(names) != 1 for names in named)
+        or len({names[0] for names in named}) < len(told)
+    ):
+        return False
+    stated = (
+        {column for column, value in facts_of(name).items() if has(sentence, value)}
+        for sentence, (name,) in zip(told, named, strict=True)
+    )
+    return bool(set.intersection(*stated))
 
 
 @cache
@@ -196,7 +217,7 @@ def _values(kind: str, column: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)({any_of(values)})(?:'?s|es)?(?!\w)")
 
 
-def _chosen(turn: Turn, text: str) -> str | None:
+def _chosen(turn: ExpectedTurn, text: str) -> str | None:
     """The one of the things that an answer picks: the only one that a clause with a superlative names, else the one
     named first (a list that repeats the question, "Of A, B and C, …", left out)."""
     picked = []
@@ -211,7 +232,7 @@ def _chosen(turn: Turn, text: str) -> str | None:
     return min(places, key=lambda name: places[name], default=None)
 
 
-def _no_scope(turn: Turn, text: str) -> Iterator[str]:
+def _no_scope(turn: ExpectedTurn, text: str) -> Iterator[str]:
     if len(sentences(text)) > _SCOPE_SENTENCES:
         yield f"{len(sentences(text))} sentences, expected at most {_SCOPE_SENTENCES}"
     kinds = sum(any(has(text, word) for word in words) for words in _KIND_WORDS.values())
@@ -230,7 +251,7 @@ def _stated(text: str) -> Iterator[str]:
                     yield name
 
 
-def _strangers(turn: Turn, text: str) -> Iterator[str]:
+def _strangers(turn: ExpectedTurn, text: str) -> Iterator[str]:
     """Names that a sentence about none of the things begins with, unless they are among the facts of the things."""
     known = "\n".join(value for name in turn.things for value in (name, *facts_of(name).values()))
     for sentence in sentences(text):

@@ -24,7 +24,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class GradedTalk:
     """A conversation as it went with one model. It is ``right`` if each answer is."""
 
     number: int
@@ -57,14 +57,14 @@ def talk(method: Method, conversation: Conversation) -> tuple[Exchange, ...]:
     return tuple(held)
 
 
-def talks(methods: Mapping[str, Method], conversations: Sequence[Conversation]) -> Iterator[Talk]:
+def talks(methods: Mapping[str, Method], conversations: Sequence[Conversation]) -> Iterator[GradedTalk]:
     """Hold every conversation with every model."""
     for number, conversation in enumerate(conversations, start=1):
         for name, method in methods.items():
-            yield Talk(number, conversation.kind, name, talk(method, conversation))
+            yield GradedTalk(number, conversation.kind, name, talk(method, conversation))
 
 
-def shares(held: Sequence[Talk]) -> dict[str, dict[str, dict[str, int]]]:
+def shares(held: Sequence[GradedTalk]) -> dict[str, dict[str, dict[str, int]]]:
     """``{method: {kind: {"right", "total"}}}``, ``all`` kinds together last."""
     out: dict[str, dict[str, dict[str, int]]] = {}
     for method in dict.fromkeys(each.method for each in held):
@@ -78,7 +78,7 @@ def shares(held: Sequence[Talk]) -> dict[str, dict[str, dict[str, int]]]:
     return out
 
 
-def report(held: Sequence[Talk], *, wrong: bool = True) -> str:
+def report(held: Sequence[GradedTalk], *, wrong: bool = True) -> str:
     """A table of right answers by kind, then each ``wrong`` answer with what is wrong with it, as Markdown."""
     counted = shares(held)
     kinds = next(iter(counted.values()))
@@ -90,7 +90,7 @@ def report(held: Sequence[Talk], *, wrong: bool = True) -> str:
     return "\n".join([table, *listed])
 
 
-def to_record(held: Talk) -> dict[str, Any]:
+def to_record(held: GradedTalk) -> dict[str, Any]:
     """A conversation as JSON-able values."""
     return asdict(held) | {"right": held.right}
 
@@ -99,7 +99,7 @@ def _share(right: int, total: int) -> str:
     return f"{right} of {total} ({100 * right / total:.0f}%)"
 
 
-def _wrong(held: Talk) -> Iterator[str]:
+def _wrong(held: GradedTalk) -> Iterator[str]:
     yield f"\n{held.number}. {held.kind}, {held.method}"
     for exchange in held.exchanges:
         yield f"   > {_line(exchange.user)}"

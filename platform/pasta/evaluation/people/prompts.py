@@ -24,7 +24,7 @@ Needed = str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ExpectedTurn:
     """What a person types, and what a right answer to it is.
 
     ``things`` are the names of the fact base that it is about. The answer ``contains`` some texts, has ``about`` a
@@ -90,7 +90,7 @@ class Conversation:
     """Turns in order. The answers before a turn are the model's own, as in a chat."""
 
     kind: Kind
-    turns: tuple[Turn, ...]
+    turns: tuple[ExpectedTurn, ...]
 
     def __post_init__(self) -> None:
         if not self.turns:

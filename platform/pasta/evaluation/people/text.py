@@ -95,14 +95,14 @@ def value_of(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Clause:
     """A sentence, or a half of one that contrasts things, and the things that it is about."""
 
     text: str
     things: frozenset[str]
 
 
-def parts(text: str, things: Sequence[str]) -> list[Part]:
+def parts(text: str, things: Sequence[str]) -> list[Clause]:
     """The parts of a normalised text. One that names none of ``things`` is about the last that were named, or about
     all of them before the first is named and after a word such as "both"."""
     out = []
@@ -113,7 +113,7 @@ def parts(text: str, things: Sequence[str]) -> list[Part]:
             if named:
                 current = named
             about = current if named or not _OF_ALL.search(clause) else frozenset(things)
-            out.append(Part(clause, about))
+            out.append(Clause(clause, about))
     return out
 
 

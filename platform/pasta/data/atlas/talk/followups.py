@@ -132,6 +132,6 @@ def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 
 #: Next turns with their share (relative), where they are possible.
 FOLLOW_UPS: tuple[tuple[float, FollowUp], ...] = (
-    (4, another), (4, about_it), (2, about_them), (1.2, more), (1.5, pick_one), (2, compare),
-    (1.5, count), (4, rank), (0.7, several),
+    (4, another), (4, about_it), (3, about_them), (1.2, more), (1.5, pick_one), (2, compare),
+    (1.5, count), (6, rank), (0.7, several),
 )  # fmt: skip

@@ -44,7 +44,15 @@ def fill(template: str, value: str) -> str:
 
 
 def spell(rng: random.Random, name: str) -> str:
-    """One way in which people name a thing."""
+    """One way in which people name a thing, misspelt now and then."""
+    return _misspelt(rng, _called(rng, name))
+
+
+def _misspelt(rng: random.Random, name: str) -> str:
+    return typo(rng, name) if rng.random() < 0.06 else name
+
+
+def _called(rng: random.Random, name: str) -> str:
     kind = KIND_OF.get(name, "")
     ways: tuple[str, ...]
     if kind == "animals":
@@ -74,9 +82,10 @@ _GAPS = (
 
 
 def listed(rng: random.Random, names: Sequence[str]) -> str:
-    """Names in one list, spelt alike, with separators that people use."""
+    """Names in one list, each kind called alike, with separators that people use."""
     state = rng.random()
-    texts = [spell(random.Random(f"{state}:{KIND_OF.get(name)}"), name) for name in names]
+    called = [_called(random.Random(f"{state}:{KIND_OF.get(name)}"), name) for name in names]
+    texts = [_misspelt(rng, text) for text in called]
     while True:
         middle, last = rng.choice(_GAPS)
         if middle != " " or all(" " not in text for text in texts):

@@ -388,8 +388,8 @@ Request = Callable[[random.Random, TalkSplit], Turn]
 #: Requests with their share of talks (relative).
 REQUESTS_BY_NAME: dict[str, tuple[float, Request]] = {
     "about": (9, about), "few": (1.5, few), "each": (11, each), "each_known": (1, each_known), "brief": (2.5, brief),
-    "styled": (4, styled), "fact": (16, fact), "facts": (5, facts), "quiz": (2.5, quiz), "backward": (8, backward),
-    "yes_no": (4.5, yes_no), "sets": (3, sets), "next_one": (1, next_one), "compare": (5, compare),
-    "then_compare": (4, then_compare), "then_count": (3, then_count), "rank": (6, rank),
-    "which_of": (3, which_of), "small_talk": (2, small_talk), "outside": (7, outside), "own_words": (2.5, own_words),
+    "styled": (4, styled), "fact": (16, fact), "facts": (5, facts), "quiz": (2.5, quiz), "backward": (10, backward),
+    "yes_no": (5, yes_no), "sets": (3, sets), "next_one": (1, next_one), "compare": (5, compare),
+    "then_compare": (4, then_compare), "then_count": (3, then_count), "rank": (11, rank),
+    "which_of": (7, which_of), "small_talk": (2, small_talk), "outside": (9, outside), "own_words": (2.5, own_words),
 }  # fmt: skip
