@@ -12,6 +12,14 @@ def check_positive(config: Any, *names: str) -> None:
             raise ValueError(f"{name} {value}: expected a positive {kind}")
 
 
+def check_at_most(config: Any, **limits: float) -> None:
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are within their limits."""
+    for name, most in limits.items():
+        value = getattr(config, name)
+        if value is not None and not value <= most:
+            raise ValueError(f"{name} {value}: expected at most {most:,}")
+
+
 def check_not_negative(config: Any, *names: str) -> None:
     """Raise ValueError, naming key and value, unless these fields of ``config`` are 0 or more."""
     for name in names:

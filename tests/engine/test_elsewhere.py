@@ -17,6 +17,7 @@ from pasta.engine import (
     ThreadProgress,
     TokenEvent,
 )
+from pasta.engine.ngrams import CONTEXTS, Ngrams
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Document, render
@@ -43,6 +44,9 @@ def undisturbed(stop=()):
     return engine().generate(ask(stop=stop))
 
 
+PLAIN = {"jump_forward": False, "drafts": 0}
+
+
 def finish(e, request_id, on_fork=None):
     while e.has_work:
         for event in e.step():
@@ -53,7 +57,7 @@ def finish(e, request_id, on_fork=None):
     raise AssertionError("the engine has nothing to do, and the request is not done")
 
 
-def elsewhere(fork, request):
+def elsewhere(fork, request, **sizes):
     """The chunk's tokens as another engine decodes it, within what it was lent."""
     chunk = request.replace(
         prompt_ids=(),
@@ -64,7 +68,7 @@ def elsewhere(fork, request):
         place_locally=None,
         request_id="",
     )
-    return engine().generate(chunk)
+    return engine(**sizes).generate(chunk)
 
 
 def away(live, estimate):
@@ -89,7 +93,7 @@ def test_a_chunk_that_comes_back_late_has_room_though_its_parent_used_all_it_cou
     assert result.document is not None
 
 
-def come_back_late(home, request):
+def come_back_late(home, request, **sizes):
     """The request's result where a chunk comes back only when its home has nothing else to do, the last one first."""
     request_id, forks, short = home.submit(request), [], 0
     while True:
@@ -100,7 +104,7 @@ def come_back_late(home, request):
                 if isinstance(event, ForkEvent) and event.snapshot is not None:
                     forks.append(event)
         fork = forks.pop()
-        chunk = elsewhere(fork, request)
+        chunk = elsewhere(fork, request, **sizes)
         if chunk.finish_reason == "short":
             short += 1
             home.adopt(request_id, fork.path, ThreadProgress(order_of(chunk, root=fork.path)))
@@ -118,6 +122,82 @@ def test_what_is_lent_does_not_show_in_the_text(max_threads):
     late, short = come_back_late(engine(), request.replace(place_locally=away))
     assert late.response_ids == expected.response_ids
     assert short == 0
+
+
+@pytest.fixture
+def guesses(every_draft, monkeypatch):
+    """Drafts are the next tokens of a known answer, of which every so manieth is wrong."""
+
+    def know(result, wrong):
+        known = {thread.path: list(thread.token_ids) for thread in result.trace.threads}
+
+        def following(self, t, most):
+            at, own = len(t.tokens), known.get(t.path, [])
+            found = [token ^ (place % wrong == 0) for place, token in enumerate(own)]
+            return found[at : at + most], CONTEXTS[0]
+
+        monkeypatch.setattr(Ngrams, "following", following)
+
+    return know
+
+
+@pytest.mark.parametrize(("temperature", "max_threads"), [(0.0, 9), (0.0, 64), (0.8, 64)])
+def test_help_changes_nothing_around_chunks_that_are_decoded_elsewhere(guesses, temperature, max_threads):
+    """Near the limit of threads and far from it."""
+    sampling = SamplingParams(promise_bias=7.0, temperature=temperature, seed=4)
+    request = ask(limits=replace(LIMITS, max_threads=max_threads)).replace(sampling=sampling)
+    expected = engine(**PLAIN).generate(request)
+    assert len(expected.trace.threads) > 5
+    guesses(expected, wrong=7)
+    home = engine(drafts=4)
+    late, _ = come_back_late(home, request.replace(place_locally=away), drafts=4)
+    assert (late.response_ids, late.critical_path) == (expected.response_ids, expected.critical_path)
+    assert home.drafter.num_accepted > 0
+
+
+def forks_of(request, **sizes):
+    home, forks = engine(**sizes), []
+    home.submit(request.replace(place_locally=away))
+    while home.has_work:
+        forks += [e for e in home.step() if isinstance(e, ForkEvent) and e.snapshot is not None]
+    return forks
+
+
+def test_a_chunk_that_is_decoded_elsewhere_has_drafts(guesses):
+    request = ask(limits=replace(LIMITS, max_depth=1))
+    fork = forks_of(request)[0]
+    plain = elsewhere(fork, request, **PLAIN)
+    assert plain.steps == plain.critical_path > 8
+    guesses(plain, wrong=100)
+    helped = elsewhere(fork, request, drafts=4, jump_forward=False)
+    assert helped.response_ids == plain.response_ids
+    assert helped.steps < 0.5 * plain.steps
+
+
+def test_tokens_that_the_grammar_forces_cost_no_step_in_a_chunk_that_is_decoded_elsewhere():
+    request = ask(limits=replace(LIMITS, max_chunk_tokens=60, max_threads=60))
+    for fork in forks_of(request):
+        plain = elsewhere(fork, request, **PLAIN)
+        if len(plain.trace.threads) > 1 and plain.finish_reason != "short":
+            break
+    helped = elsewhere(fork, request, drafts=0)
+    assert helped.response_ids == plain.response_ids
+    assert helped.steps < plain.steps
+
+
+def test_tokens_that_the_grammar_forces_cost_no_step_while_chunks_are_decoded_elsewhere():
+    """The main thread makes its promises as fast as where all chunks are at home."""
+
+    def steps(**sizes):
+        home, forked = engine(**sizes), []
+        home.submit(ask(place_locally=away))
+        while home.has_work:
+            forked += [e.step for e in home.step() if isinstance(e, ForkEvent)]
+        return forked
+
+    plain, helped = steps(**PLAIN), steps(drafts=0)
+    assert len(plain) == len(helped) > 2
+    assert helped[-1] - helped[0] < plain[-1] - plain[0]
 
 
 def test_a_stop_string_in_a_chunk_that_comes_back_ends_the_answer():

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pasta.engine import Engine, EngineConfig, kernels
-from pasta.engine.drafts import Drafter
-from pasta.engine.heads import SETTINGS, WEIGHTS, DraftHeads, HeadRunner, HeadShape, read_heads, write_heads
+from pasta.engine import Engine, EngineConfig, kernels, load_model
+from pasta.engine.head_files import SETTINGS, WEIGHTS, HeadShape, check_beside
+from pasta.engine.heads import DraftHeads, HeadRunner, read_heads, write_heads
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.engine.test_help import LOADED, PLAIN, SIZES, requests, same
+from tests.support.models import save_misfit_heads
+from tests.support.service import save_tiny_model
 
 VOCAB, HIDDEN = LOADED.model.get_input_embeddings().weight.shape
 SHORT = Limits(max_tokens=30, max_chunk_tokens=10, max_threads=4)
@@ -27,14 +29,6 @@ def made(seed=0, shape=SHAPE):
 
 
 WITH_HEADS = replace(LOADED, heads=HeadRunner(made(), LOADED.model))
-
-
-@pytest.fixture
-def every_draft(monkeypatch):
-    monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)
-    monkeypatch.setattr(
-        Drafter, "_pays", lambda self, found, feeds, num_slots: [len(d.tokens) for d in found]
-    )
 
 
 @pytest.mark.parametrize("at_once", [1, None], ids=["alone", "together"])
@@ -157,7 +151,14 @@ def no_shape(directory):
     return {}, "train them again"
 
 
-@pytest.mark.parametrize("change", [other_size, other_weights, broken, no_settings, no_shape])
+def other_width(directory):
+    told = json.loads((directory / SETTINGS).read_text())
+    told["shape"]["width"] += 1
+    (directory / SETTINGS).write_text(json.dumps(told))
+    return {}, "up.0.weight is "
+
+
+@pytest.mark.parametrize("change", [other_size, other_weights, other_width, broken, no_settings, no_shape])
 def test_heads_that_do_not_fit_are_refused_in_one_line(tmp_path, change):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     write_heads(tmp_path, made(), {})
@@ -166,3 +167,31 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(tmp_path, change):
         read_heads(tmp_path, sizes.get("hidden_size", HIDDEN), VOCAB)
     assert "draft heads" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_heads_beside_a_model_are_checked_without_loading_it(tmp_path):
+    save_tiny_model(tmp_path)
+    check_beside(tmp_path, "model")
+    said = save_misfit_heads(tmp_path)
+    with pytest.raises(UserError) as error:
+        check_beside(tmp_path, "models.a.path")
+    assert str(error.value) == f"models.a.path: {said}"
+    check_beside("nobody/has-this-model", "model")
+
+
+def test_a_model_named_in_the_hub_s_cache_has_its_heads(tmp_path, monkeypatch):
+    """A cache as the Hub's client lays it out."""
+    cached = tmp_path / "models--some--model"
+    snapshot = cached / "snapshots" / "0123abc"
+    save_tiny_model(snapshot)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0123abc")
+    write_heads(snapshot, made(), {})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    loaded = load_model("some/model", device="cpu")
+    assert loaded.heads is not None
+    assert loaded.heads.shape == SHAPE
+    save_misfit_heads(snapshot)
+    with pytest.raises(UserError, match="but the model has"):
+        check_beside("some/model", "model")

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent
-from pasta.engine.drafts import Drafter
 from pasta.interpreter import Limits
+from pasta.lang import parse
 from tests.engine.test_parity import engine_logits, training_logits
 from tests.support.documents import random_document
 from tests.support.models import tiny
@@ -20,16 +20,8 @@ JUMP = EngineConfig(**SIZES, drafts=0)
 DRAFTS = EngineConfig(**SIZES, jump_forward=False, drafts=3)
 HELP = EngineConfig(**SIZES, drafts=5)
 SEEDS = range(4)
+pytestmark = pytest.mark.usefixtures("every_draft")
 helps = pytest.mark.parametrize("config", [JUMP, DRAFTS, HELP], ids=["jump-forward", "drafts", "both"])
-
-
-@pytest.fixture(autouse=True)
-def every_draft(monkeypatch):
-    """Drafts are tried wherever there are any, also where they would not pay."""
-    monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)
-    monkeypatch.setattr(
-        Drafter, "_pays", lambda self, found, feeds, num_slots: [len(d.tokens) for d in found]
-    )
 
 
 def requests(seed, count=8, **fields):
@@ -123,6 +115,51 @@ def test_a_stop_string_ends_an_answer_where_it_would_end_it(seed):
     assert {key: same(result) for key, result in helped.items()} == {
         key: same(result) for key, result in stopped.items()
     }
+
+
+CHUNK = "Paris lies on the Seine. Rome lies on the Tiber. " * 3
+CHUNKS = "".join(f'<promise topic="{name}" tokens="90"/><async>{CHUNK}{name}</async>' for name in "abc")
+
+
+AGAIN = "Tiber. Paris lies on the Seine. Rome lies on the Tiber. Paris"  # it ends where all is drafted
+
+
+@pytest.mark.parametrize("stop", [AGAIN, "Tiber. a", "Tiber. b", "ca"])
+@pytest.mark.parametrize("config", [DRAFTS, HELP], ids=["drafts", "both"])
+def test_a_stop_string_leaves_drafts_on_while_several_threads_live(config, stop):
+    ids = [*CODEC.encode(parse(CHUNKS)), CODEC.eos_id]
+    request = Request([5, 6, 7], forced=ids, sampling=SamplingParams(stop=(stop,)), limits=Limits())
+    engine = Engine(LOADED, config)
+    plain, helped = Engine(LOADED, PLAIN).generate(request), engine.generate(request)
+    assert same(helped) == same(plain)
+    assert (stop == "ca") == (plain.document is not None), "the text has no such string"
+    assert helped.steps < 0.8 * plain.steps
+    assert engine.drafter.num_accepted > 15
+
+
+def test_an_answer_that_a_stop_string_ends_is_what_is_read_up_to_its_last_token():
+    """Chunks behind it, of which threads have decoded as much meanwhile, are no part of it."""
+    ids = [*CODEC.encode(parse(CHUNKS)), CODEC.eos_id]
+    request = Request([5, 6, 7], forced=ids, sampling=SamplingParams(stop=("Rome",)), limits=Limits())
+    result = Engine(LOADED, HELP).generate(request)
+    assert result.text == "Paris lies on the Seine. "
+    count = len(result.response_ids)
+    assert list(result.response_ids) == ids[:count]
+    assert "Rome" in CODEC.decode_text(ids[:count])
+    assert "Rome" not in CODEC.decode_text(ids[: count - 1])
+    assert (result.num_tokens, len(result.trace.threads)) == (count, 2)
+
+
+def test_which_of_two_stop_strings_is_first_does_not_depend_on_what_is_decoded_together():
+    """Read token by token the shorter one is complete first; read as a whole the longer one begins first."""
+    text = "<async>1</async>"
+    stops = ("Seine. Rome lies", "Rome")
+    for document in (f"{CHUNK}", f'<promise topic="a" tokens="20"/>{text}{CHUNK}'):
+        ids = [*CODEC.encode(parse(document)), CODEC.eos_id]
+        request = Request([5, 6, 7], forced=ids, sampling=SamplingParams(stop=stops), limits=Limits())
+        for config in (PLAIN, HELP):
+            found = Engine(LOADED, config).generate(request)
+            assert found.text.endswith("Paris lies on the Seine. ")
 
 
 def fields(sampling):

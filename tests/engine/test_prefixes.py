@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent, random_model
+from pasta.engine import prefixes as prefixes_module
 from pasta.interpreter import Limits
 from pasta.placement import prefix_digests
 from tests.support.models import SMALL, UNRECORDED, tiny
@@ -130,6 +131,45 @@ def test_choices_of_one_prompt_share_one_prefill():
     assert fed == sum(alone) - 9 * len(A)
     assert answers(results) == [cold(tuple(A), seed) for seed in range(10)]
     assert [result.cached_tokens for result in results] == [0] + 9 * [len(A)]
+
+
+def test_choices_of_a_prompt_shorter_than_a_chunk_share_one_prefill_too():
+    e, short = Watched(num_slots=3), A[: CHUNK // 2]
+    results, fed = e.run(*(ask(short) for _ in range(3)))
+    assert [result.cached_tokens for result in results] == [0, len(short), len(short)]
+    assert fed == 3 * Watched(reuse_prefixes=False).run(ask(short))[1] - 2 * len(short)
+    assert set(answers(results)) == {cold(tuple(short))}
+
+
+@pytest.mark.parametrize(("copy_s", "shared"), [(0.5, True), (1.5, False)])
+def test_a_common_beginning_shorter_than_a_chunk_is_copied_where_that_costs_less_than_its_rows(
+    copy_s, shared
+):
+    """Where rows do not depend on each other, so that the rest may be fed in other chunks."""
+    begun = A[: CHUNK // 2]
+    prompts = [begun + B[:20], begun + B[30:50]]
+    e = Watched()
+    prefixes = e.engine.prefixes
+    prefixes._grain, prefixes.copy_s, prefixes._row_s = 1, copy_s, lambda: 1 / len(begun)
+    results, _ = e.run(*map(ask, prompts))
+    assert results[1].cached_tokens == shared * len(begun)
+    assert answers(results) == [cold(tuple(prompt)) for prompt in prompts]
+
+
+def test_a_copy_is_timed_where_rows_do_not_depend_on_each_other(monkeypatch):
+    assert engine().prefixes.copy_s == 0.0
+    monkeypatch.setattr(prefixes_module, "whole_rows", lambda model: 64)
+    assert 0.0 < engine().prefixes.copy_s < 1.0
+    assert engine(num_slots=1).prefixes.copy_s == 0.0
+    assert engine(slot_tokens=8).prefixes.copy_s > 0.0
+
+
+def test_what_a_row_costs_is_known_once_steps_were_measured():
+    e = engine()
+    assert e.prefixes._row_s() == 0.0
+    for _ in range(2):
+        e.drafter.cost.add(1, 0.01)
+    assert e.prefixes._row_s() == pytest.approx(0.0005)
 
 
 def test_more_choices_than_slots_share_one_prefill_too():

@@ -23,7 +23,6 @@ CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["pasta.engine.device", "torch.distributed.tensor", "transformers.distributed"]
 )
-CPU = torch.device("cpu")
 SIZES = {"num_slots": 3, "slot_tokens": 256, "prefill_chunk": 32}
 FAMILIES = {
     # An output layer of its own, whose rows two do not share evenly, and biases that are added once.
@@ -48,21 +47,18 @@ def load(models, family, ranks=None):
     return load_model(models / family, dtype="float32", device="cpu", ranks=ranks)
 
 
-def serve_families(rendezvous, models):
+def follow_rank_0(rendezvous):
     torch.set_num_threads(1)
-    ranks = Ranks(1, 2, rendezvous, CPU)
-    for family in [*FAMILIES, "llama"]:
-        follow(load(models, family, ranks), EngineConfig(**SIZES))
-    ranks.leave()
+    follow(Ranks(1, 2, rendezvous))
 
 
 @pytest.fixture(scope="module")
-def follower(models, tmp_path_factory):
-    """A process that follows one model after another; this one is rank 0."""
+def follower(tmp_path_factory):
+    """A process that follows this one, which is rank 0."""
     rendezvous = tmp_path_factory.mktemp("ranks") / "rendezvous"
-    process = CONTEXT.Process(target=serve_families, args=(rendezvous, models))
+    process = CONTEXT.Process(target=follow_rank_0, args=(rendezvous,))
     process.start()
-    ranks = Ranks(0, 2, rendezvous, CPU)
+    ranks = Ranks(0, 2, rendezvous)
     yield process, ranks
     process.kill()
     process.join()
@@ -98,7 +94,6 @@ def test_two_processes_choose_the_tokens_of_one(models, follower, family):
     loaded = load(models, family, ranks)
     engine = Engine(loaded, EngineConfig(**SIZES))
     found, reused = decode(engine)
-    ranks.dismiss()
     alone = load(models, family)
     expected, reused_alone = decode(Engine(alone, EngineConfig(**SIZES)))
     assert found == expected
@@ -109,6 +104,29 @@ def test_two_processes_choose_the_tokens_of_one(models, follower, family):
     layer, whole = loaded.model.base_model.layers[0], alone.model.base_model.layers[0]
     cut = sum(p.numel() for p in layer.parameters() if p.dim() == 2)
     assert 2 * cut == sum(p.numel() for p in whole.parameters() if p.dim() == 2)
+
+
+def test_processes_share_several_models_and_engines(models, follower):
+    """As an evaluation does: a model has engines of several sizes, and another model decodes in between."""
+    _, ranks = follower
+    sizes = [("llama", 3), ("qwen3", 3), ("llama", 1)]
+
+    def answers(ranks):
+        loaded = {family: load(models, family, ranks) for family, _ in sizes}
+        engines = [Engine(loaded[family], EngineConfig(**SIZES | {"num_slots": n})) for family, n in sizes]
+        return [
+            engine.generate(request).response_ids for request in asked(engines[0].codec) for engine in engines
+        ]
+
+    assert answers(ranks) == answers(None)
+
+
+def test_another_device_than_torch_takes_is_one_line(models, follower, monkeypatch):
+    _, ranks = follower
+    monkeypatch.setattr(ranks, "device_type", "cuda")
+    expected = "device: 'cpu', but with tensor_parallel torch takes 'cuda' here; expected auto"
+    with pytest.raises(UserError, match=f"^{expected}$"):
+        load(models, "llama", ranks)
 
 
 def test_a_step_fails_when_a_rank_has_died(models, follower):
@@ -123,13 +141,13 @@ def test_a_step_fails_when_a_rank_has_died(models, follower):
 
 
 def end_at_once(rendezvous):
-    Ranks(0, 2, rendezvous, CPU)
+    Ranks(0, 2, rendezvous)
     os._exit(0)
 
 
 def wait_for_rank_0(rendezvous):
     try:
-        Ranks(1, 2, rendezvous, CPU).agree(None)
+        Ranks(1, 2, rendezvous).agree(None)
     except RuntimeError:
         os._exit(7)
     os._exit(0)

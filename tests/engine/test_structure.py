@@ -55,6 +55,20 @@ def asked():
     ]
 
 
+def test_between_tokens_of_json_is_one_space_or_a_new_line_with_its_indentation():
+    structure = STRUCTURES.compile(Grammar("json_schema", '{"type": "object"}'))
+
+    def may_follow(text, character):
+        allowed = structure.follower().allowed(CODEC.encode_text(text))
+        return bool(allowed[CODEC.encode_text(character)[0]])
+
+    assert may_follow("{", " ")
+    assert may_follow("{", "\n")
+    assert may_follow("{\n  ", " ")
+    assert not may_follow("{\n", "\n")
+    assert not may_follow("{ ", " ")
+
+
 def test_the_text_follows_its_grammar_alone_and_together_with_drafts(monkeypatch):
     monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)
     monkeypatch.setattr(Drafter, "_pays", lambda self, found, *_: [len(d.tokens) for d in found])

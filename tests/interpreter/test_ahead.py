@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pasta.interpreter import Interpreter, Limits, forced_token, may_emit, turn
+from pasta.interpreter import (
+    Fork,
+    Interpreter,
+    Limits,
+    Mode,
+    ReadingOrder,
+    cut,
+    forced_token,
+    may_emit,
+    turn,
+)
 from tests.support.tokenizers import KINDS, codec
 
 C = codec()
@@ -74,7 +84,7 @@ def in_lockstep(limits: Limits, model: Model) -> Interpreter:
     return it
 
 
-def in_random_order(limits: Limits, model: Model, seed: int, **how) -> tuple[Interpreter, int]:
+def in_random_order(limits: Limits, model: Model, seed: int, watch=None) -> tuple[Interpreter, int]:
     """Threads emit in any order that ``may_emit`` allows, some of them in bursts; and how often not in turn."""
     rng, it, ahead = random.Random(seed), start(limits), 0
     eager = rng.random()
@@ -82,10 +92,12 @@ def in_random_order(limits: Limits, model: Model, seed: int, **how) -> tuple[Int
         running = sorted((t for t in it.threads if t.running), key=turn)
         t = running[-1] if rng.random() < eager else rng.choice(running)
         for _ in range(rng.choice([1, 1, 4, 30])):
-            if not t.running or not may_emit(it, t.id, **how):
+            if not t.running or not may_emit(it, t.id):
                 break
             ahead += t is not min((u for u in it.threads if u.running), key=turn)
-            it.emit(t.id, model.choose(it, t.id))
+            actions = it.emit(t.id, model.choose(it, t.id))
+            if watch:
+                watch(it, t, actions)
     return it, ahead
 
 
@@ -98,21 +110,50 @@ def test_running_ahead_changes_nothing(limits, model_seed, order_seed):
 
 
 @settings(max_examples=50, deadline=None)
-@given(LIMITS, st.integers(0, 1 << 30), st.integers(0, 1 << 30))
-def test_one_running_thread_may_always_emit(limits, model_seed, order_seed):
-    """``in_random_order`` would not end otherwise; and only in turn there is no other."""
-    model = Model(model_seed)
-    it, ahead = in_random_order(limits, model, order_seed, only_in_turn=True)
-    assert ahead == 0
+@given(LIMITS, st.integers(0, 1 << 30))
+def test_the_first_thread_in_turn_may_always_emit(limits, model_seed):
+    """``in_random_order`` would not end otherwise."""
+    model, it = Model(model_seed), start(limits)
+    while not it.done:
+        first = min((t for t in it.threads if t.running), key=turn)
+        assert may_emit(it, first.id)
+        it.emit(first.id, model.choose(it, first.id))
     assert outcome(it) == outcome(in_lockstep(limits, model))
+
+
+@settings(max_examples=50, deadline=None)
+@given(LIMITS, st.integers(0, 1 << 30), st.integers(0, 1 << 30), st.integers(0, 60))
+def test_a_response_cut_where_it_is_read_is_the_same_however_far_threads_have_run(
+    limits, model_seed, order_seed, place
+):
+    model, order, read, cuts = Model(model_seed), ReadingOrder(), [], []
+
+    def watch(it, t, actions):
+        for action in actions:
+            if isinstance(action, Fork):
+                order.fork(action.thread, action.child)
+        order.text(t.id, (t.id, len(t.tokens)))
+        if not t.running and t.mode != Mode.WAITING:
+            order.finish(t.id)
+        read.extend(order.take_parts())
+        if len(read) > place and not cuts:
+            thread, count = read[place]
+            cuts.append((it.threads[thread].path, count, cut(it, thread, count)))
+
+    in_random_order(limits, model, order_seed, watch)
+    whole = in_lockstep(limits, model)
+    for path, count, found in cuts:
+        thread = next(t.id for t in whole.threads if t.path == path)
+        assert outcome(found) == outcome(cut(whole, thread, count))
+        assert found.response_ids() == whole.response_ids()[: len(found.response_ids())]
 
 
 def test_threads_run_ahead_where_limits_are_far_and_limits_cut_answers():
     """The tests above meet both cases."""
     wide = Limits(max_tokens=2000)
     assert max(in_random_order(wide, Model(seed), seed)[1] for seed in range(20)) > 100
-    cut = [in_lockstep(Limits(max_tokens=150), Model(seed)) for seed in range(100)]
-    assert sum(it.truncated and len(it.threads) > 2 for it in cut) > 20
+    short = [in_lockstep(Limits(max_tokens=150), Model(seed)) for seed in range(100)]
+    assert sum(it.truncated and len(it.threads) > 2 for it in short) > 20
 
 
 def test_without_the_bound_a_limit_would_change_answers():

@@ -1,6 +1,6 @@
 """Chooses tokens: from the logits of a forward, the next token of each thread, and those after its drafts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pasta.engine.heads import Guess
 from pasta.engine.penalties import Edit, adjusted
 from pasta.engine.request import Logprobs
 from pasta.engine.sampling import (
@@ -20,9 +21,9 @@ from pasta.engine.sampling import (
     permit,
     sample,
     stream_key,
-    to_device,
 )
 from pasta.engine.slot import Slot
+from pasta.engine.transfer import fetch, to_device
 from pasta.errors import UserError
 from pasta.interpreter import Constraint, Feed, Thread
 from pasta.lang import Codec
@@ -36,13 +37,22 @@ class GrammarFailed(UserError):
     """The grammar that an answer follows allows no further token: it has reached a limit."""
 
 
+#: In a list of tokens that are known before they are chosen: this one is not.
+_UNKNOWN = -2
+
+#: Guesses the tokens after those that were chosen from the last N rows [N]: tokens and odds [N, depth].
+Guesser = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
 class Row(NamedTuple):
-    """A row of logits: for the token that ``thread`` emits after the tokens ``drafts``, under ``constraint``."""
+    """A row of logits: for the token that ``thread`` emits after the tokens ``drafts``, under ``constraint``; or, where
+    there is a ``prompt_token``, to tell how likely that is."""
 
     slot: Slot
     thread: int
     drafts: tuple[int, ...]
     constraint: Constraint
+    prompt_token: int | None = None
 
 
 @dataclass(slots=True)
@@ -50,15 +60,15 @@ class Lane:
     """A thread's rows of logits, and the token chosen from each, with its log-probabilities if they are wanted.
 
     Row ``i`` holds if the thread emits ``drafts[:i]`` first; ``places`` are where these are in the cache. ``at`` is the
-    row of the next token: those before it have been emitted. ``hidden`` are the states that the logits were made of,
-    where there are draft heads to read them.
+    row of the next token: those before it have been emitted. Where there are draft heads, ``states`` are those that the
+    logits were made of [1 + drafts, H], for the heads to read, or what they have guessed already.
     """
 
     rows: Sequence[Row]
     logits: Tensor  # [1 + drafts, V]
     tokens: Sequence[int | None]
     logprobs: Sequence[Logprobs | None]
-    hidden: Tensor | None = None  # [1 + drafts, H]
+    states: Tensor | Sequence[Guess] | None = None
     drafts: Sequence[int] = ()
     places: Sequence[int] = ()
     at: int = 0
@@ -81,8 +91,10 @@ class Lane:
         """The next token's row alone, to be emitted in a later step; the forward's other logits can be freed."""
         at = slice(self.at, self.at + 1)
         row = self.rows[self.at]._replace(drafts=())
-        hidden = None if self.hidden is None else self.hidden[at].clone()
-        return Lane([row], self.logits[at].clone(), self.tokens[at], self.logprobs[at], hidden)
+        states = None if self.states is None else self.states[at]
+        if isinstance(states, Tensor):
+            states = states.clone()
+        return Lane([row], self.logits[at].clone(), self.tokens[at], self.logprobs[at], states)
 
 
 class Chooser:
@@ -111,12 +123,13 @@ class Chooser:
                 if not feed.wants_logits:
                     continue
                 if slot.scored(feed):  # it chooses nothing
-                    rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread)))
+                    following = slot.interpreter.prompt[feed.position + 1]
+                    rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread), following))
                     continue
                 if feed.thread == last:
                     drafts = (*rows[-1].drafts, feed.token)
-                    following = allowed.get((number, feed.thread))
-                    constraint = rows[-1].constraint if following is None else following[len(drafts) - 1]
+                    after = allowed.get((number, feed.thread))
+                    constraint = rows[-1].constraint if after is None else after[len(drafts) - 1]
                     rows.append(Row(slot, feed.thread, drafts, constraint))
                 else:
                     rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread)))
@@ -138,18 +151,29 @@ class Chooser:
         feeds: Mapping[int, Sequence[Feed]],
         rows: Sequence[Row],
         scores: Scores,
-        hidden: Tensor | None,
         places: Mapping[int, Sequence[int]],
+        hidden: Tensor | None = None,
+        guesser: Guesser | None = None,
     ) -> dict[int, list[Lane]]:
-        """Choose the next tokens of each slot's threads from the ``scores`` of ``rows``, those of ``feeds``; ``hidden``
-        are the rows' states, ``places`` where the fed tokens are in each slot's cache."""
-        tokens = self._chosen(rows, scores)
-        logprobs = _logprobs(rows, scores.logits, tokens)
+        """Choose the next tokens of each slot's threads from the ``scores`` of ``rows``, those of ``feeds``, and tell
+        the slots how likely their prompts are; ``places`` are where the fed tokens are in each slot's cache.
+
+        The lanes keep the rows' states ``hidden``, or what ``guesser`` guesses after their tokens.
+        """
+        count = sum(row.prompt_token is not None for row in rows)  # these come first
+        chosen = self._chosen(rows[count:], scores.after(count) if count else scores)
+        read = _read(rows, scores.logits, chosen, guesser)
+        for row, told in zip(rows[:count], read.logprobs, strict=False):
+            assert told is not None
+            row.slot.prompt_logprobs.append(told)
+        rows, logits = rows[count:], scores.logits[count:]
+        tokens, logprobs = read.tokens[count:], read.logprobs[count:]
+        states = read.guesses if hidden is None else hidden[count:]
         ends: list[tuple[int, list[int], list[int]]] = []  # of each lane: slot, drafts, their places
-        for number in slots:
+        for number, slot in slots.items():
             last = -1
             for feed, place in zip(feeds[number], places[number], strict=True):
-                if not feed.wants_logits:
+                if not feed.wants_logits or slot.scored(feed):
                     continue
                 if feed.thread == last:
                     ends[-1][1].append(feed.token)
@@ -164,10 +188,10 @@ class Chooser:
             lanes[number].append(
                 Lane(
                     rows[own],
-                    scores.logits[own],
+                    logits[own],
                     tokens[own],
                     logprobs[own],
-                    None if hidden is None else hidden[own],
+                    None if states is None else states[own],
                     drafts,
                     drafts_at,
                 )
@@ -178,8 +202,8 @@ class Chooser:
     def lane(self, slot: Slot, thread: int, logits: Tensor) -> Lane:
         """Choose the next token of one thread from its row of ``logits`` [1, V]."""
         rows = [Row(slot, thread, (), slot.allowed(thread))]
-        tokens = self.choose(rows, logits)
-        return Lane(rows, logits, tokens, _logprobs(rows, logits, tokens))
+        read = self.choose(rows, logits)
+        return Lane(rows, logits, read.tokens, read.logprobs)
 
     def next_token(self, lane: Lane) -> tuple[int, Logprobs | None]:
         """Return a lane's next token: chosen again if what is allowed has changed. Raises ``NoToken``,
@@ -188,8 +212,8 @@ class Chooser:
         allowed = row.slot.allowed(row.thread)
         if allowed != row.constraint:
             rows, logits = [row._replace(drafts=(), constraint=allowed)], lane.logits[lane.at : lane.at + 1]
-            (token,) = tokens = self.choose(rows, logits)
-            (logprobs,) = _logprobs(rows, logits, tokens)
+            read = self.choose(rows, logits)
+            (token,), (logprobs,) = read.tokens, read.logprobs
         if token is None:
             follower = row.slot.follower
             if follower and follower.error:
@@ -197,18 +221,18 @@ class Chooser:
             raise NoToken("the logits are not finite numbers")
         return token, logprobs
 
-    def choose(self, rows: Sequence[Row], logits: Tensor) -> list[int | None]:
-        """Return a token for each row from its logits [N, V], ``None`` where there is none."""
+    def choose(self, rows: Sequence[Row], logits: Tensor) -> "Read":
+        """Choose a token for each row from its logits [N, V]."""
         choices = self.choices(rows)
         numbers = to_device(torch.from_numpy(choices.numbers), logits.device)
         permitted = permit(logits, numbers, self._table.forbidden, self._promise if choices.biased else None)
-        return self._chosen(rows, Scores(logits, likeliest(permitted), numbers, choices))
+        return _read(rows, logits, self._chosen(rows, Scores(logits, likeliest(permitted), numbers, choices)))
 
-    def _chosen(self, rows: Sequence[Row], scores: Scores) -> list[int | None]:
-        """Return the chosen token of each row, ``None`` where there is none."""
-        if not rows:
-            return []
+    def _chosen(self, rows: Sequence[Row], scores: Scores) -> Tensor:
+        """Return the chosen token of each row [N], -1 where there is none."""
         choices, tokens = scores.choices, scores.likeliest
+        if not rows:
+            return tokens
         masks = self._masks(rows)
         edits = self._edits(rows, masks)
         if choices.sampled or edits or masks:
@@ -223,12 +247,10 @@ class Chooser:
                 tokens = likeliest(permitted)
             if choices.sampled:
                 tokens = _sampled(permitted, tokens, scores)
-        found: list[int | None] = [None if token < 0 else token for token in fetch(tokens)]
-        for at, (row, t) in enumerate(zip(rows, _threads(rows), strict=True)):
-            if row.slot.forced is not None:
-                following = row.slot.forced[t.path][len(t.tokens) + len(row.drafts) :]
-                found[at] = following[0] if following else None
-        return found
+        if any(row.slot.forced is not None for row in rows):
+            forced = to_device(torch.tensor([_forced(row) for row in rows]), tokens.device)
+            tokens = torch.where(forced == _UNKNOWN, tokens, forced)
+        return tokens
 
     @staticmethod
     def _masks(rows: Sequence[Row]) -> dict[int, npt.NDArray[np.bool_]]:
@@ -259,12 +281,6 @@ class Chooser:
         return edits
 
 
-def fetch(tokens: Tensor) -> list[int]:
-    """The tokens on the host: a step's one copy back, which waits until the device has come there."""
-    found: list[int] = tokens.tolist()
-    return found
-
-
 def _sampled(permitted: Tensor, likeliest: Tensor, scores: Scores) -> Tensor:
     """``sample`` for the rows that have a temperature alone: noise for the others would be computed for nothing."""
     own = np.flatnonzero(scores.choices.temperatures > 0)
@@ -284,16 +300,52 @@ def _threads(rows: Iterable[Row]) -> list[Thread]:
     return [row.slot.interpreter.threads[row.thread] for row in rows]
 
 
-def _logprobs(rows: Iterable[Row], logits: Tensor, tokens: Sequence[int | None]) -> list[Logprobs | None]:
-    """Log-probabilities of the rows whose requests want them."""
-    found: list[Logprobs | None] = [None] * len(tokens)
-    wanted, chosen, counts = [], [], []
-    for at, (row, token) in enumerate(zip(rows, tokens, strict=True)):
-        if token is not None and row.slot.request.logprobs is not None:
-            wanted.append(at)
-            chosen.append(token)
-            counts.append(row.slot.request.logprobs)
+def _forced(row: Row) -> int:
+    """The token that a replay says next, -1 at its end."""
+    if row.slot.forced is None:
+        return _UNKNOWN
+    t = row.slot.interpreter.threads[row.thread]
+    following = row.slot.forced[t.path]
+    at = len(t.tokens) + len(row.drafts)
+    return following[at] if at < len(following) else -1
+
+
+class Read(NamedTuple):
+    """What the host is told of N rows: the tokens, ``None`` where there is none, with their log-probabilities where
+    the request wants them, and what draft heads guess after them, if they were asked."""
+
+    tokens: list[int | None]
+    logprobs: list[Logprobs | None]
+    guesses: list[Guess] | None = None
+
+
+def _read(rows: Sequence[Row], logits: Tensor, chosen: Tensor, guesser: Guesser | None = None) -> Read:
+    """Have the host told at once of the rows with these ``logits`` [N, V], of which the last M, those that are not
+    scored, have ``chosen`` tokens [M]."""
+    if not rows:
+        return Read([], [])
+    told = [chosen]
+    guesses = len(chosen) > 0 and guesser is not None
+    if guesser is not None and guesses:
+        told += guesser(chosen)
+    requests = [(row.slot.request, row.prompt_token) for row in rows]
+    counts = [request.logprobs if token is None else request.prompt_logprobs for request, token in requests]
+    wanted = [at for at, count in enumerate(counts) if count is not None]
+    scored = [token for _, token in requests if token is not None]
     if wanted:
-        for at, logprobs in zip(wanted, log_probabilities(logits[wanted], chosen, counts), strict=True):
-            found[at] = logprobs
-    return found
+        tokens = chosen
+        if scored:
+            tokens = torch.cat([to_device(torch.tensor(scored), logits.device), chosen])
+        if len(wanted) < len(rows):
+            own = to_device(torch.tensor(wanted), logits.device)
+            logits, tokens = logits.index_select(0, own), tokens.index_select(0, own)
+        told += log_probabilities(logits, tokens, max(count for count in counts if count is not None))
+    found, *more = fetch(*told)
+    all_tokens: list[int | None] = [*scored, *(None if token < 0 else token for token in found)]
+    logprobs: list[Logprobs | None] = [None] * len(rows)
+    if wanted:
+        for at, own, ids, values in zip(wanted, *more[-3:], strict=True):
+            if all_tokens[at] is not None:
+                logprobs[at] = Logprobs(own, tuple(zip(ids, values, strict=True))[: counts[at]])
+    ahead = [Guess(*own) for own in zip(found, *more[:2], strict=True)] if guesses else None
+    return Read(all_tokens, logprobs, ahead)

@@ -21,8 +21,8 @@ from pasta.engine.compiling import CompiledForward
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import expand, to_model_masks
 from pasta.engine.request import EngineConfig
-from pasta.engine.sampling import to_device
 from pasta.engine.shapes import Shape
+from pasta.engine.transfer import to_device
 
 #: Segments that the visibility table has room for at first; it grows, but then graphs are captured anew.
 _SEGMENTS_AT_START, _SEGMENTS_WITH_GRAPHS = 32, 512
@@ -37,7 +37,7 @@ def _told(
     @functools.wraps(method)
     def tell_and_do(self: "DeviceState", *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
         if self._ranks is not None:
-            self._ranks.tell(method.__name__, args)
+            self._ranks.tell(self.number, method.__name__, args)
         method(self, *args, **kwargs)
 
     return tell_and_do
@@ -52,6 +52,8 @@ class DeviceState:
         self.device = loaded.model.device
         self.dtype = loaded.model.dtype
         self._ranks = loaded.ranks
+        #: Among those of the processes that share the model.
+        self.number = 0 if loaded.ranks is None else loaded.ranks.add_state(loaded.number, config)
         slots, width = config.num_slots, config.slot_tokens + 1
         self.cache = LaneCache(
             self.model_config,
@@ -78,7 +80,7 @@ class DeviceState:
         self.compiles = config.compile == "on"
         #: The forward of all tokens [B, Q], and that of flat ones [1, R], as each is first needed.
         self.forwards: dict[bool, Callable[..., tuple[Tensor, ...]]] = {}
-        self._keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
+        self.keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
 
     @_told
     def release(self, slot: int, keep: int, stop: int) -> None:
@@ -171,7 +173,7 @@ class DeviceState:
             inputs = (*inputs, flat)
         if is_flat not in self.forwards:
             forward = _Forward(
-                self.model, self.cache, names, flat=is_flat, keep_hidden=self._keeps_hidden
+                self.model, self.cache, names, flat=is_flat, keep_hidden=self.keeps_hidden
             ).eval()
             if self.compiles:
                 self.forwards[is_flat] = CompiledForward(forward)

@@ -11,13 +11,15 @@ from itertools import accumulate
 from operator import mul
 
 import torch
+from torch import Tensor
 
-from pasta.engine.choosing import Lane
-from pasta.engine.heads import HeadRunner
+from pasta.engine.choosing import Guesser, Lane, Row
+from pasta.engine.heads import Guess, HeadRunner
 from pasta.engine.ngrams import CONTEXTS
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
+from pasta.engine.transfer import Stopwatch, to_device
 from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, forced_token, supposed
 
 #: Weight of what a step or a draft has told at the next one.
@@ -63,6 +65,11 @@ class StepCost:
         fixed, row = self.line()
         return fixed + row * rows
 
+    @property
+    def row_s(self) -> float:
+        """The seconds that a row adds to a forward; 0 before any was measured."""
+        return self.line()[1] if self.weight else 0.0
+
     def line(self) -> tuple[float, float]:
         """Return the seconds of a forward and of each of its rows; before any was measured, in units of a forward."""
         if not self.weight:
@@ -104,15 +111,22 @@ class Drafter:
 
     A lane's draft is looked up (``Ngrams``) or guessed by the model's draft heads (``HeadRunner``), whichever is
     likelier to be right. A *guesser* is a length of looked-up context, or the heads when they were so sure of a token.
+
+    On a CPU the heads guess for the lanes that draft, when they do. Elsewhere the host would wait for them: there they
+    guess in the step before, after every row's token, and what they guess comes back with the tokens.
     """
 
     def __init__(self, config: EngineConfig, runner: Runner, heads: HeadRunner | None) -> None:
         self._most, self._runner = config.drafts, runner
         self._heads = heads if config.draft_heads else None
         self.cost = StepCost()
-        #: What guesses for so many lanes cost in seconds, and those for this step.
+        #: What guesses for so many rows cost in seconds, and those for this step.
         self._guess_costs: dict[int, float] = {}
         self._guess_s = 0.0
+        #: The seconds of the last forward in which the heads guessed for the next step, and what these count for.
+        self.guessed_s = self._ahead_s = 0.0
+        self._watch: Stopwatch | None = None
+        self._rows_guessed, self._drafts_pay = 0, True
         #: What guesses have lately saved, as a share of a step's time, and how many steps have gone by without.
         self._worth, self._steps_without = 1.0, 0
         # Share of tokens that were right, by guesser: the length of a context, or -1 - tenths of the heads' own odds.
@@ -129,7 +143,8 @@ class Drafter:
         self._fed.clear()
         self._guess_s = 0.0
         self.allowed.clear()
-        if not self._may_pay(feeds, numbers):
+        self._drafts_pay = self._may_pay(feeds, numbers)
+        if not self._drafts_pay:
             return
         found = self._found(slots, feeds)
         counts = self._pays(found, feeds, numbers)
@@ -144,13 +159,32 @@ class Drafter:
                 if drafted.allowed is not None:
                     self.allowed[number, t.id] = drafted.allowed
 
+    def reads(self, rows: Sequence[Row], hidden: Tensor | None) -> tuple[Tensor | None, Guesser | None]:
+        """What a forward's lanes keep for the next step: the states ``hidden`` of these ``rows``, or what guesses from
+        them at once."""
+        self.guessed_s = self._ahead_s = 0.0
+        if not self._runner.guesses_ahead:
+            return hidden, None
+        wanted = self._drafts_pay and any(row.slot.ngrams is not None for row in rows)
+        return None, self._ahead if wanted and self._asks() else None
+
+    def _ahead(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        self._watch, self._rows_guessed = Stopwatch(chosen.device), len(chosen)
+        guessed = self._runner.guess(chosen)
+        self._watch.stop()
+        return guessed
+
     def remember(self, slot: Slot, lane: Lane) -> None:
-        """Keep the state that chose the last token of a lane's thread, for draft heads to read."""
-        if lane.hidden is not None and slot.ngrams is not None:
-            slot.states[lane.thread] = len(slot.interpreter.threads[lane.thread].tokens), lane.hidden[lane.at]
+        """Keep the state that chose the last token of a lane's thread, or what follows by the draft heads."""
+        if lane.states is not None and slot.ngrams is not None:
+            slot.states[lane.thread] = len(slot.interpreter.threads[lane.thread].tokens), lane.states[lane.at]
 
     def learn(self, lanes: Mapping[int, Sequence[Lane]]) -> None:
-        """See how many drafts of each slot's lanes were right."""
+        """See how long guesses took, and how many drafts of each slot's lanes were right."""
+        if self._watch is not None:
+            self.guessed_s = self._watch.seconds()
+            self._ahead_s = self._learnt(self._rows_guessed, self.guessed_s)
+            self._watch = None
         for number, own in lanes.items():
             for lane in own:
                 if not lane.drafts:
@@ -218,28 +252,44 @@ class Drafter:
     def _guessed(self, places: Iterable[Place]) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
         """What the draft heads guess for each thread: tokens, guessers. They guess from the last token that a known
         state chose; what the thread has emitted since, because it was forced to, they must have guessed too."""
-        if self._heads is None or not self._asks():
+        if self._heads is None:
+            return {}
+        self._guess_s = self._ahead_s
+        if not self._runner.guesses_ahead and not self._asks():
             return {}
         known = [
-            (id(place.slot), t.id, t.tokens[state[0] - 1], state[1], t.tokens[state[0] :])
+            (place.slot, place.thread, *state)
             for place in places
-            if (state := place.slot.states.get((t := place.thread).id)) is not None
-            and len(t.tokens) - state[0] < self._heads.shape.depth
+            if (state := place.slot.states.get(place.thread.id)) is not None
+            and len(place.thread.tokens) - state[0] < self._heads.shape.depth
         ]
-        if not known:
-            return {}
+        found = {}
+        for (slot, t, at, _), guess in zip(known, self._guesses(known), strict=True):
+            since = t.tokens[at:]
+            if guess.token == t.tokens[at - 1] and guess.following[: len(since)] == since:
+                odds = guess.odds[len(since) :]
+                following = guess.following[len(since) :]
+                found[id(slot), t.id] = following, [-1 - min(int(10 * p), 9) for p in odds]
+        return found
+
+    def _guesses(self, known: Sequence[tuple[Slot, Thread, int, Tensor | Guess]]) -> list[Guess]:
+        """What follows each thread's token before the given one: guessed from the state that chose it, or already."""
+        made = [state for *_, state in known if isinstance(state, Guess)]
+        if self._heads is None or len(made) == len(known):
+            return made
         begun = time.perf_counter()
-        hidden = torch.stack([state for _, _, _, state, _ in known])
-        tokens = torch.tensor([token for _, _, token, _, _ in known], device=hidden.device)
-        guessed = self._heads.guess(hidden, tokens)
-        spent, before = time.perf_counter() - begun, self._guess_costs.get(len(known), float("inf"))
-        # Other work on the machine only adds to it.
-        self._guess_s = self._guess_costs[len(known)] = min(spent, _GROWTH * before)
-        return {
-            (slot, thread): (found[len(since) :], [-1 - min(int(10 * p), 9) for p in odds[len(since) :]])
-            for (slot, thread, _, _, since), found, odds in zip(known, *guessed, strict=True)
-            if found[: len(since)] == since
-        }
+        hidden = torch.stack([state for *_, state in known if isinstance(state, Tensor)])
+        last = [t.tokens[at - 1] for _, t, at, _ in known]
+        found = self._heads.guess(hidden, to_device(torch.tensor(last), hidden.device))
+        self._guess_s = self._learnt(len(known), time.perf_counter() - begun)
+        return [Guess(*own) for own in zip(last, *found, strict=True)]
+
+    def _learnt(self, count: int, spent: float) -> float:
+        """What guesses for so many rows cost, which have taken ``spent`` seconds now: other work on the machine only
+        adds to it."""
+        seconds = min(spent, _GROWTH * self._guess_costs.get(count, float("inf")))
+        self._guess_costs[count] = seconds
+        return seconds
 
     def _asks(self) -> bool:
         """Whether to have the heads guess: if guesses have lately saved more than they cost, and now and then all the

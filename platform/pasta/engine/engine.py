@@ -52,9 +52,9 @@ class Engine:
         self.codec = loaded.codec
         self.runner = Runner(loaded, self.config, recorder or recorder_for(loaded, self.config))
         self.runner.prepare()
-        self.prefixes = Prefixes(self.runner, self.config)
-        self.turns = NextTurns(self.runner, self.prefixes, self.codec, self.config)
         self.drafter = Drafter(self.config, self.runner, loaded.heads)
+        self.prefixes = Prefixes(self.runner, self.config, lambda: self.drafter.cost.row_s)
+        self.turns = NextTurns(self.runner, self.prefixes, self.codec, self.config)
         self._chooser = Chooser(self.runner.constraints, self.codec)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
@@ -239,7 +239,8 @@ class Engine:
             self.drafter.add({n: slot for n in lanes if (slot := self._slots[n])}, lanes, numbers)
             begun = time.perf_counter()
             events += self._forward(numbers, lanes)
-            self.drafter.cost.add(self.runner.rows_computed, time.perf_counter() - begun)
+            seconds = time.perf_counter() - begun - self.drafter.guessed_s
+            self.drafter.cost.add(self.runner.rows_computed, seconds)
         return events
 
     def _admit(self) -> list[Event]:
@@ -288,12 +289,9 @@ class Engine:
         scores = self.runner.forward(numbers, feeds, sees, self._chooser.choices(rows), prefill)
         if len(numbers) == 1:
             self.prefixes.fed(numbers.start, feeds[numbers.start], scores.logits)
-            if (scoring := slots[numbers.start]).request.prompt_logprobs is not None:
-                feeds[numbers.start], count = scoring.score(feeds[numbers.start], scores.logits)
-                rows, scores = rows[count:], scores.after(count)
-                if self.runner.hidden is not None:
-                    self.runner.hidden = self.runner.hidden[count:]
-        lanes = self._chooser.lanes(slots, feeds, rows, scores, self.runner.hidden, self.runner.places)
+        lanes = self._chooser.lanes(
+            slots, feeds, rows, scores, self.runner.places, *self.drafter.reads(rows, self.runner.hidden)
+        )
         now = time.perf_counter()  # all tokens of a step have the same time
         events: list[Event] = []
         for number, slot in slots.items():

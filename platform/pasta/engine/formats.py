@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import AutoModel
 
 from pasta.engine import kernels, quantising
 from pasta.engine.fusing import fuse_projections, use_kernels
-from pasta.engine.packing import Int8Linear, PackedLinear, can_pack, pack_linears, why_no_int8
-from pasta.errors import UserError
+from pasta.engine.packing import Int8Linear, PackedLinear, can_pack, pack_linears
+from pasta.engine.supported import check_format_runs, why_not_format
 
 _TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 #: Rows that the layers are timed with: one thread alone, and a parallel answer.
@@ -50,21 +51,20 @@ def choose_format(name: str, model: nn.Module, device: torch.device) -> NumberFo
 
     Raises ``UserError`` if this machine cannot run it.
     """
-    on_gpu = device.type == "cuda"
-    why = ""
-    if name == "int8" and not on_gpu:
-        why = why_no_int8(device)
-    elif name in quantising.GPU_FORMATS:
-        why = quantising.why_not(name, device)
-    if why:
-        raise UserError(f"dtype: {name!r}, but {why}; use auto")
-    return fastest_float(model, device) if name == "auto" else NumberFormat(name, on_gpu=on_gpu)
+    check_format_runs(name, device)
+    return (
+        fastest_float(model, device) if name == "auto" else NumberFormat(name, on_gpu=device.type == "cuda")
+    )
 
 
 def formats_here(device: torch.device) -> list[str]:
     """The formats that this machine runs well: float32 first."""
     floats = [name for name in ("bfloat16",) if _runs(name, device)]
-    return ["float32", *floats, *(["int8"] if not why_no_int8(device) else [])]
+    return [
+        "float32",
+        *floats,
+        *(name for name in quantising.GPU_FORMATS if not why_not_format(name, device)),
+    ]
 
 
 def fastest_float(model: nn.Module, device: torch.device) -> NumberFormat:
@@ -82,6 +82,19 @@ def fastest_float(model: nn.Module, device: torch.device) -> NumberFormat:
     if seconds["bfloat16"] > _MARGIN * seconds["float32"]:
         return NumberFormat("float32", f"clearly faster than bfloat16 {about}")
     return NumberFormat("bfloat16", f"float32 is not clearly faster {about}")
+
+
+def fastest_of(config: Any, device: torch.device) -> NumberFormat:
+    """``fastest_float`` of models of a transformers configuration, by one layer with random weights."""
+    shape = copy.deepcopy(config)
+    shape.num_hidden_layers = 1
+    if kinds := getattr(shape, "layer_types", None):
+        shape.layer_types = kinds[:1]
+    with torch.device("meta"):
+        model = AutoModel.from_config(shape)
+    for parameter in model.layers[0].to_empty(device="cpu").parameters():
+        nn.init.normal_(parameter, std=0.02)
+    return fastest_float(model, device)
 
 
 def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, packed: bool | None) -> None:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from pasta.engine.families import depends_on_length
+from pasta.engine.heads import HeadRunner
 from pasta.engine.loading import LoadedModel
 from pasta.engine.request import EngineConfig
 from pasta.engine.shapes import Shape
-from pasta.errors import UserError
+from pasta.engine.supported import check_captured, why_not_captured
 
 #: The most lanes of a slot, and rows of all slots, that are captured: wider steps keep a GPU busy by themselves.
 _MOST_LANES, _MOST_ROWS = 32, 256
@@ -66,20 +67,14 @@ def recorder_for(loaded: LoadedModel, config: EngineConfig) -> Recorder | None:
 
     Raises ``UserError`` if they are to be and cannot.
     """
-    device, why = loaded.model.device, ""
-    if device.type != "cuda":
-        why = f"the model runs on {device.type}"
-    elif loaded.ranks is not None:
+    device = loaded.model.device
+    why = why_not_captured(device)
+    if not why and loaded.ranks is not None:
         why = "several processes share the model"
-    elif depends_on_length(loaded.model.config):
+    elif not why and depends_on_length(loaded.model.config):
         why = "the model's rotary scaling depends on how long its input is"
-    if config.cuda_graphs == "on" and why:
-        raise UserError(f"cuda_graphs: 'on', but {why}; expected auto or off")
-    if config.cuda_graphs == "off":
-        why = "cuda_graphs is off"
-    if config.compile == "on" and why:
-        raise UserError(f"compile: 'on', but steps are not captured: {why}; expected off")
-    return None if why else CudaRecorder(device)
+    check_captured(config, why)
+    return None if why or config.cuda_graphs == "off" else CudaRecorder(device)
 
 
 def _doubling(first: int, last: int) -> list[int]:
@@ -215,3 +210,44 @@ class StepGraphs:
             return
         self._addresses = self._now()
         self._graphs[shape] = StepGraph(shape, inputs, outputs, replay)
+
+
+class GuessGraphs:
+    """The captured guesses of draft heads, by the number of rows, padded to a power of two."""
+
+    def __init__(self, recorder: Recorder, heads: HeadRunner, num_slots: int) -> None:
+        self._recorder, self._heads = recorder, heads
+        self._sizes = _doubling(1, min(num_slots * _COMMON_LANES, _MOST_ROWS))
+        self._graphs: dict[int, Callable[[], None]] = {}
+        self._inputs: tuple[Tensor, Tensor] | None = None
+        self._outputs: tuple[Tensor, ...] = ()
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Capture all sizes, widest first."""
+        self._inputs = hidden, tokens = self._heads.inputs(self._sizes[-1])
+        self._outputs = tuple(torch.empty_like(out) for out in self._heads.following(hidden, tokens))
+        for size in reversed(self._sizes):
+
+            def run(size: int = size) -> None:
+                made = self._heads.following(hidden[:size], tokens[:size])
+                for out, own in zip(self._outputs, made, strict=True):
+                    out[:size].copy_(own)
+
+            try:
+                self._graphs[size] = self._recorder.record(run)
+            except torch.OutOfMemoryError:
+                _log.warning("no memory is left to capture the draft heads' guesses; they run eagerly")
+                self._graphs.clear()
+                return
+
+    def following(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """``HeadRunner.following``, captured if there are few enough rows; holds until the next one is replayed."""
+        count = len(tokens)
+        if self._inputs is None or (size := _least(self._sizes, count)) not in self._graphs:
+            return self._heads.following(hidden, tokens)
+        for fixed, own in zip(self._inputs, (hidden, tokens), strict=True):
+            fixed[:count].copy_(own)
+        self._graphs[size]()
+        found, odds = (out[:count] for out in self._outputs)
+        return found, odds

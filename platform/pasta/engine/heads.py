@@ -10,11 +10,10 @@ A wrong guess costs a row of a forward and changes nothing, so on a CPU with the
 8-bit integers whatever the model does.
 """
 
-import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,35 +21,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from pasta.bounds import check_positive
 from pasta.engine import kernels
+from pasta.engine.head_files import (
+    SETTINGS,
+    WEIGHTS,
+    HeadShape,
+    check_heads,
+    has_heads,
+    model_fingerprint,
+)
 from pasta.engine.packing import Int8Linear
 from pasta.errors import UserError, first_line
 from pasta.files import write_whole
-from pasta.rows import read_json
-
-#: The files of a model directory that hold the heads: their weights, and what they are.
-WEIGHTS, SETTINGS = "draft_heads.safetensors", "draft_heads.json"
-
-
-@dataclass(frozen=True, slots=True)
-class HeadShape:
-    """``depth`` tokens are guessed, by layers of ``width`` units between states of ``hidden_size`` numbers.
-
-    ``guessed`` of the ``vocab_size`` tokens may be guessed, all if it is 0: the output layer is applied once a depth,
-    and where it has many tokens, most of what guesses cost is there (FR-Spec, Zhao et al. 2025).
-    """
-
-    hidden_size: int
-    vocab_size: int
-    depth: int = 4
-    width: int = 256
-    guessed: int = 0
-
-    def __post_init__(self) -> None:
-        check_positive(self, "hidden_size", "vocab_size", "depth", "width")
-        if not 0 <= self.guessed <= self.vocab_size:
-            raise ValueError(f"guessed {self.guessed}, expected 0 to {self.vocab_size}")
 
 
 class DraftHeads(nn.Module):
@@ -79,6 +61,15 @@ class DraftHeads(nn.Module):
         return said
 
 
+class Guess(NamedTuple):
+    """What heads guess after ``token``: the tokens that follow [depth], and how likely they hold each to be if those
+    before it are right."""
+
+    token: int
+    following: list[int]
+    odds: list[float]
+
+
 class HeadRunner:
     """Draft heads on a loaded model, ready to guess."""
 
@@ -94,19 +85,30 @@ class HeadRunner:
             layer.weight = nn.Parameter(self._output, requires_grad=False)
             self._packed = [_packed(heads.up), _packed(heads.down), _packed([layer])]
 
-    @torch.inference_mode()
+    def inputs(self, count: int) -> tuple[Tensor, Tensor]:
+        """States and tokens of ``count`` rows, all zero, for ``following``."""
+        like = self._embedding
+        return like.new_zeros(count, like.shape[1]), like.new_zeros(count, dtype=torch.long)
+
     def guess(self, hidden: Tensor, tokens: Tensor) -> tuple[list[list[int]], list[list[float]]]:
+        """``following`` on the host, which waits for it."""
+        found, odds = self.following(hidden, tokens)
+        return found.tolist(), odds.tolist()
+
+    @torch.inference_mode()
+    def following(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Guess the tokens after ``tokens`` [L], which the states ``hidden`` [L, hidden] chose.
 
-        Returns ``depth`` tokens for each, and how likely the heads hold each to be if those before it are right.
+        Returns the tokens [L, depth], and how likely the heads hold each to be if those before it are right. Where a
+        token is below 0, there is none, its guesses mean nothing.
         """
-        if self._packed:
-            found, odds = torch.ops.pasta.draft(
-                hidden, tokens, self._embedding, *self._packed, self._heads.tokens, self.shape.width
-            )
-        else:
-            found, odds = self._plain(hidden, tokens)
-        return found.tolist(), odds.tolist()
+        tokens = tokens.clamp(min=0)
+        if not self._packed:
+            return self._plain(hidden, tokens)
+        found, odds = torch.ops.pasta.draft(
+            hidden, tokens, self._embedding, *self._packed, self._heads.tokens, self.shape.width
+        )
+        return found, odds
 
     def _plain(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         known, found, odds = hidden.float(), [tokens], []
@@ -128,46 +130,21 @@ def _packed(layers: Any) -> list[Tensor]:
 # -- on disk -----------------------------------------------------------------------------------------------------
 
 
-def model_fingerprint(directory: Path) -> str:
-    """Tell a model's weights from others by their files' sizes and first 64 MiB."""
-    digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(directory.glob("model*.safetensors")):
-        digest.update(f"{path.name} {path.stat().st_size} ".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(64 * 1024 * 1024))
-    return digest.hexdigest()
-
-
 def read_heads(directory: Path, hidden_size: int, vocab_size: int) -> DraftHeads | None:
     """The draft heads in a model's directory; ``None`` if it has none.
 
     Raises ``UserError`` if they were made for another model, or are broken.
     """
-    weights, settings = directory / WEIGHTS, directory / SETTINGS
-    if not (weights.is_file() or settings.is_file()):
+    if not has_heads(directory):
         return None
-    told = read_json(settings, key="draft heads", expected="what jobs.sft writes beside the heads")
-    try:
-        shape = HeadShape(**told["shape"])
-        made_for = told["model"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"draft heads: {settings}: {first_line(error)}; train them again") from None
-    for name, value in (("hidden_size", hidden_size), ("vocab_size", vocab_size)):
-        if getattr(shape, name) != value:
-            raise UserError(
-                f"draft heads: {settings}: {name} {getattr(shape, name)}, but the model has {value}; "
-                "train them again, or remove them"
-            )
-    if made_for != (here := model_fingerprint(directory)):
-        raise UserError(
-            f"draft heads: {settings}: made for the weights {made_for}, but here are {here}; "
-            "train them again, or remove them"
-        )
+    shape = check_heads(directory, hidden_size, vocab_size)
     heads = DraftHeads(shape)
     try:
-        heads.load_state_dict(load_file(weights))
+        heads.load_state_dict(load_file(directory / WEIGHTS))
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"draft heads: {weights}: cannot be loaded ({first_line(error)})") from None
+        raise UserError(
+            f"draft heads: {directory / WEIGHTS}: cannot be loaded ({first_line(error)})"
+        ) from None
     return heads.requires_grad_(False)
 
 

@@ -24,17 +24,18 @@ _log = logging.getLogger(__name__)
 
 def library() -> Path:
     """Where the library of these sources, this torch and this CPU is kept."""
-    digest = hashlib.blake2b(f"{torch.__version__} {_instructions()}".encode(), digest_size=8)
+    digest = hashlib.blake2b(f"{torch.__version__} {instructions()}".encode(), digest_size=8)
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())
     return Path.home() / ".cache" / "pasta" / f"kernels-{digest.hexdigest()}.so"
 
 
-def _instructions() -> str:
+def instructions() -> str:
+    """What this CPU says of its instructions, in one line."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("flags"):
+            if line.lower().startswith(("flags", "features")):  # as x86 and ARM call them
                 return line
     return platform.processor()
 

@@ -12,10 +12,13 @@ from transformers.distributed import DistributedConfig
 from pasta.engine.attention import GROUPED
 from pasta.engine.families import check_architecture
 from pasta.engine.formats import NumberFormat, apply_format, choose_format
-from pasta.engine.heads import WEIGHTS, DraftHeads, HeadRunner, read_heads
+from pasta.engine.head_files import fetch_heads, has_heads
+from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
 from pasta.engine.ranks import Ranks
 from pasta.engine.section import DTYPES, check_dtype, check_format, check_tensor_parallel
 from pasta.engine.sharding import use_local_parts
+from pasta.engine.snapshots import model_directory
+from pasta.engine.supported import resolve_device
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec, CodecError
 from pasta.sizes import EngineSettings
@@ -29,7 +32,7 @@ _log = logging.getLogger(__name__)
 class LoadedModel:
     """A model ready to decode, its tokenizer and the codec on it. ``format`` is what its linear layers compute in,
     ``packed`` whether in a layout of their own (``load_model``); ``heads`` draft tokens, if any lie beside the model.
-    With ``ranks`` the model is this one's part.
+    With ``ranks`` the model is this one's part, and ``number`` tells it from others that they share.
     """
 
     model: PreTrainedModel
@@ -41,6 +44,7 @@ class LoadedModel:
     heads: HeadRunner | None = None
     packed: bool | None = None
     ranks: Ranks | None = None
+    number: int = 0
 
     @property
     def max_positions(self) -> int:
@@ -53,19 +57,6 @@ def resolve_dtype(name: str) -> torch.dtype:
     check_dtype(name)
     dtype: torch.dtype = getattr(torch, name)
     return dtype
-
-
-def resolve_device(name: str) -> torch.device:
-    """``auto`` is CUDA where there is one. Raises ``UserError`` for a device that is not there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device: {name!r}, but torch finds no CUDA device here; use cpu")
-    return device
 
 
 def load_model(
@@ -85,8 +76,8 @@ def load_model(
 
     ``sequential`` takes a model without control tokens too, for requests with ``parallel=False``.
 
-    With ``ranks`` this process loads its part of the model, as all of them do at once. Draft heads are left out: they
-    read the whole output layer.
+    With ``ranks`` this process loads its part of the model, and the others that follow it load theirs. Draft heads are
+    left out: they read the whole output layer.
 
     Raises ``UserError`` in one line if it is missing, has no control tokens, or is of an unsupported family.
     """
@@ -96,6 +87,7 @@ def load_model(
         raise UserError(
             f"model: {where!r} is not a directory; expected one with config.json and model.safetensors"
         )
+    is_here, number = model_directory(path) is not None, 0
     try:
         config = AutoConfig.from_pretrained(where)
     except (OSError, ValueError) as error:
@@ -108,6 +100,13 @@ def load_model(
     check_architecture(config, f"model {where!r}")
     if ranks is not None:
         check_tensor_parallel(ranks.size, config, EngineSettings(), dtype)
+        if torch_device.type != ranks.device_type:
+            raise UserError(
+                f"device: {torch_device.type!r}, but with tensor_parallel torch takes {ranks.device_type!r} here; "
+                "expected auto"
+            )
+        told = {"path": where, "dtype": dtype, "device": device, "packed": packed, "sequential": sequential}
+        number = ranks.load(told)
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
         codec = Codec(tokenizer, sequential=sequential)
@@ -122,13 +121,15 @@ def load_model(
         raise UserError(f"model {where!r}: {error}") from None
     except (OSError, ValueError) as error:
         raise UserError(f"model {where!r}: cannot be loaded ({first_line(error)})") from None
-    heads = None
-    if Path(path).is_dir() and ranks is None:
+    if ranks is None and not is_here:
+        fetch_heads(where)
+    heads, directory = None, model_directory(path)
+    if directory is not None and ranks is None:
         embedding = model.get_input_embeddings().weight
-        heads = read_heads(Path(path), hidden_size=embedding.shape[1], vocab_size=embedding.shape[0])
-    elif ranks is not None and ranks.rank == 0 and (Path(path) / WEIGHTS).is_file():
+        heads = read_heads(directory, hidden_size=embedding.shape[1], vocab_size=embedding.shape[0])
+    elif directory is not None and ranks is not None and ranks.rank == 0 and has_heads(directory):
         _log.warning("model %r: its draft heads are not used: %d processes share it", where, ranks.size)
-    return _ready(model, tokenizer, codec, torch_device, where, packed, dtype, heads, ranks)
+    return _ready(model, tokenizer, codec, torch_device, where, packed, dtype, heads, ranks, number)
 
 
 def random_model(
@@ -169,6 +170,7 @@ def _ready(
     dtype: str,
     heads: DraftHeads | None = None,
     ranks: Ranks | None = None,
+    number: int = 0,
 ) -> LoadedModel:
     rows = model.get_input_embeddings().num_embeddings
     if codec.grammar.vocab_size > rows:
@@ -189,4 +191,4 @@ def _ready(
     apply_format(model, chosen, device, packed)
     if ranks is not None:
         ranks.wait()  # a sum would not wait long
-    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen, runner, packed, ranks)
+    return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen, runner, packed, ranks, number)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pasta.engine.request import SamplingParams
+from pasta.engine.transfer import to_device
 from pasta.interpreter import Interpreter
 
 
@@ -100,34 +101,39 @@ def adjusted(logits: Tensor, edits: Sequence[Edit]) -> Tensor:
     ]
     if biases:
         rows, tokens, values = zip(*biases, strict=True)
-        at = torch.tensor(rows, device=device), torch.tensor(tokens, device=device)
-        logits.index_put_(at, logits.new_tensor(values), accumulate=True)
+        at = to_device(torch.tensor([rows, tokens]), device)
+        added = to_device(torch.tensor(values, dtype=torch.float32), device)
+        logits.index_put_((at[0], at[1]), added, accumulate=True)
     barred = [(e.row, token) for e in edits for token in e.barred if token < vocab_size]
     if barred:
-        logits[torch.tensor(barred, device=device).unbind(1)] = float("-inf")
+        at = to_device(torch.tensor(barred), device)
+        logits.index_put_((at[:, 0], at[:, 1]), logits.new_full((), float("-inf")))
     penalised = [e for e in edits if e.params.penalises]
     if penalised:
-        own = [e.row for e in penalised]
-        logits[own] = _penalised(logits[own], penalised)
+        own = to_device(torch.tensor([e.row for e in penalised]), device)
+        logits.index_copy_(0, own, _penalised(logits.index_select(0, own), penalised))
     return logits
 
 
 def _penalised(logits: Tensor, edits: Sequence[Edit]) -> Tensor:
-    counts = _counts([(*e.seen, *e.drafts) if e.drafts else e.seen for e in edits], logits)
+    counts = _counts([(e.seen, e.drafts) for e in edits], logits)
     in_text = counts > 0
-    known = in_text | (_counts([e.prompt for e in edits], logits) > 0)
-    columns = logits.new_tensor(
-        [(e.params.repetition_penalty, e.params.frequency_penalty, e.params.presence_penalty) for e in edits]
-    )
+    known = in_text | (_counts([(e.prompt,) for e in edits], logits) > 0)
+    rows = [
+        (e.params.repetition_penalty, e.params.frequency_penalty, e.params.presence_penalty) for e in edits
+    ]
+    columns = to_device(torch.tensor(rows, dtype=logits.dtype), logits.device)
     repetition, frequency, presence = columns[:, :, None].unbind(1)  # each [N, 1]
     logits = torch.where(known, torch.where(logits > 0, logits / repetition, logits * repetition), logits)
     return logits - frequency * counts - presence * in_text
 
 
-def _counts(tokens: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """How often each token is in each list: as ``like`` [N, V]."""
+def _counts(tokens: Sequence[Sequence[Sequence[int]]], like: Tensor) -> Tensor:
+    """How often each token is in each row's lists: as ``like`` [N, V]."""
     num_rows, vocab_size = like.shape
-    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in tokens])
-    flat += np.repeat(np.arange(num_rows) * vocab_size, [len(row) for row in tokens])
-    counted = torch.bincount(torch.from_numpy(flat).to(like.device), minlength=num_rows * vocab_size)
-    return counted.view(num_rows, vocab_size).to(like.dtype)
+    flat = np.concatenate([np.asarray(own, dtype=np.int64) for row in tokens for own in row])
+    flat += np.repeat(np.arange(num_rows) * vocab_size, [sum(map(len, row)) for row in tokens])
+    at = to_device(torch.from_numpy(flat), like.device)
+    # The size of what bincount returns follows from its input: the host would wait for it.
+    counted = like.new_zeros(num_rows * vocab_size).index_add_(0, at, torch.ones_like(at, dtype=like.dtype))
+    return counted.view(num_rows, vocab_size)

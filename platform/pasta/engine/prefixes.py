@@ -6,13 +6,15 @@ request takes over the longest match among them and the prompts of running reque
 
 A match is cut to whole prefill chunks, so that the rest is fed in the same chunks as without reuse: the keys and values
 of a prompt are then equal to the last bit. (Text was fed token by token; it differs from a prefill as little as lanes
-of another batch do.) With the project's kernels no row depends on those beside it, up to so many rows: then a match of
-at least a chunk is cut nowhere. An identical prompt is taken over whole, with the logits that choose the first token.
+of another batch do.) With the project's kernels no row depends on those beside it, up to so many rows: then a match is
+cut nowhere, and one shorter than a chunk is taken over too if a copy costs less than its rows of a forward, as both are
+measured here. An identical prompt is taken over whole, however short, with the logits that choose the first token.
 
 A request whose prompt begins like one that is being prefilled waits until that one has come as far.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -84,7 +86,10 @@ class PrefixCounts:
 class Prefixes:
     """What the slots of an engine hold of prompts: those of running requests, and of requests that have ended."""
 
-    def __init__(self, runner: Runner, config: EngineConfig) -> None:
+    def __init__(
+        self, runner: Runner, config: EngineConfig, row_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """``row_s``: the seconds that a row adds to a forward; 0 while nobody knows."""
         self.counts = PrefixCounts()
         #: The names of all that the slots hold (``pasta.placement.prefix_digests``); another thread may read it.
         self.digests: frozenset[bytes] = frozenset()
@@ -95,6 +100,11 @@ class Prefixes:
         self._running: dict[int, Prefix] = {}
         self._kept: dict[int, Prefix] = {}
         self._clock = 0
+        self._row_s = row_s
+        #: The seconds of copying a chunk, where a shorter match may be copied.
+        self.copy_s = 0.0
+        if self.enabled and self._grain == 1 and self._num_slots > 1:
+            self.copy_s = self._timed_copy(min(self._chunk, config.slot_tokens))
 
     def admit(self, number: int, slot: Slot, *, ahead: bool = False) -> None:
         """Give a request the free slot ``number``, and to the slot what others hold of its prompt.
@@ -217,7 +227,7 @@ class Prefixes:
         if same and whole:
             return common
         count = min(common, own.num_known) // self._grain * self._grain
-        return count if count >= self._chunk else 0
+        return count if count >= self._chunk or count * self._row_s() > self.copy_s else 0
 
     def _take_over(self, own: Prefix, slot: Slot, number: int, count: int, other: Prefix) -> None:
         """Begin a request with the first ``count`` tokens, which its slot holds now; ``other`` has computed them."""
@@ -238,6 +248,15 @@ class Prefixes:
 
     def _of(self, number: int) -> Prefix:
         return self._kept[number] if number in self._kept else self._running[number]
+
+    def _timed_copy(self, count: int) -> float:
+        """The seconds of copying so many tokens of a slot, none of which is used yet: the least of a few."""
+        times = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            self._runner.copy(0, 1, 0, count)
+            times.append(time.perf_counter() - begun)
+        return min(times)
 
     # -- room ------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 #: The least compute capability that has each format's products.
-GPU_FORMATS = {"fp8": (8, 9), "int8": (8, 0), "int4": (8, 0)}
+GPU_FORMATS = {"int8": (8, 0), "fp8": (8, 9), "int4": (8, 0)}
 
 
 def why_not(name: str, device: torch.device) -> str:

@@ -10,11 +10,12 @@ from torch import Tensor
 from pasta.engine.compiling import CompiledForward
 from pasta.engine.device import DeviceState
 from pasta.engine.fusing import FusedAttention
-from pasta.engine.graphs import GraphShapes, Recorder, StepGraphs
+from pasta.engine.graphs import GraphShapes, GuessGraphs, Recorder, StepGraphs
 from pasta.engine.loading import LoadedModel
 from pasta.engine.request import EngineConfig
-from pasta.engine.sampling import Choices, ConstraintTable, Scores, likeliest, permit, pinned
+from pasta.engine.sampling import Choices, ConstraintTable, Scores, likeliest, permit
 from pasta.engine.shapes import Shape
+from pasta.engine.transfer import pinned
 from pasta.interpreter import Feed
 
 _KEY_BUCKET = 64
@@ -48,13 +49,20 @@ class Runner:
         self._to_hide: list[int] = []  # places, counted over all slots
         fused = any(isinstance(module, FusedAttention) for module in self.model.modules())
         self._can_be_flat = fused and self.device.type == "cpu" and not self.state.compiles
-        #: The states [N, hidden] that the last forward's logits were made of, where there are draft heads to read them.
+        #: The states [N, hidden] that the last forward's logits were made of, where there are draft heads to read them;
+        #: those of a captured step hold until the next one.
         self.hidden: Tensor | None = None
+        self._heads = loaded.heads if self.state.keeps_hidden else None
+        #: Whether draft heads guess right after a token is chosen, so that the host need not wait for them.
+        self.guesses_ahead = self._heads is not None and (recorder is not None or self.device.type != "cpu")
         #: The rows that the last forward computed, padding included.
         self.rows_computed = 0
         #: Called right before the model runs, which releases the GIL.
         self.before_forward: Callable[[], None] = lambda: None
         self._graphs: StepGraphs | None = None
+        self._guess_graphs: GuessGraphs | None = None
+        if recorder is not None and self._heads is not None:
+            self._guess_graphs = GuessGraphs(recorder, self._heads, slots)
         if recorder is not None:
             self._graphs = StepGraphs(
                 recorder,
@@ -69,6 +77,8 @@ class Runner:
         """Do before the first request what a later one would wait for."""
         if self._graphs is not None:
             self._graphs.prepare()
+        if self._guess_graphs is not None:
+            self._guess_graphs.prepare()
         for forward in self.state.forwards.values():
             if isinstance(forward, CompiledForward):
                 forward.preparing = False
@@ -170,7 +180,7 @@ class Runner:
             shape = shape._replace(flat=self._flat(len(slots), [*map(len, feeds.values())]))
         built = self._inputs(shape, feeds, choices)
         if self._ranks is not None:
-            self._ranks.tell("forward", (shape, built), now=True)
+            self._ranks.tell(self.state.number, "forward", (shape, built), now=True)
         inputs = pinned(torch.from_numpy(built), self.device)
         if graph is None:
             inputs = inputs.to(self.device, non_blocking=True)
@@ -180,9 +190,17 @@ class Runner:
             outputs, inputs = graph.run(inputs), graph.inputs
         self.rows_computed = shape.flat or shape.slots * shape.lanes
         logits, tokens, *hidden = (out[:count] for out in outputs)
-        # The drafter reads them in a later step.
-        self.hidden = None if not hidden else hidden[0] if graph is None else hidden[0].clone()
+        self.hidden = hidden[0] if hidden else None
         return Scores(logits, tokens, shape.split(inputs)[2][:, :count], choices)
+
+    @torch.inference_mode()
+    def guess(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Have draft heads guess after the tokens ``chosen`` [N] from the last N rows of the last forward: the tokens
+        that follow, and the odds [N, depth]."""
+        assert self.hidden is not None
+        assert self._heads is not None
+        hidden = self.hidden[len(self.hidden) - len(chosen) :]
+        return (self._guess_graphs or self._heads).following(hidden, chosen)
 
     def _inputs(
         self, shape: Shape, feeds: Mapping[int, Sequence[Feed]], choices: Choices

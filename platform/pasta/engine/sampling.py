@@ -9,7 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pasta.engine.request import Logprobs, SamplingParams
+from pasta.engine.request import SamplingParams
+from pasta.engine.transfer import to_device
 from pasta.interpreter.limits import MAX_TOPIC_PIECE, Constraint
 from pasta.lang.grammar import TagGrammar
 
@@ -19,16 +20,13 @@ _CONSTRAINTS = 256
 _MOST = 1 << 62
 
 
-def log_probabilities(logits: Tensor, tokens: Sequence[int], counts: Sequence[int]) -> list[Logprobs]:
-    """Return each row's log-probability of its token from ``logits`` [N, V], and those of the ``counts`` likeliest."""
+def log_probabilities(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each row's log-probability of its token [N], from ``logits`` [N, V], and the ``most`` likeliest tokens
+    [N, most] with theirs. A token below 0 is none: its row's first number means nothing."""
     rows = torch.log_softmax(logits.float(), dim=-1)
-    chosen = rows.gather(1, torch.tensor(tokens, device=rows.device)[:, None]).squeeze(1).tolist()
-    values, ids = rows.topk(min(max(counts), rows.shape[-1]), dim=-1)
-    tops = zip(ids.tolist(), values.tolist(), counts, strict=True)
-    return [
-        Logprobs(own, tuple(zip(top_ids[:count], top_values[:count], strict=True)))
-        for own, (top_ids, top_values, count) in zip(chosen, tops, strict=True)
-    ]
+    chosen = rows.gather(1, tokens.clamp(min=0)[:, None]).squeeze(1)
+    values, ids = rows.topk(min(most, rows.shape[-1]), dim=-1)
+    return chosen, ids, values
 
 
 def stream_key(seed: int, path: tuple[int, ...], step: int) -> int:
@@ -97,19 +95,6 @@ class ConstraintTable:
         self.forbidden[row, : len(base)] = to_device(~base, self.forbidden.device)
         self._rows[constraint] = row
         return row
-
-
-def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host from where a copy to ``device`` waits for nothing that the device still does.
-
-    Pinned memory is not used again before the copies from it are done: torch's allocator sees to that.
-    """
-    return tensor.pin_memory() if device.type == "cuda" else tensor
-
-
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the host without waiting for the device."""
-    return pinned(tensor, device).to(device, non_blocking=True)
 
 
 class Choices(NamedTuple):

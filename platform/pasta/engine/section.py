@@ -4,13 +4,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.sizes import EngineSettings
+from pasta.interpreter import Limits
+from pasta.sizes import EngineSettings, EngineSizes
 
 #: Float formats by torch's names.
 DTYPES = ("float32", "bfloat16", "float16")
 #: Number formats that an engine decodes in: a float format, the fastest one of this machine, or linear layers of 8 or 4
 #: bits (``fp8`` and ``int4`` on GPUs).
 FORMATS = ("auto", *DTYPES, "int8", "fp8", "int4")
+#: The engine's scratch place in each slot, in tokens.
+SCRATCH = 1
+#: What a command's ``--dtype`` may be, for its help.
+FORMATS_HELP = f"one of {', '.join(FORMATS)} (fp8 and int4: on CUDA GPUs)"
 
 
 def check_dtype(name: str) -> None:
@@ -51,6 +56,43 @@ def check_tensor_parallel(
     for name, refused, expected in (("cuda_graphs", "on", "auto or off"), ("compile", "on", "off")):
         if getattr(settings, name) == refused:
             raise UserError(f"engine.{name}: {refused!r}, but {key} is {size}; expected {expected}")
+
+
+def answer_limits() -> Limits:
+    """The limits of a job's answers if none are set: an answer may take half of the default slot."""
+    return Limits(max_tokens=EngineSizes().slot_tokens // 2)
+
+
+def check_slot(slot_tokens: int, max_tokens: int) -> None:
+    """Raise ValueError, naming the key, if a slot could not hold the longest answer after any prompt."""
+    if slot_tokens < (least := 1 + max_tokens + SCRATCH):
+        raise ValueError(
+            f"engine.slot_tokens {slot_tokens}: expected at least {least}, for a slot holds an answer of "
+            f"limits.max_tokens ({max_tokens}) and its prompt"
+        )
+
+
+def check_here(
+    settings: EngineSettings,
+    dtype: str,
+    device: str,
+    *,
+    key: str = "engine.",
+    model_key: str = "engine.",
+    sees_gpus: bool = True,
+) -> None:
+    """Raise ``UserError``, naming the key, if engines on this machine cannot run in this format, on this device or with
+    these switches. For engines that certainly run on this machine.
+
+    ``key`` goes before the names of the settings, ``model_key`` before ``dtype`` and ``device``. Engines that do not
+    see the machine's GPUs, if it has any, are not judged.
+    """
+    switched_on = "on" in (settings.cuda_graphs, settings.compile)
+    if dtype in ("auto", *DTYPES) and device in ("auto", "cpu") and not switched_on:
+        return  # every machine can, and torch takes seconds to import
+    from pasta.engine.supported import check_runs
+
+    check_runs(settings, dtype, device, key=key, model_key=model_key, sees_gpus=sees_gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from pasta.interpreter import (
     Limits,
     Wait,
     allowed_freely,
+    cut,
     forced_token,
     lend,
     may_emit,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pasta.engine.choosing import Lane
+    from pasta.engine.heads import Guess
 
 _NOTHING = Constraint("none", frozenset())
 
@@ -92,8 +94,9 @@ class Slot:
         self._runs_ahead = self._jumps
         if config.drafts and request.drafts:
             self.ngrams, self._runs_ahead = Ngrams(self.interpreter.prompt), True
-        #: Of each thread that has emitted: how many tokens then, and the hidden state that chose the last of them.
-        self.states: dict[int, tuple[int, Tensor]] = {}
+        #: Of each thread that has emitted: how many tokens then, and the hidden state that chose the last of them, or
+        #: what draft heads have guessed from it.
+        self.states: dict[int, tuple[int, Tensor | Guess]] = {}
         self._short = False
         #: The text that its threads see, if their logits are changed by it.
         self.visible = (
@@ -112,7 +115,8 @@ class Slot:
         it = self.interpreter
         rows = zip(it.prompt, it.prompt_positions, it.prompt_segments, strict=True)
         feeds = [Feed(0, *row, wants_logits=False) for row in rows]
-        self._prompt_logprobs: list[Logprobs] = []
+        #: How likely the prompt's tokens are, from the second on, as far as they are scored.
+        self.prompt_logprobs: list[Logprobs] = []
         self.pending = deque(self._continued([*feeds, *it.take_feeds(), *self._replay(request.progress)]))
 
     def _replay(self, progress: ThreadProgress) -> list[Feed]:
@@ -132,7 +136,7 @@ class Slot:
                         set_aside(it, child.id, lent)
                         self._hold(child.id, lent)
             if self._text:
-                self._text.add(thread, token, it.threads[thread].mode)
+                self._text.add(it.threads[thread], token)
         it.strict = strict
         return self._fed_here(it.take_feeds())
 
@@ -147,20 +151,6 @@ class Slot:
         """Whether a token's logits tell how likely the prompt's next token is, and that is asked for."""
         prompt = len(self.interpreter.prompt)
         return self.request.prompt_logprobs is not None and feed.position < prompt - 1
-
-    def score(self, feeds: Sequence[Feed], logits: "Tensor") -> tuple[list[Feed], int]:
-        """Take the rows of ``logits`` [N, V] that score the prompt, which come first; returns the feeds without them,
-        and how many they are."""
-        scored = [feed for feed in feeds if feed.wants_logits and self.scored(feed)]
-        if not scored:
-            return list(feeds), 0
-        from pasta.engine.sampling import log_probabilities
-
-        count, prompt = self.request.prompt_logprobs or 0, self.interpreter.prompt
-        following = [prompt[feed.position + 1] for feed in scored]
-        self._prompt_logprobs += log_probabilities(logits[: len(scored)], following, [count] * len(scored))
-        kept = [replace(feed, wants_logits=False) if self.scored(feed) else feed for feed in feeds]
-        return kept, len(scored)
 
     def _forced_by_path(
         self, limits: Limits, response_ids: Sequence[int]
@@ -203,7 +193,7 @@ class Slot:
         if not self.first_token_at:
             self.first_token_at, self.first_step = now, step
         t = self.interpreter.threads[thread]
-        text = self._text.add(thread, token, t.mode) if self._text else ""
+        text = self._text.add(t, token) if self._text else ""
         events: list[Event] = [
             TokenEvent(self.request.request_id, now, step, thread, token, text, t.path, logprobs)
         ]
@@ -215,7 +205,7 @@ class Slot:
     def jump_forward(self, thread: int, now: float, step: int) -> list[Event]:
         """Emit the tokens that the grammar forces on a thread: they are fed together with the one before them."""
         events: list[Event] = []
-        while self._jumps and not (self.shares or self.done):
+        while self._jumps and not self.done:
             token = forced_token(self.interpreter, thread)
             if token is None or not self.may_emit(thread, token):
                 break
@@ -238,16 +228,15 @@ class Slot:
             fits = it.allowed(thread).permits(token, it.grammar)
             # A chunk that has nothing to wait for is given back.
             self._short |= not fits and not self._lent
-            return fits
-        # Where a stop string ends the answer, as much of it must have been decoded as without help.
-        return not self._runs_ahead or may_emit(it, thread, only_in_turn=self.stops)
+            if not fits:
+                return False
+        return not self._runs_ahead or may_emit(it, thread, self._held_open)
 
     def may_draft(self) -> bool:
         """Whether drafts may be fed; what has been written is read for them."""
-        it = self.interpreter
-        if self.ngrams is None or self.shares or (self.stops and len(it.live_threads) > 1):
+        if self.ngrams is None:
             return False
-        self.ngrams.read(it.threads)
+        self.ngrams.read(self.interpreter.threads)
         return True
 
     @property
@@ -269,11 +258,19 @@ class Slot:
     def absorb(self, path: Path, response_ids: Sequence[int], now: float, step: int) -> list[Event]:
         """Add a chunk that was decoded elsewhere: its tokens are fed at their positions."""
         thread, opened = self._take_back(path)
-        actions = self.interpreter.drive(thread, response_ids, now)
+        it, text = self.interpreter, self._text
+
+        def emit(thread: int, token: int) -> tuple[Action, ...]:
+            actions = it.emit(thread, token, now)
+            if text:
+                text.add(it.threads[thread], token)
+            for action in actions:
+                if isinstance(action, Fork):
+                    self._open_text(action)
+            return actions
+
         events: list[Event] = []
-        self._follow(actions, events, now, step, quiet=True)
-        if self._text:
-            self._text.add_chunk(thread, response_ids)
+        self._follow(it.drive(thread, response_ids, emit), events, now, step, quiet=True)
         for feed in (opened, *self.interpreter.take_feeds()):
             # The targets of the chunk's rows are known; a parent that waited for its end goes on.
             wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running
@@ -360,15 +357,13 @@ class Slot:
     @property
     def done(self) -> bool:
         """Whether nothing more is decoded here: the answer has ended, by itself or by a stop string, or is short."""
-        return self.interpreter.done or self._short or self._stopped_at is not None
-
-    @property
-    def _stopped_at(self) -> int | None:
-        return None if self._text is None else self._text.stopped_at
+        return self.interpreter.done or self._short or bool(self._text and self._text.ended_by)
 
     def result(self, now: float, step: int) -> Result:
         """The finished answer."""
-        it = self.interpreter
+        it, ended_by = self.interpreter, None if self._text is None else self._text.ended_by
+        if ended_by is not None:
+            it = cut(it, *ended_by)
         ids = it.response_ids()
         document = None
         if it.done:
@@ -376,8 +371,8 @@ class Slot:
         shown = "" if self._text is None else self._text.shown
         text = shown if document is None else render(document)
         reason = it.finish_reason
-        if self._stopped_at is not None:
-            text, document, reason = shown[: self._stopped_at], None, "stop"
+        if self._text is not None and ended_by is not None:
+            text, document, reason = shown[: self._text.stopped_at], None, "stop"
         elif not it.done:
             reason = "short"
         return Result(
@@ -395,5 +390,5 @@ class Slot:
             queue_s=self.admitted - self.submitted,
             ttft_s=self.first_token_at - self.submitted,
             total_s=now - self.submitted,
-            prompt_logprobs=tuple(self._prompt_logprobs),
+            prompt_logprobs=tuple(self.prompt_logprobs),
         )

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Between two tokens of JSON: enough to indent, and no model can fill its answer with spaces.
-_WHITESPACE = r"[ \n]{0,24}"
+#: Between two tokens of JSON: a space, or a new line with its indentation. A model that was not trained on JSON would
+#: fill its answer with all the white space that it may write.
+_WHITESPACE = r"( |\n {0,24})?"
 #: The longest grammar, in characters: to compile takes up to seconds for each million.
 MAX_CHARS = 100_000
 #: The largest common multiple of a schema's ``multipleOf``, in units of their last decimal place. llguidance builds an

@@ -1,76 +1,67 @@
 """The text of an answer while it decodes, in reading order, and where a stop string or a stop token ends it."""
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from pasta.engine.request import SamplingParams
-from pasta.interpreter import Mode, ReadingOrder
+from pasta.interpreter import Mode, ReadingOrder, Thread
 from pasta.lang import Codec, TextStream
 
 
-class _Stop:
-    """A token in the text that ends the answer."""
+class _Piece(NamedTuple):
+    """Text that a thread's token ``number`` (from 1) has completed; ``ends`` if that token ends the answer."""
+
+    text: str
+    thread: int
+    number: int
+    ends: bool
 
 
 class AnswerText:
-    """``shown`` is the text up to the first chunk that is not finished; ``stopped_at`` where the answer ends in it.
+    """``shown`` is the text up to the first chunk that is not finished; ``stopped_at`` where the answer ends in it, and
+    ``ended_by`` the token that ends it: a thread, and the number of its tokens with that one.
 
-    Without ``stops`` nothing of ``params`` ends it.
+    It is read token by token, whatever was decoded together. So where it ends does not depend on that. Without
+    ``stops`` nothing of ``params`` ends it.
     """
 
     def __init__(self, codec: Codec, params: SamplingParams, *, stops: bool) -> None:
-        self._codec, self._stops = codec, stops
+        self._codec = codec
         self._strings = params.stop if stops else ()
         self._tokens = frozenset(params.stop_token_ids if stops else ())
-        self._reading: ReadingOrder[str | _Stop] = ReadingOrder()
+        self._reading: ReadingOrder[_Piece] = ReadingOrder()
         self._streams: dict[int, TextStream] = {0: TextStream(codec)}
         self.shown = ""
         self.stopped_at: int | None = None
+        self.ended_by: tuple[int, int] | None = None
 
     def fork(self, thread: int, child: int) -> None:
         """Put the text of ``child`` at this place of ``thread``."""
         self._reading.fork(thread, child)
         self._streams[child] = TextStream(self._codec)
 
-    def add(self, thread: int, token: int, mode: Mode) -> str:
-        """Add a token, after which ``thread`` is in ``mode``; returns the text that it completes."""
-        control, stream, text = self._codec.control, self._streams[thread], ""
-        if mode >= Mode.ENDED or token in (control.promise, control.sync):
+    def add(self, thread: Thread, token: int) -> str:
+        """Add the token that ``thread`` has just emitted; returns the text that it completes."""
+        control, stream, text = self._codec.control, self._streams[thread.id], ""
+        in_text = thread.mode == Mode.TEXT and token not in (control.close, control.sync)
+        ends = in_text and token in self._tokens
+        if thread.mode >= Mode.ENDED or ends or token in (control.promise, control.sync):
             text = stream.flush()
-        elif mode == Mode.TEXT and token != control.close:
-            text = self._push(thread, token)
-        self._reading.text(thread, text)
-        if mode >= Mode.ENDED:
-            self._reading.finish(thread)
-        self._show()
+        elif in_text:
+            text = stream.push(token)
+        if text or ends:
+            self._reading.text(thread.id, _Piece(text, thread.id, len(thread.tokens), ends))
+        if thread.mode >= Mode.ENDED:
+            self._reading.finish(thread.id)
+        for piece in self._reading.take_parts():
+            self._show(piece)
         return text
 
-    def add_chunk(self, thread: int, response_ids: Sequence[int]) -> None:
-        """Add a whole chunk: its ids in storage order, which is reading order."""
-        control, inside = self._codec.control, False
-        for token in response_ids:
-            inside = token == control.promise or (inside and token != control.close)
-            text = token not in control.as_tuple()
-            if not inside or not text:
-                self._reading.text(
-                    thread, self._push(thread, token) if text else self._streams[thread].flush()
-                )
-        self._reading.finish(thread)
-        self._show()
-
-    def _push(self, thread: int, token: int) -> str:
-        if token not in self._tokens:
-            return self._streams[thread].push(token)
-        self._reading.text(thread, self._streams[thread].flush())
-        self._reading.text(thread, _Stop())
-        return ""
-
-    def _show(self) -> None:
-        before, ended = len(self.shown), None
-        for part in self._reading.take_parts():
-            if isinstance(part, str):
-                self.shown += part
-            elif ended is None:
-                ended = len(self.shown)
-        if self.stopped_at is None and self._stops:
-            found = [self.shown.find(stop, max(0, before - len(stop) + 1)) for stop in self._strings]
-            self.stopped_at = min((at for at in (*found, ended) if at is not None and at >= 0), default=None)
+    def _show(self, piece: _Piece) -> None:
+        if self.ended_by is not None:
+            return
+        before = len(self.shown)
+        self.shown += piece.text
+        found = [self.shown.find(stop, max(0, before - len(stop) + 1)) for stop in self._strings]
+        ends = [at for at in found if at >= 0] or ([len(self.shown)] if piece.ends else [])
+        if ends:
+            self.stopped_at, self.ended_by = min(ends), (piece.thread, piece.number)

@@ -8,6 +8,7 @@ Near a limit each token waits for its turn, and the order is lockstep's.
 """
 
 import copy
+from collections.abc import Container
 from dataclasses import replace
 
 from pasta.interpreter.interpreter import Interpreter
@@ -53,11 +54,11 @@ def supposed(interpreter: Interpreter, thread: int) -> Interpreter:
     return found
 
 
-def may_emit(interpreter: Interpreter, thread: int, *, only_in_turn: bool = False) -> bool:
+def may_emit(interpreter: Interpreter, thread: int, apart: Container[int] = ()) -> bool:
     """Whether ``thread`` may emit its next token now; if not, it waits for the threads before it.
 
-    One running thread always may: the first in turn. ``only_in_turn`` allows no other: what has been emitted is then
-    at any time what lockstep would have emitted.
+    One running thread always may: the first in turn. Nobody waits for the threads ``apart``, which have limits of their
+    own: another engine decodes them, and what they may use up is reserved.
 
     Why the response stays the same. A thread's constraint depends on shared limits only in text, and not while one
     promise more fits (``cost`` tokens and one thread): then it is the same however much more there is. So it suffices
@@ -79,12 +80,12 @@ def may_emit(interpreter: Interpreter, thread: int, *, only_in_turn: bool = Fals
     t = threads[thread]
     now = turn(t)
     behind = [
-        u for u in threads if u.running and (u.clock < t.clock or (u.clock == t.clock and turn(u) < now))
+        u
+        for u in threads
+        if u.running and (u.clock < t.clock or (u.clock == t.clock and turn(u) < now)) and u.id not in apart
     ]
     if not behind:
         return True
-    if only_in_turn:
-        return False
     if t.mode not in (Mode.TEXT, Mode.CLOSE):
         return True
     grammar = interpreter.grammar

@@ -11,7 +11,7 @@ from typing import Self
 
 from pasta.interpreter.limits import MAX_TOPIC_PIECE, Base, Constraint, ConstraintError, Limits
 from pasta.interpreter.snapshot import Snapshot
-from pasta.interpreter.storage import drive, stored_ids
+from pasta.interpreter.storage import Emit, drive, stored_ids
 from pasta.interpreter.thread import Action, End, Feed, Finish, Fork, Join, Mode, Thread, Wait
 from pasta.interpreter.trace import Trace, trace_of
 from pasta.lang.document import ESTIMATE_STEP, MAX_TOPIC_CHARS
@@ -373,14 +373,13 @@ class Interpreter:
         """Return the response's token ids in storage order (so far); of a chunk, those after ``<async>``."""
         return stored_ids(self.threads, thread, self.grammar.control.async_open)
 
-    def drive(self, thread: int, ids: Sequence[int], time: float = 0.0) -> tuple[Action, ...]:
-        """Emit a thread's whole response from its ids in storage order (what ``response_ids`` returns).
+    def drive(self, thread: int, ids: Sequence[int], emit: Emit | None = None) -> tuple[Action, ...]:
+        """Emit a thread's whole response from its ids in storage order (what ``response_ids`` returns), by ``emit``
+        of this interpreter or one that calls it.
 
         Raises ``ConstraintError`` if the ids are not one well-formed thread.
         """
-        return drive(
-            self.threads, self.grammar.control, lambda t, token: self.emit(t, token, time), thread, ids
-        )
+        return drive(self.threads, self.grammar.control, emit or self.emit, thread, ids)
 
     def snapshot(self, thread: int) -> Snapshot:
         """Return what another engine needs to decode chunk ``thread``: the state right before its ``<async>``."""

@@ -1,7 +1,10 @@
-"""Orders the text of a response for reading while its threads still decode."""
+"""Orders the text of a response for reading while its threads still decode, and cuts a response where its text ends."""
 
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from pasta.interpreter.interpreter import Interpreter
+from pasta.interpreter.thread import Fork, Thread
 
 T = TypeVar("T")
 
@@ -63,3 +66,28 @@ class ReadingOrder(Generic[T]):
     def take(self: "ReadingOrder[str]") -> str:
         """Return ``take_parts`` joined to one text."""
         return "".join(self.take_parts())
+
+
+def cut(interpreter: Interpreter, thread: int, count: int) -> Interpreter:
+    """Copy a response up to the first ``count`` tokens of ``thread``, and without what is read after these.
+
+    Chunks that are read before must have ended. The copy does not depend on how far other threads had come.
+    """
+    it = interpreter
+    found = Interpreter(it.grammar, it.limits, it.prompt, parallel=it.parallel, strict=False)
+    copies = {0: 0}
+
+    def copied(t: Thread) -> bool:
+        children = dict(t.children)
+        for at, (token, time) in enumerate(zip(t.tokens, t.times, strict=True), start=1):
+            for action in found.emit(copies[t.id], token, time):
+                if isinstance(action, Fork):
+                    copies[children[at]] = action.child
+            if (t.id, at) == (thread, count):
+                return True
+            if at in children and copied(it.threads[children[at]]):
+                return True
+        return False
+
+    copied(it.threads[0])
+    return found

@@ -6,6 +6,9 @@ from pasta.interpreter.limits import ConstraintError
 from pasta.interpreter.thread import Action, Mode, Thread
 from pasta.lang.grammar import ControlIds
 
+#: Makes a thread emit a token; returns the actions that follow.
+Emit = Callable[[int, int], tuple[Action, ...]]
+
 
 def stored_ids(threads: Sequence[Thread], thread: int, async_open: int) -> list[int]:
     """Return a thread's tokens, each chunk's tokens right after its promise."""
@@ -23,7 +26,7 @@ def stored_ids(threads: Sequence[Thread], thread: int, async_open: int) -> list[
 def drive(
     threads: Sequence[Thread],
     control: ControlIds,
-    emit: Callable[[int, int], tuple[Action, ...]],
+    emit: Emit,
     thread: int,
     ids: Sequence[int],
 ) -> tuple[Action, ...]:
