@@ -78,17 +78,16 @@ class TestDockerfile:
         assert "COPY --from=build-cpu /opt/venv /opt/venv" in stage("cpu")
         assert "COPY --from=build-cuda /opt/venv /opt/venv" in stage("cuda")
 
-    def test_a_container_on_a_cpu_builds_its_kernels_and_then_runs_its_command(self, tmp_path):
-        (line,) = [line for line in stage("cpu") if line.startswith("ENTRYPOINT ")]
+    def test_only_the_image_for_cpus_builds_kernels_when_it_starts(self):
         assert any("g++" in line for line in stage("runtime"))
-        python = tmp_path / "python"
-        python.write_text('#!/bin/sh\necho "python $*"\nexit 2\n')
-        python.chmod(0o755)
-        command = [*json.loads(line.removeprefix("ENTRYPOINT ")), "echo", "two words", "$HOME"]
-        done = subprocess.run(
-            command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.splitlines() == ["python -m jobs.kernels", "two words $HOME"]
+        assert "ENV PASTA_BUILD_KERNELS=1" in stage("cpu")
+        assert not any("PASTA_BUILD_KERNELS" in line for line in stage("runtime") + stage("cuda"))
+
+    def test_no_image_loses_its_default_command(self):
+        """An ENTRYPOINT takes away the CMD of the stage that it builds on."""
+        made = [line.split()[0] for line in stage("runtime") if line.startswith(("ENTRYPOINT", "CMD"))]
+        assert made == ["ENTRYPOINT", "CMD"]
+        assert not any(line.startswith("ENTRYPOINT") for line in stage("cuda") + stage("cpu"))
 
     def test_it_does_not_run_as_root(self):
         assert [line for line in instructions() if line.startswith("USER ")] == ["USER 1000:1000"]
@@ -111,12 +110,91 @@ class TestDockerfile:
         for line in instructions():
             if line.startswith("COPY ") and "--from" not in line:
                 copied |= set(line.split()[1:-1])
-        assert {path.partition("/")[0] for path in copied} == sent
+        assert {path if path in sent else path.partition("/")[0] for path in copied} == sent
         for path in copied:
             assert (ROOT / path).exists(), path
 
     def test_workers_find_the_project_as_jobs_do(self):
         assert any("PYTHONPATH=/srv/pasta:/srv/pasta/platform" in line for line in instructions())
+
+
+class TestEntrypoint:
+    """What ``docker run IMAGE …`` runs, with commands that say what they are called with."""
+
+    @pytest.fixture
+    def run(self, tmp_path):
+        (line,) = [line for line in stage("runtime") if line.startswith("ENTRYPOINT ")]
+        shell, script = json.loads(line.removeprefix("ENTRYPOINT "))
+        assert script == "/srv/pasta/docker/entrypoint.sh"
+        assert "WORKDIR /srv/pasta" in stage("runtime")
+        for name, code in {"python": 0, "ray": 3, "serve": 0}.items():
+            file = tmp_path / "bin" / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(f'#!/bin/sh\nprintf "%s|" {name} "$@"; echo\nexit {code}\n')
+            file.chmod(0o755)
+        for folder in ("model", "serve"):
+            (tmp_path / folder).mkdir()
+
+        def run(*arguments, **environment):
+            return subprocess.run(
+                [shell, ROOT / "docker/entrypoint.sh", *arguments],
+                cwd=tmp_path,
+                env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", **environment},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+        return run
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("/model",),
+            ("model",),
+            ("./model", "--replicas", "2"),
+            ("someone/small", "--name", "two words"),
+            ("--port", "9000", "/model"),
+            ("--help",),
+        ],
+    )
+    def test_a_model_is_served_as_by_python_m_serve(self, run, arguments):
+        done = run(*arguments)
+        assert (done.stdout, done.stderr) == ("|".join(("python", "-m", "serve", *arguments)) + "|\n", "")
+
+    def test_the_default_is_the_shipped_model(self, run):
+        (line,) = [line for line in stage("runtime") if line.startswith("CMD ")]
+        (model,) = json.loads(line.removeprefix("CMD "))
+        assert (ROOT / model / "config.json").exists()
+        assert run(model).stdout == f"python|-m|serve|{model}|\n"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("ray", "start", "--block", "--address=head:6379"),
+            ("python", "-m", "jobs.sft", "--config", "a b"),
+            # A folder of the image has the same name.
+            ("serve", "deploy", "--address", "http://head:8265", "/etc/pasta/serve.yaml"),
+        ],
+    )
+    def test_another_command_runs_as_it_stands(self, run, arguments):
+        assert run(*arguments).stdout == "|".join(arguments) + "|\n"
+
+    def test_a_shell_runs_as_it_stands(self, run):
+        assert run("sh", "-c", 'echo "$HOME of $0"', "me", HOME="/home").stdout == "/home of me\n"
+        assert run("/bin/sh", "-c", "exit 7").returncode == 7
+
+    def test_a_command_s_exit_code_is_the_container_s(self, run):
+        assert run("ray", "stop").returncode == 3
+
+    def test_kernels_are_built_first_where_the_image_says_so(self, run):
+        done = run("ray", "start", PASTA_BUILD_KERNELS="1")
+        assert done.stdout.splitlines() == ["python|-m|jobs.kernels|", "ray|start|"]
+
+    def test_commands_of_the_cluster_s_services_are_commands(self, run):
+        for service in ("head", "worker", "serve"):
+            command = compose()["services"][service]["command"].split()
+            assert run(*command).stdout == "|".join(command) + "|\n"
 
 
 class TestCompose:
@@ -169,11 +247,46 @@ class TestCompose:
             assert environment["RAY_AUTH_MODE"] == "token"
             assert environment["RAY_AUTH_TOKEN_PATH"] == "/run/secrets/ray_token"
 
-    def test_the_gpu_file_changes_workers_only(self):
+    @pytest.mark.parametrize("file", ["docker/compose.yaml", "docs/kubernetes.md"])
+    def test_whoever_follows_the_guide_names_the_index_before_images_are_built(self, file):
+        text = (ROOT / file).read_text()
+        assert "TORCH_CPU_INDEX" in compose()["services"]["head"]["build"]["args"]
+        _, _, after_secrets = text.partition("mkdir -p docker/secrets")
+        assert "export TORCH_CPU_INDEX=" in after_secrets.partition("up --build")[0]
+
+    def test_the_gpu_file_changes_workers_and_what_is_served(self):
         changed = yaml.safe_load((DOCKER / "compose.gpu.yaml").read_text())
-        assert set(changed) == {"services"}
-        assert set(changed["services"]) == {"worker"}
+        assert {key: set(values) for key, values in changed.items()} == {
+            "services": {"worker"},
+            "configs": {"serve"},
+        }
         assert changed["services"]["worker"]["image"] == "pasta:cuda"
+
+    def test_a_second_worker_cannot_claim_the_gpus_again(self):
+        """Compose refuses to scale a service whose container has a name."""
+        worker = yaml.safe_load((DOCKER / "compose.gpu.yaml").read_text())["services"]["worker"]
+        (devices,) = worker["deploy"]["resources"]["reservations"]["devices"]
+        assert devices["count"] == "all"
+        assert worker["container_name"]
+
+    def test_on_gpus_each_decoder_takes_one(self):
+        changed = yaml.safe_load((DOCKER / "compose.gpu.yaml").read_text())
+        served, plain = (
+            read_yaml(DOCKER / changed["configs"]["serve"]["file"]),
+            read_yaml(DOCKER / "serve.yaml"),
+        )
+        parse_config(served, ServeDeploySchema, "docker/serve.gpu.yaml")
+        ours, theirs = (
+            parse_config(config["applications"][0].pop("args"), ServeConfig, "args")
+            for config in (served, plain)
+        )
+        assert (ours.decoder.num_gpus, ours.decoder.num_replicas) == (1, 1)
+        assert ours.decoder.max_surge_percent == 0
+        assert {model.device for model in ours.models.values()} == {"cuda"}
+        # All else is what is served without GPUs.
+        models = {name: model.model_copy(update={"device": "auto"}) for name, model in ours.models.items()}
+        assert ours.model_copy(update={"models": models, "decoder": theirs.decoder}) == theirs
+        assert served == plain
 
     def test_it_serves_what_make_serve_does(self):
         served, local = read_yaml(DOCKER / "serve.yaml"), read_yaml(ROOT / "configs/serve/local.yaml")
@@ -238,3 +351,32 @@ def test_the_configuration_of_a_70b_fits_its_gpus():
     assert token == 80 * 1024
     assert 0.7 * 80e9 < weights + cache < 0.9 * 80e9
     assert config.decoder.num_replicas * parallel * config.decoder.num_gpus <= 8
+
+
+def test_the_slots_that_sizing_counts_with_fit_as_the_configuration_and_the_guide_say():
+    """One model's cache takes 3.5 times the other's a token: both leave the H200 a tenth."""
+    from serve.launch import read_service_config
+
+    simulated = read_yaml(ROOT / "configs/simulate/h200-llama-3.1-8b.yaml")
+    costs, engine = simulated["costs"]["roofline"], simulated["engine"]
+    llama = 2 * costs["bytes_per_value"] * costs["layers"] * costs["kv_heads"] * costs["head_dim"]
+    served = read_service_config(ROOT / "configs/serve/gpu.yaml").args.engine
+    gemma = 2 * 2 * 28 * 16 * 256
+    assert (llama, gemma) == (128 * 1024, 448 * 1024)
+    llama_cache = engine["num_slots"] * engine["slot_tokens"] * llama
+    gemma_cache = served.num_slots * served.slot_tokens * gemma
+    assert (llama_cache, gemma_cache) == (64 * 2**30, 84 * 2**30)
+    assert llama_cache + 2 * costs["parameters"] < 0.9 * costs["memory_bytes"]
+    assert gemma_cache + 2 * 8.54e9 < 0.9 * costs["memory_bytes"]
+    for file in ("configs/serve/gpu.yaml", "docs/sizing.md"):
+        text = (ROOT / file).read_text()
+        assert all(figure in text for figure in ("64 GiB", "84 GiB", "128 KiB", "448 KiB"))
+
+
+def test_several_front_replicas_are_two_comments_away():
+    text = (ROOT / "configs/serve/gpu.yaml").read_text()
+    for line in ("gateways: 2", "interpreters: 2"):
+        assert f"# {line}\n" in text
+        text = text.replace(f"# {line}\n", f"{line}\n")
+    front = parse_config(yaml.safe_load(text)["applications"][0]["args"], ServeConfig, "args").front
+    assert (front.gateways, front.interpreters) == (2, 2)
