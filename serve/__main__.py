@@ -2,9 +2,9 @@
 
     python -m serve MODEL
 
-MODEL is a model directory, or the name of a model in the Hugging Face cache. One without control tokens, which PASTA
-has not trained, is served sequentially. Several models, limits, placement and clusters need a configuration file:
-docs/serve-a-model.md.
+MODEL is a model directory, or a name on the Hugging Face Hub: a cached model is served without a look at the network,
+another one is downloaded. One without control tokens, which PASTA has not trained, is served sequentially. Several
+models, limits, placement and clusters need a configuration file: docs/serve-a-model.md.
 """
 
 import argparse
@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from pasta.config import parse_config
+from pasta.engine.section import FORMATS_HELP
 from pasta.entrypoint import run_main
+from pasta.errors import UserError
 from pasta.sizes import EngineSizes
-from serve.config import ServeConfig, check_directory, check_loadable, is_loopback
+from serve.checks import check_directory, check_loadable
+from serve.config import ServeConfig, is_loopback
 from serve.imports import uncollected, without_torch
 from serve.keys import new_key
-from serve.launch import ServiceConfig
+from serve.launch import ServiceConfig, check_port_number
 from serve.run import loopback_only, serve_until_stopped
+
+#: A chat template's own tokens, a short question and a short answer.
+_LEAST_SLOT_TOKENS = 64
 
 
 def main() -> int:
@@ -42,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     sizes = EngineSizes()
     made = argparse.ArgumentParser(prog="python -m serve", description=(__doc__ or "").split("\n")[0])
-    made.add_argument("model", metavar="MODEL", help="a model directory, or a name in the Hugging Face cache")
+    made.add_argument("model", metavar="MODEL", help="a model directory, or a name on the Hugging Face Hub")
     made.add_argument("--name", help="what clients call it; default: the last part of MODEL")
     made.add_argument(
         "--host", default=os.environ.get("PASTA_HOST", "127.0.0.1"), help="default: %(default)s"
@@ -56,9 +62,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--ssl-certfile", help="a certificate (PEM), to listen for HTTPS")
     made.add_argument("--ssl-keyfile", help="its key")
-    made.add_argument(
-        "--dtype", default="auto", help="auto, float32, bfloat16, float16 or int8; default: auto"
-    )
+    made.add_argument("--dtype", default="auto", help=f"{FORMATS_HELP}; default: %(default)s")
     made.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: auto")
     made.add_argument("--replicas", type=int, default=1, help="decoders; default: %(default)s")
     made.add_argument(
@@ -87,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     """The configuration that the arguments stand for. Raises ``UserError`` in one line."""
+    _check(arguments)
     path = str(Path(arguments.model).resolve()) if Path(arguments.model).is_dir() else arguments.model
     name = arguments.name or Path(path).name
     model = {"path": path, "dtype": arguments.dtype, "device": arguments.device, "mode": "sequential"}
@@ -122,6 +127,22 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     }
     tls = arguments.ssl_certfile, arguments.ssl_keyfile
     return ServiceConfig(arguments.host, arguments.port, "/", config, environment, *tls)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise ``UserError``, naming the option, for a value that no service could start with or answer with."""
+    for option, least in (
+        ("replicas", 1),
+        ("tensor_parallel", 1),
+        ("num_slots", 1),
+        ("slot_tokens", _LEAST_SLOT_TOKENS),
+    ):
+        if (value := getattr(arguments, option)) < least:
+            raise UserError(f"--{option.replace('_', '-')}: {value}, expected at least {least}")
+    if arguments.name is not None and not arguments.name.strip():
+        raise UserError("--name: it is empty; expected what clients call the model")
+    for option in ("port", "metrics_port"):
+        check_port_number(getattr(arguments, option), f"--{option.replace('_', '-')}")
 
 
 if __name__ == "__main__":

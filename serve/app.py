@@ -12,9 +12,11 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouter
 from ray.serve.schema import LoggingConfig
 
 from serve.calls.ray_serve import REPLICA_ENV
-from serve.config import DecoderSettings, FrontSettings, ServeConfig, check_service
+from serve.checks import check_service
+from serve.config import DecoderSettings, FrontSettings, ServeConfig
 from serve.decoder.deployment import Decoder
 from serve.decoder.stand_in import StandInDecoder
+from serve.followers import STRATEGY, bundles
 from serve.gateway.deployment import Gateway
 from serve.imports import uncollected, without_torch
 from serve.interpreter.deployment import InterpreterDeployment
@@ -91,14 +93,11 @@ def _actor(settings: DecoderSettings | FrontSettings) -> dict[str, Any]:
 
 
 def _placement(decoder: DecoderSettings) -> dict[str, Any]:
-    """Where a Decoder's processes run: on one node, each with a bundle of what it reserves."""
-    if decoder.tensor_parallel == 1:
+    if (size := decoder.tensor_parallel) == 1:
         return {}
-    bundle = {"CPU": decoder.num_cpus, "GPU": decoder.num_gpus, **decoder.resources}
-    bundle = {name: amount for name, amount in bundle.items() if amount}
     return {
-        "placement_group_bundles": [bundle] * decoder.tensor_parallel,
-        "placement_group_strategy": "STRICT_PACK",
+        "placement_group_bundles": bundles(size, decoder.num_cpus, decoder.num_gpus, decoder.resources),
+        "placement_group_strategy": STRATEGY,
     }
 
 

@@ -1,4 +1,4 @@
-"""The service's configuration (``args`` of configs/serve/*.yaml), and the checks before any worker starts."""
+"""The service's configuration (``args`` of configs/serve/*.yaml), as a schema; serve/checks.py checks what it names."""
 
 import hashlib
 import ipaddress
@@ -21,14 +21,17 @@ from pydantic import (
     ValidationInfo,
 )
 
-from pasta.errors import UserError, first_line
+from pasta.engine.section import SCRATCH
+from pasta.engine.snapshots import cached
 from pasta.lang.document import MAX_DEPTH
 from pasta.placement import Policy
 from pasta.sizes import EngineSettings
-from serve.keys import read_keys
 from serve.ray_start import ROOT
 from serve.wire import DecodingMode
 
+#: What the shortest answer needs in a slot beside its prompt: its token, the end of text, which ``max_tokens`` does not
+#: count, and the engine's scratch place.
+ANSWER_ROOM = 2 + SCRATCH
 #: An origin as browsers send it, ``null`` (of a local file) aside.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 
@@ -40,10 +43,10 @@ class _Strict(BaseModel):
 class ModelConfig(_Strict):
     """One served model.
 
-    ``path`` is a directory (relative to the repository's root) or the name of a model in the Hugging Face
-    cache. ``dtype`` is its number format; with ``auto`` each Decoder chooses the float format that its machine is
-    fastest in. ``mode: sequential`` serves it without promises, whatever a request asks for; it may then be a model
-    without control tokens. ``temperature`` is the default for requests that give none.
+    ``path`` is a directory (relative to the repository's root) or a model's name on the Hugging Face Hub: what the
+    local cache has is not asked for again. ``dtype`` is its number format; with ``auto`` each Decoder chooses the float
+    format that its machine is fastest in. ``mode: sequential`` serves it without promises, whatever a request asks for;
+    it may then be a model without control tokens. ``temperature`` is the default for requests that give none.
     """
 
     path: str
@@ -54,9 +57,18 @@ class ModelConfig(_Strict):
 
     @property
     def location(self) -> str:
-        """What to load: the absolute path of the directory if there is one, else ``path`` as a model's name."""
+        """What to load: the absolute path of the directory if there is one, here or in the Hugging Face cache, which is
+        then read without a look at the network; else ``path`` as a model's name."""
         local = ROOT / self.path
+        if not local.is_dir() and self.is_name:
+            return str(cached(self.path) or self.path)
         return str(local) if local.is_dir() else self.path
+
+    @property
+    def is_name(self) -> bool:
+        """Whether ``path`` is a name on the Hub: one that no directory here has."""
+        looks_local = self.path.startswith((".", "/", "~")) or self.path.count("/") != 1
+        return not looks_local and not (ROOT / self.path).parent.is_dir()
 
 
 class LimitSettings(_Strict):
@@ -210,10 +222,11 @@ def _sizes(value: Any, info: ValidationInfo) -> Any:
 class ServeConfig(_Strict):
     """The arguments of ``serve.app:build``.
 
-    ``max_ongoing_requests`` bounds the open requests of one Gateway (429 beyond). ``timeout_s`` is how long a request
-    may take (408 beyond it; a request may ask for less), ``body_timeout_s`` how long its body may take to arrive,
-    ``write_timeout_s`` how long a client may read nothing of a stream, ``drain_timeout_s`` how long a stopping replica
-    may finish its requests. ``metrics`` serves the service's metrics at ``/metrics``, to whoever may use the API.
+    ``max_ongoing_requests`` bounds the open requests of one Gateway (429 beyond). ``timeout_s`` is how long a
+    request may take (408 beyond it; a request may ask for less), ``body_timeout_s`` how long its body may take
+    to arrive, ``write_timeout_s`` how long a client may read nothing of a stream or a long answer,
+    ``drain_timeout_s`` how long a stopping replica may finish its requests. ``metrics`` serves the service's
+    metrics at ``/metrics``, to whoever may use the API.
     """
 
     models: dict[str, ModelConfig] = Field(min_length=1)
@@ -244,90 +257,6 @@ class ServeConfig(_Strict):
         """A hash of the models and engines. Decoders of another version have other models, or answer differently."""
         said = self.model_dump_json(include={"models", "engine"})
         return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
-
-
-def check_service(config: ServeConfig) -> None:
-    """Raise ``UserError``, naming the key, if a model or the API keys cannot be used."""
-    check_models(config)
-    _check_tensor_parallel(config)
-    scaling = config.decoder.autoscaling
-    if scaling and not scaling.min_replicas <= config.decoder.num_replicas <= scaling.max_replicas:
-        raise UserError(
-            f"decoder.num_replicas: {config.decoder.num_replicas} is how many decoders there are at first; expected "
-            f"between autoscaling's min_replicas {scaling.min_replicas} and max_replicas {scaling.max_replicas}"
-        )
-    if config.keys.path is None and "*" in config.cors.allow_origins:
-        raise UserError(
-            "cors.allow_origins: '*' opens a service without API keys to every web page; name the origins, or make "
-            "keys (keys.file)"
-        )
-    if config.keys.path is not None:
-        try:
-            read_keys(config.keys.path)
-        except UserError as error:
-            raise UserError(f"keys.file: {error}") from None
-
-
-def _check_tensor_parallel(config: ServeConfig) -> None:
-    """Raise ``UserError``, naming the key, if a replica's processes cannot share what it serves."""
-    size, key = config.decoder.tensor_parallel, "decoder.tensor_parallel"
-    if size == 1:
-        return
-    if config.decoder.stand_in_ms is not None:
-        raise UserError(
-            f"{key}: {size}, but stand-ins (decoder.stand_in_ms) have no model to share; expected 1"
-        )
-    if len(config.models) > 1:
-        raise UserError(f"{key}: {size}, but models has {len(config.models)}; expected one model, or 1")
-    from transformers import AutoConfig
-
-    from pasta.engine.section import check_tensor_parallel
-
-    ((name, model),) = config.models.items()
-    found = AutoConfig.from_pretrained(model.location)
-    check_tensor_parallel(size, found, config.engine, model.dtype, key=key, dtype_key=f"models.{name}.dtype")
-
-
-def check_models(config: ServeConfig, source: str = "models") -> None:
-    """Raise ``UserError``, naming the key, if a model cannot be served. Loads tokenizers, not weights."""
-    for name, model in config.models.items():
-        check_directory(model, f"{source}.{name}.path")
-    for name, model in config.models.items():
-        check_loadable(model, f"{source}.{name}.path")
-
-
-def check_directory(model: ModelConfig, key: str) -> None:
-    """Raise ``UserError``, naming ``key``, if the model's path is no directory of a model."""
-    looks_local = model.path.startswith((".", "/", "~")) or model.path.count("/") != 1
-    directory = Path(model.location)
-    if not directory.is_dir():
-        if looks_local or (ROOT / model.path).parent.is_dir():
-            raise UserError(
-                f"{key}: {model.path!r} is not a directory; expected one with config.json, model.safetensors "
-                "and a tokenizer (the shipped ones are made by make train)"
-            )
-        return
-    for file in ("config.json", "tokenizer_config.json", "*.safetensors"):
-        if not any(directory.glob(file)):
-            raise UserError(f"{key}: {model.path!r} has no {file}; expected a model's weights and tokenizer")
-
-
-def check_loadable(model: ModelConfig, key: str) -> bool:
-    """Load the model's tokenizer; returns whether it has control tokens. Raises ``UserError``, naming ``key``."""
-    from transformers import AutoTokenizer
-
-    from pasta.engine.families import check_architecture, read_model_config
-    from pasta.lang import Codec
-
-    try:
-        if Path(model.location).is_dir():
-            check_architecture(read_model_config(model.location), model.path)
-        tokenizer = AutoTokenizer.from_pretrained(model.location)
-        return Codec(tokenizer, sequential=model.mode == "sequential").parallel
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{key}: {model.path!r} cannot be loaded ({first_line(error)})") from None
 
 
 def is_loopback(host: str | None) -> bool:

@@ -18,7 +18,8 @@ from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError, first_line
 from pasta.signals import handling, kept_interrupt
 from serve import priority
-from serve.config import ServeConfig, check_service, is_loopback
+from serve.checks import check_machine, check_service, download_weights
+from serve.config import ServeConfig, is_loopback
 from serve.ray_start import free_port, python_path, start_ray
 
 IMPORT_PATH = "serve.app:build"
@@ -82,6 +83,7 @@ def read_service_config(path: str | Path) -> ServiceConfig:
             )
     args = parse_config(application.get("args") or {}, ServeConfig, f"{path}: applications.0.args")
     http = data.get("http_options") or {}
+    check_port_number(http.get("port", 0), f"{path}: http_options.port")
     host = http.get("host", "127.0.0.1")
     if args.keys.file is None and not is_loopback(host):
         raise UserError(
@@ -101,6 +103,7 @@ def read_service_config(path: str | Path) -> ServiceConfig:
 
 def check_port(host: str, port: int, option: str = "--port") -> None:
     """Raise ``UserError`` if the port cannot be bound; the message names the ``option`` to change."""
+    check_port_number(port, option)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -108,6 +111,19 @@ def check_port(host: str, port: int, option: str = "--port") -> None:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"cannot listen on {host}:{port} ({reason}); choose another {option}") from None
+
+
+def check_local(config: ServiceConfig) -> None:
+    """Raise ``UserError``, naming the key, if the service cannot start on this machine."""
+    check_service(config.args)
+    check_machine(config.args)
+    check_certificate(config)
+
+
+def check_port_number(port: int, option: str) -> None:
+    """Raise ``UserError``, naming the ``option``, if no port can have this number."""
+    if not 0 <= port <= 65535:
+        raise UserError(f"{option}: {port}, expected a port from 0 to 65535")
 
 
 def check_certificate(config: ServiceConfig) -> None:
@@ -140,12 +156,12 @@ def running(
     ``UserError`` before anything is started if the configuration, a model or a port cannot be used.
     """
     progress("checking the models")
-    check_service(config.args)
-    check_certificate(config)
+    check_local(config)
     port = config.port or free_port(config.host)
     check_port(config.host, port)
     if metrics_port:
         check_port("127.0.0.1", metrics_port, "--metrics-port")
+    download_weights(config.args, progress)
     with handling(signal.SIGTERM, _raise_exit), kept_interrupt() as check_interrupt:
         try:
             ray = _start_ray(config, metrics_port, quiet=quiet, progress=progress)

@@ -12,9 +12,8 @@ import threading
 from pathlib import Path
 
 from pasta.entrypoint import run_main
-from serve.config import check_service
 from serve.imports import uncollected, without_torch
-from serve.launch import ServiceConfig, check_certificate, check_port, read_service_config, running
+from serve.launch import ServiceConfig, check_local, check_port, read_service_config, running
 
 
 def main() -> int:
@@ -36,8 +35,7 @@ def main() -> int:
     if arguments.port is not None:
         config = dataclasses.replace(config, port=arguments.port)
     if arguments.check:
-        check_service(config.args)
-        check_certificate(config)
+        check_local(config)
         if config.port:
             check_port(config.host, config.port)
         print(f"{arguments.config}: fine")

@@ -32,9 +32,9 @@ from serve import priority
 from serve.calls.replicas import ReplicaLost
 from serve.config import ServeConfig
 from serve.decoder.autoscaling import LANES
-from serve.decoder.followers import Followers
 from serve.decoder.leases import Interpreters, Leases
 from serve.errors import failed
+from serve.followers import Followers
 from serve.imports import uncollected
 from serve.observe import logs
 from serve.observe.metrics import ENGINE, Metrics, Reporter
@@ -68,7 +68,7 @@ class Decoder:
         self._interpreters = Interpreters(config.decoder.lease_s)
         self._metrics = Metrics(ENGINE)
         self._tensor_parallel = config.decoder.tensor_parallel
-        self._followers = Followers(config) if self._tensor_parallel > 1 else None
+        self._followers = _followers(config)
         ranks = None if self._followers is None else await asyncio.to_thread(self._followers.meet)
         for name, model in config.models.items():
             loaded = load_model(
@@ -319,6 +319,19 @@ def _messages(batch: list[Event], submitted: float) -> tuple[list[Decoding], Don
             lent.append(Lent(event.path, event.lent))
     last = batch[-1]
     return [*([tokens] if tokens else []), *lent], last if isinstance(last, DoneEvent) else None
+
+
+def _followers(config: ServeConfig) -> Followers | None:
+    decoder = config.decoder
+    if decoder.tensor_parallel == 1:
+        return None
+    return Followers(
+        decoder.tensor_parallel,
+        threads=decoder.threads,
+        num_cpus=decoder.num_cpus,
+        num_gpus=decoder.num_gpus,
+        resources=decoder.resources,
+    )
 
 
 def _costs(engine: "Engine", config: ServeConfig) -> LaneCosts:

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, ExitStack, aclosing, suppress
 from typing import Any
 
 from ray.exceptions import RayError
@@ -16,6 +16,7 @@ from serve.wire import Accepted, Delta, Finished, Refused, Update, UpdateBatches
 logger = logging.getLogger("ray.serve")
 
 
+_BLOCK_CHARS = 64 * 1024
 #: Tasks that read answered streams to their end.
 _ending: set[asyncio.Task[None]] = set()
 
@@ -80,8 +81,8 @@ async def retried(ask: Callable[[], UpdateBatches], within_s: float = 10.0) -> U
         await asyncio.sleep(0.05)
 
 
-async def collect(writer: Writer, batches: UpdateBatches) -> dict[str, Any]:
-    """Read all updates and write the whole response."""
+async def collect(writer: Writer, batches: UpdateBatches) -> Iterator[str]:
+    """Read all updates; returns the pieces of the whole response."""
     choices = [Choice() for _ in range(writer.num_choices)]
     async with AsyncExitStack() as stack:
         stack.push_async_callback(batches.aclose)
@@ -96,6 +97,29 @@ async def collect(writer: Writer, batches: UpdateBatches) -> dict[str, Any]:
         stack.pop_all()
         _end(batches)
     return writer.whole(choices)
+
+
+async def written(pieces: Iterator[str], place: ExitStack) -> AsyncGenerator[str, None]:
+    """A whole response in blocks of some 64 KiB; others have their turn before each. ``place`` is held to the end."""
+    with place:
+        block, size = list[str](), 0
+        for piece in pieces:
+            block.append(piece)
+            size += len(piece)
+            if size >= _BLOCK_CHARS:
+                await asyncio.sleep(0)
+                yield "".join(block)
+                block, size = [], 0
+        yield "".join(block)
+
+
+async def resumed(begin: Iterable[str], rest: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    """What was taken of a generator already, and its rest."""
+    async with aclosing(rest):
+        for each in begin:
+            yield each
+        async for each in rest:
+            yield each
 
 
 async def stream(writer: Writer, first: list[Update], batches: UpdateBatches) -> AsyncGenerator[str, None]:

@@ -14,8 +14,16 @@ from pasta.engine import SamplingParams
 from pasta.engine.request import MAX_LOGIT_BIAS
 from serve.errors import ApiError
 from serve.gateway.body import read_object
-from serve.gateway.reading import refuse_unsupported, validated
-from serve.gateway.structure import Structured
+from serve.gateway.openapi import NULL, described, only_with
+from serve.gateway.reading import (
+    CHAT_NO_EFFECT,
+    COMPLETION_NO_EFFECT,
+    MESSAGE_NO_EFFECT,
+    refuse_unsupported,
+    refuse_unsupported_in_messages,
+    validated,
+)
+from serve.gateway.structure import RULE, Structured
 from serve.wire import Order, PromptInput
 
 MAX_STOPS = 4
@@ -25,56 +33,31 @@ MAX_SEED = 2**63 - 1
 MAX_N = 8
 #: The most prompts in one request; each is answered n times.
 MAX_PROMPTS = 32
+_MOST_PROMPTS: dict[str, Any] = {"maxItems": MAX_PROMPTS}
 #: OpenAI's default of max_tokens for completions.
 DEFAULT_COMPLETION_TOKENS = 16
-
-#: Parameters of OpenAI's API that this service lacks, with the values that ask for nothing.
-_NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-}
-COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    **_NO_EFFECT,
-    "suffix": (),
-}
-CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    **_NO_EFFECT,
-    "audio": (),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "modalities": (["text"],),
-    "moderation": (),
-    "parallel_tool_calls": (True, False),
-    "prediction": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": (),
-    "reasoning_effort": ("none",),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "verbosity": ("medium",),
-    "web_search_options": (),
-}
-#: The same for messages: fields of an assistant's turn that clients send back.
-_MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    "annotations": ([],),
-    "audio": (),
-    "function_call": (),
-    "refusal": (),
-    "tool_call_id": (),
-    "tool_calls": ([],),
-}
-
 
 #: Bounded, since a number of many digits takes as long to check as a hundred others.
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 #: Lists end at their first mistake: with all of them, an error costs a thousand times what it is about.
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 #: Token ids, as JSON's keys, with what is added to their logits.
-LogitBias = dict[
-    Annotated[str, Field(pattern=r"^[0-9]{1,9}$")],
-    Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)],
+LogitBias = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^[0-9]{1,9}$")],
+        Annotated[float, Field(ge=-MAX_LOGIT_BIAS, le=MAX_LOGIT_BIAS)],
+    ],
+    Field(json_schema_extra={"additionalProperties": False}),
 ]
+#: What the page says of the parameters that chat completions and completions share.
+_RULES = (
+    RULE,
+    only_with(
+        "stream",
+        stream_options=NULL,
+        pasta={"properties": {"events": {"const": False}}},
+    ),
+)
 
 
 class _Strict(BaseModel):
@@ -90,6 +73,8 @@ class TextPart(_Strict):
 
 class Message(_Strict):
     """One turn of the conversation."""
+
+    model_config = ConfigDict(json_schema_extra=described(no_effect=MESSAGE_NO_EFFECT))
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
@@ -237,6 +222,14 @@ class _Generation(Structured):
 class ChatRequest(_Generation):
     """The body of POST /v1/chat/completions."""
 
+    model_config = ConfigDict(
+        json_schema_extra=described(
+            *_RULES,
+            only_with("logprobs", top_logprobs={"enum": [0, None]}),
+            no_effect=CHAT_NO_EFFECT,
+        )
+    )
+
     messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = Field(
@@ -244,21 +237,38 @@ class ChatRequest(_Generation):
     )
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
 
+    @property
+    def most_tokens(self) -> int | None:
+        """The bound on the answer's tokens, if it has one of its own."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
     def order(self, request_id: str) -> Order:
         """The order for the Interpreter. Without a seed a random one is drawn."""
-        most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         messages = [message.plain() for message in self.messages]
-        return self._order(request_id, [messages], most, (self.top_logprobs or 0) if self.logprobs else None)
+        logprobs = (self.top_logprobs or 0) if self.logprobs else None
+        return self._order(request_id, [messages], self.most_tokens, logprobs)
 
 
 class CompletionRequest(_Generation):
     """The body of POST /v1/completions: texts, or the token ids of texts, to be continued."""
 
+    model_config = ConfigDict(
+        json_schema_extra=described(
+            *_RULES,
+            only_with("echo", max_tokens={"anyOf": [{"type": "integer", "minimum": 1}, NULL]}),
+            {
+                "anyOf": [{"properties": {name: {"enum": [False, None]}}} for name in ("echo", "stream")]
+                + [{"properties": {"logprobs": NULL}}]
+            },
+            no_effect=COMPLETION_NO_EFFECT,
+        )
+    )
+
     prompt: (
         str
-        | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+        | Annotated[list[str], Field(min_length=1, fail_fast=True, json_schema_extra=_MOST_PROMPTS)]
         | TokenIds
-        | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True)]
+        | Annotated[list[TokenIds], Field(min_length=1, fail_fast=True, json_schema_extra=_MOST_PROMPTS)]
     )
     logprobs: int | None = Field(default=None, ge=0, le=5)
     max_tokens: int | None = Field(default=None, ge=0, description="0: only with echo")
@@ -280,25 +290,27 @@ class CompletionRequest(_Generation):
         """The number of answers requested."""
         return len(self.prompts) * (self.n or 1)
 
+    @property
+    def most_tokens(self) -> int:
+        """The bound on an answer's tokens."""
+        return DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
+
     def order(self, request_id: str) -> Order:
         """The order for the Interpreter. Without a seed a random one is drawn."""
-        most = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
-        order = self._order(request_id, self.prompts, most, self.logprobs)
+        order = self._order(request_id, self.prompts, self.most_tokens, self.logprobs)
         return dataclasses.replace(order, echo=bool(self.echo))
 
 
 def read_chat_request(body: bytes) -> ChatRequest:
     """Parse and check a request's body. Raises ``ApiError`` 400 that names the parameter."""
     data = read_object(body)
-    messages = data.get("messages")
-    for index, message in enumerate(messages if isinstance(messages, list) else ()):
-        if isinstance(message, dict):
-            refuse_unsupported(message, _MESSAGE_NO_EFFECT, f"messages[{index}].")
+    refuse_unsupported_in_messages(data)
     request = _read(data, ChatRequest, CHAT_NO_EFFECT)
     if request.max_tokens is not None and request.max_completion_tokens not in (None, request.max_tokens):
         raise ApiError("max_tokens and max_completion_tokens differ; send one of them.", param="max_tokens")
     if request.top_logprobs and not request.logprobs:
         raise ApiError("top_logprobs is only allowed when logprobs is true.", param="top_logprobs")
+    _check_min_tokens(request, request.most_tokens)
     return request
 
 
@@ -315,7 +327,17 @@ def read_completion_request(body: bytes) -> CompletionRequest:
         raise ApiError(
             "stream: it does not go with echo and logprobs; leave out one of them.", param="stream"
         )
+    _check_min_tokens(request, request.most_tokens)
     return request
+
+
+def _check_min_tokens(request: _Generation, most: int | None) -> None:
+    if most is not None and (request.min_tokens or 0) > most:
+        raise ApiError(
+            f"min_tokens: {request.min_tokens}, expected at most max_tokens, which is {most}.",
+            param="min_tokens",
+            code="invalid_value",
+        )
 
 
 G = TypeVar("G", bound=_Generation)

@@ -7,7 +7,10 @@ size as Python objects. So the values of a body are counted in its bytes first.
 import asyncio
 import json
 import re
-from typing import Any
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -15,17 +18,22 @@ from serve.errors import ApiError, timed_out
 
 #: Headers that browsers add to what a page sends.
 _BROWSER_HEADERS = ("origin", "sec-fetch-site")
-#: The most objects and lists, and the most strings, in a body: far above what a conversation holds.
-_MAX_CONTAINERS = 10_000
+#: The most strings in a body, and the most objects and lists: far above what a conversation holds. An object may take
+#: 750 bytes when it is read. More than the first number of them are for bodies of so many bytes for each.
 _MAX_STRINGS = 20_000
-#: The most values in a body: token ids are the only reason for many.
-_MAX_VALUES = 150_000
+_CONTAINERS, _BYTES_A_CONTAINER, _MAX_CONTAINERS = 3_000, 75, 10_000
+#: The same of values, which take 50 bytes: token ids are the only reason for many.
+_VALUES, _BYTES_A_VALUE, _MAX_VALUES = 30_000, 5, 150_000
 #: The most digits of a number: reading one takes the square of its length.
 _MAX_DIGITS = 100
 #: The most numbers with a fraction or an exponent: one takes ten times as long to read, or to write, as an integer.
 _MAX_FRACTIONS = 10_000
 #: The most members of one object: pydantic reports every one that it does not know.
 _MAX_MEMBERS = 512
+#: Up to so many bytes a body is read at once, in a fraction of a millisecond; beyond the second bound it may take 50.
+_SMALL_BYTES, _LONG_BYTES = 4096, 65536
+#: Of an answer to a request whose body has not been read: else the server would go on receiving it, without a deadline.
+_END_CONNECTION = {"Connection": "close"}
 # One that has no end goes to the body's: a search that failed there would begin anew at each quote.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 # All digits become ones: to look for one text takes a tenth of the time of a pattern that begins at every digit.
@@ -36,6 +44,8 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _PAIRED = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
+
+T = TypeVar("T")
 
 
 async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes:
@@ -62,12 +72,33 @@ async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes
                         f"The body of your request is larger than {most_bytes} bytes.",
                         status=413,
                         code="request_too_large",
+                        headers=_END_CONNECTION,
                     )
     except TimeoutError:
-        raise timed_out(
-            f"The body of your request took longer than {within_s:g} seconds to arrive."
-        ) from None
+        error = timed_out(f"The body of your request took longer than {within_s:g} seconds to arrive.")
+        error.headers |= _END_CONNECTION
+        raise error from None
     return bytes(body)
+
+
+class Turns:
+    """Has large bodies read one at a time, with a pause after each for as long as it took: however many arrive at once,
+    others have half of the event loop, and wait for one body at most. Short bodies do not wait for long ones."""
+
+    def __init__(self) -> None:
+        self._short, self._long = asyncio.Lock(), asyncio.Lock()
+
+    async def read(self, body: bytes, how: Callable[[bytes], T]) -> T:
+        """What ``how`` makes of the body, when it is its turn."""
+        if len(body) <= _SMALL_BYTES:
+            return how(body)
+        turn = self._long if len(body) > _LONG_BYTES else self._short
+        await turn.acquire()
+        begun = time.perf_counter()
+        try:
+            return how(body)
+        finally:
+            asyncio.get_running_loop().call_later(time.perf_counter() - begun, turn.release)
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -76,7 +107,9 @@ def read_object(body: bytes) -> dict[str, Any]:
         text = body.decode("utf-8-sig")  # RFC 8259 wants UTF-8; json would guess at other encodings
         if text.lstrip()[:1] == "{":
             _check_shape(body)
-            data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
+            data = json.loads(
+                text, parse_constant=_no_constant, parse_float=_number, object_pairs_hook=_object
+            )
             if _SURROGATE.search(body) and not _PAIRED.fullmatch(body):
                 raise ValueError("it holds half of a surrogate pair, which is no character")
         else:
@@ -92,22 +125,30 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def _check_shape(body: bytes) -> None:
-    if not _too_many(body, body.count(b'"') // 2):
+    size = len(body)
+    if not _too_many(body, body.count(b'"') // 2, size):
         return
-    # Some of these characters may be text. No more strings are looked for than a body may have.
-    without, strings = _STRING.subn(b"", body, count=_MAX_STRINGS + 1)
-    if what := _too_many(without, strings):
+    # Some of these characters may be text. No more strings are looked for than a body may have. Not subn: it would keep
+    # them all.
+    without, strings, at = bytearray(), 0, 0
+    for string in islice(_STRING.finditer(body), _MAX_STRINGS + 1):
+        without += body[at : string.start()]
+        strings, at = strings + 1, string.end()
+    without += body[at:]
+    if what := _too_many(without, strings, size):
         raise ApiError(f"The body of your request holds {what}.", code="request_too_large")
 
 
-def _too_many(body: bytes, strings: int) -> str:
-    """Say what there is too much of, by its punctuation; empty if nothing is."""
+def _too_many(body: bytes | bytearray, strings: int, size: int) -> str:
+    """Say what there is too much of in a body of so many bytes, by its punctuation; empty if nothing is."""
     if strings > _MAX_STRINGS:
         return f"more than {_MAX_STRINGS} strings"
-    if body.count(b"[") + body.count(b"{") > _MAX_CONTAINERS:
-        return f"more than {_MAX_CONTAINERS} objects and lists"
-    if body.count(b",") > _MAX_VALUES:
-        return f"more than {_MAX_VALUES} values"
+    containers = min(max(_CONTAINERS, size // _BYTES_A_CONTAINER), _MAX_CONTAINERS)
+    if body.count(b"[") + body.count(b"{") > containers:
+        return f"more than {containers} objects and lists"
+    values = min(max(_VALUES, size // _BYTES_A_VALUE), _MAX_VALUES)
+    if body.count(b",") > values:
+        return f"more than {values} values"
     if _LONG_NUMBER in body.translate(_AS_ONES):
         return f"a number of more than {_MAX_DIGITS} digits"
     exponents = body.count(b"e") + body.count(b"E") - body.count(b"true") - body.count(b"false")
@@ -123,6 +164,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             code="request_too_large",
         )
     return dict(pairs)
+
+
+def _number(text: str) -> float:
+    # 5.0 is an integer for JSON Schema, and for the languages that have one type of number.
+    number = float(text)
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def _no_constant(name: str) -> float:

@@ -6,11 +6,11 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -26,17 +26,17 @@ from serve.calls.ray_serve import DeploymentClient
 from serve.calls.replicas import known_replicas
 from serve.config import ServeConfig
 from serve.errors import ApiError, failed, unavailable, unknown_model
-from serve.gateway import answers, exposition, playground, schemas
+from serve.gateway import answers, exposition, openapi, playground, schemas
 from serve.gateway.api import (
     ChatRequest,
     CompletionRequest,
     read_chat_request,
     read_completion_request,
 )
-from serve.gateway.body import read_body
+from serve.gateway.body import Turns, read_body
 from serve.gateway.cors import Cors
 from serve.gateway.guard import Client, Guard, NoRoomCache, OpenRequests
-from serve.gateway.pace import PacedApp, PacedStream
+from serve.gateway.pace import PacedStream, unread_event
 from serve.gateway.proxy import TakeBody
 from serve.gateway.responses import ChatWriter, CompletionWriter, Writer, model_object
 from serve.gateway.tokens import (
@@ -52,11 +52,12 @@ from serve.wire import Finished, Order, Refused, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
 
-app = PacedApp(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
+app = openapi.Application(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
 app.include_router(playground.router)
 app.add_middleware(Cors)
 app.add_middleware(CountResponses)
 app.add_middleware(TakeBody)
+T = TypeVar("T")
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -100,8 +101,10 @@ class Gateway:
         self._config = config
         self._interpreter = DeploymentClient(interpreter)
         self.allowed_origins = config.cors.allow_origins
+        self.needs_keys = config.keys.file is not None
         self._guard = Guard(config.keys, config.front.gateways, origins=self.allowed_origins)
         self._requests = OpenRequests(config.max_ongoing_requests)
+        self._turns = Turns()
         self._no_room = NoRoomCache(lambda: known_replicas("Interpreter").replicas)
         self._started = int(time.time())
         self._dtypes: dict[str, str] = {}
@@ -148,7 +151,7 @@ class Gateway:
         self._client(request)
         return Response(await exposition.gather(), media_type=exposition.CONTENT_TYPE)
 
-    @app.get("/v1/models", summary="The served models", responses=schemas.MODELS, dependencies=schemas.KEY)
+    @app.get("/v1/models", summary="The served models", responses=schemas.MODELS, dependencies=openapi.KEY)
     async def models(self, request: Request) -> JSONResponse:
         self._client(request)
         models = [await self._model(name) for name in self._config.models]
@@ -158,7 +161,7 @@ class Gateway:
         "/v1/models/{name:path}",
         summary="One served model",
         responses=schemas.MODEL,
-        dependencies=schemas.KEY,
+        dependencies=openapi.KEY,
     )
     async def model(self, name: str, request: Request) -> JSONResponse:
         self._client(request)
@@ -169,12 +172,12 @@ class Gateway:
         "/v1/chat/completions",
         summary="Answer a conversation",
         responses=schemas.CHAT,
-        dependencies=schemas.KEY,
-        openapi_extra=schemas.body_of(ChatRequest),
+        dependencies=openapi.KEY,
+        openapi_extra=openapi.body_of(ChatRequest, openapi.TIMEOUT),
     )
     async def chat_completions(self, request: Request) -> Response:
-        with self._open(request) as held:
-            chat = read_chat_request(await self._body(request))
+        def read(body: bytes) -> tuple[Writer, Order, bool]:
+            chat = read_chat_request(body)
             writer = ChatWriter(
                 chat.model,
                 chat.num_choices,
@@ -182,18 +185,21 @@ class Gateway:
                 include_usage=chat.include_usage,
                 continuous_usage=chat.continuous_usage,
             )
-            return await self._answer(request, held, writer, chat.order(writer.request_id), bool(chat.stream))
+            return writer, chat.order(writer.request_id), bool(chat.stream)
+
+        with self._open(request) as held:
+            return await self._answer(request, held, *await self._read(request, read))
 
     @app.post(
         "/v1/completions",
         summary="Continue texts",
         responses=schemas.COMPLETION,
-        dependencies=schemas.KEY,
-        openapi_extra=schemas.body_of(CompletionRequest),
+        dependencies=openapi.KEY,
+        openapi_extra=openapi.body_of(CompletionRequest, openapi.TIMEOUT),
     )
     async def completions(self, request: Request) -> Response:
-        with self._open(request) as held:
-            completion = read_completion_request(await self._body(request))
+        def read(body: bytes) -> tuple[Writer, Order, bool]:
+            completion = read_completion_request(body)
             writer = CompletionWriter(
                 completion.model,
                 completion.num_choices,
@@ -201,19 +207,21 @@ class Gateway:
                 include_usage=completion.include_usage,
                 continuous_usage=completion.continuous_usage,
             )
-            order = completion.order(writer.request_id)
-            return await self._answer(request, held, writer, order, bool(completion.stream))
+            return writer, completion.order(writer.request_id), bool(completion.stream)
+
+        with self._open(request) as held:
+            return await self._answer(request, held, *await self._read(request, read))
 
     @app.post(
         "/tokenize",
         summary="The token ids of a text or a conversation",
         responses=schemas.TOKENIZED,
-        dependencies=schemas.KEY,
-        openapi_extra=schemas.body_of(TokenizeText),
+        dependencies=openapi.KEY,
+        openapi_extra=openapi.body_of(TokenizeText),
     )
     async def tokenize(self, request: Request) -> JSONResponse:
         with self._open(request):
-            given = read_tokenize_request(await self._body(request))
+            given = await self._read(request, read_tokenize_request)
             tokens = await self._encoded(given.model, "tokenize", given.input, given.add_special_tokens)
             pieces = [[token] for token in tokens]
             shown = (
@@ -228,12 +236,12 @@ class Gateway:
         "/detokenize",
         summary="The text of token ids",
         responses=schemas.DETOKENIZED,
-        dependencies=schemas.KEY,
-        openapi_extra=schemas.body_of(DetokenizeText),
+        dependencies=openapi.KEY,
+        openapi_extra=openapi.body_of(DetokenizeText),
     )
     async def detokenize(self, request: Request) -> JSONResponse:
         with self._open(request):
-            given = read_detokenize_request(await self._body(request))
+            given = await self._read(request, read_detokenize_request)
             (text,) = await self._encoded(given.model, "detokenize", [given.tokens])
             return JSONResponse({"prompt": text})
 
@@ -250,26 +258,29 @@ class Gateway:
         )
         mode = order.decoding_mode(self._config.models[order.model].mode)
         watch = Watch(order.http_request_id, order, mode, key=held.key, stream=streams)
-        updates = watched(self._updates(held, order, self._timeout_s(request)), watch)
-        if not streams:
-            return JSONResponse(await answers.collect(writer, updates))
-        # Wait for the first update before sending the head: a refusal must still become a status code.
-        first = await anext(updates)
-        return PacedStream(
-            answers.stream(writer, first, updates),
-            self._config.write_timeout_s,
-            partial(watch.unread, self._config.write_timeout_s),
-            headers=_STREAM_HEADERS,
-        )
+        updates = watched(self._updates(held, order, self._timeout_s(request), streams), watch)
+        within_s = self._config.write_timeout_s
+        paced = partial(PacedStream, within_s=within_s, gave_up=partial(watch.unread, within_s))
+        if streams:
+            # Wait for the first update before sending the head: a refusal must still become a status code.
+            events = answers.stream(writer, await anext(updates), updates)
+            last = unread_event(within_s)
+            return paced(events, last=last, media_type="text/event-stream", headers=_STREAM_HEADERS)
+        blocks = answers.written(await answers.collect(writer, updates), held.place.pop_all())
+        first, second = await anext(blocks), await anext(blocks, None)
+        if second is None:
+            return Response(first, media_type="application/json")
+        return paced(answers.resumed((first, second), blocks), media_type="application/json")
 
-    async def _updates(self, held: "_Held", order: Order, timeout_s: float) -> UpdateBatches:
+    async def _updates(self, held: "_Held", order: Order, timeout_s: float, streams: bool) -> UpdateBatches:
         def ask(interpreter: str | None) -> UpdateBatches:
             return self._interpreter.stream("answer", order, replica=interpreter)
 
         items = answers.retried(lambda: self._no_room.ask(order, ask))
         unfinished = order.num_choices
         # A stream outlives the call that began it.
-        with held.place.pop_all(), held.running.pop_all() as running:
+        place = held.place.pop_all() if streams else ExitStack()
+        with place, held.running.pop_all() as running:
             async with aclosing(answers.checked(items, timeout_s)) as batches:
                 async for batch in batches:
                     unfinished -= sum(isinstance(update, Finished) for update in batch)
@@ -365,5 +376,6 @@ class Gateway:
         if name not in self._config.models:
             raise unknown_model(name, list(self._config.models))
 
-    async def _body(self, request: Request) -> bytes:
-        return await read_body(request, self._config.max_body_bytes, self._config.body_timeout_s)
+    async def _read(self, request: Request, how: Callable[[bytes], T]) -> T:
+        body = await read_body(request, self._config.max_body_bytes, self._config.body_timeout_s)
+        return await self._turns.read(body, how)

@@ -43,8 +43,16 @@ class Client:
     max_concurrent: int | None = None
 
 
-#: Headers that proxies add: the client behind one may be anybody.
-_PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
+#: Headers that proxies, tunnels and content networks add: the client behind one may be anybody.
+_PROXY_HEADERS = (
+    *("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port"),
+    *("x-forwarded-server", "x-forwarded-by", "x-forwarded-prefix", "x-forwarded-scheme", "x-forwarded-ssl"),
+    *("x-original-forwarded-for", "x-original-host", "x-real-ip", "x-client-ip", "x-cluster-client-ip"),
+    *("x-envoy-external-address", "x-envoy-original-path", "x-arr-log-id", "x-proxyuser-ip"),
+    *("cf-connecting-ip", "cf-connecting-ipv6", "cf-ray", "cf-visitor", "cdn-loop", "true-client-ip"),
+    *("fastly-client-ip", "fly-client-ip", "x-amz-cf-id", "x-azure-clientip"),
+    *("x-appengine-user-ip", "via"),
+)
 
 
 def _not_from_here(headers: Mapping[str, str], peer: str | None, origins: Collection[str]) -> str:

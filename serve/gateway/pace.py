@@ -1,4 +1,4 @@
-"""Streams at the pace of their clients, and gives up those that nobody reads.
+"""Sends long responses at the pace of their clients, and gives up those that nobody reads.
 
 Between replicas, gRPC's flow control lets a slow reader slow its answer down. Inside the Gateway's replica Ray Serve
 queues what a response sends without bound; so the response waits there itself.
@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 
 from serve.calls.ray_serve import unsent
 from serve.errors import timed_out
+from serve.gateway.proxy import WRITE_TIMEOUT
 from serve.gateway.responses import sse
 
 #: The most messages of one response that wait for the proxy: far more than a client that reads ever leaves.
@@ -34,40 +35,48 @@ class PacedApp(FastAPI):
 
 
 class PacedStream(StreamingResponse):
-    """Server-sent events that wait for their reader, for ``within_s`` at most; then ``gave_up`` is called, and the
-    stream's source closed."""
+    """A response whose pieces wait for their reader, for ``within_s`` at most; then ``gave_up`` is called, the source
+    closed, ``last`` sent, and the connection ended."""
 
     def __init__(
         self,
-        events: AsyncGenerator[str, None],
+        pieces: AsyncGenerator[str, None],
         within_s: float,
         gave_up: Callable[[], None],
+        *,
+        last: str = "",
         **options: Any,
     ) -> None:
-        self._events, self._within_s, self._gave_up = events, within_s, gave_up
-        super().__init__(events, media_type="text/event-stream", **options)
+        self._pieces, self._within_s, self._gave_up, self._last = pieces, within_s, gave_up, last
+        self._unsent: Callable[[], int] = lambda: 0
+        super().__init__(pieces, **options)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Send the response."""
-        self.body_iterator = paced(self._events, scope[_UNSENT], self._within_s, self._gave_up)
+        self._unsent = scope[_UNSENT]
         await super().__call__(scope, receive, send)
 
+    async def stream_response(self, send: Any) -> None:
+        """Send head and pieces."""
 
-async def paced(
-    events: AsyncGenerator[str, None], unsent: Callable[[], int], within_s: float, gave_up: Callable[[], None]
-) -> AsyncGenerator[str, None]:
-    """Pass the events on while their reader takes them; end them with an error once it has taken none for
-    ``within_s``."""
-    async with aclosing(events):
-        async for event in events:
-            yield event
-            if unsent() > MOST_UNSENT and not await _taken(unsent, within_s):
-                gave_up()
-                break
-        else:
-            return
-    error = timed_out(f"The client has not read the answer for {within_s:g} seconds.")
-    yield sse(error.body())
+        async def write(piece: str, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": piece.encode(), "more_body": more})
+
+        head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await send(head | {WRITE_TIMEOUT: self._within_s})
+        async with aclosing(self._pieces):
+            async for piece in self._pieces:
+                await write(piece)
+                if self._unsent() > MOST_UNSENT and not await _taken(self._unsent, self._within_s):
+                    self._gave_up()
+                    await write(self._last)
+                    return  # without an end: the server then closes the connection
+        await write("", more=False)
+
+
+def unread_event(within_s: float) -> str:
+    """The last event of a stream whose client has not read it for so many seconds."""
+    return sse(timed_out(f"The client has not read the answer for {within_s:g} seconds.").body())
 
 
 async def _taken(unsent: Callable[[], int], within_s: float) -> bool:

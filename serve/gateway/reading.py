@@ -9,6 +9,53 @@ from pydantic import BaseModel, ValidationError
 
 from serve.errors import ApiError
 
+#: Parameters of OpenAI's API and of vLLM's that this service lacks, with the values that ask for nothing.
+_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "bad_words": ([],),
+    "best_of": (1,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1, 1.0),
+    "priority": (0,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "use_beam_search": (False,),
+}
+COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    **_NO_EFFECT,
+    "suffix": ("",),
+}
+CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    **_NO_EFFECT,
+    "add_generation_prompt": (True,),
+    "audio": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "reasoning_effort": ("none",),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+#: The same for messages: fields of an assistant's turn that clients send back.
+MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "refusal": (),
+    "tool_call_id": (),
+    "tool_calls": ([],),
+}
+
 _UNION_MEMBER = re.compile(r"(str|constrained-str|list\[.*\])$")
 
 M = TypeVar("M", bound=BaseModel)
@@ -37,6 +84,14 @@ def refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any, 
             param=f"{prefix}{name}",
             code="unsupported_parameter",
         )
+
+
+def refuse_unsupported_in_messages(data: dict[str, Any]) -> None:
+    """The same for the fields of a body's messages, if it has any."""
+    messages = data.get("messages")
+    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+        if isinstance(message, dict):
+            refuse_unsupported(message, MESSAGE_NO_EFFECT, f"messages[{index}].")
 
 
 def _explain(error: ValidationError) -> ApiError:

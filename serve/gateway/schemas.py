@@ -1,9 +1,8 @@
-"""The schemas of responses that /docs shows (those of requests are in serve/gateway/api.py)."""
+"""The schemas of responses that /docs shows (those of requests are in serve/gateway/api.py, the page itself in
+serve/gateway/openapi.py)."""
 
 from typing import Any, Literal
 
-from fastapi import Depends
-from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 
 from pasta.placement import Policy
@@ -268,35 +267,3 @@ CHAT = _responses(ChatCompletion, streams=True)
 TOKENIZED = _responses(Tokenized)
 DETOKENIZED = _responses(Detokenized)
 COMPLETION = _responses(Completion, streams=True)
-
-#: Only documents that a key may be needed; serve/gateway/guard.py checks it.
-KEY = [Depends(HTTPBearer(auto_error=False, description="An API key, where the service has any"))]
-_TIMEOUT = {
-    "name": "X-Request-Timeout",
-    "in": "header",
-    "required": False,
-    "description": "Seconds after which the request fails with 408; at most the service's own limit",
-    "schema": {"type": "number", "exclusiveMinimum": 0},
-}
-
-
-def body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The OpenAPI description of a body that the route reads itself."""
-    schema = model.model_json_schema()
-    inline = _inlined(schema, schema.pop("$defs", {}))
-    content = {"application/json": {"schema": inline}}
-    return {"parameters": [_TIMEOUT], "requestBody": {"required": True, "content": content}}
-
-
-def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Inline a JSON schema's references: inside an OpenAPI document they would not resolve."""
-    if isinstance(schema, list):
-        return [_inlined(item, definitions) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    # A discriminator's mapping is references too.
-    kept = {key: value for key, value in schema.items() if key not in ("$ref", "discriminator")}
-    rest = {key: _inlined(value, definitions) for key, value in kept.items()}
-    if "$ref" in schema:
-        return {**_inlined(definitions[schema["$ref"].rpartition("/")[2]], definitions), **rest}
-    return rest

@@ -1,13 +1,14 @@
 """Reads what a request says of its answer's structure: OpenAI's ``response_format``, and vLLM's names for the rest."""
 
-import json
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticSerializationError, to_json
 
 from pasta.engine.structure import MAX_CHARS, Grammar
 from serve.errors import ApiError
+from serve.gateway.openapi import NULL, Schema, described, exactly_one
 
 #: Names of the parameters, in the order of their precedence in messages.
 NAMES = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice")
@@ -54,10 +55,31 @@ Choices = Annotated[
 class StructuredOutputs(_Strict):
     """vLLM's ``structured_outputs``: one of these."""
 
+    model_config = ConfigDict(
+        json_schema_extra=described(
+            exactly_one({"json": "object", "regex": "string", "choice": "array", "json_object": "boolean"})
+        )
+    )
+
     json_: dict[str, Any] | None = Field(default=None, alias="json")
     regex: str | None = Field(default=None, min_length=1)
     choice: Choices | None = None
     json_object: Literal[True] | None = None
+
+
+#: What says nothing of the structure.
+_NOTHING: dict[str, Schema] = {
+    **dict.fromkeys(NAMES, NULL),
+    "response_format": {"enum": [{"type": "text"}, None]},
+}
+_BESIDE: dict[str, Schema] = {
+    "min_tokens": {"enum": [0, None]},
+    "ignore_eos": {"enum": [False, None]},
+    "pasta": {"properties": {"mode": {"enum": ["sequential", None]}}},
+}
+#: What the page says of them: nothing stands beside one that would go on where it ends, or write promises. That it is
+#: one at most is said in words: with that rule too, the generators of Schemathesis give up.
+RULE: Schema = {"anyOf": [{"properties": _NOTHING}, {"properties": _BESIDE}]}
 
 
 class Structured(_Strict):
@@ -112,8 +134,9 @@ def _grammar(given: dict[str, Any] | list[str] | str, param: str) -> Grammar:
 
 def _schema(schema: dict[str, Any], param: str) -> Grammar:
     try:
-        text = json.dumps(schema)
-    except RecursionError:
+        # Not json's, which makes an object of each value first.
+        text = to_json(schema, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:
         raise ApiError(f"{param}: it is nested too deeply.", param=param, code="invalid_value") from None
     _check_length(len(text), param)
     return Grammar("json_schema", text, param)

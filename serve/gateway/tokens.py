@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from serve.errors import ApiError
 from serve.gateway.api import Message, TokenId
 from serve.gateway.body import read_object
-from serve.gateway.reading import validated
+from serve.gateway.openapi import described, exactly_one
+from serve.gateway.reading import refuse_unsupported_in_messages, validated
 from serve.wire import PromptInput
 
 
@@ -18,6 +19,10 @@ class _Tokens(BaseModel):
 
 class TokenizeText(_Tokens):
     """The body of POST /tokenize: a text, or the messages of a conversation instead."""
+
+    model_config = ConfigDict(
+        json_schema_extra=described(exactly_one({"prompt": "string", "messages": "array"})),
+    )
 
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
@@ -39,7 +44,9 @@ class DetokenizeText(_Tokens):
 
 def read_tokenize_request(body: bytes) -> TokenizeText:
     """Parse and check a request's body. Raises ``ApiError`` 400 that names the parameter."""
-    request = validated(read_object(body), TokenizeText)
+    data = read_object(body)
+    refuse_unsupported_in_messages(data)
+    request = validated(data, TokenizeText)
     if (request.prompt is None) == (request.messages is None):
         raise ApiError("prompt: expected either it or messages.", param="prompt")
     return request

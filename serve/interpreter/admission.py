@@ -81,10 +81,10 @@ class Admission:
         return {kind: len(waiting) for kind, waiting in self._waiting.items()}
 
     @asynccontextmanager
-    async def hold(self, tokens: int) -> AsyncIterator["Held"]:
+    async def hold(self, tokens: int) -> AsyncIterator["HeldTokens"]:
         """Hold ``tokens`` of the budget for the block, which may have to wait for them. Raises :class:`Overloaded` or
         :class:`TooLarge`."""
-        held = Held(self)
+        held = HeldTokens(self)
         await held.resize(tokens)
         try:
             yield held
@@ -167,7 +167,7 @@ class Admission:
         return Overloaded(max(least, min(math.ceil(seconds), MAX_RETRY_AFTER_S)), waited=waited)
 
 
-class Held:
+class HeldTokens:
     """The tokens that one request holds."""
 
     def __init__(self, admission: Admission) -> None:

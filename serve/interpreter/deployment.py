@@ -82,6 +82,7 @@ class InterpreterDeployment:
         full = config.budget_tokens(config.decoder.max_replicas)
         self._admissions = {name: Admission(config.admission, self._budget, full) for name in config.models}
         self._encoding, self._compiling = ThreadPoolExecutor(1, "encode"), ThreadPoolExecutor(1, "compile")
+        self._encoding_long = ThreadPoolExecutor(1, "encode-long")
         self._encoders = {name: RequestEncoder(model, config) for name, model in config.models.items()}
         reporter = Reporter(self._dispatcher.metrics.record)
         self._dispatcher.spawn(reporter.admission(self._admissions))
@@ -121,7 +122,8 @@ class InterpreterDeployment:
                 loop = asyncio.get_running_loop()
                 if order.grammar is not None:
                     await loop.run_in_executor(self._compiling, encoder.check_grammar, order)
-                decode_orders = await loop.run_in_executor(self._encoding, encoder.decode_orders, order)
+                thread = self._encoding_long if encoder.is_long(*order.prompts) else self._encoding
+                decode_orders = await loop.run_in_executor(thread, encoder.decode_orders, order)
                 with _refusals(no_room=False):
                     await held.resize(sum(len(o.prompt_ids) + o.limits.max_tokens for o in decode_orders))
                 order = dataclasses.replace(order, marks=(*marks, ("to the Decoder", time())))
@@ -201,17 +203,22 @@ class InterpreterDeployment:
 
     async def tokenize(self, model: str, prompt: PromptInput, begin: bool) -> list[int] | Refused:
         """The token ids of a text or a conversation."""
-        return await self._encoded(model, lambda encoder: encoder.tokenize(prompt, begin))
+        thread = self._encoding_long if RequestEncoder.is_long(prompt) else self._encoding
+        return await self._encoded(model, lambda encoder: encoder.tokenize(prompt, begin), thread)
 
     async def detokenize(self, model: str, tokens: list[list[int]]) -> list[str] | Refused:
         """The text of each list of token ids."""
-        return await self._encoded(model, lambda encoder: [encoder.detokenize(ids) for ids in tokens])
+        return await self._encoded(
+            model, lambda encoder: [encoder.detokenize(ids) for ids in tokens], self._encoding
+        )
 
-    async def _encoded(self, model: str, ask: Callable[[RequestEncoder], T]) -> T | Refused:
+    async def _encoded(
+        self, model: str, ask: Callable[[RequestEncoder], T], thread: ThreadPoolExecutor
+    ) -> T | Refused:
         if (encoder := self._encoders.get(model)) is None:
             return _SUPERSEDED
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._encoding, ask, encoder)
+            return await asyncio.get_running_loop().run_in_executor(thread, ask, encoder)
         except RequestRefused as error:
             return error.refused
 

@@ -1,6 +1,7 @@
 """Turns a request into orders to decode: encodes its prompts, and checks them against the model's context. No I/O."""
 
 import dataclasses
+from functools import cached_property
 from typing import Any, cast
 
 from pasta.engine import SamplingParams
@@ -8,12 +9,28 @@ from pasta.engine.structure import Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, check_start, encode_messages, encode_start
-from serve.config import ModelConfig, ServeConfig
+from serve.config import ANSWER_ROOM, ModelConfig, ServeConfig
+from serve.interpreter.lengths import LeastTokens
 from serve.wire import DecodeOrder, Order, PromptInput, Refused
 
 _SEEDS = 2**63
 #: Odd, so that no two choices of a request share a seed.
 _SEED_STEP = 0x9E3779B97F4A7C15
+
+
+#: Prompts of more characters are encoded in the thread for long ones. Encoding takes about a second a megabyte.
+_LONG_CHARS = 32_768
+
+
+def _texts(prompt: PromptInput) -> list[str]:
+    """The texts that a prompt is made of; none if it is token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    return [] if _is_ids(prompt) else [message["content"] for message in cast("list[dict[str, str]]", prompt)]
+
+
+def _is_ids(prompt: PromptInput) -> bool:
+    return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], int)
 
 
 class RequestRefused(Exception):
@@ -27,7 +44,8 @@ class RequestRefused(Exception):
 class RequestEncoder:
     """Encodes the requests for one model, with its tokenizer and its context; it loads no weights.
 
-    Prompts are encoded in a thread of their own. A tokenizer is not thread-safe, so that thread has a second codec.
+    Prompts are encoded in a thread of their own, long ones in another, so that short ones do not wait for them
+    (``is_long``). A tokenizer is not thread-safe, so each of these threads has a codec of its own.
     """
 
     def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
@@ -40,7 +58,7 @@ class RequestEncoder:
         self.codec = Codec(tokenizer, sequential=sequential)
         self._encoder = Codec(AutoTokenizer.from_pretrained(model.location), sequential=sequential)
         self.structures = Structures(self._encoder)
-        self._longest_piece = max(map(len, tokenizer.get_vocab()))
+        self._least = LeastTokens(tokenizer.get_vocab(), self.codec.special_ids, self.codec.decode_text)
         _ = self.codec.grammar  # built at start-up, so that the first request does not wait for it
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
         self.context = min(config.engine.slot_tokens, positions)
@@ -52,6 +70,22 @@ class RequestEncoder:
             max_chunk_tokens=limits.max_chunk_tokens,
             max_positions=positions,
         )
+
+    @cached_property
+    def _long_encoder(self) -> Codec:
+        """The codec of the thread for long prompts, loaded with the first one."""
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(self.model.location)
+        return Codec(tokenizer, sequential=self.model.mode == "sequential")
+
+    def _codec(self, long: bool) -> Codec:
+        return self._long_encoder if long else self._encoder
+
+    @staticmethod
+    def is_long(*prompts: PromptInput) -> bool:
+        """Whether prompts that are encoded together are to be so in the thread for long ones."""
+        return sum(len(text) for prompt in prompts for text in _texts(prompt)) > _LONG_CHARS
 
     def min_tokens(self, order: Order) -> int:
         """A lower bound of the tokens of the request's prompts and longest answers, without encoding anything."""
@@ -72,7 +106,8 @@ class RequestEncoder:
                 code="unsupported_value",
             )
         self._check_tokens(order.sampling)
-        first = [self._decode_order(order, prompt) for prompt in order.prompts]
+        long = self.is_long(*order.prompts)
+        first = [self._decode_order(order, prompt, long) for prompt in order.prompts]
         return [
             dataclasses.replace(
                 each,
@@ -129,8 +164,9 @@ class RequestEncoder:
         name = "prompt" if isinstance(prompt, str) else "messages"
         if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
             raise self._too_long(f"at least {least}", name)
-        ids = self._encode(prompt, name)
-        first = len(self._encoder.begin_ids) if isinstance(prompt, str) and not begin else 0
+        long = self.is_long(prompt)
+        ids = self._encode(prompt, name, long)
+        first = len(self._codec(long).begin_ids) if isinstance(prompt, str) and not begin else 0
         return ids[first:]
 
     def detokenize(self, tokens: list[int]) -> str:
@@ -146,12 +182,8 @@ class RequestEncoder:
         return self._encoder.decode_text(tokens)
 
     def _least_tokens(self, prompt: PromptInput) -> int:
-        """A lower bound of the prompt's tokens, by its length alone."""
-        if isinstance(prompt, str):
-            return -(-len(prompt) // self._longest_piece)
-        if isinstance(prompt[0], int):
-            return len(prompt)
-        return -(-sum(len(message["content"]) for message in prompt) // self._longest_piece)
+        """A lower bound of the prompt's tokens, by its text alone."""
+        return len(prompt) if _is_ids(prompt) else self._least(*_texts(prompt))
 
     def _too_long(self, tokens: str, name: str) -> RequestRefused:
         return RequestRefused(
@@ -160,32 +192,33 @@ class RequestEncoder:
             code="context_length_exceeded",
         )
 
-    def _encode(self, prompt: PromptInput, name: str) -> list[int]:
-        """The token ids of the prompt, which the request's parameter ``name`` holds."""
+    def _encode(self, prompt: PromptInput, name: str, long: bool) -> list[int]:
+        """The token ids of the prompt, which the request's parameter ``name`` holds; ``long``: in the thread for long
+        ones."""
+        codec = self._codec(long)
         try:
             if isinstance(prompt, str):
-                return encode_start(self._encoder, prompt)
+                return encode_start(codec, prompt)
             if name == "prompt":
                 ids = cast("list[int]", prompt)
-                check_start(self._encoder, ids)
+                check_start(codec, ids)
                 return ids
-            return encode_messages(self._encoder, cast("list[dict[str, str]]", prompt))
+            return encode_messages(codec, cast("list[dict[str, str]]", prompt))
         except UserError as error:
             raise RequestRefused(f"{name}: {error}.", param=name) from None
 
-    def _decode_order(self, order: Order, prompt: PromptInput) -> DecodeOrder:
+    def _decode_order(self, order: Order, prompt: PromptInput, long: bool) -> DecodeOrder:
         """The order for one prompt. Raises :class:`RequestRefused` if it and its answer exceed the model's context."""
         name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
-        # Encoding is slow and others wait for it: refuse first what cannot be short enough. A codec loses no character.
+        # Encoding is slow and others wait for it: refuse first what cannot be short enough.
         if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
             raise self._too_long(f"at least {least}", name)
-        prompt_ids = self._encode(prompt, name)
+        prompt_ids = self._encode(prompt, name, long)
         if not prompt_ids:
             raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
         if len(prompt_ids) > self.max_prompt_tokens:
             raise self._too_long(str(len(prompt_ids)), name)
-        # Two tokens less: the engine's scratch place, and the end of text, which max_tokens does not count.
-        room = self.context - len(prompt_ids) - 2
+        room = self.context - len(prompt_ids) - ANSWER_ROOM + 1
         if room < 1 or (order.max_tokens or 1) > room:
             asked = f" and {order.max_tokens} were asked for" if order.max_tokens else ""
             raise RequestRefused(

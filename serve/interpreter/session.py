@@ -4,11 +4,10 @@ The session feeds an interpreter of its own (pasta.interpreter) with the tokens 
 state of every thread: what to show, and what another replica needs to continue a lost chunk.
 """
 
-import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pasta.engine import SamplingParams
 from pasta.interpreter import (
@@ -21,16 +20,24 @@ from pasta.interpreter import (
     Mode,
     ReadingOrder,
     Snapshot,
+    Thread,
     Wait,
+    cut,
 )
 from pasta.lang import Codec, TextStream, to_text
 from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s, way
 from serve.wire import Decoded, Delta, Finished, Mark, Path, TextToken, TokenItem, TokenLogprobs
 
-#: A piece of text; with log-probabilities requested, the token that it ends with.
-TextPiece = tuple[str, TextToken | None]
-#: A token that ends the answer stands here.
-_STOP: TextPiece = ("", None)
+
+class TextPiece(NamedTuple):
+    """Text that a thread's token ``number`` (from 1) has completed; with log-probabilities requested, that ``token``.
+    ``ends``: it ends the answer."""
+
+    text: str
+    token: TextToken | None
+    thread: int
+    number: int
+    ends: bool
 
 
 class Session:
@@ -59,7 +66,8 @@ class Session:
         self._stop = StopFilter(sampling.stop)
         self._stop_tokens = frozenset(sampling.stop_token_ids)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
-        self._text_tokens = 0
+        #: The response up to what has ended it, if its text has.
+        self._cut: Interpreter | None = None
         #: The end of text that the model chose, if log-probabilities are wanted.
         self.end: TextToken | None = None
         #: Whether the last tokens have begun, paused or ended threads.
@@ -73,11 +81,17 @@ class Session:
         for path, token, time, *logprobs in items:
             self.tokens.append((path, token))
             self._feed_one(self._threads[path], token, time, *logprobs)
-        found = self._reading.take_parts()
-        pieces = list(itertools.takewhile(lambda piece: piece is not _STOP, found))
-        self._tokens.push(pieces)
-        text = self._stop.push("".join(text for text, _ in pieces))
-        return self._delta(text + self._stop.end() if len(pieces) < len(found) else text)
+        shown = ""
+        for piece in self._reading.take_parts():
+            if self._stop.stopped:
+                break
+            self._tokens.push(piece)
+            shown += self._stop.push(piece.text)
+            if piece.ends:
+                shown += self._stop.end()
+            if self._stop.stopped:
+                self._cut = cut(self._mirror, piece.thread, piece.number)
+        return self._delta(shown)
 
     def _feed_one(self, thread: int, token: int, time: float, logprobs: TokenLogprobs | None = None) -> None:
         state = self._mirror.threads[thread]
@@ -86,15 +100,12 @@ class Session:
         self.moved |= bool(actions) or not state.running
         text, entry, stops = "", None, in_text and token in self._stop_tokens
         if in_text and not stops and self._codec.grammar.text_mask[token]:
-            self._text_tokens += 1
             text = self._streams[thread].push(token)
             entry = None if logprobs is None else text_token(self._codec, token, logprobs)
         elif in_text:
             text = self._streams[thread].flush()
-        if text or entry:
-            self._reading.text(thread, (text, entry))
-        if stops:
-            self._reading.text(thread, _STOP)
+        if text or entry or stops:
+            self._reading.text(thread, TextPiece(text, entry, thread, len(state.tokens), stops))
         if state.mode >= Mode.ENDED:
             self._reading.finish(thread)
             if thread == 0 and logprobs is not None:
@@ -144,13 +155,14 @@ class Session:
         return Delta(text, events, self._tokens.take(text), completion_tokens=self._completion_tokens)
 
     @property
-    def _completion_tokens(self) -> int:
-        """The tokens so far: tags count, the end of text does not."""
-        return self._mirror.num_tokens - self._has_ended
+    def _counted(self) -> Interpreter:
+        """What the answer's counts are of: not what other threads had decoded when a stop string ended it."""
+        return self._cut or self._mirror
 
     @property
-    def _has_ended(self) -> bool:
-        return self._mirror.threads[0].mode >= Mode.ENDED
+    def _completion_tokens(self) -> int:
+        """The tokens so far: tags count, the end of text does not."""
+        return self._counted.num_tokens - _has_ended(self._counted)
 
     # -- what another replica needs to continue --------------------------------------------------------
 
@@ -191,7 +203,7 @@ class Session:
         placement_events: Sequence[PlacementEvent] = (),
         marks: Sequence[Mark] = (),
     ) -> Finished:
-        """The statistics of the finished response.
+        """The statistics of the finished response. Of one that its text has ended, what is read up to there counts.
 
         ``completion_tokens`` counts tags, but not the end of text. ``sequential_tokens`` is the number of tokens of
         the same text without tags. ``theoretical_speedup`` is sequential_tokens over the critical path (both with the
@@ -201,18 +213,18 @@ class Session:
         answer but not the estimate. ``trace_of`` is the request's name in its trace; ``None``: no trace.
         ``marks`` are its way to the Decoder.
         """
-        mirror = self._mirror
-        sequential = self._text_tokens + self._has_ended
-        critical_path = mirror.critical_path
+        mirror, counted = self._mirror, self._counted
+        sequential = _text_tokens(counted.threads, self._codec) + _has_ended(counted)
+        critical_path = counted.critical_path
         estimate_s = decoded.ttft_s - decoded.queue_s + max(0, sequential - 1) * decoded.step_s
         spent_s = decoded.total_s - decoded.queue_s
         timed = decoded.step_s > 0 and spent_s > 0
         pasta: dict[str, Any] = {
             "mode": "parallel" if mirror.parallel else "sequential",
-            "threads": len(mirror.threads),
+            "threads": len(counted.threads),
             "steps": decoded.steps,
             "critical_path": critical_path,
-            "tokens": mirror.num_tokens,
+            "tokens": counted.num_tokens,
             "sequential_tokens": sequential,
             "theoretical_speedup": round(sequential / critical_path, 3) if critical_path else 1.0,
             "speedup": round(estimate_s / spent_s, 3) if timed else None,
@@ -247,6 +259,21 @@ class Session:
         )
 
 
+def _has_ended(interpreter: Interpreter) -> bool:
+    return interpreter.threads[0].mode >= Mode.ENDED
+
+
+def _text_tokens(threads: Iterable[Thread], codec: Codec) -> int:
+    """The tokens that are text, outside of tags."""
+    count, promise, close = 0, codec.control.promise, codec.control.close
+    for thread in threads:
+        in_tag = False
+        for token in thread.tokens:
+            in_tag = token == promise or (in_tag and token != close)
+            count += not in_tag and bool(codec.grammar.text_mask[token])
+    return count
+
+
 def text_token(codec: Codec, token: int, logprobs: TokenLogprobs) -> TextToken:
     """A token and the likeliest others as text."""
     own, top = logprobs
@@ -261,14 +288,14 @@ class TokensInOrder:
         self._written = self._shown = 0
         self._held: deque[TextToken] = deque()
 
-    def push(self, pieces: Iterable[TextPiece]) -> None:
-        """Append the next pieces of the answer."""
-        for text, token in pieces:
-            if token is not None:
-                # The text may begin with bytes of a character that an earlier token began and none completed.
-                lead = len(text) - len(token.token) if text.endswith(token.token) else 0
-                self._held.append(replace(token, offset=self._written + lead))
-            self._written += len(text)
+    def push(self, piece: TextPiece) -> None:
+        """Append the next piece of the answer."""
+        text, token = piece.text, piece.token
+        if token is not None:
+            # The text may begin with bytes of a character that an earlier token began and none completed.
+            lead = len(text) - len(token.token) if text.endswith(token.token) else 0
+            self._held.append(replace(token, offset=self._written + lead))
+        self._written += len(text)
 
     def take(self, text: str) -> list[TextToken]:
         """The tokens that begin in ``text``, which is shown now. Tokens that a stop string cuts off are never taken."""

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from serve.keys import new_key
+from tests.support.schemathesis_run import check_page
 from tests.support.service import save_tiny_model, service_config, serving
 from tests.support.waiting import eventually
 
@@ -129,6 +130,14 @@ def test_nothing_is_answered_without_a_key(service, path):
             assert response.status_code == 401
             assert response.json()["error"]["code"] == "invalid_api_key"
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
+
+
+def test_every_request_without_a_key_is_refused_as_the_page_says(service):
+    with service.client() as client:
+        token = client.post("/tokenize", json={"model": "random", "prompt": "a"}).json()["tokens"][-1]
+        page = client.get("/openapi.json").json()
+    assert page["paths"]["/v1/models"]["get"]["security"] == [{"HTTPBearer": []}]
+    check_page(service.url, "random", token, "--header", f"Authorization: Bearer {service.keys['ann']}")
 
 
 def test_a_key_made_while_the_service_runs_works_at_once(service):

@@ -108,11 +108,11 @@ def test_a_model_that_pasta_has_not_trained_is_served_in_one_line_over_https(tmp
     [
         (["missing"], "MODEL: 'missing' is not a directory"),
         (["{model}", "--dtype", "float8"], "dtype"),
-        (["{model}", "--replicas", "0"], "decoder.num_replicas"),
+        (["{model}", "--replicas", "0"], "--replicas: 0, expected at least 1"),
         (["{model}", "--api-key", ""], "the API key: it is empty"),
         (["{model}", "--ssl-certfile", "a"], "ssl_certfile: 'a' is not a file"),
         (["{model}", "--ssl-keyfile", "a"], "ssl_certfile: it is missing"),
-        (["{model}", "--slot-tokens", "-1"], "slot_tokens -1"),
+        (["{model}", "--slot-tokens", "-1"], "--slot-tokens: -1, expected at least 64"),
     ],
 )
 def test_a_mistake_in_the_arguments_is_one_line(tmp_path, arguments, line):

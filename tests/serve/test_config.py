@@ -8,12 +8,17 @@ import sys
 
 import pytest
 import ray
+import torch
 import yaml
 
 from pasta.errors import UserError
-from serve.config import ServeConfig, check_models, check_service
-from serve.launch import check_port, read_service_config, running
+from serve.checks import check_models, check_service
+from serve.config import ServeConfig
+from serve.interpreter.encoding import RequestEncoder, RequestRefused
+from serve.launch import check_local, check_port, read_service_config, running
 from serve.ray_start import free_port
+from tests.serve.interpreter.test_deployment import order
+from tests.support.models import save_misfit_heads
 from tests.support.paths import ROOT
 from tests.support.service import save_tiny_model, service_config
 
@@ -146,6 +151,18 @@ def test_a_rule_of_positions_that_is_none_is_named(tmp_path, model):
     assert ".path: tokenizer: pasta_positions 'sideways', expected one of predicted-in-tens" in message
 
 
+def test_draft_heads_that_do_not_fit_the_model_are_named(tmp_path, model):
+    said = save_misfit_heads(model)
+    config = read_service_config(service_config(tmp_path, model))
+    assert mistake(check_service, config.args) == f"models.pasta-atlas.path: {said}"
+
+
+def test_draft_heads_that_are_not_read_need_not_fit(tmp_path, model):
+    save_misfit_heads(model)
+    served = {"models": {"a": {"path": str(model)}}}
+    check_service(ServeConfig.model_validate(served | TWO))
+
+
 TWO = {"decoder": {"tensor_parallel": 2}}
 
 
@@ -181,6 +198,86 @@ def test_what_several_processes_cannot_share_is_named(model, models, more, says)
     assert message.startswith(says)
 
 
+def machine_mistake(monkeypatch, tmp_path, model, change):
+    """What the service says of a configuration on a machine without a GPU, before it starts."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    file = edited(service_config(tmp_path, model), lambda top, app: change(app["args"]))
+    return mistake(check_local, read_service_config(file))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda args: args["models"]["pasta-atlas-sequential"].update(dtype="fp8"),
+            "models.pasta-atlas-sequential.dtype: 'fp8', but fp8 runs on CUDA GPUs, not on cpu; use auto",
+        ),
+        (
+            lambda args: args["models"]["pasta-atlas"].update(device="cuda"),
+            "models.pasta-atlas.device: 'cuda', but torch finds no CUDA device here; use cpu",
+        ),
+        (
+            lambda args: args["engine"].update(cuda_graphs="on"),
+            "engine.cuda_graphs: 'on', but the model runs on cpu; expected auto or off",
+        ),
+        (
+            lambda args: args["engine"].update(compile="on"),
+            "engine.compile: 'on', but steps are not captured: the model runs on cpu; expected off",
+        ),
+    ],
+)
+def test_what_this_machine_cannot_run_is_named_before_anything_starts(
+    monkeypatch, tmp_path, model, change, says
+):
+    assert machine_mistake(monkeypatch, tmp_path, model, change) == says
+
+
+def test_a_cluster_s_decoders_find_out_themselves_what_they_can_run(tmp_path, model):
+    """``serve deploy`` builds the application on a machine that may have no GPU."""
+    file = edited(
+        service_config(tmp_path, model), lambda top, app: app["args"]["engine"].update(cuda_graphs="on")
+    )
+    check_service(read_service_config(file).args)
+
+
+def slots(model, slot_tokens, **limits):
+    values = {"models": {"a": {"path": str(model)}}, "engine": {"slot_tokens": slot_tokens}, "limits": limits}
+    return ServeConfig.model_validate(values)
+
+
+def takes(config, prompt):
+    """Whether the service takes the prompt and an answer of one token."""
+    try:
+        RequestEncoder(config.models["a"], config).decode_orders(order(prompts=[prompt], max_tokens=1))
+    except RequestRefused:
+        return False
+    return True
+
+
+def test_a_slot_that_holds_no_chat_at_all_is_named_with_the_least_one(model):
+    said = mistake(check_service, slots(model, 4))
+    assert said.startswith("engine.slot_tokens: 4, but the shortest prompt of a takes ")
+    least = int(said.rpartition(" ")[2])
+    check_service(slots(model, least))
+    shortest = [{"role": "user", "content": "a"}]
+    assert takes(slots(model, least), shortest)
+    assert not takes(slots(model, least - 1), shortest)
+
+
+def test_prompts_longer_than_a_slot_are_named_with_the_longest(model):
+    said = mistake(check_service, slots(model, 64, max_prompt_tokens=64))
+    assert said.startswith("limits.max_prompt_tokens: 64, but a slot holds 64 tokens, prompt and answer ")
+    most = int(said.rpartition(" ")[2])
+    check_service(slots(model, 64, max_prompt_tokens=most))
+    assert takes(slots(model, 64), [5] * most)
+    assert not takes(slots(model, 64), [5] * (most + 1))
+
+
+def test_stand_ins_run_on_any_machine(tmp_path, model):
+    file = service_config(tmp_path, model, decoder={"stand_in_ms": 5.0}, engine={"compile": "on"})
+    check_local(read_service_config(file))
+
+
 def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path, model):
     config = read_service_config(service_config(tmp_path, model))
     with socket.socket() as other:
@@ -192,6 +289,19 @@ def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path, model):
         assert f"127.0.0.1:{port}" in mistake(service.__enter__)
     assert not ray.is_initialized()
     check_port("127.0.0.1", free_port())
+
+
+@pytest.mark.parametrize("port", [65_536, -1])
+def test_what_is_no_port_is_named(tmp_path, model, port):
+    file = edited(service_config(tmp_path, model), lambda top, app: top.update(http_options={"port": port}))
+    assert mistake(read_service_config, file).endswith(
+        f"http_options.port: {port}, expected a port from 0 to 65535"
+    )
+    config = dataclasses.replace(read_service_config(service_config(tmp_path, model)), port=port)
+    assert mistake(running(config).__enter__) == f"--port: {port}, expected a port from 0 to 65535"
+    service = running(dataclasses.replace(config, port=0), metrics_port=port)
+    assert mistake(service.__enter__) == f"--metrics-port: {port}, expected a port from 0 to 65535"
+    assert not ray.is_initialized()
 
 
 def test_the_command_says_it_in_one_line_and_exits_with_2(tmp_path):

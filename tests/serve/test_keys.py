@@ -136,6 +136,10 @@ def test_without_keys_only_this_machine_is_answered(peer, allowed):
         ({"host": "127.0.0.1:8000", "x-forwarded-for": "10.0.0.4"}, False),
         ({"host": "127.0.0.1:8000", "forwarded": "for=10.0.0.4"}, False),
         ({"host": "127.0.0.1:8000", "via": "1.1 proxy"}, False),
+        ({"host": "127.0.0.1:8000", "x-forwarded-proto": "https"}, False),
+        ({"host": "127.0.0.1:8000", "x-forwarded-port": "443"}, False),
+        ({"host": "127.0.0.1:8000", "cf-connecting-ip": "10.0.0.4"}, False),
+        ({"host": "127.0.0.1:8000", "true-client-ip": "10.0.0.4"}, False),
     ],
 )
 def test_without_keys_nobody_gets_in_through_a_browser_or_a_proxy_of_this_machine(headers, allowed):

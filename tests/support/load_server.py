@@ -140,8 +140,13 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 def sleeper() -> "subprocess.Popen[bytes]":
-    """A process to be killed in a decoder's place."""
-    return subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(300)"])
+    """A process to be killed in a decoder's place, running when this returns: one just begun has no command yet."""
+    code = "import time; print(flush=True); time.sleep(300)"
+    process = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+    return process
 
 
 @contextlib.contextmanager

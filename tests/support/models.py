@@ -1,6 +1,8 @@
 """Tiny models with random weights, one of each family that the engine supports."""
 
 import functools
+import json
+from pathlib import Path
 
 from transformers import (
     Gemma2Config,
@@ -14,6 +16,8 @@ from transformers import (
 )
 
 from pasta.engine import LoadedModel, random_model
+from pasta.engine.head_files import SETTINGS, HeadShape
+from pasta.engine.heads import DraftHeads, write_heads
 from tests.support.tokenizers import byte_level
 
 SMALL = {
@@ -58,3 +62,15 @@ UNRECORDED = {"prefill_chunk": 16, "trace_forward": False}
 def tiny(family: str = "llama", seed: int = 0, packed: bool = False) -> LoadedModel:
     """A model of a few ten thousand parameters, fp32, on the CPU, with the byte-level test tokenizer."""
     return random_model(CONFIGS[family], byte_level(), device="cpu", seed=seed, packed=packed)
+
+
+def save_misfit_heads(directory: Path) -> str:
+    """Put draft heads beside a saved model that are for states of another size; returns what is said of them."""
+    settings = directory / SETTINGS
+    config = json.loads((directory / "config.json").read_text())
+    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    write_heads(directory, DraftHeads(HeadShape(hidden + 1, vocabulary, depth=1, width=4)), {})
+    return (
+        f"draft heads: {settings}: hidden_size {hidden + 1}, but the model has {hidden}; "
+        "train them again, or remove them"
+    )

@@ -1,4 +1,5 @@
-"""Clients beside openai's for Python: its own for JavaScript, plain curl, and the benchmarks of vLLM and SGLang."""
+"""Clients beside openai's for Python: its own for JavaScript, plain curl, LangChain, lm-eval, and the benchmarks of
+vLLM and SGLang. What is large, or needs a torch of its own, is tested where it is installed (docs/serve-a-model.md)."""
 
 import json
 import os
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.service import save_tiny_model
 
 SOURCES = Path(__file__).parent / "node"
 
@@ -147,3 +149,121 @@ def test_vllm_s_benchmark_counts_what_it_asked_for(url, tmp_path, backend, endpo
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["errors"] == [""] * 6
     assert result["output_lens"] == [12] * 6
+
+
+# -- LangChain -------------------------------------------------------------------------------------------
+
+
+def langchain(url, **options):
+    package = pytest.importorskip(
+        "langchain_openai", reason="pip install langchain-openai (see docs/serve-a-model.md)"
+    )
+    return package.ChatOpenAI(
+        model="pasta-atlas",
+        base_url=f"{url}/v1",
+        api_key="none",
+        max_retries=0,
+        **{"temperature": 0, **options},
+    )
+
+
+def test_langchain_s_chat_model_streams_the_text_that_it_gets_whole(url):
+    chat = langchain(url, max_tokens=20)
+    whole = chat.invoke("Hello")
+    assert whole.usage_metadata["output_tokens"] > 0
+    assert whole.response_metadata["finish_reason"] in ("stop", "length")
+    assert "".join(chunk.content for chunk in chat.stream("Hello")) == whole.content
+    assert [answer.content for answer in chat.batch(["Hello", "Hello"])] == [whole.content] * 2
+
+
+def test_langchain_s_chat_model_sends_back_what_it_got(url):
+    chat = langchain(url, max_tokens=20)
+    answer = chat.invoke([("system", "Be brief."), ("human", "Hello")])
+    assert chat.invoke(
+        [("human", "Hello"), answer, ("human", [{"type": "text", "text": "And now?"}])]
+    ).content
+
+
+def test_langchain_s_structured_output_follows_its_schema(url):
+    schema = {
+        "title": "answer",
+        "description": "yes or no",
+        "type": "object",
+        "properties": {"said": {"enum": ["yes", "no"]}},
+        "required": ["said"],
+        "additionalProperties": False,
+    }
+    chat = langchain(url).with_structured_output(schema, method="json_schema")
+    assert chat.invoke("Hello")["said"] in ("yes", "no")
+
+
+# -- lm-eval ---------------------------------------------------------------------------------------------
+
+TASK = """
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {rows}}}}}
+test_split: test
+doc_to_text: "{{{{question}}}}"
+"""
+CHOICE = """
+task: choice
+output_type: multiple_choice
+doc_to_choice: choices
+doc_to_target: label
+metric_list: [{metric: acc}]
+"""
+GENERATE = """
+task: generate
+output_type: generate_until
+doc_to_target: "{{choices[label]}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 12, do_sample: false}
+metric_list: [{metric: exact_match}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("client", "path", "tasks"),
+    [
+        ("local-completions", "completions", "choice,generate"),
+        ("local-chat-completions", "chat/completions", "generate"),
+    ],
+)
+def test_lm_eval_scores_and_generates(url, tmp_path, client, path, tasks):
+    if shutil.which("lm_eval") is None:
+        pytest.skip("no lm_eval on PATH (an environment of its own: see docs/serve-a-model.md)")
+    rows = tmp_path / "rows.jsonl"
+    row = {"question": "Tea is", "choices": [" hot", " a long river"], "label": 0}
+    rows.write_text(f"{json.dumps(row)}\n" * 3)
+    for name, task in (("choice", CHOICE), ("generate", GENERATE)):
+        (tmp_path / f"{name}.yaml").write_text(TASK.format(rows=rows) + task)
+    options = f"model=pasta-atlas,base_url={url}/v1/{path},num_concurrent=2,max_length=1000"
+    if client == "local-completions":
+        options += f",tokenizer={save_tiny_model(tmp_path / 'model')}"
+    command = [
+        "lm_eval",
+        "--model",
+        client,
+        "--model_args",
+        options,
+        "--include_path",
+        tmp_path,
+        "--tasks",
+        tasks,
+    ]
+    command += ["--output_path", tmp_path / "out", "--log_samples"]
+    command += ["--apply_chat_template"] if "chat" in client else []
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    samples = {
+        file.name.split("_")[1]: [json.loads(line) for line in file.read_text().splitlines()]
+        for file in (tmp_path / "out").rglob("samples_*.jsonl")
+    }
+    assert set(samples) == set(tasks.split(","))
+    # The model is random: what counts is that each request was answered, and each score is one.
+    assert all(len(sample["filtered_resps"][0]) > 0 for sample in samples["generate"])
+    scores = [float(score) for sample in samples.get("choice", ()) for score, _ in sample["filtered_resps"]]
+    assert all(score < 0 for score in scores)
+    assert len(scores) == (6 if "choice" in tasks else 0)

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from contextlib import aclosing
+import time
+from contextlib import ExitStack, aclosing
 
 import pytest
 
 from serve.errors import ApiError, unavailable
-from serve.gateway.answers import collect, retried, stream
+from serve.gateway.answers import collect, retried, stream, written
 from serve.gateway.responses import ChatWriter, CompletionWriter
 from serve.wire import Accepted, Delta, Finished, Refused, TextToken
 
@@ -92,10 +93,15 @@ def test_a_stream_ends_with_the_last_choice_whenever_its_updates_do():
     assert ended == ["by itself", "closed"]
 
 
+def joined(pieces):
+    """The response object of its pieces."""
+    return json.loads("".join(pieces))
+
+
 def test_usage_adds_up_over_prompts_and_choices():
     ends = [Finished("stop", 3, 2, {}, index=0), Finished("stop", 3, 4, {}, index=1, cached_tokens=3)]
     answer = collect(ChatWriter("m", 2), updates([[Accepted(3)], ends], []))
-    assert asyncio.run(answer)["usage"] == {
+    assert joined(asyncio.run(answer))["usage"] == {
         "prompt_tokens": 3,
         "completion_tokens": 6,
         "total_tokens": 9,
@@ -158,7 +164,7 @@ def whole_of(*batches):
         answer = await collect(ChatWriter("m", 1), updates(batches, ended))
         before = [*ended]
         await asyncio.sleep(0)
-        return answer["choices"][0]["message"]["content"], before, ended
+        return joined(answer)["choices"][0]["message"]["content"], before, ended
 
     return asyncio.run(run())
 
@@ -187,5 +193,75 @@ def test_what_goes_wrong_is_the_last_event(lost):
 def test_of_tokens_with_one_text_the_chosen_one_is_listed():
     chosen = TextToken("\ufffd", -2.0, (("a", -0.5), ("\ufffd", -1.0), ("\ufffd", -3.0)))
     batches = updates([[Accepted(3), Delta("\ufffd", logprobs=[chosen]), Finished("stop", 3, 1, {})]], [])
-    whole = asyncio.run(collect(CompletionWriter("m", 1, logprobs=True), batches))
+    whole = joined(asyncio.run(collect(CompletionWriter("m", 1, logprobs=True), batches)))
     assert whole["choices"][0]["logprobs"]["top_logprobs"] == [{"\ufffd": -2.0, "a": -0.5}]
+
+
+TOKENS = [
+    TextToken(f"t{n}", None if n == 0 else -n / 7, ((f"t{n}", -n / 7), ("é\ufffd", -9e9)), n)
+    for n in range(100)
+]
+
+
+@pytest.mark.parametrize("tokens", [[], TOKENS[:1], TOKENS[1:33], TOKENS])
+@pytest.mark.parametrize("kind", [ChatWriter, CompletionWriter])
+@pytest.mark.parametrize("choices", [1, 3])
+def test_a_whole_answer_has_the_log_probabilities_that_its_chunks_have(kind, tokens, choices):
+    tokens = [token for token in tokens if token.logprob is not None or kind is CompletionWriter]
+    writer = kind("m", choices, logprobs=True)
+    deltas = [Delta("é", index=n, logprobs=tokens) for n in range(choices)]
+    ends = [Finished("stop", 3, 2, {"threads": n}, index=n) for n in range(choices)]
+    whole = joined(asyncio.run(collect(writer, updates([[Accepted(3), *deltas, *ends]], []))))
+    written = [choice["logprobs"] for choice in whole["choices"]]
+    if tokens:
+        assert written == [writer.delta_chunk(delta)["choices"][0]["logprobs"] for delta in deltas]
+    else:
+        assert all(not (value or None) for logprobs in written for value in logprobs.values())
+    held = [whole] if choices == 1 else whole["choices"]
+    assert [each["pasta"]["threads"] for each in held] == [*range(choices)]
+    assert whole["object"] == writer.kind
+
+
+def test_no_piece_of_a_large_answer_holds_the_loop():
+    top = tuple((f"token {n}", -float(n)) for n in range(20))
+    tokens = [TextToken("token 0", -0.5, top)] * 3000
+    writer = ChatWriter("m", 1, logprobs=True)
+    pieces = asyncio.run(
+        collect(writer, updates([[Accepted(3), Delta("x", logprobs=tokens), Finished("stop", 3, 2, {})]], []))
+    )
+    sizes, busy = [], []
+    before = time.thread_time()
+    for piece in pieces:
+        now = time.thread_time()
+        sizes.append(len(piece))
+        busy.append(now - before)
+        before = now
+    assert sum(sizes) > 3_000_000
+    assert max(sizes) < 100_000
+    assert max(busy) < 0.05 < sum(busy)
+
+
+def test_a_large_answer_lets_others_have_their_turn_and_holds_its_place_until_it_is_read():
+    async def scenario():
+        released, turns = [], 0
+        place = ExitStack()
+        place.callback(released.append, True)
+
+        async def other():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        blocks = written((f"{n:1000}" for n in range(1000)), place.pop_all())
+        found = [(len(block), bool(released)) async for block in blocks]
+        task.cancel()
+        return found, turns, released
+
+    found, turns, released = asyncio.run(scenario())
+    assert sum(size for size, _ in found) == 1_000_000
+    assert max(size for size, _ in found) < 70_000
+    assert turns >= len(found) - 1
+    assert not any(free for _, free in found)
+    assert released == [True]

@@ -307,6 +307,64 @@ def test_what_completions_lack_is_refused_by_name(fields, param):
     assert (caught.value.param or "").startswith(param)
 
 
+NEUTRAL = {
+    "bad_words": [],
+    "include_stop_str_in_output": False,
+    "length_penalty": 1.0,
+    "priority": 0,
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+    "use_beam_search": False,
+}
+OTHERWISE = {
+    "bad_words": ["a"],
+    "include_stop_str_in_output": True,
+    "length_penalty": 2.0,
+    "priority": 1,
+    "skip_special_tokens": False,
+    "use_beam_search": True,
+}
+
+
+def test_the_neutral_values_that_clients_of_vllm_send_are_accepted():
+    assert read(seed=1, **NEUTRAL).order("id") == read(seed=1).order("id")
+    chat = {"add_generation_prompt": True, "chat_template_kwargs": {}, "continue_final_message": False}
+    assert read(seed=1, **chat).order("id") == read(seed=1).order("id")
+    written = continued(prompt="a", seed=1, suffix="", **NEUTRAL).order("id")
+    assert written == continued(prompt="a", seed=1).order("id")
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_their_other_values_are_refused_by_name(name):
+    for refused in (
+        lambda: read(**{name: OTHERWISE[name]}),
+        lambda: continued(prompt="a", **{name: OTHERWISE[name]}),
+    ):
+        with pytest.raises(ApiError) as caught:
+            refused()
+        assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: read(min_tokens=6, max_tokens=5),
+        lambda: read(min_tokens=6, max_completion_tokens=5),
+        lambda: continued(prompt="a", min_tokens=6, max_tokens=5),
+        lambda: continued(prompt="a", min_tokens=17),
+    ],
+)
+def test_more_tokens_than_there_may_be_are_refused(call):
+    with pytest.raises(ApiError, match="expected at most max_tokens, which is") as caught:
+        call()
+    assert (caught.value.status, caught.value.param) == (400, "min_tokens")
+
+
+def test_as_many_tokens_as_there_may_be_can_be_asked_for():
+    assert read(min_tokens=5, max_tokens=5).order("id").sampling.min_tokens == 5
+    assert read(min_tokens=5000).order("id").sampling.min_tokens == 5000
+
+
 def test_a_missing_parameter_is_named():
     with pytest.raises(ApiError) as caught:
         read_chat_request(b'{"messages": [{"role": "user", "content": "a"}]}')
@@ -316,7 +374,7 @@ def test_a_missing_parameter_is_named():
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"a": NaN}', b"[" * 100_000, b"1" * 5000]
-    + ['{"a": 1}'.encode("utf-16"), b'{"a": "\xff"}', b'{"a":' + b"[" * 5000],
+    + ['{"a": 1}'.encode("utf-16"), b'{"a": "\xff"}', b'{"a":' + b"[" * 2500],
 )
 def test_a_body_that_is_no_json_object_is_refused(body):
     with pytest.raises(ApiError) as caught:

@@ -2,24 +2,26 @@
 
 import asyncio
 import json
+import time
 import tracemalloc
+from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
 from serve.errors import ApiError
 from serve.gateway.api import read_chat_request, read_completion_request
-from serve.gateway.body import read_body, read_object
+from serve.gateway.body import Turns, read_body, read_object
 
 SIZE = 900_000
 MESSAGE = '{"role":"user","content":"a"}'
 
 
-def filled(before: str, item: str, after: str) -> bytes:
-    """A body of about ``SIZE`` bytes whose middle is one item over and over."""
-    return f"{before}{','.join([item] * (SIZE // (len(item) + 1)))}{after}".encode()
+def filled(before: str, item: str, after: str, size: int = SIZE) -> bytes:
+    """A body of about ``size`` bytes whose middle is one item over and over."""
+    return f"{before}{','.join([item] * (size // (len(item) + 1)))}{after}".encode()
 
 
 HOSTILE = {
@@ -47,10 +49,8 @@ def refusal(what) -> ApiError | None:
     return None
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("read", [read_chat_request, read_completion_request])
-def test_no_body_costs_more_than_ten_times_its_size(name, read):
-    body = HOSTILE[name]
+def cost(body: bytes, read) -> int:
+    """The most memory that reading the body takes at a time, in bytes."""
     tracemalloc.start()
     try:
         refused = refusal(lambda: read(body).order("id"))
@@ -58,7 +58,46 @@ def test_no_body_costs_more_than_ten_times_its_size(name, read):
     finally:
         tracemalloc.stop()
     assert refused is None or (refused.status == 400 and len(refused.message) < 400)
-    assert peak < 10 * len(body)
+    return peak
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("read", [read_chat_request, read_completion_request])
+def test_no_body_costs_more_than_ten_times_its_size(name, read):
+    assert cost(HOSTILE[name], read) < 10 * len(HOSTILE[name])
+
+
+CHAT = '{"model":"m","messages":[{"role":"user","content":"a"}],'
+DENSE = {
+    "parts": (read_chat_request, '{"model":"m","messages":[{"role":"user","content":[', "]}]}"),
+    "messages": (read_chat_request, '{"model":"m","messages":[', "]}"),
+    "a schema": (read_chat_request, CHAT + '"guided_json":{"enum":[', "]}}"),
+    "tools": (read_chat_request, CHAT + '"tools":[', "]}"),
+    "a prompt": (read_completion_request, '{"model":"m","prompt":[', "]}"),
+}
+DENSE_ITEMS = {
+    "parts": ['{"type":"text","text":""}', '{"type":"text","text":"%s"}' % ("a" * 60), '{"a":1}'],
+    "messages": [MESSAGE, MESSAGE.replace('"a"', f'"{"a" * 60}"')],
+    "a schema": ["1", "300", "30000", "1.5", '{"a":1}'],
+    "tools": ['{"a":1}', '"ab"'],
+    "a prompt": ["1", "300", "30000", "[300]", '"ab"'],
+}
+
+
+@pytest.mark.parametrize("size", [60_000, 95_000, 200_000, 320_000, 700_000])
+@pytest.mark.parametrize(("field", "item"), [(name, item) for name in DENSE for item in DENSE_ITEMS[name]])
+def test_neither_does_one_of_another_size_but_for_a_few_mebibytes(field, item, size):
+    read, before, after = DENSE[field]
+    body = filled(before, item, after, size)
+    assert cost(body, read) < max(10 * len(body), 2.5 * 2**20)
+
+
+@pytest.mark.parametrize(
+    "item", ["30000", "300000"], ids=["token ids of a small vocabulary", "and of a large one"]
+)
+def test_a_long_prompt_of_token_ids_is_taken(item):
+    body = filled('{"model":"m","prompt":[', item, "]}")
+    assert len(read_completion_request(body).prompt) > 120_000
 
 
 @pytest.mark.parametrize("character", [",", "[", "{", '"', "\\", "1"])
@@ -68,6 +107,7 @@ def test_punctuation_in_a_text_is_no_structure(character):
     assert read_completion_request(body).prompt == text
 
 
+@settings(deadline=None)  # a busy machine may take any time
 @given(
     st.recursive(
         st.none()
@@ -80,6 +120,14 @@ def test_punctuation_in_a_text_is_no_structure(character):
 )
 def test_an_ordinary_object_is_read_as_it_is(value):
     assert read_object(json.dumps({"a": value}).encode()) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("5.0", 5), ("1e3", 1000), ("-0.0", 0), ("5.5", 5.5), ("1e300", 1e300)]
+)
+def test_a_whole_number_is_an_integer_however_it_is_written(written, value):
+    (found,) = read_object(f'{{"a":{written}}}'.encode()).values()
+    assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize("digits", [b"0.5", b"1e3", b"1E3", b"1.2345e-300"])
@@ -137,7 +185,7 @@ def test_a_body_that_does_not_arrive_in_time_is_given_up_for_good():
     with pytest.raises(ApiError, match="arrive") as caught:
         received([b"{", None], within_s=0.01)
     assert caught.value.status == 408
-    assert caught.value.headers == {"x-should-retry": "false"}
+    assert caught.value.headers == {"x-should-retry": "false", "Connection": "close"}
 
 
 def test_a_body_that_is_too_large_is_refused_before_its_end():
@@ -163,3 +211,50 @@ def test_json_is_taken_from_a_web_page(kind):
 
 def test_a_client_that_is_no_browser_may_call_its_json_what_it_likes():
     assert received([b"{}"], content_type="application/x-www-form-urlencoded") == received([b"{}"]) == b"{}"
+
+
+# -- turns -------------------------------------------------------------------------------------------------
+
+
+def reads(sizes, seconds=0.02, fails=False):
+    """When each of the bodies that arrive together was read: from, to, and its size."""
+    found = []
+
+    def how(body):
+        begun = time.perf_counter()
+        time.sleep(seconds)
+        found.append((begun, time.perf_counter(), len(body)))
+        if fails:
+            raise ApiError("no")
+
+    async def run():
+        turns = Turns()
+        await asyncio.gather(*(turns.read(b" " * size, how) for size in sizes), return_exceptions=True)
+
+    asyncio.run(run())
+    return found
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("size", [5_000, 900_000])
+def test_bodies_that_arrive_together_leave_half_of_the_loop_to_others(size, fails):
+    found = reads([size] * 5, fails=fails)
+    pauses = [later[0] - one[1] for one, later in pairwise(found)]
+    assert len(pauses) == 4
+    assert min(pauses) > 0.9 * 0.02
+
+
+def test_short_bodies_do_not_wait_for_long_ones():
+    found = reads([900_000] * 3 + [5_000, 100])
+    assert [size for *_, size in found[:3]] == [900_000, 5_000, 100]
+
+
+def test_a_body_that_is_given_up_while_it_waits_keeps_nobody_waiting():
+    async def run():
+        turns = Turns()
+        first, left, last = (asyncio.create_task(turns.read(b" " * 5_000, len)) for _ in range(3))
+        await first
+        left.cancel()
+        return await last
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == 5_000

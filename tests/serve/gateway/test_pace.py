@@ -5,7 +5,7 @@ import json
 
 from ray.serve._private.http_util import MessageQueue
 
-from serve.gateway.pace import MOST_UNSENT, PacedApp, PacedStream
+from serve.gateway.pace import MOST_UNSENT, PacedApp, PacedStream, unread_event
 
 
 def queued():
@@ -32,7 +32,9 @@ def app_of(state, within_s):
 
     @app.get("/")
     async def stream():
-        return PacedStream(events(), within_s, lambda: state.update(gave_up=True))
+        return PacedStream(
+            events(), within_s, lambda: state.update(gave_up=True), last=unread_event(within_s)
+        )
 
     return app
 
@@ -72,6 +74,7 @@ def test_a_client_that_reads_gets_everything():
 
     state, found = asyncio.run(asyncio.wait_for(scenario(), 60))
     assert bodies(found) == "".join(f"data: {n + 1}\n\n" for n in range(1000))
+    assert not found[-1]["more_body"]
     assert "gave_up" not in state
 
 
@@ -103,6 +106,7 @@ def test_an_answer_that_nobody_reads_is_given_up_and_its_source_closed():
     assert state["written"] <= MOST_UNSENT + 2
     error = json.loads(bodies(found).strip().splitlines()[-1].removeprefix("data: "))
     assert error["error"]["code"] == "timeout"
+    assert found[-1]["more_body"], "a response without an end: the server closes its connection"
 
 
 def test_other_responses_are_what_they_were():

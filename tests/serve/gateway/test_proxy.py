@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from serve.gateway.proxy import BODY, SendBody, TakeBody, middlewares
+from serve.gateway import proxy
+from serve.gateway.proxy import BODY, WRITE_TIMEOUT, EndUnread, SendBody, TakeBody, middlewares
+from tests.serve.gateway.conftest import listening
 
 GONE = {"type": "http.disconnect"}
 
@@ -53,6 +55,38 @@ def test_any_other_body_is_asked_for_as_always(given):
     assert received == [piece(b"hello"), GONE]
 
 
+def slowly(*messages):
+    """What an application receives of a body that has not arrived whole soon: no sooner than it asks."""
+    seen = []
+
+    async def app(scope, receive, _):
+        assert BODY not in scope
+        late.set()
+        seen.extend([await receive() for _ in messages])
+
+    waiting, late = [*messages], asyncio.Event()
+
+    async def receive():
+        if len(waiting) == 1:
+            await late.wait()
+        return waiting.pop(0)
+
+    async def run():
+        await asyncio.wait_for(SendBody(app)(scope(5), receive, None), 30)
+
+    asyncio.run(run())
+    return seen
+
+
+def test_nobody_waits_in_the_proxy_for_a_body_that_comes_slowly():
+    assert slowly(piece(b"llo")) == [piece(b"llo")]
+
+
+def test_what_had_come_of_a_slow_body_is_received_first():
+    pieces = piece(b"h", more=True), piece(b"e", more=True), piece(b"llo")
+    assert slowly(*pieces) == [*pieces]
+
+
 def test_a_client_that_goes_before_its_body_is_whole_asks_for_nothing():
     assert through(SendBody, scope(5), piece(b"he", more=True), GONE) is None
 
@@ -77,4 +111,62 @@ def test_ray_serve_s_proxy_takes_what_is_named_to_it(monkeypatch):
     name = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
     monkeypatch.setattr(http_util, name, PROXY_ENV[name])
     taken = http_util.configure_http_middlewares(HTTPOptions()).middlewares
-    assert [each.cls for each in taken] == [each.cls for each in middlewares()] == [SendBody]
+    assert [each.cls for each in taken] == [each.cls for each in middlewares()] == [SendBody, EndUnread]
+
+
+# -- a response that is not read ---------------------------------------------------------------------------
+
+
+def endless(ended, **head):
+    """An application whose response ends when its client has gone, as Ray Serve's proxy does."""
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [], **head})
+
+        async def write():
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+                await asyncio.sleep(0)
+
+        writing = asyncio.create_task(write())
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        writing.cancel()
+        ended.set()
+
+    return app
+
+
+def left(reads, for_s, **head):
+    """Whether the connection of an endless response has been ended after a while; ``reads`` if its client reads on."""
+
+    async def scenario():
+        ended = asyncio.Event()
+        async with listening(endless(ended, **head)) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            until = asyncio.get_running_loop().time() + for_s
+            while not ended.is_set() and asyncio.get_running_loop().time() < until:
+                if reads:
+                    await reader.read(2**20)
+                await asyncio.sleep(0.01)
+            found = ended.is_set()
+            writer.transport.abort()
+            await ended.wait()
+            return found
+
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_the_connection_of_a_client_that_reads_nothing_ends(monkeypatch):
+    monkeypatch.setattr(proxy, "_LATER_S", 0.0)
+    assert left(False, 30.0, **{WRITE_TIMEOUT: 0.1})
+
+
+def test_the_connection_of_a_client_that_reads_stays(monkeypatch):
+    monkeypatch.setattr(proxy, "_LATER_S", 0.0)
+    assert not left(True, 0.6, **{WRITE_TIMEOUT: 0.2})
+
+
+def test_other_responses_have_no_deadline():
+    assert not left(False, 0.3)

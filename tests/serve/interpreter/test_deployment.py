@@ -114,6 +114,40 @@ def test_overload_is_refused_though_a_long_prompt_is_being_encoded(interpreter):
     assert refused.retry_after_s >= 1
 
 
+def test_a_short_prompt_does_not_wait_for_a_long_one(interpreter):
+    """What no length tells is encoded whole, in a thread of its own."""
+    long = " ,;" * 20_000
+
+    async def scenario():
+        made, encoded = await interpreter(), threading.Event()
+        made._encoding_long.submit(encoded.wait)
+        waiting = [
+            asyncio.ensure_future(made.tokenize("tiny", long, True)),
+            asyncio.ensure_future(anext(made.answer(order(prompts=[long], max_tokens=5)))),
+        ]
+        try:
+            tokens = await made.tokenize("tiny", "Hello", True)
+            async with aclosing(made.answer(order(prompts=["a" * 2000], max_tokens=5))) as updates:
+                answered = [update async for batch in updates for update in batch]
+            assert not any(each.done() for each in waiting)
+        finally:
+            encoded.set()
+        (refused,) = await waiting[1]
+        return tokens, answered, await waiting[0], refused
+
+    tokens, answered, *refused = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert tokens
+    assert [each.code for each in (*answered, *refused)] == ["context_length_exceeded"] * 3
+
+
+def test_a_long_prompt_of_words_is_refused_without_being_encoded(encoder, monkeypatch):
+    monkeypatch.setattr(encoder, "_encode", lambda *_: pytest.fail("encoded"))
+    text = "the cat sat on the mat " * 10_000
+    for prompt in (text, [{"role": "user", "content": text}]):
+        with pytest.raises(RequestRefused, match="has at least"):
+            encoder.decode_orders(order(prompts=[prompt]))
+
+
 def test_a_grammar_that_compiles_slowly_delays_no_other_request(interpreter):
     async def scenario():
         made, compiled = await interpreter(), threading.Event()

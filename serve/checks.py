@@ -1,0 +1,160 @@
+"""Checks of a service's configuration before any worker starts: its models, its keys, and this machine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pasta.engine.head_files import check_beside
+from pasta.engine.section import check_here, check_tensor_parallel
+from pasta.errors import UserError, first_line
+from pasta.lang import CodecError
+from serve import hub
+from serve.config import ANSWER_ROOM, ModelConfig, ServeConfig
+from serve.keys import read_keys
+
+if TYPE_CHECKING:
+    from pasta.lang import Codec
+
+
+def check_service(config: ServeConfig) -> None:
+    """Raise ``UserError``, naming the key, if a model or the API keys cannot be used."""
+    check_models(config)
+    _check_tensor_parallel(config)
+    scaling = config.decoder.autoscaling
+    if scaling and not scaling.min_replicas <= config.decoder.num_replicas <= scaling.max_replicas:
+        raise UserError(
+            f"decoder.num_replicas: {config.decoder.num_replicas} is how many decoders there are at first; expected "
+            f"between autoscaling's min_replicas {scaling.min_replicas} and max_replicas {scaling.max_replicas}"
+        )
+    if config.keys.path is None and "*" in config.cors.allow_origins:
+        raise UserError(
+            "cors.allow_origins: '*' opens a service without API keys to every web page; name the origins, or make "
+            "keys (keys.file)"
+        )
+    if config.keys.path is not None:
+        try:
+            read_keys(config.keys.path)
+        except UserError as error:
+            raise UserError(f"keys.file: {error}") from None
+
+
+def check_machine(config: ServeConfig) -> None:
+    """Raise ``UserError``, naming the key, if Decoders on this machine cannot run what is configured."""
+    if config.decoder.stand_in_ms is not None:
+        return
+    for name, model in config.models.items():
+        check_here(
+            config.engine,
+            model.dtype,
+            model.device,
+            model_key=f"models.{name}.",
+            # Ray hides GPUs from a Decoder that reserves none.
+            sees_gpus=config.decoder.num_gpus > 0,
+        )
+
+
+def _check_tensor_parallel(config: ServeConfig) -> None:
+    """Raise ``UserError``, naming the key, if a replica's processes cannot share what it serves."""
+    size, key = config.decoder.tensor_parallel, "decoder.tensor_parallel"
+    if size == 1:
+        return
+    if config.decoder.stand_in_ms is not None:
+        raise UserError(
+            f"{key}: {size}, but stand-ins (decoder.stand_in_ms) have no model to share; expected 1"
+        )
+    if len(config.models) > 1:
+        raise UserError(f"{key}: {size}, but models has {len(config.models)}; expected one model, or 1")
+    from transformers import AutoConfig
+
+    ((name, model),) = config.models.items()
+    found = AutoConfig.from_pretrained(model.location)
+    check_tensor_parallel(size, found, config.engine, model.dtype, key=key, dtype_key=f"models.{name}.dtype")
+
+
+def check_models(config: ServeConfig, source: str = "models") -> None:
+    """Raise ``UserError``, naming the key, if a model cannot be served. Loads tokenizers, not weights."""
+    for name, model in config.models.items():
+        check_directory(model, f"{source}.{name}.path")
+    for name, model in config.models.items():
+        codec = load_codec(model, f"{source}.{name}.path")
+        _check_slot(config, name, codec)
+        _check_heads(config, model, f"{source}.{name}.path")
+
+
+def _check_heads(config: ServeConfig, model: ModelConfig, key: str) -> None:
+    if config.decoder.tensor_parallel == 1:  # several processes do not read them
+        check_beside(model.location, key)
+
+
+def check_directory(model: ModelConfig, key: str) -> None:
+    """Raise ``UserError``, naming ``key``, if the model's path is no directory of a model."""
+    if model.is_name:
+        return
+    directory = Path(model.location)
+    if not directory.is_dir():
+        raise UserError(
+            f"{key}: {model.path!r} is not a directory; expected one with config.json, model.safetensors "
+            "and a tokenizer (the shipped ones are made by make train)"
+        )
+    for file in ("config.json", "tokenizer_config.json", "*.safetensors"):
+        if not any(directory.glob(file)):
+            raise UserError(f"{key}: {model.path!r} has no {file}; expected a model's weights and tokenizer")
+
+
+def check_loadable(model: ModelConfig, key: str) -> bool:
+    """``load_codec``; returns whether the model has control tokens."""
+    return load_codec(model, key).parallel
+
+
+def load_codec(model: ModelConfig, key: str) -> "Codec":
+    """Load the model's tokenizer. Raises ``UserError``, naming ``key``.
+
+    Of a model on the Hub that is not cached it downloads all but the weights.
+    """
+    from transformers import AutoTokenizer
+
+    from pasta.engine.families import check_architecture, read_model_config
+    from pasta.lang import Codec
+
+    folder = Path(model.location)
+    if not folder.is_dir():
+        folder = hub.download(model.path, key, weights=False)
+    try:
+        check_architecture(read_model_config(folder), model.path)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        return Codec(tokenizer, sequential=model.mode == "sequential")
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{key}: {model.path!r} cannot be loaded ({first_line(error)})") from None
+
+
+def _check_slot(config: ServeConfig, name: str, codec: "Codec") -> None:
+    """Raise ``UserError`` if every chat with a model would be refused, since a slot is too small for the shortest one,
+    or if it takes prompts that a slot does not hold."""
+    slot, longest = config.engine.slot_tokens, config.limits.max_prompt_tokens
+    try:
+        shortest = len(codec.encode_prompt([{"role": "user", "content": "a"}]))
+    except CodecError:  # a model without a chat template, for completions
+        shortest = 1
+    if slot < shortest + ANSWER_ROOM:
+        raise UserError(
+            f"engine.slot_tokens: {slot}, but the shortest prompt of {name} takes {shortest} tokens, and a slot "
+            f"holds prompt and answer; expected at least {shortest + ANSWER_ROOM}"
+        )
+    if longest is not None and slot < longest + ANSWER_ROOM:
+        raise UserError(
+            f"limits.max_prompt_tokens: {longest}, but a slot holds {slot} tokens, prompt and answer "
+            f"(engine.slot_tokens); expected at most {slot - ANSWER_ROOM}"
+        )
+
+
+def download_weights(config: ServeConfig, progress: Callable[[str], None]) -> None:
+    """Download the models that neither this machine's disk nor its Hugging Face cache has. Raises ``UserError``."""
+    if config.decoder.stand_in_ms is not None:
+        return
+    for name, model in config.models.items():
+        if not Path(model.location).is_dir():
+            progress(f"downloading {model.path}")
+            hub.download(model.path, f"models.{name}.path", weights=True)
+            _check_heads(config, model, f"models.{name}.path")

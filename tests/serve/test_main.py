@@ -1,0 +1,47 @@
+"""``python -m serve MODEL``: what its arguments stand for, and arguments that no service could start with."""
+
+import pytest
+
+from pasta.errors import UserError
+from serve.__main__ import _config, parser
+from serve.launch import check_port
+from tests.support.paths import ROOT
+
+MODEL = ROOT / "platform/pasta/data/atlas/models/pasta"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--slot-tokens", "10", "at least 64"),
+        ("--num-slots", "0", "at least 1"),
+        ("--replicas", "-2", "at least 1"),
+        ("--tensor-parallel", "0", "at least 1"),
+        ("--port", "99999", "a port from 0 to 65535"),
+        ("--metrics-port", "-1", "a port from 0 to 65535"),
+    ],
+)
+def test_a_number_that_nothing_can_be_served_with_is_one_line(tmp_path, option, value, expected):
+    arguments = parser().parse_args([str(MODEL), option, value])
+    with pytest.raises(UserError) as caught:
+        _config(arguments, tmp_path / "keys.yaml")
+    assert str(caught.value) == f"{option}: {value}, expected {expected}"
+
+
+def test_a_name_that_clients_cannot_say_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"^--name: it is empty"):
+        _config(parser().parse_args([str(MODEL), "--name", " "]), tmp_path / "keys.yaml")
+
+
+def test_a_port_s_number_in_a_file_is_checked_too():
+    with pytest.raises(UserError, match=r"^--port: 70000, expected a port"):
+        check_port("127.0.0.1", 70000)
+
+
+def test_the_options_are_the_service_s(tmp_path):
+    options = ["--replicas", "2", "--slot-tokens", "512", "--num-slots", "3", "--name", "mine", "--port", "0"]
+    config = _config(parser().parse_args([str(MODEL), *options]), tmp_path / "keys.yaml")
+    assert {name: model.path for name, model in config.args.models.items()} == {"mine": str(MODEL)}
+    assert config.args.decoder.num_replicas == 2
+    assert (config.args.engine.num_slots, config.args.engine.slot_tokens) == (3, 512)
+    assert (config.host, config.port, config.args.keys.file) == ("127.0.0.1", 0, None)
