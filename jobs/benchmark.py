@@ -20,6 +20,7 @@ from pathlib import Path
 import pasta
 from jobs.arguments import fields_of, numbers
 from pasta.benchmark.settings import COMMANDS, SIZES, Settings
+from pasta.engine.section import FORMATS_HELP
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 from serve.ray_start import ROOT
 
@@ -126,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-tokens", type=int, default=1024, help="longest answer (1024)")
     add("--replay-prompts", type=int, default=24, help="documents to replay (24)")
     add("--replay-seed", type=int, default=0, help="draws them from --documents (0)")
-    add("--dtype", default="auto", help="auto, float32, bfloat16, float16 or int8 (auto)")
+    add("--dtype", default="auto", help=f"{FORMATS_HELP} (auto)")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")
     add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")

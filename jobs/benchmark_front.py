@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from jobs.arguments import numbers
-from pasta.benchmark.load.client import Ask, Reply, closed_loop, connect, send
+from pasta.benchmark.load.client import Ask, TimedReply, closed_loop, connect, send
 from pasta.benchmark.machine import describe_machine
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -45,7 +45,7 @@ _KINDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Load:
+class FrontLoad:
     """``streams`` clients at once, each with ``answers`` answers of ``tokens`` tokens, one each ``token_ms``."""
 
     streams: int
@@ -60,7 +60,7 @@ class Load:
                 raise UserError(f"--{name.replace('_', '-')}: {value}, expected a positive number")
 
 
-def laid_out(config: ServiceConfig, load: Load, interpreters: int) -> ServiceConfig:
+def laid_out(config: ServiceConfig, load: FrontLoad, interpreters: int) -> ServiceConfig:
     """The configuration with stand-ins, so many Interpreters and Gateways, and nothing that refuses a request."""
     args = config.args
     changes = {
@@ -87,7 +87,7 @@ def processor_s() -> Counter[str]:
     return taken
 
 
-async def drive(url: str, model: str, load: Load) -> Record:
+async def drive(url: str, model: str, load: FrontLoad) -> Record:
     """Ask for all answers; returns tokens a second, and microseconds of a processor a token by kind of process.
 
     Raises ``UserError`` if an answer does not arrive whole.
@@ -95,7 +95,7 @@ async def drive(url: str, model: str, load: Load) -> Record:
     ask = Ask(_QUESTION, model, {"mode": "sequential"}, load.tokens)
     async with connect(url, None) as http:
 
-        async def each(ask: Ask) -> Reply:
+        async def each(ask: Ask) -> TimedReply:
             return await send(http, ask, _TIMEOUT_S)
 
         await closed_loop([ask] * load.streams, load.streams, each)  # every connection and code path once
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; ``arguments`` are those behind ``front``."""
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
-    load = Load(options.streams, options.answers, options.tokens, options.token_ms, options.decoders)
+    load = FrontLoad(options.streams, options.answers, options.tokens, options.token_ms, options.decoders)
     config = read_service_config(options.config)
     model = next(iter(config.args.models))
     records = []

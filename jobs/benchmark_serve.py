@@ -32,7 +32,7 @@ from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import Service
 from pasta.benchmark.load.settings import HOSTILE, SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import Way, find_ways
-from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
+from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
 from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.metrics import Report
 from pasta.data.atlas import heldout_prompts
@@ -193,7 +193,6 @@ class ServeBenchmark:
 
     def _open(self, name: str, url: str | None) -> RecordFile:
         settings = {key: getattr(self.settings, key) for key in ("max_tokens", *PLAN[name].settings)}
-        machine = describe_machine()
         identity = {
             "code": code_fingerprint(ROOT / "serve"),
             "settings": settings,
@@ -202,7 +201,7 @@ class ServeBenchmark:
                 model_fingerprint(Path(model.location)) if Path(model.location).is_dir() else model.location
                 for model in self._config.args.models.values()
             ],
-            "machine": {key: machine[key] for key in ("processor", "cores", "torch", "transformers")},
+            "machine": machine_identity() | {"cores": describe_machine()["cores"]},
         }
         service: Any = url or [self._args(PLAN[name].layout).model_dump(), self._config.env_vars]
         return self._kept.open(name, {**identity, "service": service})

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config = load_config(options.config, SftConfig, options.overrides)
     import torch
 
-    from pasta.engine.loading import resolve_device
+    from pasta.engine.supported import resolve_device
     from pasta.training.mask_cost import PLAIN, THREADS, measure_mask_cost, tokens_per_second
 
     torch.set_num_threads(options.threads)

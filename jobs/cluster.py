@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pasta.engine.section import EngineSection, check_here
 from pasta.errors import UserError
 from pasta.signals import kept_interrupt
 from serve.ray_start import ROOT, python_path, start_ray
@@ -64,6 +65,15 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
 def is_local(address: str | None) -> bool:
     """Whether ``ray_cluster(address, …)`` is a Ray of this process's own."""
     return _given(address) is None
+
+
+def check_engine(section: EngineSection, address: str | None) -> None:
+    """Raise UserError, naming the key, if the engines of a Ray of this process's own cannot run here as configured.
+
+    Those on another cluster's machines find out when they load a model.
+    """
+    if is_local(address):
+        check_here(section, section.dtype, section.device)
 
 
 def _given(address: str | None) -> str | None:

@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.arguments import job_parser
-from jobs.cluster import code_version, ray_cluster
+from jobs.cluster import check_engine, code_version, ray_cluster
 from jobs.keys import judge_key, read_key
 from jobs.pool import Work, run_shards
 from pasta.config import load_config, to_dict
@@ -39,6 +39,9 @@ from pasta.stages.shards import cut
 from pasta.stages.stage import StageOutput, model_inputs, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import Tracker
+
+if TYPE_CHECKING:
+    from pasta.engine.ranks import Ranks
 
 CONFIG = EvaluateConfig
 STAGE = "evaluate"
@@ -77,6 +80,7 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
     again = "measures again, --report-only writes its report again"
     if nothing_to_do(config.name, config.output_dir, output.is_done, again):
         return 0
+    _check_engines(config, prompts, address)
     keys = _keys(config.methods)
     api_key = judge_key(config.judge)
     with stage_run(config, output, resumes="at the prompt where this one stopped") as job:
@@ -84,7 +88,7 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
         verdicts = RecordFile(job.work_dir / VERDICTS, output.config)
         usage: dict[str, float] = {}
         with _cluster(config.workers, _needs_workers(config.judge, answers, verdicts, len(prompts)), address):
-            _decode(config, prompts, answers, keys, job.tracker)
+            _decode(config, prompts, answers, keys, job.tracker, address)
             if config.judge is not None:
                 usage = _judge(config, config.judge, answers, verdicts, api_key)
         summary = _report(config, job.work_dir, job.tracker)
@@ -104,14 +108,26 @@ def report_only(config: EvaluateConfig) -> int:
 
 
 def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool) -> StageOutput:
+    from pasta.candidates.sampling import check_shared
     from pasta.evaluation.methods.make import check_methods
 
     check_methods(config.methods, config.baseline, config.engine.num_slots)
+    models = (section.model for section in config.methods.values())
+    check_shared(config.workers.tensor_parallel, models, config.engine)
     if config.judge is not None:
         check_prompts(config.judge, prompts)
     values = config.identity() | {"prompt_ids": digest(entry.prompt for entry in prompts)}
     inputs = model_inputs(config.models()) | source_paths(config.prompts)
     return StageOutput(config.output_dir.absolute(), STAGE, values, inputs, restart=restart)
+
+
+def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], address: str | None) -> None:
+    from pasta.candidates.sampling import check_room
+
+    if config.has_engines:
+        check_engine(config.engine, address)
+        source = next(section.model for section in config.methods.values() if section.model is not None)
+        check_room(source, [each.prompt for each in prompts], config.limits, config.engine.slot_tokens)
 
 
 def _keys(methods: Mapping[str, MethodSection]) -> dict[str, str | None]:
@@ -132,7 +148,7 @@ def _cluster(workers: WorkersSection, is_needed: bool, address: str | None) -> A
     """One cluster for all models, unless their work is done."""
     if not is_needed:
         return nullcontext()
-    return ray_cluster(address, workers.num_workers, workers.threads)
+    return ray_cluster(address, workers.num_workers * workers.processes, workers.threads)
 
 
 def _decode(
@@ -141,6 +157,7 @@ def _decode(
     answers: RecordFile,
     keys: Mapping[str, str | None],
     tracker: Tracker,
+    address: str | None,
 ) -> None:
     """Answer what is not answered yet, a prompt at a time."""
     left = {number: entry for number, entry in enumerate(prompts) if entry.id not in answers}
@@ -163,7 +180,7 @@ def _decode(
         progress.add(1, speedups, means)
 
     make = partial(_make_decoder, config.methods, config.limits, config.engine, keys, config.repeats)
-    run_shards(make, left, finished, config.workers)
+    run_shards(make, left, finished, config.workers, address)
 
 
 def _make_decoder(
@@ -172,14 +189,15 @@ def _make_decoder(
     engine: EngineSection,
     keys: Mapping[str, str | None],
     repeats: int,
+    ranks: "Ranks | None" = None,
 ) -> Work:
     """On a worker: the models, loaded once; then a prompt's record, and the machine as it was at the start."""
     from pasta.benchmark.machine import describe_machine
-    from pasta.engine.loading import resolve_device
+    from pasta.engine.supported import resolve_device
     from pasta.evaluation.methods.decode import decode_prompt
     from pasta.evaluation.methods.make import make_methods
 
-    made = make_methods(methods, limits, engine, keys)
+    made = make_methods(methods, limits, engine, keys, ranks)
     machine = describe_machine(resolve_device(engine.device))
     return lambda entry: (decode_prompt(made, entry, repeats), machine)
 
@@ -208,7 +226,7 @@ def _judge(
 
     make = partial(answer_judge, judge, verdicts.path.parent, key, config.baseline)
     if judge.reward is not None:
-        run_shards(make, left, finished, replace(config.workers, num_workers=1))
+        run_shards(make, left, finished, replace(config.workers, num_workers=1, tensor_parallel=1))
     elif left:
         # Neither grading nor asking an endpoint computes much.
         work = make()

@@ -12,13 +12,14 @@ import importlib
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from jobs.arguments import job_parser
+from jobs.cluster import check_engine
 from jobs.storage import relocated
 from pasta.config import load_config
 from pasta.entrypoint import run_main
@@ -74,9 +75,10 @@ def parser() -> ArgumentParser:
 def main() -> int:
     arguments = parser().parse_args()
     config, steps = read(arguments)
-    read_stages(config, steps)
+    stages = read_stages(config, steps)
     if arguments.dry_run:
         return show_plan(config, steps)
+    check_engines(config, stages, arguments.address)
     return run(config, steps, restart=arguments.restart, address=arguments.address)
 
 
@@ -97,6 +99,18 @@ def read_stages(config: PipelineConfig, steps: list[Instance]) -> dict[str, Any]
     """The configuration of every stage by name, with a stand-in for what earlier ones make: all mistakes at once."""
     unknown = dict.fromkeys((instance.name for instance in steps), config.output_dir / "unknown")
     return {instance.name: _load(config, instance, unknown)[1] for instance in steps}
+
+
+def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: str | None) -> None:
+    """Raise UserError for a stage that has never been done, and whose engines cannot run here."""
+    for name, stage in stages.items():
+        engine = getattr(stage, "engine", None)
+        if engine is None or not getattr(stage, "has_engines", True) or any(_finished(config, name)):
+            continue
+        try:
+            check_engine(engine, address)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
 
 
 def show_plan(config: PipelineConfig, steps: list[Instance]) -> int:
@@ -156,7 +170,7 @@ def _step(
     place = config.output_dir / f"{instance.name}-{identity[:8]}"
     loaded = replace(loaded, output_dir=place)
     output = module.stage(loaded, restart=restart)
-    return Step(instance, module, loaded, output, _reason(output, instance.name))
+    return Step(instance, module, loaded, output, _reason(config, output, instance.name))
 
 
 def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) -> tuple[JobModule, Any]:
@@ -176,19 +190,21 @@ def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) 
     return module, loaded
 
 
-def _reason(output: StageOnDisk, name: str) -> str:
+def _finished(config: PipelineConfig, name: str) -> Iterator[Manifest]:
+    """What was made of this stage in ``config.output_dir``, whatever it was made from."""
+    for directory in config.output_dir.glob(f"{name}-????????"):
+        if (manifest := read_manifest(directory)) is not None:
+            yield manifest
+
+
+def _reason(config: PipelineConfig, output: StageOnDisk, name: str) -> str:
     if output.is_done:
         return f"unchanged, in {output.output_dir}"
     if output.is_resumed:
         return "to run, from where it was cut"
-    others = [
-        manifest
-        for directory in output.output_dir.parent.glob(f"{name}-????????")
-        if (manifest := read_manifest(directory)) is not None
-    ]
-    if not others:
+    latest = max(_finished(config, name), key=lambda manifest: manifest.finished, default=None)
+    if latest is None:
         return "to run, not done yet"
-    latest = max(others, key=lambda manifest: manifest.finished)
     return f"to run: the last one had {output.difference(latest)}"
 
 

@@ -1,19 +1,26 @@
 """A pool of Ray actors that works through shards. A shard whose worker dies is done again by another one.
 
+With ``workers.tensor_parallel`` a worker is several processes that share its models (serve/followers.py); one that
+dies takes its worker with it.
+
 Ray Data's actor pool tries a shard that kills its worker again without end, and a job's first result comes seconds
 later: docs/notes/workers.md.
 """
 
 import os
 import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jobs.cluster import ray_cluster
+from jobs.cluster import is_local, ray_cluster
 from pasta.errors import UserError, first_line
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.imports import uncollected, without_torch
+
+if TYPE_CHECKING:
+    from serve.followers import Followers
 
 Work = Callable[[Any], Any]
 
@@ -22,7 +29,11 @@ class _Worker:
     """One actor. What it works with (a model) is made with its first shard, so that a mistake is that shard's error."""
 
     def __init__(
-        self, make: Callable[[], Work], cwd: str, options: WorkersSection | LightWorkersSection
+        self,
+        make: Callable[..., Work],
+        cwd: str,
+        options: WorkersSection | LightWorkersSection,
+        reserved: Mapping[str, float],
     ) -> None:
         if not options.holds_model:
             without_torch()
@@ -31,8 +42,9 @@ class _Worker:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(options.threads)
-        self._make = make
+        self._make, self._options, self._reserved = make, options, reserved
         self._work: Work | None = None
+        self._followers: Followers | None = None
 
     def ready(self) -> None:
         """Answers as soon as there is a place for this actor."""
@@ -42,36 +54,63 @@ class _Worker:
         try:
             if self._work is None:
                 with uncollected():
-                    self._work = self._make()
+                    self._work = self._make() if self._options.processes == 1 else self._make_shared()
             return self._work(shard), None
         except UserError as error:
             return None, str(error)
+        except Exception:
+            if self._followers is None:
+                raise
+            # A process that shares the models has ended or hangs, or they are out of step: none can go on.
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _make_shared(self) -> Work:
+        from serve.followers import Followers
+
+        options = self._options
+        self._followers = Followers(options.processes, threads=options.threads, **self._reserved)
+        return self._make(ranks=self._followers.meet())
 
 
 def run_shards(
-    make: Callable[[], Work],
+    make: Callable[..., Work],
     shards: Mapping[int, Any],
     on_result: Callable[[int, Any], None],
     options: WorkersSection | LightWorkersSection,
     address: str | None = None,
 ) -> None:
     """Give every shard to ``make()`` on some worker; ``on_result(number, result)`` runs here, in order of completion.
+    On workers of several processes it is ``make(ranks=…)``, with the ``Ranks`` to load models with.
 
     A worker that the cluster has no place for, or none any more, holds nothing up as long as there is another. Raises
-    UserError for a user's mistake on a worker, and when more than ``max_failures`` workers have died.
+    UserError for a user's mistake on a worker, when more than ``max_failures`` workers have died, and, on a Ray of this
+    process's own, if the machine has too few GPUs for the processes of one worker.
     """
     if not shards:
         return
     num_workers = min(options.num_workers, len(shards))
-    with ray_cluster(address, num_workers, options.threads) as check_interrupt:
+    with ray_cluster(address, num_workers * options.processes, options.threads) as check_interrupt:
         # Ray is imported after its environment is set.
         import ray
         from ray.exceptions import ObjectLostError, RayActorError
+        from ray.util import placement_group, remove_placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        use_gpu = options.use_gpu
+        from serve.followers import STRATEGY, bundles
+
+        use_gpu, size, num_gpus = options.use_gpu, options.processes, ray.cluster_resources().get("GPU", 0)
         if use_gpu == "auto":
-            use_gpu = ray.cluster_resources().get("GPU", 0) > 0
-        actor = ray.remote(num_cpus=options.cpus, num_gpus=1 if use_gpu else 0)(_Worker)
+            use_gpu = num_gpus > 0
+        if size > 1 and use_gpu and is_local(address) and num_gpus < size:
+            raise UserError(
+                f"workers.tensor_parallel: {size} processes take a GPU each, and this machine has {num_gpus:.0f}; "
+                "expected at most as many, or workers.use_gpu: false"
+            )
+        gpus = 1.0 if use_gpu else 0.0
+        reserved = {"num_cpus": options.cpus, "num_gpus": gpus}
+        actor = ray.remote(**reserved)(_Worker)
 
         waiting: deque[int] = deque(sorted(shards))
         idle: list[Any] = []
@@ -79,12 +118,21 @@ def run_shards(
         running: dict[Any, tuple[Any, int | None]] = {}
         number: int | None
         missing, failures = set(shards), 0
-        workers: list[Any] = []
+        workers: dict[Any, Any] = {}  # each with its placement group, if it has one
 
         def start() -> None:
-            worker = actor.remote(make, os.getcwd(), options)
-            workers.append(worker)
+            group, placed = None, actor
+            if size > 1:
+                group = placement_group(bundles(size, options.cpus, gpus), STRATEGY)
+                placed = actor.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0))
+            worker = placed.remote(make, os.getcwd(), options, reserved)
+            workers[worker] = group
             running[worker.ready.remote()] = (worker, None)
+
+        def end(worker: Any) -> None:
+            ray.kill(worker)
+            if (group := workers.pop(worker)) is not None:
+                remove_placement_group(group)
 
         try:
             for _ in range(num_workers):
@@ -100,6 +148,7 @@ def run_shards(
                     answer = ray.get(ready)
                 # The second: its node died when it had finished, and before this process had what it found.
                 except (RayActorError, ObjectLostError) as error:
+                    end(worker)
                     failures += 1
                     place = "before its first shard" if number is None else f"at shard {number}"
                     if 0 <= options.max_failures < failures:
@@ -122,5 +171,5 @@ def run_shards(
                     on_result(number, result)
         finally:
             # The cluster may outlive this call, and a traceback would keep its workers and their places.
-            for worker in workers:
-                ray.kill(worker)
+            for worker in [*workers]:
+                end(worker)

@@ -12,7 +12,7 @@ from functools import partial
 
 from jobs import rollouts
 from jobs.arguments import job_parser
-from jobs.cluster import ray_cluster
+from jobs.cluster import check_engine, ray_cluster
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
 from jobs.training import RESTART, fit, parse_arguments
@@ -53,13 +53,16 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
     with uncollected():
         import datasets
 
+        from pasta.candidates.sampling import check_room
         from pasta.rl.train import check, prepare
 
     training = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
         return 0
+    check_engine(config.engine, address)
     datasets.disable_progress_bars()
     tokenizer, prompts, key = check(config), read_prompts(config.prompts), judge_key(config.judge)
+    check_room(str(config.model.init_from), prompts, config.limits, config.engine.slot_tokens)
     places = config.workers.num_workers + config.rollout.workers.num_workers
     with (
         resumable(config.name, "from the last checkpoint"),

@@ -10,9 +10,10 @@ goes on after the last finished shard, or says that nothing is left to do. Singl
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from jobs.arguments import job_parser
-from jobs.cluster import code_version
+from jobs.cluster import check_engine, code_version
 from jobs.pool import Work, run_shards
 from pasta.candidates.config import SampleConfig
 from pasta.candidates.sample_report import num_tokens, sample_figures
@@ -25,6 +26,9 @@ from pasta.stages.records import Record
 from pasta.stages.run import StageRun, nothing_to_do, stage_run
 from pasta.stages.shards import cut, done_shards, iter_records, shard_path, write_shard
 from pasta.stages.stage import StageOutput, model_inputs
+
+if TYPE_CHECKING:
+    from pasta.engine.ranks import Ranks
 
 #: How a stage is run and not what comes out of it: it may change between two runs.
 RUNNING = ("workers",)
@@ -56,6 +60,10 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
     output = _stage(config, prompts, restart)
     if nothing_to_do(config.name, config.output_dir, output.is_done, "samples again"):
         return 0
+    from pasta.candidates.sampling import check_room
+
+    check_engine(config.engine, address)
+    check_room(config.model, prompts, config.limits, config.engine.slot_tokens)
     with stage_run(config, output, resumes="after the last finished shard") as job:
         shards = cut(prompts, config.shard_prompts)
         figures = _sample(config, shards, job, address)
@@ -102,11 +110,11 @@ def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageO
     )
 
 
-def _make(config: SampleConfig) -> Work:
+def _make(config: SampleConfig, ranks: "Ranks | None" = None) -> Work:
     """On a worker: the models, loaded once, and what makes a shard's records with them."""
     from pasta.candidates.sampling import load_sampler
 
-    return load_sampler(config).sample
+    return load_sampler(config, ranks).sample
 
 
 if __name__ == "__main__":

@@ -167,12 +167,20 @@ def test_overrides_are_applied_on_top(load):
         ("name: a\nsteps: 1" + "0" * 30, "expected an integer of at most 64 bits"),
         ("name: a\nsources: [{path: 'a', weight: -1" + "0" * 30 + "}]", "expected an integer of at most 64 bits"),
         ('name: "a\\0b"', "a.yaml:1:7: 'a\\x00b': expected text without NUL characters"),
+        ('name: "\\UFFFFFFFF"', "a.yaml: not YAML"),
         ('name: "\\ud800"', "a.yaml:1:7: '\\ud800': expected text without NUL characters and halves of"),
         ('"\\ud800": 1', "a.yaml:1:1: '\\ud800': expected text without"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_it(message, text, expected):
     assert expected in message(text)
+
+
+def test_a_number_that_is_none_is_said_once(message):
+    override = "optimizer.learning_rate=.nan"
+    assert message("name: a", override) == (
+        f"override '{override}': optimizer.learning_rate: expected a finite number, got nan"
+    )
 
 
 @pytest.mark.parametrize(

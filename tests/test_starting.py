@@ -123,7 +123,7 @@ from pasta.data.tokenizers import find_tokenizer
 
 config = load_config("configs/annotate/atlas.yaml", AnnotateConfig, ["data.source.records=2"])
 data, directory = config.data, Path(sys.argv[1])
-worker = _Worker(partial(make_worker, data, directory, 1), ".", config.workers)
+worker = _Worker(partial(make_worker, data, directory, 1), ".", config.workers, {})
 find_tokenizer(data.tokenizer).save_pretrained(directory / TOKENIZER)
 done, mistake = worker.run(*plan_shards(data.source, data.shard_records))
 print(done.result.num_records, mistake, "torch" in sys.modules)

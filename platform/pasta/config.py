@@ -56,9 +56,9 @@ def parse_config(data: Mapping[str, Any], cls: type[T], source: str, overrides: 
     """Validate plain ``data`` (as read from YAML or JSON) into ``cls``; ``source`` is named in errors."""
     adapter = TypeAdapter(cls)
     odd = next(((key, value) for key, value in _numbers(data) if not math.isfinite(value)), None)
+    if odd is not None and odd[1] != math.inf:
+        raise _not_finite(*odd, source, overrides)
     try:
-        if odd is not None and odd[1] != math.inf:
-            raise _not_finite(*odd, source, overrides)
         # Through JSON, because strict validation takes a list for a tuple and a string for a path only from there.
         return adapter.validate_json(json.dumps(_spelled(data)), strict=True, extra="forbid")
     except ValidationError as error:

@@ -45,7 +45,7 @@ def parse_yaml(text: str, source: str) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
         raise UserError(f"{where}: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # OverflowError: "\UFFFFFFFF"
         raise UserError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
 

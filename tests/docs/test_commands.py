@@ -17,7 +17,7 @@ from tests.support.guides import GUIDES, ROOT, blocks
 BLOCKS = [block for guide in GUIDES for block in blocks(guide)]
 #: What others have made. Whoever runs it knows it.
 FOREIGN = {
-    *("base64", "cat", "chmod", "curl", "export", "grep", "jq", "mkdir", "openssl", "sed"),
+    *(".", "base64", "cat", "chmod", "curl", "export", "grep", "jq", "mkdir", "openssl", "sed"),
     *("docker", "kubectl", "pre-commit", "pytest", "ray", "serve", "vllm", "wandb"),
 }
 COMMANDS = [

@@ -4,7 +4,7 @@ from typing import Any
 
 from pasta.data.endpoint import EndpointSection
 from pasta.evaluation.judging import judge_answers
-from pasta.judges.config import TeacherSection
+from pasta.judges.config import TeacherJudgeSection
 from pasta.judges.grader import GraderJudge
 from pasta.judges.teacher import TeacherJudge
 from tests.support.endpoint import completion, endpoint_server
@@ -24,7 +24,9 @@ def compare(record: dict[str, Any], tmp_path, *replies: str) -> tuple[dict[str, 
     """A pairwise judge's verdicts, and how often it was asked; it says its replies in turn, over and over."""
     with endpoint_server(lambda _, number: completion(replies[number % len(replies)])) as server:
         endpoint = EndpointSection(server.url, "judge", api_key_env=None, concurrency=1)
-        judge = TeacherJudge(TeacherSection(endpoint, format_retries=1), tmp_path / "replies.jsonl", None)
+        judge = TeacherJudge(
+            TeacherJudgeSection(endpoint, format_retries=1), tmp_path / "replies.jsonl", None
+        )
         (judged,) = judge_answers(judge, [record], baseline="twin", pairwise=True)
         return judged["verdicts"], len(server.requests)
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,13 @@ import torch
 
 from jobs.benchmark import MODELS, main
 from pasta.benchmark.benchmark import Benchmark
-from pasta.engine import read_model_config
-from pasta.engine.formats import formats_here
+from pasta.benchmark.settings import Settings
+from pasta.engine import kernels, read_model_config
+from pasta.engine.formats import NumberFormat, fastest_of, formats_here
 from pasta.errors import UserError
 from pasta.simulation.config import read_calibration
 from tests.support.documents import ROW
-from tests.support.models import tiny
+from tests.support.models import save_misfit_heads, tiny
 from tests.support.paths import ROOT
 
 SMALL = {
@@ -115,6 +117,7 @@ def test_auto_is_labelled_by_the_format_that_was_chosen(place, tmp_path, capsys)
     _, written = run(place, tmp_path, "step", *given)
     (metric,) = written["figures"]
     chosen = metric["label"].rpartition(", ")[2]
+    assert written["formats"] == {"shipped": chosen}
     assert chosen in ("float32", "bfloat16")
     assert f"shipped model: computes in {chosen}, " in capsys.readouterr().err
 
@@ -124,6 +127,7 @@ def test_formats_compares_every_format_that_runs_here_with_float32(place, tmp_pa
     assert code == 0
     names = formats_here(torch.device("cpu"))
     assert names[0] == "float32"
+    assert "fp8: left out, fp8 runs on CUDA GPUs, not on cpu" in capsys.readouterr().err
     expected = {
         f"formats.{name}.{what}" for name in names for what in ("quality", "formed", "rows", "beside")
     }
@@ -235,6 +239,45 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
     assert json.loads(out.read_text())["complete"]
 
 
+def test_a_format_that_cannot_run_leaves_the_records_of_an_earlier_run_as_they_are(place, tmp_path):
+    run(place, tmp_path, "step", "--only", "shipped", "--lanes", "1,2", "--cache-tokens", "128")
+    files = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    for _ in range(2):
+        with pytest.raises(UserError, match="--dtype: 'fp8', but fp8 runs on CUDA GPUs, not on cpu"):
+            run(place, tmp_path, "step", "--only", "shipped", "--device", "cpu", "--dtype", "fp8")
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == files
+
+
+def test_draft_heads_that_do_not_fit_are_named_before_anything_is_written(place, tmp_path):
+    models = shutil.copytree(place / "models", tmp_path / "models")
+    said = save_misfit_heads(models / "pasta")
+    with pytest.raises(UserError) as caught:
+        main(["step", "--models", str(models), "--out", str(tmp_path / "out" / "step.json")])
+    assert str(caught.value) == f"--models: {said}"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_goes_on_keeps_the_format_that_auto_has_chosen(place, tmp_path, monkeypatch):
+    settings = Settings(place / "models", place / "large.json", tmp_path / "out.json", device="cpu")
+
+    def identities(chosen):
+        fastest = NumberFormat(chosen, "for a test")
+        monkeypatch.setattr("pasta.benchmark.benchmark.fastest_of", lambda *_: fastest)
+        benchmark = Benchmark(settings, "command", say=lambda line: None)
+        return [benchmark._identity(size)["dtype"] for size in ("shipped", "large")]
+
+    assert identities("bfloat16") == ["bfloat16"] * 2
+    assert identities("float32") == ["bfloat16"] * 2
+    was_ready = kernels.ready()
+    monkeypatch.setattr(kernels, "ready", lambda: not was_ready)
+    assert identities("float32") == ["float32"] * 2
+
+
+@pytest.mark.parametrize("config", [MODELS / "pasta", ROOT / "configs/models/replay-llama-30m.json"], ids=str)
+def test_one_layer_tells_the_fastest_format_of_a_model(config):
+    assert fastest_of(read_model_config(config), torch.device("cpu")).name in ("float32", "bfloat16")
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -297,6 +340,7 @@ def test_the_command_needs_torch_and_transformers_alone_and_exits_with_2_on_bad_
         "pasta",
         "torch",
         "transformers",
+        "huggingface_hub",
         "numpy",
         "tokenizers",
         "safetensors",

@@ -3,12 +3,12 @@
 import pytest
 
 from jobs import benchmark, benchmark_front
-from jobs.benchmark_front import Load, laid_out, processor_s, table
+from jobs.benchmark_front import FrontLoad, laid_out, processor_s, table
 from pasta.errors import UserError
 from serve.config import KeySettings
 from serve.launch import read_service_config
 
-LOAD = Load(streams=300, answers=1, tokens=10, token_ms=5.0, decoders=3)
+LOAD = FrontLoad(streams=300, answers=1, tokens=10, token_ms=5.0, decoders=3)
 
 
 def test_the_service_has_stand_ins_as_many_interpreters_and_refuses_nothing():

@@ -14,10 +14,13 @@ from pasta.config import load_config
 from pasta.data.atlas import heldout_prompts
 from pasta.entrypoint import run_main
 from pasta.evaluation.config import EvaluateConfig
+from pasta.evaluation.methods.decode import decode_prompt
+from pasta.evaluation.methods.make import make_methods
+from pasta.evaluation.prompts import read_eval_prompts
 from pasta.stages.stage import read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.paths import ROOT
-from tests.support.service import command
+from tests.support.service import command, save_tiny_model
 from tests.support.wandb_runs import history, wait_until_written
 
 MODELS = ROOT / "platform/pasta/data/atlas/models"
@@ -172,6 +175,32 @@ def test_quality_alone_is_decoded_by_several_workers_and_its_report_is_made_agai
     assert "with other methods" in fail(monkeypatch, capsys, "--config", str(path), "--report-only")
 
 
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+def test_two_processes_that_share_the_models_of_all_methods_answer_as_one(tmp_path, ray):
+    twin, pasta = (str(save_tiny_model(tmp_path / str(seed), seed=seed)) for seed in (0, 1))
+    path = write_config(
+        tmp_path,
+        methods={
+            "twin": {"kind": "sequential", "model": twin},
+            "pasta": {"kind": "pasta", "model": pasta, "promise_bias": 6.0, "hint_factor": 2.0},
+        },
+        judge=None,
+        repeats=0,
+        limits={"max_tokens": 60, "max_chunk_tokens": 12},
+        workers={"tensor_parallel": 2, "use_gpu": False},
+    )
+    config = load_config(path, EvaluateConfig)
+    assert evaluate.run(config) == 0
+    methods = make_methods(config.methods, config.limits, config.engine, {})
+    expected = [decode_prompt(methods, entry, 0)["answers"] for entry in read_eval_prompts(config.prompts)]
+    found = [record["answers"] for record in records(tmp_path, "answers.jsonl").values()]
+    assert [{name: answer["text"] for name, answer in answers.items()} for answers in found] == [
+        {name: answer["text"] for name, answer in answers.items()} for answers in expected
+    ]
+
+
 def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line that a mistake leaves on stderr, before any worker starts."""
     monkeypatch.setattr(sys, "argv", ["jobs.evaluate", *arguments])
@@ -205,6 +234,24 @@ ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "api_key_env": "J
             {"judge": {"kind": "teacher", "teacher": {"endpoint": ENDPOINT}}},
             "judge.teacher.endpoint.api_key_env: JUDGE_KEY is not set; export it",
         ),
+        (
+            {"workers": {"tensor_parallel": 3}},
+            "workers.tensor_parallel: 3 processes cannot share the model's ",
+        ),
+        (
+            {
+                "methods": {
+                    "a": {"kind": "endpoint", "endpoint": ENDPOINT},
+                    "b": {"kind": "endpoint", "endpoint": ENDPOINT},
+                },
+                "baseline": "a",
+                "workers": {"tensor_parallel": 2},
+            },
+            "workers.tensor_parallel 2: expected 1, for no method has a model to share; endpoints decode elsewhere",
+        ),
+        ({"engine": {"slot_tokens": 400}}, "engine.slot_tokens 400: expected at least 402"),
+        ({"engine": {"slot_tokens": 402}}, "engine.slot_tokens: 402, but a slot holds a prompt"),
+        ({"engine": {"device": "cpu", "compile": "on"}}, "engine.compile: 'on', but steps are not captured"),
         ({"prompts": {"source": "gone.jsonl"}}, "prompts.source: gone.jsonl: no such file"),
         ({"prompts": {"source": "atlas", "count": 13_000}}, "prompts.count: atlas: 13000 held-out prompts"),
     ],
@@ -235,11 +282,13 @@ def test_how_points_are_drawn_and_who_runs_it_is_no_part_of_an_evaluation(tmp_pa
     path = write_config(tmp_path)
 
     def identity(*overrides: str) -> str:
-        return evaluate.stage(load_config(path, EvaluateConfig, overrides)).identity
+        always = ("engine.draft_heads=false", *overrides)
+        return evaluate.stage(load_config(path, EvaluateConfig, always)).identity
 
     first = identity()
     assert identity("methods.pasta.label=a", "name=other", "workers.max_failures=5") == first
-    for change in ("methods.pasta.promise_bias=1", "repeats=2", "workers.threads=2", "judge=null"):
+    timing = ("repeats=2", "workers.threads=2", "workers.tensor_parallel=2")
+    for change in ("methods.pasta.promise_bias=1", *timing, "judge=null"):
         assert identity(change) != first
 
 

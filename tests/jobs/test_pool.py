@@ -12,7 +12,7 @@ import pytest
 from jobs.cluster import ray_cluster
 from jobs.pool import run_shards
 from pasta.errors import UserError
-from pasta.stages.workers import LightWorkersSection, WorkersSection
+from pasta.stages.workers import DecodingWorkersSection, LightWorkersSection, WorkersSection
 from tests.support.interrupts import press_and_swallow
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.usefixtures("small_cluster")]
@@ -58,6 +58,16 @@ def test_a_shard_that_kills_its_workers_ends_the_job_in_one_line_and_the_others_
     )
     assert deaths.read_text().split() == ["one"] * 2
     assert results == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_worker_whose_processes_find_no_gpus_on_this_machine_is_refused():
+    options = DecodingWorkersSection(tensor_parallel=2, use_gpu=True)
+    with pytest.raises(UserError) as error:
+        run_shards(lambda: str, {0: 0}, lambda *_: None, options)
+    assert str(error.value) == (
+        "workers.tensor_parallel: 2 processes take a GPU each, and this machine has 0; expected at most as many, or "
+        "workers.use_gpu: false"
+    )
 
 
 @pytest.mark.timeout(120)

@@ -6,18 +6,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 from jobs import sample
 from pasta.candidates.config import SampleConfig
-from pasta.candidates.sampling import check_models, load_sampler
+from pasta.candidates.sampling import check_models, check_shared, load_sampler
 from pasta.config import load_config
+from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
+from pasta.errors import UserError
 from pasta.evaluation.prompts import read_prompts
 from pasta.stages.shards import iter_records
 from pasta.stages.stage import read_manifest
-from tests.support.models import tiny
+from tests.support.models import save_misfit_heads, tiny
 from tests.support.service import command, save_tiny_model
 
 
@@ -81,6 +84,44 @@ def test_an_interrupted_run_with_a_killed_worker_ends_with_the_records_of_an_und
     assert [file.name for file in tmp_path.glob(".*")] == []
 
 
+@pytest.mark.slow
+@pytest.mark.e2e
+@pytest.mark.timeout(1500)
+def test_workers_of_two_processes_draw_the_candidates_of_one_and_end_when_one_of_them_does(
+    tmp_path, monkeypatch, capfd, ray
+):
+    path = write_config(tmp_path, workers={"num_workers": 1, "tensor_parallel": 2, "use_gpu": False})
+    config = load_config(path, SampleConfig, ["prompts.count=4"])
+    write = sample.write_shard
+
+    def kill_a_follower(directory: Path, prefix: str, number: int, records: list[Any]) -> None:
+        write(directory, prefix, number, records)
+        if number == 0:
+            (follower,) = [
+                p for p in psutil.Process().children(recursive=True) if ":Follower" in " ".join(p.cmdline())
+            ]
+            follower.kill()
+
+    monkeypatch.setattr(sample, "write_shard", kill_a_follower)
+    assert sample.run(config) == 0
+    assert "a worker died; shard 1 is done again" in capfd.readouterr().err
+    records = list(iter_records(sorted((tmp_path / "samples").glob("samples-*.jsonl"))))
+    assert records == load_sampler(config).sample(read_prompts(config.prompts))
+
+
+def test_draft_heads_beside_a_model_that_processes_share_are_refused_unless_they_are_switched_off(tmp_path):
+    model = save_tiny_model(tmp_path)
+    save_misfit_heads(model)
+    with pytest.raises(UserError) as error:
+        check_shared(2, [None, str(model)], EngineSection())
+    assert str(error.value) == (
+        f"engine.draft_heads: true, but workers.tensor_parallel is 2, and draft heads lie beside {model}; "
+        "expected false"
+    )
+    check_shared(2, [str(model)], EngineSection(draft_heads=False))
+    check_shared(1, [str(model)], EngineSection())
+
+
 def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line that a mistake leaves on stderr, before any worker starts."""
     monkeypatch.setattr(sys, "argv", ["jobs.sample", *arguments])
@@ -100,6 +141,24 @@ def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ({"sampling": {"candidates": 1}}, "candidates 1: expected at least 2"),
         ({"limits": {"max_tokens": 0}}, "max_tokens: 0, expected a positive integer"),
         ({"engine": {"dtype": "int2"}}, "dtype: 'int2'"),
+        (
+            {"engine": {"slot_tokens": 64}},
+            "engine.slot_tokens 64: expected at least 152, for a slot holds an answer",
+        ),
+        (
+            {"engine": {"slot_tokens": 160}},
+            "engine.slot_tokens: 160, but a slot holds a prompt, of which the short",
+        ),
+        ({"engine": {"dtype": "fp8", "device": "cpu"}}, "engine.dtype: 'fp8', but fp8 runs on CUDA GPUs"),
+        ({"workers": {"tensor_parallel": 0}}, "workers: tensor_parallel 0: expected a positive integer"),
+        (
+            {"workers": {"tensor_parallel": 4}},
+            "workers.tensor_parallel: 4 processes cannot share the model's 2 key-value heads; expected a divisor of 2",
+        ),
+        (
+            {"workers": {"tensor_parallel": 2}, "engine": {"slot_tokens": 256, "dtype": "int8"}},
+            "engine.dtype: 'int8', but workers.tensor_parallel is 2; expected one of auto, float32, bfloat16, float16",
+        ),
         ({"model": "./gone"}, "model: ./gone: no model can be read there"),
         ({"prompts": {"source": "gone.jsonl"}}, "prompts.source: gone.jsonl: no such file"),
         ({"prompts": {"source": "atlas"}}, "count: expected the number of atlas prompts"),
@@ -128,3 +187,32 @@ def test_the_shipped_configuration_is_valid_and_its_models_fit_together():
     config = load_config(Path("configs/sample/atlas.yaml"), SampleConfig)
     check_models(config)
     assert config.sampling.candidates == 10
+
+
+def test_draft_heads_that_do_not_fit_the_model_are_refused(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path)
+    said = save_misfit_heads(tmp_path / "twin")
+    assert fail(monkeypatch, capsys, "--config", str(path)) == f"error: twin: {said}"
+
+
+def test_a_slot_too_small_for_the_longest_prompt_is_said_and_sampled_from(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path)
+    long = {"messages": [{"role": "user", "content": "What is " + "very " * 30 + "small?"}]}
+    with (tmp_path / "prompts.jsonl").open("a") as file:
+        file.write(json.dumps(long) + "\n")
+    monkeypatch.setattr(sys, "argv", ["jobs.sample", "--config", str(path)])
+    monkeypatch.setattr(sample, "run_shards", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        sample.main()
+    said = capsys.readouterr().err
+    assert (
+        "engine.slot_tokens: 256 leaves answers to long prompts less than limits.max_tokens (150): " in said
+    )
+
+
+def test_without_limits_an_answer_fits_into_a_slot(tmp_path):
+    config = yaml.safe_load(write_config(tmp_path).read_text())
+    del config["limits"], config["engine"]
+    (tmp_path / "sample.yaml").write_text(yaml.safe_dump(config))
+    found = load_config(tmp_path / "sample.yaml", SampleConfig)
+    assert found.limits.max_tokens == found.engine.slot_tokens // 2 == 1024

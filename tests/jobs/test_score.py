@@ -109,6 +109,7 @@ ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "judge", "api_key_env"
     ("changes", "expected"),
     [
         ({"quality_wieght": 1}, "unknown key 'quality_wieght'"),
+        ({"workers": {"tensor_parallel": 2}}, "workers: unknown key 'tensor_parallel'"),
         ({"samples": "./gone"}, "samples: gone: holds no finished stage; run the sample stage first"),
         (
             {"judge": {"kind": "teacher", "teacher": {"endpoint": ENDPOINT}}},

@@ -111,8 +111,9 @@ class TestPaths:
         assert "--storage" in message
 
     def test_storage_does_not_hide_a_place_inside_the_repository(self):
-        message = mistake("sft", [], config=ROOT / "configs/sft/atlas-pasta.yaml", storage=STORAGE)
-        assert message.startswith("output_dir: 'platform/pasta/data/atlas/models/pasta' would be deleted")
+        options = ["--set", "output_dir=platform/pasta/data/mine"]
+        message = mistake("sft", options, config=ROOT / "configs/sft/atlas-pasta.yaml", storage=STORAGE)
+        assert message.startswith("output_dir: 'platform/pasta/data/mine' would be deleted")
 
     def test_a_stage_of_a_pipeline_is_named(self):
         options = ["--set", "output_dir=/mnt/out"]

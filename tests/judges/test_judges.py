@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from pasta.data.endpoint import EndpointError, EndpointSection
 from pasta.errors import UserError
 from pasta.judges import Case, judge_records
-from pasta.judges.config import RewardSection, TeacherSection
+from pasta.judges.config import RewardModelSection, TeacherJudgeSection
 from pasta.judges.grader import GraderJudge
 from pasta.judges.make import metered
 from pasta.judges.reward import RewardJudge
@@ -81,7 +81,7 @@ def prefers(*answers):
 
 def teacher(server, folder, **values):
     endpoint = EndpointSection(server.url, "judge", api_key_env=None, backoff_s=0.01, retries=1)
-    return TeacherJudge(TeacherSection(endpoint, **values), folder / "replies.jsonl", None)
+    return TeacherJudge(TeacherJudgeSection(endpoint, **values), folder / "replies.jsonl", None)
 
 
 def test_the_teacher_compares_in_both_orders_and_weighs_by_confidence(tmp_path):
@@ -139,7 +139,7 @@ def test_what_was_said_before_a_failure_is_not_asked_twice(tmp_path):
 
     with endpoint_server(answer) as server:
         endpoint = EndpointSection(server.url, "judge", api_key_env=None, concurrency=1)
-        section, journal = TeacherSection(endpoint), tmp_path / "replies.jsonl"
+        section, journal = TeacherJudgeSection(endpoint), tmp_path / "replies.jsonl"
         with pytest.raises(EndpointError, match=r"refused a request without a key \(HTTP 401\)"):
             TeacherJudge(section, journal, None).judge([CASE])
         said = len(journal.read_text().splitlines()) - 1
@@ -180,7 +180,7 @@ def reward_model(folder, *, labels=1, head=True, **config):
         written = json.loads((folder / "config.json").read_text())
         changed = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
         (folder / "config.json").write_text(json.dumps(written | changed))
-    return RewardSection(str(folder), dtype="float32", device="cpu", batch_size=2)
+    return RewardModelSection(str(folder), dtype="float32", device="cpu", batch_size=2)
 
 
 def test_a_reward_model_s_quality_is_the_chance_to_beat_the_baseline(tmp_path):
@@ -209,7 +209,7 @@ def test_a_wrong_head_is_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"is a LlamaForCausalLM with \d outputs; expected a sequence classifier"
     ):
-        RewardJudge(RewardSection(str(causal), device="cpu"))
+        RewardJudge(RewardModelSection(str(causal), device="cpu"))
     with pytest.raises(UserError, match=r"has no weights for score\.weight"):
         RewardJudge(reward_model(tmp_path / "headless", head=False))
 
@@ -221,7 +221,7 @@ def test_a_reward_model_of_another_vocabulary_is_refused(tmp_path):
 
 def test_a_missing_reward_model_is_named():
     with pytest.raises(UserError, match=r"judge\.reward\.model: \./gone: no model can be read there"):
-        RewardJudge(RewardSection("./gone", device="cpu"))
+        RewardJudge(RewardModelSection("./gone", device="cpu"))
 
 
 # -- what came out, and what it took -------------------------------------------------------------------

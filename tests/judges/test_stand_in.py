@@ -16,7 +16,7 @@ from pasta.data.endpoint import EndpointSection
 from pasta.data.instructions import Instruction
 from pasta.data.sources import ATLAS
 from pasta.data.tokenizers import find_tokenizer
-from pasta.judges.config import TeacherSection as PairSection
+from pasta.judges.config import TeacherJudgeSection as PairSection
 from pasta.judges.judge import Case
 from pasta.judges.teacher import TeacherJudge
 from pasta.lang import Codec

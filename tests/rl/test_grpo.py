@@ -78,6 +78,7 @@ def config_of(directory: Path, **objective: Any) -> RlConfig:
     # The answers are nonsense: speed alone counts.
     data["reward"] = {"quality_weight": 0, "min_quality": 0.0}
     data["limits"]["max_tokens"] = 500
+    data["engine"]["slot_tokens"] = 800
     data["objective"] = objective
     return rl_config(data)
 

@@ -44,6 +44,22 @@ def study(scripts=None, costs=COSTS, **changes):
     return Study(replace(config, **changes), trace, costs)
 
 
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: LoadSection("poisson", rate=1e300), "rate 1e.300: expected at most 10,000"),
+        (lambda: LoadSection("users", users=10**9, think_s=0.0), "users 1000000000: expected at most 1,000,000"),
+        (lambda: ClusterSection(replicas=1_000_000), "replicas 1000000: expected at most 1,024"),
+        (lambda: SizingSection(GoalsSection(total_p95_s=1.0), most_replicas=10**9), "expected at most 1,024"),
+        (lambda: study(requests=10**12), "expected at most 10,000,000"),
+        (lambda: study(sweep=SweepSection((1.0, 1e300))), "sweep.values .*: expected rate of at most 10,000"),
+    ],
+)  # fmt: skip
+def test_a_study_without_an_end_is_refused(make, expected):
+    with pytest.raises(ValueError, match=expected):
+        make()
+
+
 def test_a_sweep_runs_every_series_at_every_load():
     outcome = study(sweep=SweepSection((1.0, 4.0)), placements=("local", "auto")).run()
     assert [(point.series.name, point.load) for point in outcome.points] == [

@@ -90,6 +90,7 @@ def test_a_round_cannot_read_the_round_before_by_a_stage_name():
     ("keys", "message"),
     [
         ({"rounds": 2}, "rounds 2: expected a positive number with a round"),
+        ({"round": ROUND, "rounds": 100_000}, "rounds 100000: expected at most 100"),
         ({"round": {"sft": STAGES["sft"]}, "rounds": 1}, "is both in stages and in round"),
         ({"stages": {"Bad name": STAGES["sft"]}}, "expected a name of a-z"),
         ({"stages": {}}, "expected at least one stage"),

@@ -34,7 +34,27 @@ def test_a_line_cut_off_by_a_killed_process_is_measured_again(path):
 
 def test_another_configuration_begins_anew_and_keeps_the_old_records_aside(path):
     RecordFile(path, {"dtype": "float32"}).add("0", {})
-    assert len(RecordFile(path, {"dtype": "bfloat16"})) == 0
+    other = RecordFile(path, {"dtype": "bfloat16"})
+    assert len(other) == 0
+    other.add("0", {})
+    assert len(RecordFile(path, {"dtype": "bfloat16"})) == 1
+    assert '"float32"' in path.with_suffix(".jsonl.old").read_text()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_another_configuration_that_ends_before_its_first_record_changes_nothing(path, fresh):
+    RecordFile(path, {"dtype": "float32"}).add("0", {})
+    for _ in range(2):
+        RecordFile(path, {"dtype": "bfloat16"}, fresh=fresh)
+    assert len(RecordFile(path, {"dtype": "float32"})) == 1
+    assert not path.with_suffix(".jsonl.old").exists()
+
+
+def test_a_file_without_records_takes_no_other_s_place(path):
+    RecordFile(path, {"dtype": "float32"}).add("0", {})
+    RecordFile(path, {"dtype": "bfloat16"}).add("0", {})
+    path.write_text('{"config": {"dtype": "int8"}}\n')
+    RecordFile(path, {"dtype": "auto"}).add("0", {})
     assert '"float32"' in path.with_suffix(".jsonl.old").read_text()
 
 

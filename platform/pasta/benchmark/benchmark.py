@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pasta.benchmark.documents import Recorded, answered, read_documents, sample
 from pasta.benchmark.formats import FormatBench, formats_report
 from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
 from pasta.benchmark.helps import HelpBench, help_report
-from pasta.benchmark.machine import code_fingerprint, describe_machine, model_fingerprint
+from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
 from pasta.benchmark.measurement import Measurement, check_inputs
 from pasta.benchmark.metrics import Metric, Report
 from pasta.benchmark.prefixes import measure_conversations, prefix_report
@@ -27,8 +28,9 @@ from pasta.benchmark.widening import with_widened
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.engine.families import read_model_config
-from pasta.engine.formats import formats_here
-from pasta.engine.loading import load_model, random_model, resolve_device
+from pasta.engine.formats import fastest_of, formats_here
+from pasta.engine.loading import load_model, random_model
+from pasta.engine.supported import resolve_device
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import to_text
@@ -60,7 +62,7 @@ class Benchmark:
         report = Report()
         for number, stage in enumerate(stages, start=1):
             getattr(self, f"_{stage}")(report)
-            self._kept.write(report, complete=number == len(stages))
+            self._kept.write(report, complete=number == len(stages), formats=self._formats_by_size)
         return report
 
     # -- stages ----------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ class Benchmark:
         if len(file) < total:
             shape = self._pasta.model.config
             loaded = random_model(
-                shape, self._pasta.tokenizer, dtype=self.settings.dtype, device=self.settings.device
+                shape, self._pasta.tokenizer, dtype=self._format("shipped"), device=self.settings.device
             )
             engine = Engine(loaded, EngineConfig(num_slots=8, slot_tokens=1024))
             requests = []
@@ -234,7 +236,7 @@ class Benchmark:
         path, device = (self.settings.models / "pasta").absolute(), self.settings.device
         if len(file) <= total:  # the rows of a layer are one more record
             models = {name: load_model(path, dtype=name, device=device) for name in names}
-            FormatBench(models, self.settings.max_tokens).run(file, self._tasks, progress)
+            FormatBench(models, self.settings.max_tokens, self._kept.say).run(file, self._tasks, progress)
         report.add(*formats_report(file, names))
 
     def _prefix(self, report: Report) -> None:
@@ -328,9 +330,9 @@ class Benchmark:
 
     def _random_large(self, config: Any, tokenizer: Any, packed: bool | None = None) -> LoadedModel:
         settings = self.settings
-        self._kept.say(f"making {settings.large_name} with random weights, {settings.dtype}")
-        made = random_model(config, tokenizer, dtype=settings.dtype, device=settings.device, packed=packed)
-        return self._chosen("large", made)
+        dtype = self._format("large")
+        self._kept.say(f"making {settings.large_name} with random weights, {dtype}")
+        return random_model(config, tokenizer, dtype=dtype, device=settings.device, packed=packed)
 
     def _stock(self, size: str) -> LoadedModel:
         """The model as transformers makes it: the engine may have packed its weights."""
@@ -338,14 +340,7 @@ class Benchmark:
 
     def _load(self, name: str, packed: bool | None = None) -> LoadedModel:
         path = (self.settings.models / name).absolute()
-        loaded = load_model(path, dtype=self.settings.dtype, device=self.settings.device, packed=packed)
-        return self._chosen("shipped", loaded)
-
-    def _chosen(self, size: str, loaded: LoadedModel) -> LoadedModel:
-        if size not in self._formats_by_size:
-            self._formats_by_size[size] = loaded.format.name
-            self._kept.say(f"{self._name(size)}: computes in {loaded.format.name}, {loaded.format.why}")
-        return loaded
+        return load_model(path, dtype=self._format("shipped"), device=self.settings.device, packed=packed)
 
     def _loaded(self, size: str) -> LoadedModel:
         """The model that single steps and ``generate`` are timed on."""
@@ -358,10 +353,18 @@ class Benchmark:
         return f"{self._name(size)}, {self._format(size)}"
 
     def _format(self, size: str) -> str:
-        """The number format: with ``auto`` the one that the model has chosen."""
-        if self.settings.dtype == "auto" and size not in self._formats_by_size:
-            self._loaded(size)
-        return self._formats_by_size.get(size, self.settings.dtype)
+        """The number format of a size's models. ``auto`` is chosen once: a run that goes on keeps it."""
+        if self.settings.dtype != "auto":
+            return self.settings.dtype
+        if size not in self._formats_by_size:
+            file = self._kept.open(f"format-{size}", self._identity_but_format(size))
+            if "chosen" not in file:
+                path = self.settings.models / "twin" if size == "shipped" else self.settings.model_config
+                file.add("chosen", asdict(fastest_of(read_model_config(path), self._device)))
+            found = file.records["chosen"]
+            self._formats_by_size[size] = found["name"]
+            self._kept.say(f"{self._name(size)}: computes in {found['name']}, {found['why']}")
+        return self._formats_by_size[size]
 
     def _name(self, size: str) -> str:
         return self.settings.shipped_name if size == "shipped" else self.settings.large_name
@@ -378,6 +381,9 @@ class Benchmark:
 
     def _identity(self, size: str) -> dict[str, Any]:
         """What a stage's records depend on, apart from the stage's own settings."""
+        return self._identity_but_format(size) | {"dtype": self._format(size)}
+
+    def _identity_but_format(self, size: str) -> dict[str, Any]:
         threads = {"threads": self._num_threads(size)}
         if size == "shipped":
             return self._shipped_identity | threads
@@ -390,6 +396,4 @@ class Benchmark:
 
     @cached_property
     def _shared_identity(self) -> dict[str, Any]:
-        machine = describe_machine(self._device)
-        kept = {name: machine.get(name) for name in ("processor", "gpu", "torch", "transformers")}
-        return {"code": code_fingerprint(), "dtype": self.settings.dtype, "device": str(self._device), **kept}
+        return machine_identity(self._device) | {"code": code_fingerprint(), "device": str(self._device)}

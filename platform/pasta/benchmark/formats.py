@@ -1,7 +1,7 @@
 """The gate of the number formats: what each changes in the PASTA model's answers, against float32."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,9 @@ from pasta.benchmark.metrics import Metric
 from pasta.benchmark.quality import fault_of
 from pasta.data.atlas import AtlasTask, grade
 from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, Result, TokenEvent
-from pasta.interpreter import Limits
+from pasta.engine.quantising import GPU_FORMATS
+from pasta.engine.supported import why_not_format
+from pasta.interpreter import Limits, Path
 from pasta.markdown import markdown
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
@@ -25,8 +27,13 @@ _BASE = "float32"
 class FormatBench:
     """Answers prompts in every format that runs here, alone and beside others, and compares the logits."""
 
-    def __init__(self, models: Mapping[str, LoadedModel], max_tokens: int) -> None:
-        """``models``: the same model in each format, float32 among them."""
+    def __init__(
+        self, models: Mapping[str, LoadedModel], max_tokens: int, say: Callable[[str], None]
+    ) -> None:
+        """``models``: the same model in each format, float32 among them. Says which formats are left out, and why."""
+        for name in GPU_FORMATS:
+            if why := why_not_format(name, models[_BASE].model.device):
+                say(f"{name}: left out, {why}")
         self._limits = Limits(max_tokens=max_tokens)
         sizes = EngineConfig(num_slots=_TOGETHER, slot_tokens=2048)
         self._engines = {name: Engine(loaded, sizes) for name, loaded in models.items()}
@@ -79,20 +86,21 @@ class FormatBench:
 
 
 def _log_probabilities(engine: Engine, request: Request, ids: Sequence[int]) -> Tensor:
-    """Log-probabilities [tokens, vocab] of every choice of an answer with these ids, in the order of decoding."""
+    """Log-probabilities [tokens, vocab] of every choice of an answer with these ids, thread by thread: in which order
+    threads decode depends on drafts, and so on time."""
     vocabulary = engine.loaded.model.config.vocab_size
     engine.submit(request.replace(forced=tuple(ids), logprobs=vocabulary))
-    rows: list[Tensor] = []
+    rows: dict[Path, list[Tensor]] = {}
     while True:
         for event in engine.step():
             if isinstance(event, TokenEvent) and event.logprobs is not None:
                 tokens, values = zip(*event.logprobs.top, strict=True)
-                rows.append(
+                rows.setdefault(event.path, []).append(
                     torch.empty(vocabulary).index_copy_(0, torch.tensor(tokens), torch.tensor(values))
                 )
             elif isinstance(event, DoneEvent):
                 event.outcome()
-                return torch.stack(rows)
+                return torch.stack([row for path in sorted(rows) for row in rows[path]])
 
 
 def _divergence(expected: Tensor, found: Tensor) -> list[float]:
@@ -106,9 +114,21 @@ def same_rows(loaded: LoadedModel) -> bool:
     layer = loaded.model.base_model.layers[0].mlp.gate_up_proj
     torch.manual_seed(0)
     x = torch.randn(9, loaded.model.config.hidden_size).to(loaded.model.device, loaded.model.dtype)
-    x[4] *= 1000
+    # A GPU's products of another shape may round otherwise, and its steps are padded to few shapes.
+    return rows_apart(layer, x, padded=x.device.type == "cuda")
+
+
+def rows_apart(layer: Callable[[Tensor], Tensor], x: Tensor, *, padded: bool) -> bool:
+    """Whether no row of ``x`` [N, width] has another output beside an outlier than alone, or ``padded`` by zeros."""
+    x = x.clone()
+    x[len(x) // 2] *= 1000
     together = layer(x)
-    return all(torch.equal(layer(x[row : row + 1])[0], together[row]) for row in range(len(x)))
+    for row in range(len(x)):
+        alone = torch.zeros_like(x) if padded else x[row : row + 1]
+        alone[row if padded else 0] = x[row]
+        if not torch.equal(layer(alone)[row if padded else 0], together[row]):
+            return False
+    return True
 
 
 def formats_report(file: RecordFile, names: Sequence[str]) -> tuple[list[Metric], dict[str, str]]:

@@ -13,14 +13,36 @@ if TYPE_CHECKING:
     import torch
 
 
+#: The instructions that products of floats and of 8-bit integers take, by their beginnings, as Linux names them.
+_INSTRUCTIONS = (
+    "avx2",
+    "avx512f",
+    "avx512_bf16",
+    "avx512_vnni",
+    "avx_vnni",
+    "amx_",
+    "sve",
+    "bf16",
+    "i8mm",
+    "asimddp",
+)
+
+
 def describe_machine(device: "torch.device | None" = None) -> dict[str, Any]:
-    """Processor, cores, memory, ``device`` if it is a GPU, versions, date (UTC) and load of this machine."""
+    """Processor and its instructions for products, whether the decoding kernels are there, cores, memory, ``device`` if
+    it is a GPU, versions, date (UTC) and load of this machine."""
     import torch
     import transformers
+
+    from pasta.engine import kernels
 
     described = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "processor": _processor(),
+        "instructions": sorted(
+            word for word in set(kernels.instructions().split()) if word.startswith(_INSTRUCTIONS)
+        ),
+        "kernels": kernels.ready(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "load_average": [round(load, 2) for load in os.getloadavg()],
@@ -36,6 +58,13 @@ def describe_machine(device: "torch.device | None" = None) -> dict[str, Any]:
     return described
 
 
+def machine_identity(device: "torch.device | None" = None) -> dict[str, Any]:
+    """The part of ``describe_machine`` that times and last bits depend on, and that stays from run to run."""
+    machine = describe_machine(device)
+    names = ("processor", "instructions", "kernels", "gpu", "torch", "transformers")
+    return {name: machine.get(name) for name in names}
+
+
 def code_fingerprint(*more: Path) -> str:
     """A digest of the sources that affect a measurement: the benchmarks but for their reports, what they use, and
     those in the directories ``more``."""
@@ -45,7 +74,10 @@ def code_fingerprint(*more: Path) -> str:
         digest.update(file.name.encode() + file.read_bytes())
     for package in ("lang", "interpreter", "engine", "data/atlas", "candidates", "benchmark"):
         for file in sorted((root / package).rglob("*")):
-            if file.suffix not in (".py", ".csv", ".toml") or "report" in (file.stem, file.parent.name):
+            if file.suffix not in (".py", ".cpp", ".h", ".csv", ".toml") or "report" in (
+                file.stem,
+                file.parent.name,
+            ):
                 continue
             digest.update(str(file.relative_to(root)).encode() + file.read_bytes())
     return digest.hexdigest()[:16]

@@ -11,7 +11,10 @@ from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.settings import Settings
 from pasta.engine.families import read_model_config
+from pasta.engine.head_files import check_beside
+from pasta.engine.section import check_here
 from pasta.errors import UserError
+from pasta.sizes import EngineSettings
 from pasta.stages.progress import Progress
 from pasta.stages.records import RecordFile, write_json
 
@@ -45,8 +48,9 @@ class Measurement:
         """What prints how far a stage is."""
         return Progress(stage, total, unit, found, again=" (--fresh measures again)", say=self.say)
 
-    def write(self, report: Report, *, complete: bool) -> None:
-        """Write the JSON file: command, machine, settings, metrics, tables, and the names of the record files."""
+    def write(self, report: Report, *, complete: bool, **more: Any) -> None:
+        """Write the JSON file: command, machine, settings, ``more``, metrics, tables, and the names of the record
+        files."""
         settings = {
             name: str(value) if isinstance(value, Path) else value
             for name, value in asdict(self._settings).items()
@@ -59,6 +63,7 @@ class Measurement:
                 "machine": self._begun,
                 "load_average_at_end": describe_machine(self._device)["load_average"],
                 "settings": settings,
+                **more,
                 "figures": [metric.to_dict() for metric in report.metrics],
                 "tables": report.tables,
                 "records": self.files,
@@ -68,12 +73,14 @@ class Measurement:
 
 def check_inputs(settings: Settings, stages: Sequence[str]) -> None:
     """Check what ``stages`` read before anything is measured or written. Raises ``UserError``."""
+    check_here(EngineSettings(), settings.dtype, settings.device, key="--", model_key="--")
     for name in ("twin", "pasta"):
         if not (settings.models / name / "config.json").is_file():
             raise UserError(
                 f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
                 "each with config.json, model.safetensors and a tokenizer"
             )
+        check_beside(settings.models / name, "--models")
     if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
         read_model_config(settings.model_config)
     if "replay" in stages and settings.documents is not None:

@@ -26,7 +26,8 @@ from transformers import AutoModelForCausalLM
 
 from pasta.benchmark.settings import Settings
 from pasta.engine.families import read_model_config
-from pasta.engine.heads import DraftHeads, HeadShape, model_fingerprint, read_heads, write_heads
+from pasta.engine.head_files import HeadShape, model_fingerprint
+from pasta.engine.heads import DraftHeads, read_heads, write_heads
 from pasta.errors import UserError
 
 #: Spread of the random weights: small beside those that matter, so that these are rounded as before.

@@ -7,9 +7,9 @@ from pathlib import Path
 from pasta.bounds import check_positive
 from pasta.data.prompts import PromptsSection
 from pasta.engine import SamplingParams
-from pasta.engine.section import EngineSection
+from pasta.engine.section import EngineSection, answer_limits, check_slot
 from pasta.interpreter import Limits
-from pasta.stages.workers import WorkersSection
+from pasta.stages.workers import DecodingWorkersSection
 from pasta.tracking import TrackingSection
 
 
@@ -58,12 +58,13 @@ class SampleConfig:
     twin: str | None = None
     prompts: PromptsSection = field(default_factory=lambda: PromptsSection("atlas", 100))
     sampling: SamplingSection = SamplingSection()
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=answer_limits)
     engine: EngineSection = field(default_factory=EngineSection)
     shard_prompts: int = 32
     run_dir: Path = Path("runs/sample")
-    workers: WorkersSection = field(default_factory=WorkersSection)
+    workers: DecodingWorkersSection = field(default_factory=DecodingWorkersSection)
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
     def __post_init__(self) -> None:
         check_positive(self, "shard_prompts")
+        check_slot(self.engine.slot_tokens, self.limits.max_tokens)

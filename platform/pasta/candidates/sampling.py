@@ -11,7 +11,8 @@ every token of a response, tags and end-of-text included; ``critical_path`` is i
 A prompt that leaves no room for an answer has ``"skipped": reason`` in place of twin and candidates.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
@@ -19,9 +20,14 @@ from transformers import AutoConfig, AutoTokenizer
 from pasta.candidates.config import SampleConfig, SamplingSection
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, Request, Result, load_model
+from pasta.engine.families import check_architecture
+from pasta.engine.head_files import check_beside, has_heads
+from pasta.engine.ranks import Ranks
+from pasta.engine.section import SCRATCH, EngineSection, check_tensor_parallel
+from pasta.engine.snapshots import model_directory
 from pasta.errors import UserError, first_line
 from pasta.interpreter import Limits
-from pasta.lang import Codec, CodecError, to_text
+from pasta.lang import Codec, CodecError, encode_messages, to_text
 from pasta.stages.records import Record
 
 
@@ -62,14 +68,16 @@ class Sampler:
         return list(records.values())
 
 
-def load_sampler(config: SampleConfig) -> Sampler:
-    """Load the configuration's models into a sampler. Raises UserError if one cannot be loaded or they do not fit
-    together."""
+def load_sampler(config: SampleConfig, ranks: Ranks | None = None) -> Sampler:
+    """Load the configuration's models, or with ``ranks`` this process's parts of them, into a sampler.
+
+    Raises UserError if one cannot be loaded or they do not fit together.
+    """
     section = config.engine
-    loaded = load_model(config.model, dtype=section.dtype, device=section.device)
+    loaded = load_model(config.model, dtype=section.dtype, device=section.device, ranks=ranks)
     pasta = twin = Engine(loaded, EngineConfig.of(section))
     if config.twin is not None and config.twin != config.model:
-        baseline = load_model(config.twin, dtype=section.dtype, device=section.device)
+        baseline = load_model(config.twin, dtype=section.dtype, device=section.device, ranks=ranks)
         check_vocabularies(loaded.tokenizer, config.model, baseline.tokenizer, config.twin)
         twin = Engine(baseline, EngineConfig.of(section))
     return Sampler(pasta, twin, config.sampling, config.limits)
@@ -80,6 +88,57 @@ def check_models(config: SampleConfig) -> None:
     pasta = check_model("model", config.model)
     if config.twin is not None and config.twin != config.model:
         check_vocabularies(pasta, config.model, check_model("twin", config.twin), config.twin)
+    check_shared(config.workers.tensor_parallel, (config.model, config.twin), config.engine)
+
+
+def check_shared(size: int, models: Iterable[str | None], engine: EngineSection) -> None:
+    """Raise UserError, naming the key, unless workers of ``size`` processes can share each of these models."""
+    key = "workers.tensor_parallel"
+    for source in models if size > 1 else ():
+        if source is None:
+            continue
+        found = AutoConfig.from_pretrained(source)
+        check_architecture(found, source)
+        check_tensor_parallel(size, found, engine, engine.dtype, key=key, dtype_key="engine.dtype")
+        directory = model_directory(source)
+        if engine.draft_heads and engine.drafts and directory is not None and has_heads(directory):
+            raise UserError(
+                f"engine.draft_heads: true, but {key} is {size}, and draft heads lie beside {source}; expected false"
+            )
+
+
+def check_room(source: str, prompts: Sequence[Prompt], limits: Limits, slot_tokens: int) -> None:
+    """Compare the slots of an engine with the shortest and the longest prompt (in characters), as the model ``source``
+    encodes them.
+
+    Raises UserError if no slot would hold the longest answer to the shortest prompt. Says on stderr if none would hold
+    that to the longest prompt: such answers may be cut sooner than the limits say.
+    """
+    codec = Codec(AutoTokenizer.from_pretrained(source))
+    by_length = sorted(
+        prompts, key=lambda prompt: sum(len(message["content"]) for message in prompt.messages)
+    )
+    shortest, longest = _prompt_tokens(codec, by_length[0]), _prompt_tokens(codec, by_length[-1])
+    beside = limits.max_tokens + SCRATCH
+    if slot_tokens < shortest + beside:
+        raise UserError(
+            f"engine.slot_tokens: {slot_tokens}, but a slot holds a prompt, of which the shortest takes {shortest} "
+            f"tokens, and an answer of limits.max_tokens ({limits.max_tokens}); expected at least {shortest + beside}"
+        )
+    if slot_tokens < longest + beside:
+        print(
+            f"engine.slot_tokens: {slot_tokens} leaves answers to long prompts less than limits.max_tokens "
+            f"({limits.max_tokens}): one takes {longest} tokens, with which {longest + beside} would hold both",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _prompt_tokens(codec: Codec, prompt: Prompt) -> int:
+    try:
+        return len(encode_messages(codec, prompt.messages))
+    except CodecError:  # said of the prompt itself, when its turn comes
+        return 0
 
 
 def check_vocabularies(ours: Any, name: str, theirs: Any, other: str, key: str = "twin") -> None:
@@ -99,7 +158,8 @@ def check_vocabularies(ours: Any, name: str, theirs: Any, other: str, key: str =
 
 
 def check_model(key: str, source: str) -> Any:
-    """Check that a model's configuration and vocabulary fit together, without its weights; returns its tokenizer.
+    """Check that a model's configuration, vocabulary and draft heads fit together, without its weights; returns its
+    tokenizer.
 
     Raises UserError, naming ``key``, if there is none or they do not.
     """
@@ -118,6 +178,7 @@ def check_model(key: str, source: str) -> Any:
             f"{key}: {source}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; "
             "the weights belong to another vocabulary"
         )
+    check_beside(source, key)
     return tokenizer
 
 

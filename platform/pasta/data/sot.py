@@ -27,24 +27,24 @@ _WORTH = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SkeletonPoint:
     """A few words for the skeleton, and the text they stand for, with the line break and list mark before it."""
 
     label: str
     text: str
 
 
-def split_points(answer: str) -> list[Point]:
+def split_points(answer: str) -> list[SkeletonPoint]:
     """The points of an answer; their texts, one after the other, are the answer.
 
     A skeleton has no place for an opening line: it belongs to the first point.
     """
     starts = part_starts(answer)
     cuts = [0, *(len(answer[:start].rstrip()) for start in starts[1:]), len(answer)]
-    points = [Point(_label(answer[begin:end]), answer[begin:end]) for begin, end in pairwise(cuts)]
+    points = [SkeletonPoint(_label(answer[begin:end]), answer[begin:end]) for begin, end in pairwise(cuts)]
     if len(points) > 1 and is_lead_in(points[0].text):
         lead, first, *rest = points
-        points = [Point(first.label, lead.text + first.text), *rest]
+        points = [SkeletonPoint(first.label, lead.text + first.text), *rest]
     return points
 
 
@@ -74,7 +74,7 @@ def to_requests(record: Instruction, prompts: SkeletonPrompts, *, routed: bool =
 
 
 def _expansions(
-    record: Instruction, points: Sequence[Point], labels: Sequence[str], prompts: SkeletonPrompts
+    record: Instruction, points: Sequence[SkeletonPoint], labels: Sequence[str], prompts: SkeletonPrompts
 ) -> list[Instruction]:
     return [
         replace(

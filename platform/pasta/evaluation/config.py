@@ -11,10 +11,10 @@ from pasta.data.endpoint import EndpointSection
 from pasta.data.prompts import PromptsSection
 from pasta.data.skeletons import STYLES, SkeletonPrompts, Style
 from pasta.engine import SamplingParams
-from pasta.engine.section import EngineSection
+from pasta.engine.section import EngineSection, answer_limits, check_slot
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
-from pasta.stages.workers import WorkersSection
+from pasta.stages.workers import DecodingWorkersSection
 from pasta.tracking import TrackingSection
 
 Kind = Literal["sequential", "pasta", "apar", "sot", "endpoint"]
@@ -134,10 +134,10 @@ class EvaluateConfig:
     prompts: EvalPromptsSection
     judge: JudgeSection | None = None
     repeats: int = 1
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=answer_limits)
     engine: EngineSection = field(default_factory=EngineSection)
     run_dir: Path = Path("runs/evaluate")
-    workers: WorkersSection = field(default_factory=WorkersSection)
+    workers: DecodingWorkersSection = field(default_factory=DecodingWorkersSection)
     tracking: TrackingSection = field(default_factory=TrackingSection)
 
     def __post_init__(self) -> None:
@@ -156,6 +156,13 @@ class EvaluateConfig:
             )
         if len(self.methods) < 2:
             raise ValueError(f"methods: only the baseline {self.baseline!r}; expected one to compare with it")
+        if self.has_engines:
+            check_slot(self.engine.slot_tokens, self.limits.max_tokens)
+        elif self.workers.tensor_parallel > 1:
+            raise ValueError(
+                f"workers.tensor_parallel {self.workers.tensor_parallel}: expected 1, for no method has a model to "
+                "share; endpoints decode elsewhere"
+            )
         if self.repeats < 0:
             raise ValueError(f"repeats {self.repeats}: expected 0 (nothing is timed) or more")
         if self.repeats and self.workers.num_workers != 1:
@@ -163,6 +170,11 @@ class EvaluateConfig:
                 f"workers.num_workers {self.workers.num_workers}: expected 1 with repeats {self.repeats}; answers that "
                 "share a machine's cores take each other's time (repeats: 0 decodes on several, without timing)"
             )
+
+    @property
+    def has_engines(self) -> bool:
+        """Whether a method decodes on an engine of ours."""
+        return any(section.model is not None for section in self.methods.values())
 
     def measured(self) -> dict[str, Any]:
         """What is compared with what."""
@@ -180,7 +192,10 @@ class EvaluateConfig:
             "engine": to_dict(self.engine),
         }
         if self.repeats:
-            values["threads"] = self.workers.threads  # what times depend on, and answers do not
+            # What times depend on, and answers do not.
+            values["threads"] = self.workers.threads
+            if self.workers.tensor_parallel > 1:  # records from before there was one stay good
+                values["tensor_parallel"] = self.workers.tensor_parallel
         return values
 
     def models(self) -> dict[str, str | None]:

@@ -12,7 +12,7 @@ Kind = Literal["grader", "teacher", "reward"]
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherSection:
+class TeacherJudgeSection:
     """The pairwise judge. ``max_tokens`` bounds its verdict; one out of format is asked for again ``format_retries``
     times. ``logprobs: auto`` weighs verdicts by token probabilities unless the endpoint refuses to give them."""
 
@@ -28,7 +28,7 @@ class TeacherSection:
 
 
 @dataclass(frozen=True, slots=True)
-class RewardSection:
+class RewardModelSection:
     """A sequence classifier with one output and a chat template. ``max_length`` is the longest prompt with answer, in
     its tokens (a longer one is invalid, never cut); by default what the model has positions for."""
 
@@ -48,8 +48,8 @@ class JudgeSection:
     """``grader`` (atlas prompts, exact), ``teacher`` (an LLM compares with the twin's answer), or ``reward``."""
 
     kind: Kind
-    teacher: TeacherSection | None = None
-    reward: RewardSection | None = None
+    teacher: TeacherJudgeSection | None = None
+    reward: RewardModelSection | None = None
 
     def __post_init__(self) -> None:
         for name in ("teacher", "reward"):

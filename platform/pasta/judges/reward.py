@@ -8,9 +8,10 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from pasta.data.prompts import Messages
-from pasta.engine.loading import resolve_device, resolve_dtype
+from pasta.engine.loading import resolve_dtype
+from pasta.engine.supported import resolve_device
 from pasta.errors import UserError, first_line
-from pasta.judges.config import RewardSection
+from pasta.judges.config import RewardModelSection
 from pasta.judges.judge import Case, Verdict
 
 _KEY = "judge.reward.model"
@@ -23,7 +24,7 @@ class RewardJudge:
     Raises UserError for a model that is missing, has another head, or does not fit its tokenizer.
     """
 
-    def __init__(self, section: RewardSection) -> None:
+    def __init__(self, section: RewardModelSection) -> None:
         self._section = section
         self._device = resolve_device(section.device)
         self._tokenizer = check_reward_model(section)
@@ -113,7 +114,7 @@ class RewardJudge:
         return rewards
 
 
-def check_reward_model(section: RewardSection) -> Any:
+def check_reward_model(section: RewardModelSection) -> Any:
     """The tokenizer of a reward model whose configuration is one; weights are not read. Raises UserError."""
     name = section.model
     try:

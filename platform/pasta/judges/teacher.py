@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.data.endpoint import Endpoint, EndpointError, Reply, all_of
-from pasta.judges.config import TeacherSection
+from pasta.judges.config import TeacherJudgeSection
 from pasta.judges.judge import Case, Verdict
 from pasta.stages.records import RecordFile
 
@@ -35,7 +35,7 @@ _AGAIN = "That is not a verdict. Reply with one letter, A or B, and nothing else
 class TeacherJudge:
     """Asks an endpoint. Every verdict is written to ``journal`` at once, so that none is paid for twice."""
 
-    def __init__(self, section: TeacherSection, journal: Path, api_key: str | None) -> None:
+    def __init__(self, section: TeacherJudgeSection, journal: Path, api_key: str | None) -> None:
         self._section = section
         self._journal = RecordFile(journal, {"judge": section.endpoint.model, "system": _SYSTEM})
         self._runner = asyncio.Runner()

@@ -38,7 +38,7 @@ class Source:
 
 
 @dataclass(slots=True)
-class Answered:
+class AnsweredBatch:
     """A batch with its answers, those to one prompt beside each other, and figures of the batch as a whole."""
 
     answers: list[Record]
@@ -118,7 +118,7 @@ class Batches:
 
     # -- rank 0 ----------------------------------------------------------------------------------------
 
-    def _answers(self, number: int, model: Any) -> Answered | None:
+    def _answers(self, number: int, model: Any) -> AnsweredBatch | None:
         """The answers of batch ``number``, and the next one asked for if it may be sampled ahead; None except on
         rank 0."""
         ahead, self._ahead = self._ahead, None
@@ -140,7 +140,7 @@ class Batches:
             "lost_actors": float(rollout.lost),
             **self._clock.figures(rollout.began, rollout.ended, sum(r["num_tokens"] for r in records)),
         }
-        return Answered(records, figures)
+        return AnsweredBatch(records, figures)
 
     def _roll(self, number: int) -> tuple[Rollout, list[Record]]:
         """Sample and judge a batch. The answers come in the order of its prompts."""
@@ -163,7 +163,7 @@ class Batches:
         return rollout, answers
 
     @staticmethod
-    def _shared(found: Answered | None) -> Answered:
+    def _shared(found: AnsweredBatch | None) -> AnsweredBatch:
         """What rank 0 has found, on every rank."""
         if dist.is_initialized() and dist.get_world_size() > 1:
             box = [found]

@@ -8,7 +8,7 @@ from typing import Literal
 from pasta.bounds import check_not_negative, check_positive
 from pasta.candidates.config import SamplingSection
 from pasta.data.prompts import PromptsSection
-from pasta.engine.section import DTYPES, EngineSection
+from pasta.engine.section import DTYPES, EngineSection, answer_limits, check_slot
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
 from pasta.stages.workers import WorkersSection
@@ -120,7 +120,7 @@ class RlConfig:
     twin: str | None = None
     prompts: PromptsSection = field(default_factory=lambda: PromptsSection("atlas", 512))
     sampling: SamplingSection = field(default_factory=lambda: SamplingSection(candidates=8))
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = field(default_factory=answer_limits)
     engine: EngineSection = field(default_factory=EngineSection)
     rollout: RolloutSection = field(default_factory=RolloutSection)
     objective: GrpoSection = field(default_factory=GrpoSection)
@@ -141,6 +141,7 @@ class RlConfig:
                 f"sampling: top_k {sampling.top_k}, top_p {sampling.top_p:g}, promise_bias {sampling.promise_bias:g}: "
                 "expected 0, 1 and 0; answers of another distribution than the policy's have other ratios"
             )
+        check_slot(self.engine.slot_tokens, self.limits.max_tokens)
         if self.engine.dtype not in DTYPES:
             raise ValueError(
                 f"engine.dtype {self.engine.dtype!r}: expected one of {', '.join(DTYPES)}; answers must come from the "

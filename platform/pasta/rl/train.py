@@ -22,6 +22,7 @@ from pasta.data.dataset import prepare_once
 from pasta.data.measures import measure
 from pasta.data.prompts import Prompt
 from pasta.data.timeline import render_timeline
+from pasta.engine.head_files import check_beside
 from pasta.errors import UserError
 from pasta.judges.judge import why_dropped
 from pasta.judges.make import check_judge, make_judge
@@ -82,6 +83,7 @@ def check(config: RlConfig) -> PreTrainedTokenizerBase:
     check_output_dir(config.output_dir)
     check_judge(config.judge)
     tokenizer = trained_tokenizer(config.model, "model.init_from")
+    check_beside(str(config.model.init_from), "model.init_from")
     if config.twin is not None:
         check_vocabularies(
             tokenizer, str(config.model.init_from), check_model("twin", config.twin), config.twin

@@ -6,14 +6,17 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_at_most, check_not_negative, check_positive
 from pasta.interpreter import Path
 from pasta.placement import POLICIES, Home, Policy, choose_home
 from pasta.simulation.costs import StepCosts, lane_costs
 from pasta.simulation.load import Arrivals
 from pasta.simulation.replica import Piece, Replica, ReplicaSizes, Shape
 from pasta.simulation.script import Script
-from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, Slot
+from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, SimulatedSlot
+
+#: Every arriving request looks at the load of all of them.
+MOST_REPLICAS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class ClusterSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "replicas")
+        check_at_most(self, replicas=MOST_REPLICAS)
         check_not_negative(
             self, "gpus_per_replica", "hop_s", "request_s", "request_spread", "cores", "item_s", "crowding"
         )
@@ -201,7 +205,7 @@ class Cluster:
         own = self._random.lognormvariate(0.0, spread)
         return section.request_s * own * max(1.0, share)
 
-    def _slot(self, body: _Body) -> Slot:
+    def _slot(self, body: _Body) -> SimulatedSlot:
         script = body.request.script
         if not self._live:
             schedule = self._schedules.get(script)
@@ -280,7 +284,7 @@ class Cluster:
         moment = now + 2 * self.section.hop_s
         self._tell(moment, owner.replica, lambda t: replica.absorb(owner.piece, path, response_ids))
 
-    def _assign(self, body: _Body, make_slot: Callable[[], Slot]) -> None:
+    def _assign(self, body: _Body, make_slot: Callable[[], SimulatedSlot]) -> None:
         body.piece = Piece(make_slot)
         self._bodies[body.piece] = body
         self.replicas[body.replica].load += 1

@@ -1,20 +1,22 @@
 """The configuration of a simulation: every key of ``configs/simulate/*.yaml``."""
 
+import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_at_most, check_positive
 from pasta.config import ConfigError, parse_config
 from pasta.placement import Policy
 from pasta.rows import read_json
 from pasta.simulation.calibration import Calibration, MeasuredCosts
-from pasta.simulation.cluster import ClusterSection
+from pasta.simulation.cluster import MOST_REPLICAS, ClusterSection
 from pasta.simulation.costs import StepCosts
-from pasta.simulation.load import LoadSection
+from pasta.simulation.load import MOST, LoadSection
 from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.roofline import RooflineSection
 
+_MOST_REQUESTS = 10_000_000
 Mode = Literal["sequential", "parallel"]
 
 
@@ -112,6 +114,7 @@ class SizingSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "most_replicas")
+        check_at_most(self, most_replicas=MOST_REPLICAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +147,14 @@ class SimulateConfig:
                 raise ValueError(f"{name} {list(values)}: expected at least one, each once")
         if self.requests < 2:
             raise ValueError(f"requests {self.requests}: expected at least 2")
+        check_at_most(self, requests=_MOST_REQUESTS)
         if not 0 <= self.warmup <= 10:
             raise ValueError(f"warmup {self.warmup}: expected a share from 0 to 10")
-        values = self.sweep.values if self.sweep is not None and self.load.kind == "users" else ()
-        if any(value != int(value) for value in values):
+        values = self.sweep.values if self.sweep is not None else ()
+        most = MOST.get(self.load.swept, math.inf)
+        if any(value > most for value in values):
+            raise ValueError(f"sweep.values {list(values)}: expected {self.load.swept} of at most {most:,}")
+        if self.load.kind == "users" and any(value != int(value) for value in values):
             raise ValueError(f"sweep.values {list(values)}: expected numbers of users")
         if self.load.kind == "trace" and self.trace.source == "atlas":
             raise ValueError("load.kind trace: expected a trace with arrival_s; source atlas has none")

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_at_most, check_not_negative, check_positive
 
+#: What a study can be expected to end with: every request is an event, and those that wait are kept.
+MOST: dict[str, float] = {"rate": 10_000, "users": 1_000_000}
 Kind = Literal["poisson", "users", "trace"]
 _NEEDED: dict[str, tuple[str, ...]] = {"poisson": ("rate",), "users": ("users", "think_s"), "trace": ()}
 
@@ -31,6 +33,7 @@ class LoadSection:
             raise ValueError("speed: expected with kind trace, and only then")
         check_positive(self, "rate", "users", "speed")
         check_not_negative(self, "think_s")
+        check_at_most(self, **MOST)
 
     @property
     def swept(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pasta.bounds import check_not_negative
 from pasta.interpreter import Path
 from pasta.simulation.costs import StepCosts
-from pasta.simulation.slots import Left, LiveSlot, Slot
+from pasta.simulation.slots import Left, LiveSlot, SimulatedSlot
 from pasta.sizes import EngineSizes
 
 #: The engine's masks cover cached tokens in buckets of so many.
@@ -50,7 +50,7 @@ class Piece:
     """What one replica decodes: a response, or a chunk of one. Times in seconds of the simulation's clock, ``-1.0``
     until they are known; ``first_step`` and ``last_step`` count the replica's steps."""
 
-    make_slot: Callable[[], Slot]
+    make_slot: Callable[[], SimulatedSlot]
     admitted_s: float = -1.0
     first_token_s: float = -1.0
     end_s: float = -1.0
@@ -81,7 +81,7 @@ class Replica:
         self.sizes, self.work, self.load = sizes, Work(), 0
         self._costs, self._overhead_s, self._factor = costs, overhead_s, factor
         self._pieces: dict[int, Piece] = {}
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[int, SimulatedSlot] = {}
         self._numbers: list[int] = []  # of the slots in use, in order
         self._free = list(range(sizes.num_slots))
         self._waiting: deque[Piece] = deque()
@@ -163,12 +163,12 @@ class Replica:
         self.work.busy_s += seconds
         return now + seconds
 
-    def finish(self, now: float) -> tuple[list[tuple[Piece, Slot]], list[tuple[Piece, Left]]]:
+    def finish(self, now: float) -> tuple[list[tuple[Piece, SimulatedSlot]], list[tuple[Piece, Left]]]:
         """End the step: returns the pieces that are done, and the chunks that leave, with the piece each is of.
 
         The tokens of a step are known when the whole step has ended, as to the service.
         """
-        done: list[tuple[Piece, Slot]] = []
+        done: list[tuple[Piece, SimulatedSlot]] = []
         left: list[tuple[Piece, Left]] = []
         numbers = self._fed if self._prefilled is None else [self._prefilled, *self._fed]
         for number in numbers:

@@ -26,7 +26,7 @@ class Left:
     snapshot: Snapshot
 
 
-class Slot(Protocol):
+class SimulatedSlot(Protocol):
     """One request, or a chunk of one, in a replica.
 
     ``pending`` tokens are fed next: many at once while ``bulk`` (a prompt, or a chunk that came back), else those of
@@ -66,8 +66,7 @@ class LiveSlot:
         jump_forward: bool = True,
     ) -> None:
         self._tokens, self._stays = script.tokens, stays
-        # As in the engine: not where limits are lent.
-        self._jumps = jump_forward and snapshot is None
+        self._jumps = jump_forward
         self._async_close = script.grammar.control.async_close
         if snapshot is None:
             self.interpreter = script.start()
@@ -105,7 +104,7 @@ class LiveSlot:
             if interpreter.done:
                 break
             left += self._emit(thread)
-            while self._jumps and not self._away and forced_token(interpreter, thread) is not None:
+            while self._jumps and forced_token(interpreter, thread) is not None:
                 # The row before a forced token has nothing to choose.
                 at = max(at for at, (fed, _) in enumerate(self._pending) if fed == thread)
                 self._pending[at] = (thread, False)

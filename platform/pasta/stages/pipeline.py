@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pasta.bounds import check_at_most
 from pasta.config import ConfigError
 from pasta.stages.matrix import Cell, check_columns, expand, rows
 
@@ -20,6 +21,8 @@ Job = Literal["annotate", "sft", "sample", "score", "preference", "rl", "evaluat
 #: Jobs whose output is a model, for ``@model``.
 TRAINERS: tuple[Job, ...] = ("sft", "preference", "rl")
 MODEL = "@model"
+# Every stage of every round is read and checked before the first one runs.
+_MOST_ROUNDS = 100
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
@@ -71,6 +74,7 @@ class PipelineConfig:
             raise ValueError(
                 f"rounds {self.rounds}: expected a positive number with a round, and 0 without one"
             )
+        check_at_most(self, rounds=_MOST_ROUNDS)
         if self.storage is not None and not self.storage.is_absolute():
             raise ValueError(f"storage {str(self.storage)!r}: expected an absolute path")
 

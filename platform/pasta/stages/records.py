@@ -15,8 +15,9 @@ Record = dict[str, Any]
 class RecordFile:
     """Records of one stage as JSON lines, by key; the first line holds the configuration they were made with.
 
-    A file of another configuration is set aside (``.old``) and a new one begun. A last line that was cut off
-    by a killed process is dropped. ``fresh`` sets any earlier file aside.
+    A file of another configuration is set aside (``.old``) when the first record of this one is added: whoever ends
+    before that has changed nothing. A last line that was cut off by a killed process is dropped. ``fresh`` sets any
+    earlier file aside.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False) -> None:
@@ -24,13 +25,16 @@ class RecordFile:
         self.config = json.loads(json.dumps(config))
         self.records: dict[str, Record] = {}
         lines = read_whole_rows(path) if os.path.exists(path) else []
-        if lines and not fresh and lines[0].get("config") == self.config:
+        goes_on = bool(lines) and not fresh and lines[0].get("config") == self.config
+        if goes_on:
             self.records = {record["key"]: record for record in lines[1:] if "key" in record}
-        elif lines:
-            os.replace(path, path.with_suffix(path.suffix + ".old"))
-        write_whole(
-            path, "".join(_line(record) for record in ({"config": self.config}, *self.records.values()))
-        )
+        self._is_other = len(lines) > 1 and not goes_on  # one without records is not worth keeping
+        if not self._is_other:
+            self._write()
+
+    def _write(self) -> None:
+        lines = ({"config": self.config}, *self.records.values())
+        write_whole(self.path, "".join(map(_line, lines)))
 
     def __contains__(self, key: str) -> bool:
         return key in self.records
@@ -40,6 +44,10 @@ class RecordFile:
 
     def add(self, key: str, record: Mapping[str, Any]) -> Record:
         """Append a record; it is in the file when this returns."""
+        if self._is_other:
+            os.replace(self.path, self.path.with_suffix(self.path.suffix + ".old"))
+            self._write()
+            self._is_other = False
         kept: Record = {"key": key, **record}
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(kept))

@@ -26,6 +26,29 @@ class WorkersSection:
         check_positive(self, "num_workers", "threads")
         _check_failures(self)
 
+    @property
+    def processes(self) -> int:
+        """How many processes each worker is."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingWorkersSection(WorkersSection):
+    """Workers with an engine each. With ``tensor_parallel`` N a worker is N processes on one node that share its
+    models: each has its part of them, and a GPU (or CPU) and ``threads`` of its own.
+    """
+
+    tensor_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        WorkersSection.__post_init__(self)
+        check_positive(self, "tensor_parallel")
+
+    @property
+    def processes(self) -> int:
+        """How many processes each worker is."""
+        return self.tensor_parallel
+
 
 @dataclass(frozen=True, slots=True)
 class LightWorkersSection:
@@ -41,6 +64,7 @@ class LightWorkersSection:
     use_gpu: ClassVar[bool] = False
     threads: ClassVar[int] = 1
     holds_model: ClassVar[bool] = False
+    processes: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         check_positive(self, "num_workers", "cpus")

@@ -96,7 +96,10 @@ class OptimisationSection:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSection:
-    """How often, in steps, progress is reported, a checkpoint is kept and held-out loss is taken (0: never)."""
+    """How often, in steps, progress is reported, a checkpoint is kept and held-out loss is taken (0: never).
+
+    The last ``keep_checkpoints`` of them stay, one at least; ``save_steps: 0`` makes none.
+    """
 
     log_steps: int = 10
     save_steps: int = 200
@@ -104,7 +107,8 @@ class ScheduleSection:
     keep_checkpoints: int = 2
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "log_steps", "save_steps", "eval_steps", "keep_checkpoints")
+        check_not_negative(self, "log_steps", "save_steps", "eval_steps")
+        check_positive(self, "keep_checkpoints")
 
 
 @dataclass(frozen=True, slots=True)

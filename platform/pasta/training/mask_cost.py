@@ -22,7 +22,7 @@ PLAIN = ("sdpa", "eager")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """One training step: seconds, and tokens that it read (without padding)."""
 
     seconds: float
@@ -53,7 +53,7 @@ class MaskCost:
         """How many batches the data has."""
         return len(self._rows) // self._options.rows
 
-    def round(self, number: int) -> dict[str, Step]:
+    def round(self, number: int) -> dict[str, TrainingStep]:
         """A step of every way on batch ``number``; the order changes with the number."""
         size = self._options.rows
         batch = self._collate(self._rows.select(range(number * size, (number + 1) * size)))
@@ -62,7 +62,7 @@ class MaskCost:
         first = number % len(ways)
         return {way: self._step(way, batch) for way in ways[first:] + ways[:first]}
 
-    def _step(self, way: str, batch: Mapping[str, Tensor]) -> Step:
+    def _step(self, way: str, batch: Mapping[str, Tensor]) -> TrainingStep:
         self._model.set_attn_implementation(self._attention[way])
         wanted = {name: batch[name] for name in ("input_ids", "attention_mask", "shift_labels", "labels")}
         if way == THREADS:
@@ -76,7 +76,7 @@ class MaskCost:
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._wait()
-        return Step(time.perf_counter() - begun, int(batch["attention_mask"].sum()))
+        return TrainingStep(time.perf_counter() - begun, int(batch["attention_mask"].sum()))
 
     def _wait(self) -> None:
         if self._device.type == "cuda":
@@ -85,7 +85,7 @@ class MaskCost:
 
 def measure_mask_cost(
     config: SftConfig, cache_dir: Path, device: torch.device, rounds: int, warm_up: int = 2
-) -> list[dict[str, Step]]:
+) -> list[dict[str, TrainingStep]]:
     """``rounds`` rounds of ``MaskCost`` after a warm-up. Raises UserError if the data has too few rows."""
     # Held-out documents and generated answers are no part of a step.
     config = replace(config, data=replace(config.data, eval_documents=0, eval_answers=0))
@@ -98,6 +98,6 @@ def measure_mask_cost(
     return [bench.round(number) for number in range(warm_up + rounds)][warm_up:]
 
 
-def tokens_per_second(steps: Sequence[Step]) -> float:
+def tokens_per_second(steps: Sequence[TrainingStep]) -> float:
     """Of all steps together."""
     return sum(step.tokens for step in steps) / sum(step.seconds for step in steps)

@@ -47,3 +47,19 @@ def test_some_of_them_are_right_and_others_are_no_json_and_no_text():
 
     found = {kind(each.body) for each in made(20 * len(KINDS))}
     assert found >= {dict, list, json.JSONDecodeError, UnicodeDecodeError, RecursionError}
+
+
+def test_some_large_bodies_arrive_together():
+    found = made(20 * len(KINDS))
+    assert {each.copies for each in found} == {1, 8}
+    assert min(len(each.body) for each in found if each.copies > 1) > MOST / 2
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_some_of_them_ask_for_a_large_answer(path):
+    routes = {path: ["model", "guided_json", *(["top_logprobs"] if "chat" in path else [])]}
+    found = [hostile_request(number, 0, "m", routes, MOST).body for number in range(20 * 40)]
+    asked = [json.loads(body) for body in found if b'"ignore_eos": true' in body and b'"n": 8' in body]
+    assert asked
+    for body in asked:
+        assert body["n"] * body["max_tokens"] * (body.get("top_logprobs") or body["logprobs"]) >= 20_000

@@ -3,7 +3,7 @@
 import pytest
 
 from pasta.benchmark.load.breakdown import ENGINE, STAGES, breakdown_report, draw_breakdown, stages
-from pasta.benchmark.load.client import Reply
+from pasta.benchmark.load.client import TimedReply
 from pasta.errors import UserError
 
 MARKS = [
@@ -18,12 +18,12 @@ MARKS = [
 ]
 
 
-def reply() -> Reply:
+def reply() -> TimedReply:
     pasta = {
         "trace": {"otherData": {"marks": MARKS}},
         "timings": {"queue_ms": 2.0, "ttft_ms": 12.0, "total_ms": 100.0},
     }
-    return Reply("whole", total_s=0.136, pasta=pasta, sent_at=100.0)
+    return TimedReply("whole", total_s=0.136, pasta=pasta, sent_at=100.0)
 
 
 def test_each_stage_lasts_until_the_next_one_and_all_together_as_long_as_the_request():
@@ -36,7 +36,7 @@ def test_each_stage_lasts_until_the_next_one_and_all_together_as_long_as_the_req
 
 def test_a_service_whose_traces_do_not_say_when_stages_began_is_a_clear_mistake():
     with pytest.raises(UserError, match="breakdown: "):
-        stages(Reply("whole", pasta={"trace": {"otherData": {}}, "timings": {}}))
+        stages(TimedReply("whole", pasta={"trace": {"otherData": {}}, "timings": {}}))
 
 
 def test_the_report_has_a_row_for_each_stage_and_what_the_service_adds_to_the_engine():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pasta.benchmark.load.client import Ask, Reply, connect, send
+from pasta.benchmark.load.client import Ask, TimedReply, connect, send
 from pasta.benchmark.load.service import Service, busy, idle
 from tests.support.load_server import PIECES, load_server
 
@@ -19,7 +19,7 @@ def ask(text="Hello", **fields):
     return Ask([{"role": "user", "content": text}], "fast", **fields)
 
 
-def answer_to(server, request, timeout_s=60.0, **options) -> Reply:
+def answer_to(server, request, timeout_s=60.0, **options) -> TimedReply:
     async def run():
         async with connect(server.url, **options) as http:
             return await send(http, request, timeout_s)
@@ -133,7 +133,7 @@ def test_answers_come_in_the_order_of_their_requests(server):
 
 
 def test_a_record_keeps_a_digest_of_the_text_and_no_text():
-    record = Reply(
+    record = TimedReply(
         "whole", 1.0, 0.5, "secret text", {"tokens": 3, "threads": 2, "document": "secret"}
     ).record()
     assert record == {

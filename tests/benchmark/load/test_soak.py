@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pasta.benchmark.load.client import Ask, Reply
+from pasta.benchmark.load.client import Ask, TimedReply
 from pasta.benchmark.load.memory import growth
 from pasta.benchmark.load.report import soak_report
 from pasta.benchmark.load.scenarios import Bench
@@ -98,12 +98,12 @@ def test_decoders_interpreters_and_gateways_are_killed_in_turn_and_what_these_he
 @pytest.mark.parametrize(
     ("answer", "sent_s", "cut"),
     [
-        (Reply("lost", total_s=2.0, retryable=True), 9.0, True),
-        (Reply("lost", total_s=2.0, retryable=True), 10.5, False),  # sent after the death
-        (Reply("lost", total_s=60.0, retryable=True), 9.0, False),  # long after it
-        (Reply("lost", total_s=2.0), 9.0, False),  # not to be sent again
-        (Reply("stuck", total_s=2.0, retryable=True), 9.0, False),
-        (Reply("whole", total_s=2.0), 9.0, False),
+        (TimedReply("lost", total_s=2.0, retryable=True), 9.0, True),
+        (TimedReply("lost", total_s=2.0, retryable=True), 10.5, False),  # sent after the death
+        (TimedReply("lost", total_s=60.0, retryable=True), 9.0, False),  # long after it
+        (TimedReply("lost", total_s=2.0), 9.0, False),  # not to be sent again
+        (TimedReply("stuck", total_s=2.0, retryable=True), 9.0, False),
+        (TimedReply("whole", total_s=2.0), 9.0, False),
     ],
 )
 def test_only_what_was_open_at_a_death_and_says_so_is_cut_by_it(answer, sent_s, cut):
@@ -148,8 +148,8 @@ def test_greedy_answers_to_the_same_request_should_not_differ():
 
     asks = [ask("A", "local"), ask("A", "spread"), ask("A", "auto"), ask("A", "local", 64), ask("B", "local")]
     texts = ["one", "one", "two", "other", "other"]
-    assert differing(asks, [Reply("whole", text=text) for text in texts]) == 1
-    assert differing(asks[:2], [Reply("whole", text="one"), Reply("left", text="o")]) == 0
+    assert differing(asks, [TimedReply("whole", text=text) for text in texts]) == 1
+    assert differing(asks[:2], [TimedReply("whole", text="one"), TimedReply("left", text="o")]) == 0
 
 
 def test_a_soak_ends_with_its_time_and_says_how_far_it_is(tmp_path, monkeypatch):

@@ -108,16 +108,19 @@ _TYPES = (
     ),
     *("application/json; charset=utf-16", "application/json" * 200, "image/png", "text/event-stream", "*/*"),
 )
+#: How many of one large body arrive together, of some of them.
+_COPIES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class HostileRequest:
-    """A POST request to ``path``; ``kind`` says what is wrong with it."""
+    """A POST request to ``path``, sent so many times at once; ``kind`` says what is wrong with it."""
 
     kind: str
     path: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: _JSON)
+    copies: int = 1
 
 
 class _Maker:
@@ -309,9 +312,10 @@ def _no_object(m: _Maker) -> bytes:
 
 def _edges(m: _Maker) -> bytes:
     """Right, and as much as is allowed: this one is to be answered."""
+    likeliest = {"logprobs": True, "top_logprobs": 20} if "top_logprobs" in m.fields else {"logprobs": 5}
     chosen: dict[str, Any] = m.rng.choice(
         (
-            {"n": 8, "logprobs": True, "top_logprobs": 20},
+            {"n": 8, "max_tokens": 500, "ignore_eos": True, **likeliest},  # the answer: several MiB
             {"temperature": 2, "top_p": 1e-9, "min_p": 1, "top_k": 2**70, "repetition_penalty": 100},
             {
                 "stream": True,
@@ -377,4 +381,6 @@ def hostile_request(number: int, seed: int, model: str, routes: Routes, most_byt
         headers["X-Request-Timeout"] = rng.choice(
             ("nan", "-1", "1e999", "0", "a" * 5000, "0.001", "\u0663".encode().decode("latin-1"))
         )
-    return HostileRequest(kind, path, body[:most_bytes], headers)
+    body = body[:most_bytes]
+    copies = _COPIES if len(body) > most_bytes / 2 and rng.random() < 0.3 else 1
+    return HostileRequest(kind, path, body, headers, copies)

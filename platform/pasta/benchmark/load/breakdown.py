@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pasta.benchmark.load.client import Reply
+from pasta.benchmark.load.client import TimedReply
 from pasta.benchmark.load.report import Report
 from pasta.benchmark.load.scenarios import Bench, second
 from pasta.benchmark.metrics import Metric
@@ -56,7 +56,7 @@ async def breakdown(bench: Bench, key: str) -> Record:
     }
 
 
-def stages(reply: Reply) -> dict[str, float]:
+def stages(reply: TimedReply) -> dict[str, float]:
     """Milliseconds of each of ``STAGES`` of an answer with a trace. Raises ``UserError`` if it has none."""
     try:
         marks = [("to the Gateway", reply.sent_at), *reply.pasta["trace"]["otherData"]["marks"]]

@@ -55,7 +55,7 @@ class Ask:
 
 
 @dataclass(slots=True)
-class Reply:
+class TimedReply:
     """How a request ended. Times in seconds since it was sent (``sent_at``, since the epoch): the first text, the end.
 
     ``pasta`` is the service's own account of the answer; ``error`` says what went wrong. ``left_at`` is when the client
@@ -106,9 +106,9 @@ def connect(url: str, api_key: str | None = None) -> httpx.AsyncClient:
     )
 
 
-async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> Reply:
+async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> TimedReply:
     """Send a request and follow its answer to the end; nothing that the service does wrong raises."""
-    answer, begun = Reply("lost", sent_at=time()), perf_counter()
+    answer, begun = TimedReply("lost", sent_at=time()), perf_counter()
     body = json.dumps(ask.body()).encode()
     try:
         async with (
@@ -152,7 +152,7 @@ async def _trickle(body: bytes, within_s: float) -> AsyncIterator[bytes]:
         await asyncio.sleep(within_s / _UPLOADS)
 
 
-async def _follow(answer: Reply, ask: Ask, response: httpx.Response, begun: float) -> None:
+async def _follow(answer: TimedReply, ask: Ask, response: httpx.Response, begun: float) -> None:
     reader, pieces, finished = EventReader(), 0, False
     async for piece in response.aiter_bytes():
         now = perf_counter()
@@ -186,13 +186,13 @@ async def _follow(answer: Reply, ask: Ask, response: httpx.Response, begun: floa
         answer.error, answer.retryable = "the stream broke off", True
 
 
-def _read_whole(answer: Reply, body: bytes) -> None:
+def _read_whole(answer: TimedReply, body: bytes) -> None:
     data = json.loads(body)
     answer.text, answer.pasta = data["choices"][0]["message"]["content"], data.get("pasta", {})
     answer.ending = "whole"
 
 
-def _read_error(answer: Reply, headers: httpx.Headers, body: bytes) -> None:
+def _read_error(answer: TimedReply, headers: httpx.Headers, body: bytes) -> None:
     if "retry-after" in headers:
         answer.retry_after_s = float(headers["retry-after"])
     answer.retryable = answer.status >= 500
@@ -202,14 +202,14 @@ def _read_error(answer: Reply, headers: httpx.Headers, body: bytes) -> None:
 
 
 async def closed_loop(
-    asks: Iterable[Ask], clients: int, each: Callable[[Ask], Awaitable[Reply]]
-) -> tuple[list[Reply], float]:
+    asks: Iterable[Ask], clients: int, each: Callable[[Ask], Awaitable[TimedReply]]
+) -> tuple[list[TimedReply], float]:
     """``clients`` of them, each with its next request as soon as its last one is answered, until there is none.
 
     Returns the answers in the order of the requests, and the seconds from the first one sent to the last one ended.
     """
     waiting = iter(enumerate(asks))
-    answers: dict[int, Reply] = {}
+    answers: dict[int, TimedReply] = {}
 
     async def client() -> None:
         for number, ask in waiting:

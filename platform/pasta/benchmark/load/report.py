@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pasta.benchmark.load.hostile import HELD_MS, memory_of
+from pasta.benchmark.load.hostile import HEALTH_MS, HELD_MS, memory_of
 from pasta.benchmark.load.memory import growing, memory_table
 from pasta.benchmark.metrics import Metric
 from pasta.errors import UserError
@@ -275,7 +275,9 @@ def hostile_report(records: Sequence[Record]) -> Report:
             "hostile.busy_ms", "hostile: longest time that the Gateway's loop was held, ms", busy, note=_BUSY
         ),
         Metric("hostile.late_ms", "hostile: latest timer of the Gateway's loop, ms", late),
-        Metric("hostile.health_ms", "hostile: slowest GET /health beside them, ms", health),
+        Metric(
+            "hostile.health_ms", "hostile: slowest GET /health beside them, ms", health, HEALTH_MS, "at most"
+        ),
         Metric(
             "hostile.memory",
             "hostile: processes whose memory grows",

@@ -13,7 +13,7 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pasta.benchmark.load.client import Ask, Reply
+from pasta.benchmark.load.client import Ask, TimedReply
 from pasta.benchmark.load.service import Service, busy, kill
 from pasta.benchmark.load.settings import LoadSettings
 from pasta.benchmark.load.ways import Name, Way
@@ -73,7 +73,7 @@ class Bench:
         body = {**found.pasta, **pasta}
         return [Ask(prompt, found.model, body, self.settings.max_tokens) for prompt in prompts]
 
-    async def whole(self, asks: Sequence[Ask], clients: int) -> tuple[list[Reply], float]:
+    async def whole(self, asks: Sequence[Ask], clients: int) -> tuple[list[TimedReply], float]:
         """Answers, all of them whole, and seconds. Raises ``UserError`` if the service lost one."""
         answers, seconds = await self.service.run(asks, clients)
         for answer in answers:
@@ -140,7 +140,7 @@ async def speedup(bench: Bench, key: str) -> Record:
     In turn, since the machine's speed drifts; medians, since others on it can double a single time.
     """
     prompt = bench.independent[int(key)]
-    over_http: dict[Name, list[Reply]] = {way: [] for way in bench.ways}
+    over_http: dict[Name, list[TimedReply]] = {way: [] for way in bench.ways}
     bare: dict[Name, list[float]] = {way: [] for way in bench.ways}
     for _ in range(1 + REPEATS):  # the first of each warms it up
         for way in bench.ways:
@@ -234,8 +234,8 @@ async def disconnect(bench: Bench, key: str) -> Record:
 
 async def refuse(bench: Bench, key: str) -> Record:
     """More clients than the budget has room for: seconds until each refusal was there, and what the others got."""
-    refused: list[Reply] = []
-    admitted: list[Reply] = []
+    refused: list[TimedReply] = []
+    admitted: list[TimedReply] = []
     prompts = bench.independent
     give_up = perf_counter() + bench.settings.timeout_s
 
@@ -272,7 +272,7 @@ def _block(key: str) -> tuple[int, Name]:
     return int(clients), "parallel" if way == "parallel" else "sequential"
 
 
-async def second(bench: Bench, ask: Ask) -> Reply:
+async def second(bench: Bench, ask: Ask) -> TimedReply:
     """The second of two answers to a request."""
     await bench.whole([ask], 1)
     answers, _ = await bench.whole([ask], 1)

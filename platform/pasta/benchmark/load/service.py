@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from pasta.benchmark.load.client import Ask, Reply, closed_loop, send
+from pasta.benchmark.load.client import Ask, TimedReply, closed_loop, send
 
 Decoders = list[dict[str, Any]]
 
@@ -20,11 +20,11 @@ class Service:
     def __init__(self, http: httpx.AsyncClient, timeout_s: float = 600.0) -> None:
         self.http, self._timeout_s = http, timeout_s
 
-    async def send(self, ask: Ask) -> Reply:
+    async def send(self, ask: Ask) -> TimedReply:
         """Send one request."""
         return await send(self.http, ask, self._timeout_s)
 
-    async def run(self, asks: Sequence[Ask], clients: int) -> tuple[list[Reply], float]:
+    async def run(self, asks: Sequence[Ask], clients: int) -> tuple[list[TimedReply], float]:
         """Send all requests from ``clients`` clients; returns the replies in order, and seconds."""
         return await closed_loop(asks, clients, self.send)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
-from pasta.benchmark.load.client import Ask, Reply, closed_loop
+from pasta.benchmark.load.client import Ask, TimedReply, closed_loop
 from pasta.benchmark.load.memory import growing
 from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import idle, kill
@@ -83,7 +83,7 @@ async def soak(bench: Bench, key: str) -> Record:
     counts: Counter[str] = Counter()
     begun = perf_counter()
 
-    async def patient(ask: Ask) -> Reply:
+    async def patient(ask: Ask) -> TimedReply:
         """Send a request, again after Retry-After while it is refused, or was cut by a death that may cut it."""
         give_up = perf_counter() + settings.timeout_s
         while True:
@@ -191,7 +191,7 @@ def progress(
     )
 
 
-def was_cut(answer: Reply, sent_s: float, kills: Sequence[tuple[float, str]]) -> bool:
+def was_cut(answer: TimedReply, sent_s: float, kills: Sequence[tuple[float, str]]) -> bool:
     """Whether a request was open when an Interpreter or a Gateway was killed, and ended as it may then: with an error
     that says, or a broken connection that lets guess, that it may be sent again."""
     ended_s = sent_s + answer.total_s
@@ -224,7 +224,7 @@ def _first_signal(seen: asyncio.Event) -> Iterator[None]:
         restore()
 
 
-def differing(asks: Sequence[Ask], answers: Sequence[Reply]) -> int:
+def differing(asks: Sequence[Ask], answers: Sequence[TimedReply]) -> int:
     """Count greedy answers that differ from the first one with the same prompt, model, mode and length."""
     first: dict[str, str] = {}
     count = 0

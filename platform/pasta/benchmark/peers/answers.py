@@ -7,7 +7,7 @@ from typing import Any
 
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.metrics import Metric
-from pasta.benchmark.peers.comparison import Comparison
+from pasta.benchmark.peers.comparison import ShapeComparison
 from pasta.benchmark.peers.decoders import Chosen
 from pasta.benchmark.peers.engine import Ours
 from pasta.benchmark.peers.report import Found, peer_of
@@ -26,7 +26,7 @@ _CONFIGS = {
 }
 
 
-def measure_answers(comparison: Comparison) -> RecordFile:
+def measure_answers(comparison: ShapeComparison) -> RecordFile:
     """One record a prompt: seconds, steps and tokens of each greedy answer, its prompt included. llama.cpp decodes as
     many tokens as the twin's answer has, since what it says may be something else."""
     settings, weights = comparison.settings, comparison.weights

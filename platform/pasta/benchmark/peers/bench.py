@@ -9,7 +9,7 @@ from pasta.benchmark.documents import read_documents
 from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.peers.answers import answers_report, measure_answers
-from pasta.benchmark.peers.comparison import Comparison
+from pasta.benchmark.peers.comparison import ShapeComparison
 from pasta.benchmark.peers.gguf_file import check_converted
 from pasta.benchmark.peers.llama import why_no_llama
 from pasta.benchmark.peers.plot import Growth, draw_growth
@@ -50,7 +50,7 @@ class PeerBenchmark:
         parts = [part for part in settings.parts if part != "replay" or settings.documents is not None]
         for shape in settings.shapes:
             weights = make_weights(shape, settings.models, settings.weights, self._kept.say)
-            comparison = Comparison(weights, settings, self._kept)
+            comparison = ShapeComparison(weights, settings, self._kept)
             for part in parts:
                 # A replay of real answers needs a vocabulary that holds their words, own answers a model that has any.
                 if (part != "replay" or shape != SHIPPED) and (part != "answers" or weights.parallel):
@@ -62,7 +62,7 @@ class PeerBenchmark:
         self._kept.write(report, complete=True)
         return report
 
-    def _measure(self, comparison: Comparison, part: str, report: Report) -> None:
+    def _measure(self, comparison: ShapeComparison, part: str, report: Report) -> None:
         shape = comparison.weights.name
         if part == "check":
             report.add(*check_report(shape, comparison.check().records.get("tokens")))

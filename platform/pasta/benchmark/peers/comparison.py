@@ -9,16 +9,15 @@ from typing import Any
 
 import torch
 
-from pasta.benchmark.machine import code_fingerprint, describe_machine
+from pasta.benchmark.machine import code_fingerprint, machine_identity
 from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.peers.check import check_tokens
-from pasta.benchmark.peers.decoders import Chosen, Decoder, Session, fastest_setup, time_steps
+from pasta.benchmark.peers.decoders import Chosen, Peer, PeerSession, fastest_setup, time_steps
 from pasta.benchmark.peers.engine import Generate, Ours, OurSession
 from pasta.benchmark.peers.llama import Llama, why_no_llama
 from pasta.benchmark.peers.settings import FORMATS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
-from pasta.engine import kernels
 from pasta.engine.packing import why_no_int8
 from pasta.stages.records import Record, RecordFile
 
@@ -30,7 +29,7 @@ _GENERATE: dict[str, dict[str, Any]] = {
 }
 
 
-class Comparison:
+class ShapeComparison:
     """All decoders of one shape. Every method measures what its record file lacks, and returns the file."""
 
     def __init__(self, weights: Weights, settings: PeerSettings, kept: Measurement) -> None:
@@ -74,10 +73,10 @@ class Comparison:
         """Single steps with several lanes of one request; llama.cpp: so many sequences that share a prompt."""
         prompt = self._prompts(1, 256)
 
-        def open_ours(ours: Ours, lanes: int, steps: int) -> Session:
+        def open_ours(ours: Ours, lanes: int, steps: int) -> PeerSession:
             return OurSession(ours.loaded, prompt, steps, lanes)
 
-        def open_llama(llama: Llama, lanes: int, steps: int) -> Session:
+        def open_llama(llama: Llama, lanes: int, steps: int) -> PeerSession:
             return llama.session(prompt, steps, lanes)
 
         return self._grow("lanes", self.settings.lanes, open_ours, open_llama)
@@ -86,10 +85,10 @@ class Comparison:
         """Single steps with several requests, each after a prompt of its own."""
         prompts = self._prompts(max(self.settings.requests), self.settings.prompt_tokens)
 
-        def open_ours(ours: Ours, count: int, steps: int) -> Session:
+        def open_ours(ours: Ours, count: int, steps: int) -> PeerSession:
             return OurSession(ours.loaded, prompts[:count], steps)
 
-        def open_llama(llama: Llama, count: int, steps: int) -> Session:
+        def open_llama(llama: Llama, count: int, steps: int) -> PeerSession:
             return llama.session(prompts[:count], steps)
 
         return self._grow("requests", self.settings.requests, open_ours, open_llama)
@@ -98,10 +97,10 @@ class Comparison:
         """Single steps of one request after so many tokens."""
         prompt = self._prompts(1, max(self.settings.contexts))[0]
 
-        def open_ours(ours: Ours, tokens: int, steps: int) -> Session:
+        def open_ours(ours: Ours, tokens: int, steps: int) -> PeerSession:
             return OurSession(ours.loaded, [prompt[: tokens - steps // 2]], steps)
 
-        def open_llama(llama: Llama, tokens: int, steps: int) -> Session:
+        def open_llama(llama: Llama, tokens: int, steps: int) -> PeerSession:
             return llama.session([prompt[: tokens - steps // 2]], steps)
 
         return self._grow("context", self.settings.contexts, open_ours, open_llama)
@@ -110,8 +109,8 @@ class Comparison:
         self,
         part: str,
         points: Sequence[int],
-        open_ours: Callable[[Ours, int, int], Session],
-        open_llama: Callable[[Llama, int, int], Session],
+        open_ours: Callable[[Ours, int, int], PeerSession],
+        open_llama: Callable[[Llama, int, int], PeerSession],
     ) -> RecordFile:
         """One record a point: the milliseconds of each session's steps, round by round."""
         settings = self.settings
@@ -126,7 +125,7 @@ class Comparison:
         with self.decoders(self.narrow) as chosen:
             for point in todo:
                 with contextlib.ExitStack() as stack:
-                    sessions: dict[str, tuple[Session, Callable[[], Any]]] = {}
+                    sessions: dict[str, tuple[PeerSession, Callable[[], Any]]] = {}
                     for name, each in chosen.items():
                         decoder: Any = each.use()
                         opened = (open_ours if each.decoder.side == "ours" else open_llama)(
@@ -194,7 +193,7 @@ class Comparison:
         """The fastest settings of each decoder, by name."""
         return self.open("settings", {"prompt": self.settings.prompt_tokens})
 
-    def _setup(self, decoder: Decoder) -> Record:
+    def _setup(self, decoder: Peer) -> Record:
         """Its fastest settings, found once."""
         file = self.setups()
         if decoder.name not in file:
@@ -241,15 +240,12 @@ class Comparison:
 
     @cached_property
     def _identity(self) -> Record:
-        machine = describe_machine()
-        return {
+        return machine_identity() | {
             "code": code_fingerprint(),
             "weights": self.weights.fingerprint,
             "formats": list(self.formats),
             "threads": self.settings.threads,
             "wait_policy": self.settings.wait_policy,
-            "kernels": kernels.ready(),
-            **{name: machine.get(name) for name in ("processor", "torch", "transformers")},
         }
 
 

@@ -33,7 +33,7 @@ class Timing:
         return dataclasses.asdict(self)
 
 
-class Session(Protocol):
+class PeerSession(Protocol):
     """A state in which each call of ``step`` decodes one token in every sequence or lane."""
 
     def step(self) -> object:
@@ -43,7 +43,7 @@ class Session(Protocol):
         """Free its memory."""
 
 
-class Decoder(Protocol):
+class Peer(Protocol):
     """One side of the comparison in one number format.
 
     ``side`` is ``ours``, ``llama.cpp`` or ``transformers``, ``bits`` those of a weight. ``setups`` are the settings to
@@ -66,16 +66,16 @@ class Decoder(Protocol):
 class Chosen:
     """A decoder with the settings in which it was fastest, by name."""
 
-    decoder: Decoder
+    decoder: Peer
     setup: Record = field(default_factory=dict)
 
-    def use(self) -> Decoder:
+    def use(self) -> Peer:
         """The decoder, switched to them."""
         self.decoder.use(self.setup)
         return self.decoder
 
 
-def fastest_setup(decoder: Decoder, prompt: Sequence[int], count: int) -> Record:
+def fastest_setup(decoder: Peer, prompt: Sequence[int], count: int) -> Record:
     """The settings in which ``decoder`` is fastest, by the least time of a token in two runs of each, in turn: other
     work on the machine only adds to it."""
     best: dict[int, float] = {}
@@ -87,7 +87,7 @@ def fastest_setup(decoder: Decoder, prompt: Sequence[int], count: int) -> Record
     return decoder.setups[min(best, key=best.__getitem__)]
 
 
-def time_steps(sessions: dict[str, tuple[Session, Callable[[], Any]]], steps: int) -> Record:
+def time_steps(sessions: dict[str, tuple[PeerSession, Callable[[], Any]]], steps: int) -> Record:
     """Milliseconds of ``steps`` steps of each session, in turn; the first of a turn is not counted (caches are cold).
 
     Each comes with the function that switches to its settings.

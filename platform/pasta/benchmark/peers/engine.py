@@ -19,7 +19,7 @@ _NO_HELP: dict[str, Any] = {"jump_forward": False, "drafts": 0, "reuse_prefixes"
 
 
 class Ours:
-    """A ``Decoder``: the engine in sequential mode without helps."""
+    """A ``Peer``: the engine in sequential mode without helps."""
 
     side = "ours"
 
@@ -123,7 +123,7 @@ class _Clock(StoppingCriteria):
 
 
 class Generate:
-    """A ``Decoder``: transformers' ``generate`` on the model as transformers makes it."""
+    """A ``Peer``: transformers' ``generate`` on the model as transformers makes it."""
 
     side = "transformers"
 

@@ -164,7 +164,7 @@ class LlamaContext:
 
 
 class Llama:
-    """A ``Decoder``: one GGUF file, its model loaded on first use."""
+    """A ``Peer``: one GGUF file, its model loaded on first use."""
 
     side = "llama.cpp"
 

@@ -4,7 +4,7 @@ import dataclasses
 import time
 
 from pasta.benchmark.documents import read_documents, sample_documents
-from pasta.benchmark.peers.comparison import Comparison
+from pasta.benchmark.peers.comparison import ShapeComparison
 from pasta.benchmark.peers.decoders import Chosen
 from pasta.benchmark.peers.engine import Ours
 from pasta.benchmark.replay import WORDS, DocumentReplay, Entry, document_identity
@@ -16,7 +16,7 @@ from pasta.stages.records import Record, RecordFile
 _BUCKET = 256
 
 
-def measure_replay(comparison: Comparison) -> RecordFile:
+def measure_replay(comparison: ShapeComparison) -> RecordFile:
     """One record a document: seconds of each decoder, prompt included, and the answer's tokens without its tags.
 
     Tokens are words, as in ``jobs.benchmark replay``.

@@ -29,7 +29,7 @@ NO_USAGE = TeacherUsage()
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedAnnotation:
     """An annotation that failed a check, if there was one, and why: a short word that is counted, and the story."""
 
     annotated: str | None
@@ -49,7 +49,7 @@ class Proposal:
     reason: str = ""
     detail: str = ""
     usage: TeacherUsage = NO_USAGE
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedAnnotation, ...] = ()
     judged: TeacherUsage = NO_USAGE
 
     def to_dict(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Proposal:
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Proposal":
         """From what ``to_dict`` gave."""
-        refused = tuple(Refused(**each) for each in values["refused"])
+        refused = tuple(RefusedAnnotation(**each) for each in values["refused"])
         usage, judged = (TeacherUsage(**values[name]) for name in ("usage", "judged"))
         return cls(**{**values, "usage": usage, "refused": refused, "judged": judged})
 

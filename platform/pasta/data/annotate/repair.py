@@ -34,14 +34,14 @@ class Unrepairable(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Repaired:
     """A document that strips to the answer exactly, and whether the annotation had to be put right for that."""
 
     document: Document
     repaired: bool
 
 
-def read_annotation(annotated: str, answer: str, strip: Strip) -> Read:
+def read_annotation(annotated: str, answer: str, strip: Strip) -> Repaired:
     """Read an annotated answer in text form.
 
     ``exact`` lets white space differ at both ends only, ``whitespace`` anywhere; the answer's own is put back.
@@ -51,7 +51,7 @@ def read_annotation(annotated: str, answer: str, strip: Strip) -> Read:
     try:
         document = parse(annotated)
         if render(document) == answer:
-            return Read(document, repaired=False)
+            return Repaired(document, repaired=False)
     except ParseError as error:
         problem = str(error)
     fence = _FENCE.match(annotated)
@@ -62,7 +62,7 @@ def read_annotation(annotated: str, answer: str, strip: Strip) -> Read:
             text = "".join(piece for piece in pieces if isinstance(piece, str))
             if _same(text, answer, strip):
                 try:
-                    return Read(build(answer, list(_project(pieces, answer))), repaired=True)
+                    return Repaired(build(answer, list(_project(pieces, answer))), repaired=True)
                 except ValueError as error:
                     raise Unrepairable("malformed", str(error)) from None
     text = "".join(piece for piece in _pieces(annotated, True) if isinstance(piece, str))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pasta.bounds import check_positive
-from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, Refused, TeacherUsage
+from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, RefusedAnnotation, TeacherUsage
 from pasta.data.annotate.independence import IndependenceJudge, IndependenceSection
 from pasta.data.annotate.prompt import ask_again, prompt_for
 from pasta.data.annotate.repair import Unrepairable
@@ -157,11 +157,11 @@ class _Lesson:
         """The most parallel proposal that passes all checks, or why there is none. Raises EndpointError."""
         usage, judged = NO_USAGE, NO_USAGE
         valid: list[_Valid] = []
-        refused: list[Refused] = []
+        refused: list[RefusedAnnotation] = []
         for number in range(self._options.proposals):
             found, cost = await self._propose(record, number)
             usage = usage + cost
-            if isinstance(found, Refused):
+            if isinstance(found, RefusedAnnotation):
                 refused.append(found)
                 if found.reason in _RECORDS_FAULT:
                     break
@@ -175,12 +175,14 @@ class _Lesson:
             refused.append(fault)
         return Proposal(None, refused[-1].reason, refused[-1].detail, usage, tuple(refused), judged)
 
-    async def _propose(self, record: Instruction, number: int) -> tuple[_Valid | Refused, TeacherUsage]:
+    async def _propose(
+        self, record: Instruction, number: int
+    ) -> tuple[_Valid | RefusedAnnotation, TeacherUsage]:
         """Proposal ``number`` of a record."""
         options = self._options
         seed = {} if options.seed is None else {"seed": options.seed + number}
         messages = asked = prompt_for(record)
-        usage, refused = NO_USAGE, Refused(None, "", "")
+        usage, refused = NO_USAGE, RefusedAnnotation(None, "", "")
         for _ in range(options.attempts):
             try:
                 reply = await self._endpoint.chat(
@@ -193,15 +195,17 @@ class _Lesson:
             if reply.finish_reason == "length":
                 # A second answer would be as long.
                 detail = "the annotation is longer than teacher.max_tokens"
-                return Refused(None, "cut off", detail), usage
+                return RefusedAnnotation(None, "cut off", detail), usage
             try:
                 return _Valid(reply.text, self._validator.check(reply.text, record.answer)), usage
             except Unrepairable as error:
-                refused = Refused(reply.text, error.code, str(error))
+                refused = RefusedAnnotation(reply.text, error.code, str(error))
                 messages = ask_again(asked, reply.text, str(error))
         return refused, usage
 
-    async def _fault(self, record: Instruction, candidate: _Valid) -> tuple[Refused | None, TeacherUsage]:
+    async def _fault(
+        self, record: Instruction, candidate: _Valid
+    ) -> tuple[RefusedAnnotation | None, TeacherUsage]:
         """Why a proposal's parts are not independent, by the judge if there is one."""
         if self._judge is None:
             return None, NO_USAGE
@@ -210,10 +214,10 @@ class _Lesson:
         except EndpointError as error:
             gone, usage = await _given_up(self._judge.endpoint, error)
             fault = ("not judged", gone.detail)
-        return (None if fault is None else Refused(candidate.annotated, *fault)), usage
+        return (None if fault is None else RefusedAnnotation(candidate.annotated, *fault)), usage
 
 
-async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[Refused, TeacherUsage]:
+async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[RefusedAnnotation, TeacherUsage]:
     """What becomes of a request without an answer. Raises the error again if it is not the record's own fault."""
     if error.status is not None and error.status not in _REFUSED_RECORD:
         raise error
@@ -224,7 +228,7 @@ async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[Refused, 
         raise error from None
     usage = TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
     reason = "refused" if error.status is not None else "no answer"
-    return Refused(None, reason, str(error)), usage
+    return RefusedAnnotation(None, reason, str(error)), usage
 
 
 def _share_of(whole: EndpointSection, share: float) -> EndpointSection:

@@ -8,6 +8,7 @@ from typing import Any
 from pasta.candidates.sampling import check_model, check_vocabularies
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams, load_model
+from pasta.engine.ranks import Ranks
 from pasta.engine.section import EngineSection
 from pasta.errors import UserError
 from pasta.evaluation.config import MethodSection, SotSection
@@ -78,12 +79,14 @@ def make_methods(
     limits: Limits,
     engine: EngineSection,
     keys: Mapping[str, str | None],
+    ranks: Ranks | None = None,
 ) -> dict[str, Method]:
-    """Make all methods, by name in their order; ``keys`` are those of methods with an endpoint.
+    """Make all methods, by name in their order; ``keys`` are those of methods with an endpoint. With ``ranks`` this
+    process has its part of each model.
 
     A model is loaded once, whatever the number of methods that use it. Raises UserError if one cannot be loaded.
     """
-    engines = _Engines(engine)
+    engines = _Engines(engine, ranks)
     return {name: _make(section, limits, engines, keys.get(name)) for name, section in methods.items()}
 
 
@@ -109,14 +112,16 @@ def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str 
 class _Engines:
     """Engines by model. One whose methods send several requests at once has slots for them, the others have one."""
 
-    def __init__(self, section: EngineSection) -> None:
-        self._section = section
+    def __init__(self, section: EngineSection, ranks: Ranks | None) -> None:
+        self._section, self._ranks = section, ranks
         self._models: dict[str, LoadedModel] = {}
         self._engines: dict[tuple[str, bool, float], Engine] = {}
 
     def of(self, source: str, *, one_request: bool, hint_factor: float = 1.0) -> Engine:
         if source not in self._models:
-            self._models[source] = load_model(source, dtype=self._section.dtype, device=self._section.device)
+            self._models[source] = load_model(
+                source, dtype=self._section.dtype, device=self._section.device, ranks=self._ranks
+            )
         key = source, one_request, hint_factor
         if key not in self._engines:
             config = EngineConfig.of(self._section)

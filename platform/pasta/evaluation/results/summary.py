@@ -42,7 +42,7 @@ class GroupSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class StructureSummary:
     """How answers were decoded.
 
     ``threads``, ``tokens`` and ``critical_path`` (steps) are means an answer, ``budget`` the mean tokens an answer by
@@ -89,7 +89,7 @@ class MethodSummary:
     quality: Estimate | None
     quality_difference: Estimate | None
     win_rates: WinRates | None
-    structure: Structure | None
+    structure: StructureSummary | None
     marks: Marks | None
     families: tuple[GroupSummary, ...]
     lengths: tuple[GroupSummary, ...]
@@ -259,7 +259,7 @@ def group_summary(name: str, outcomes: Sequence[Outcome]) -> GroupSummary:
     )
 
 
-def structure_of(answers: Sequence[Mapping[str, Any]]) -> Structure | None:
+def structure_of(answers: Sequence[Mapping[str, Any]]) -> StructureSummary | None:
     """How these answers were decoded; None if there are none."""
     if not answers:
         return None
@@ -272,7 +272,7 @@ def structure_of(answers: Sequence[Mapping[str, Any]]) -> Structure | None:
     budget = {kind: statistics.fmean(answer["budget"].get(kind, 0) for answer in answers) for kind in kinds}
     first = [answer["ttft_s"] for answer in answers if answer["ttft_s"] is not None]
     total = sum(budget.values())
-    return Structure(
+    return StructureSummary(
         tokens=statistics.fmean(answer["tokens"] for answer in answers),
         budget=budget,
         overhead=(total - budget.get(_TEXT, 0.0)) / total if total else 0.0,

@@ -1,0 +1,85 @@
+"""Engines that cannot run here are refused before Ray starts; those of another cluster's machines are not judged."""
+
+import sys
+
+import pytest
+import torch
+import yaml
+
+from jobs import pipeline, rl
+from jobs.cluster import check_engine
+from pasta.engine.section import EngineSection
+from pasta.entrypoint import run_main
+from tests.jobs.test_pipeline import write_pipeline
+from tests.rl.runs import rl_dict
+from tests.support.models import save_misfit_heads
+
+FP8 = "engine.dtype: 'fp8', but fp8 runs on CUDA GPUs, not on cpu; use auto"
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def refusal(main, path, monkeypatch, capsys):
+    """The line that the command ends with."""
+    monkeypatch.setattr(sys, "argv", ["job", "--config", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        run_main(main)
+    assert ended.value.code == 2
+    return next(line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+
+
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379"])
+def test_another_cluster_s_machines_are_not_judged(address):
+    check_engine(EngineSection(dtype="fp8"), address)
+
+
+def test_a_cluster_that_the_environment_names_is_not_judged(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    check_engine(EngineSection(dtype="fp8"), None)
+
+
+def test_reinforcement_learning_says_it_before_ray_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    path = tmp_path / "rl.yaml"
+    data = rl_dict(tmp_path)
+    path.write_text(yaml.safe_dump(data | {"engine": {**data["engine"], "cuda_graphs": "on"}}))
+    said = refusal(rl.main, path, monkeypatch, capsys)
+    assert said == "error: engine.cuda_graphs: 'on', but the model runs on cpu; expected auto or off"
+
+
+def test_draft_heads_that_do_not_fit_the_policy_are_named_before_ray_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    path = tmp_path / "rl.yaml"
+    path.write_text(yaml.safe_dump(rl_dict(tmp_path)))
+    said = save_misfit_heads(tmp_path / "start")
+    assert refusal(rl.main, path, monkeypatch, capsys) == f"error: model.init_from: {said}"
+
+
+def test_a_slot_too_small_for_any_prompt_and_its_answer_is_named_before_ray_starts(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    path = tmp_path / "rl.yaml"
+    data = rl_dict(tmp_path)
+    path.write_text(yaml.safe_dump(data | {"engine": {**data["engine"], "slot_tokens": 42}}))
+    said = refusal(rl.main, path, monkeypatch, capsys)
+    assert said.startswith(
+        "error: engine.slot_tokens: 42, but a slot holds a prompt, of which the shortest takes "
+    )
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["to do", "done"])
+def test_a_pipeline_says_it_of_a_stage_that_was_never_done(tmp_path, monkeypatch, capsys, done):
+    path = write_pipeline(tmp_path)
+    sample = yaml.safe_load((tmp_path / "sample.yaml").read_text())
+    (tmp_path / "sample.yaml").write_text(yaml.safe_dump(sample | {"engine": {"dtype": "fp8"}}))
+    if not done:
+        assert refusal(pipeline.main, path, monkeypatch, capsys) == f"error: round-1-sample: {FP8}"
+        assert not (tmp_path / "out").exists()
+        return
+    config, steps = pipeline.read(pipeline.parser().parse_args(["--config", str(path)]))
+    monkeypatch.setattr(pipeline, "_finished", lambda config, name: [object()] if "sample" in name else [])
+    pipeline.check_engines(config, pipeline.read_stages(config, steps), None)
