@@ -33,14 +33,14 @@ def formats():
 
 @pytest.mark.parametrize("name", formats())
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), [(96, 70), (1300, 64), (4, 1), (2052, 130)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(96, 70), (1300, 64), (4, 1), (2052, 130), (1536, 70)])
 def test_a_layer_computes_what_torch_does(name, bias, inputs, outputs):
     layer = linear(name, inputs, outputs, bias)
     assert layer._outputs == outputs, "the kernel serves it"
     torch.manual_seed(0)
     plain = nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
     torch.manual_seed(1)
-    x = torch.randn(2, 3, inputs)
+    x = torch.randn(6, 3, inputs)
     expected = plain(x)
     error = (layer(x.to(torch.bfloat16) if name == "bfloat16" else x).float() - expected).abs().max()
     assert error <= {"float32": 1e-5, "bfloat16": 2e-2, "int8": 4e-2}[name] * max(
@@ -49,9 +49,10 @@ def test_a_layer_computes_what_torch_does(name, bias, inputs, outputs):
 
 
 @pytest.mark.parametrize("name", formats())
-def test_a_row_is_the_same_alone_and_beside_an_outlier(name):
-    layer = linear(name, 1300, 70)
-    x = torch.randn(23, 1300, dtype=torch.bfloat16 if name == "bfloat16" else torch.float32)
+@pytest.mark.parametrize("inputs", [1300, 1536])  # the second is a whole number of AMX's tiles
+def test_a_row_is_the_same_alone_and_beside_an_outlier(name, inputs):
+    layer = linear(name, inputs, 70)
+    x = torch.randn(23, inputs, dtype=torch.bfloat16 if name == "bfloat16" else torch.float32)
     x[4] *= 1000
     together = layer(x)
     for row in range(len(x)):

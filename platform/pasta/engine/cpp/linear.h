@@ -2,11 +2,10 @@
 
 #pragma once
 
-#include "numbers.h"
+#include "tiles.h"
 
 namespace {
 
-constexpr int64_t kBlocks = 4;    // registers of outputs that are computed together
 constexpr int64_t kOutputs = 64;  // kLanes * kBlocks
 constexpr int64_t kAhead = 24;    // steps whose weights are fetched before their turn
 constexpr int64_t kChunk = 512;   // steps whose weights (128 KiB) stay in the cache for all rows
@@ -14,6 +13,7 @@ constexpr int64_t kChunk = 512;   // steps whose weights (128 KiB) stay in the c
 // A step is four bytes of a row against a register of weights: one float32, two bfloat16, or four 8-bit numbers.
 
 struct Float32 {
+  static constexpr bool kTiles = false;
   using Sum = __m512;
   static Sum zero() { return _mm512_setzero_ps(); }
   static Sum step(Sum sum, __m512i x, __m512i w) {
@@ -23,6 +23,8 @@ struct Float32 {
 
 #ifdef __AVX512BF16__
 struct Bfloat16 {
+  static constexpr bool kTiles = true, kIntegers = false;
+  static constexpr int64_t kTiledFrom = 1;  // tiles round in an order of their own, and all rows must round alike
   using Sum = __m512;
   static Sum zero() { return _mm512_setzero_ps(); }
   static Sum step(Sum sum, __m512i x, __m512i w) { return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w); }
@@ -30,6 +32,8 @@ struct Bfloat16 {
 #endif
 
 struct Int8 {
+  static constexpr bool kTiles = true, kIntegers = true;
+  static constexpr int64_t kTiledFrom = 5;  // fewer rows are as fast without; sums of integers are exact either way
   using Sum = __m512i;
   static Sum zero() { return _mm512_setzero_si512(); }
   static Sum step(Sum sum, __m512i x, __m512i w) { return _mm512_dpbusd_epi32(sum, x, w); }
@@ -59,14 +63,23 @@ void tile(const int32_t* x, int64_t width, const __m512i* w, int64_t steps, type
 // x: rows of `steps` steps; w [outputs / 64, steps, 4] registers; finish(block, row, register, sum) takes the results.
 template <class F, class Finish>
 void product(const int32_t* x, int64_t rows, int64_t steps, const __m512i* w, int64_t outputs, const Finish& finish) {
+  bool tiled = false;
+  if constexpr (F::kTiles) tiled = rows >= F::kTiledFrom && steps % kTileSteps == 0 && tiles_allowed();
   parallel(outputs / kOutputs, steps * outputs, [&](int64_t begin, int64_t end) {
     std::vector<typename F::Sum> sums(rows * kBlocks);
+    Tiles tiles;
     for (int64_t block = begin; block < end; ++block) {
       std::fill(sums.begin(), sums.end(), F::zero());
       for (int64_t first = 0; first < steps; first += kChunk) {
         const int64_t count = std::min(kChunk, steps - first);
         const __m512i* weights = w + (block * steps + first) * kBlocks;
         int64_t r = 0;
+        if constexpr (F::kTiles) {
+          for (; tiled && r < rows; r += kTileRows) {
+            tiles.use(std::min(kTileRows, rows - r));
+            by_tiles<F::kIntegers>(x + r * steps + first, steps, weights, count, &sums[r * kBlocks]);
+          }
+        }
         for (; r + 4 <= rows; r += 4) tile<F, 4>(x + r * steps + first, steps, weights, count, &sums[r * kBlocks]);
         const int32_t* rest = x + r * steps + first;
         if (rows - r == 3) tile<F, 3>(rest, steps, weights, count, &sums[r * kBlocks]);
