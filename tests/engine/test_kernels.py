@@ -9,6 +9,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from pasta.engine.fusing import KernelNorm
 from pasta.engine.masks import expand, to_model_masks
 from pasta.engine.packing import Int8Linear, PackedLinear
+from pasta.engine.sampling import gumbel
 from tests.support.kernels import built, needs_kernels
 from tests.support.models import CONFIGS
 
@@ -146,6 +147,18 @@ def test_attention_of_one_query_is_that_of_many(queries, exact, dtype):
     for row in range(queries):
         alone = layer(slice(row, row + 1), mask[:, :, row : row + 1])
         torch.testing.assert_close(alone[0, 0], together[0, row], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("vocab", [5, 8, 2050])
+def test_a_token_is_drawn_with_the_noise_that_torch_computes(vocab):
+    torch.manual_seed(0)
+    scores = 3 * torch.randn(500, vocab).double()
+    scores[torch.rand(500, vocab) < 0.5] = float("-inf")
+    scores[:, 3] = 0.0
+    keys = torch.randint(-(2**63), 2**63 - 1, (500,))
+    assert torch.equal(
+        torch.ops.pasta.gumbel_argmax(scores, keys), (scores + gumbel(keys, vocab)).argmax(dim=-1)
+    )
 
 
 @pytest.mark.parametrize("family", CONFIGS)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pasta.engine import kernels
 from pasta.engine.request import SamplingParams
 from pasta.engine.transfer import to_device
 from pasta.interpreter.limits import MAX_TOPIC_PIECE, Constraint
@@ -52,6 +53,15 @@ def gumbel(keys: Tensor, vocab_size: int) -> Tensor:
     z = z ^ _shifted(z, 31)
     uniform = (_shifted(z, 11).double() + 0.5) * 2.0**-53  # inside (0, 1): both logarithms are finite
     return -torch.log(-torch.log(uniform))
+
+
+def gumbel_argmax(scores: Tensor, keys: Tensor) -> Tensor:
+    """The token of each row of ``scores`` [N, V] (float64) whose score and noise, by the row's key [N], are the
+    largest."""
+    if scores.device.type == "cpu" and kernels.ready():
+        found: Tensor = torch.ops.pasta.gumbel_argmax(scores, keys)
+        return found
+    return (scores + gumbel(keys, scores.shape[-1])).argmax(dim=-1)
 
 
 # SplitMix64's constants as signed 64-bit integers: torch multiplies modulo 2^64, as the generator does.
@@ -180,7 +190,7 @@ def sample(permitted: Tensor, likeliest: Tensor, numbers: Tensor, *, cut: bool) 
     scaled = _scaled(logits, logits.amax(dim=-1), temperatures)
     if cut:
         scaled = scaled.masked_fill(~_kept(logits, temperatures, numbers[2], top_p, min_p), float("-inf"))
-    found = (scaled + gumbel(numbers[1], scaled.shape[-1])).argmax(dim=-1)
+    found = gumbel_argmax(scaled, numbers[1])
     return torch.where((temperatures > 0) & (likeliest >= 0), found, likeliest)
 
 

@@ -34,10 +34,10 @@ class Timing:
 
 
 class PeerSession(Protocol):
-    """A state in which each call of ``step`` decodes one token in every sequence or lane."""
+    """A state in which each step decodes one token in every sequence or lane."""
 
-    def step(self) -> object:
-        """Decode one more token each."""
+    def step_ms(self, count: int) -> list[float]:
+        """Milliseconds of so many steps, after one that is not counted."""
 
     def close(self) -> None:
         """Free its memory."""
@@ -88,18 +88,23 @@ def fastest_setup(decoder: Peer, prompt: Sequence[int], count: int) -> Record:
 
 
 def time_steps(sessions: dict[str, tuple[PeerSession, Callable[[], Any]]], steps: int) -> Record:
-    """Milliseconds of ``steps`` steps of each session, in turn; the first of a turn is not counted (caches are cold).
+    """Milliseconds of ``steps`` steps of each session, in turn.
 
     Each comes with the function that switches to its settings.
     """
     record: Record = {}
     for name, (session, use) in sessions.items():
         use()
-        session.step()
-        spent = []
-        for _ in range(steps):
-            begun = time.perf_counter()
-            session.step()
-            spent.append(round(1e3 * (time.perf_counter() - begun), 4))
-        record[name] = spent
+        record[name] = session.step_ms(steps)
     return record
+
+
+def step_ms(step: Callable[[], Any], count: int) -> list[float]:
+    """Milliseconds of ``count`` steps after one that is not counted: caches are cold."""
+    step()
+    spent = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        step()
+        spent.append(round(1e3 * (time.perf_counter() - begun), 4))
+    return spent

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from pasta.benchmark.peers.decoders import Timing
+from pasta.benchmark.peers.decoders import Timing, step_ms
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, ThreadProgress, TokenEvent
 from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import UNBOUNDED
@@ -92,6 +92,10 @@ class OurSession:
         """Decode one more token each."""
         tokens = self._step()
         assert tokens == self._rows, "every sequence decodes in every step"
+
+    def step_ms(self, count: int) -> list[float]:
+        """Milliseconds of so many steps."""
+        return step_ms(self.step, count)
 
     def close(self) -> None:
         """Free its memory."""

@@ -9,17 +9,20 @@ import importlib
 import importlib.util
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pasta.benchmark.peers.decoders import Timing
+from pasta.benchmark.peers.decoders import Timing, step_ms
 from pasta.errors import UserError
 from pasta.stages.records import Record
 
 INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
+#: llama.cpp shapes AMX's tiles once a thread. Where torch decodes in between, which gives them back, it dies of SIGILL.
+_THREAD = ThreadPoolExecutor(1, "llama.cpp")
 #: Most tokens of a prompt that are fed at once. n_ubatch is the same: it splits no batch further.
 _BATCH = 512
 
@@ -125,6 +128,10 @@ class LlamaContext:
         self._last = [int(token) for token in self.logits(count).argmax(axis=1)]
         return self._last
 
+    def step_ms(self, count: int) -> list[float]:
+        """Milliseconds of so many steps."""
+        return _THREAD.submit(step_ms, self.step, count).result()
+
     @property
     def last(self) -> list[int]:
         """The tokens chosen last."""
@@ -186,6 +193,9 @@ class Llama:
 
     def decode(self, prompt: Sequence[int], count: int) -> Timing:
         """Decode ``count`` tokens greedily after ``prompt``."""
+        return _THREAD.submit(self._decode, prompt, count).result()
+
+    def _decode(self, prompt: Sequence[int], count: int) -> Timing:
         needed = len(prompt) + count
         if self._context is None or needed > self._tokens:
             self.close_context()
@@ -210,7 +220,7 @@ class Llama:
         context = self.context(sum(map(len, prompts)) + sequences * (steps + 1), sequences)
         with contextlib.ExitStack() as undo:
             undo.callback(context.close)
-            context.begin(prompts, shared)
+            _THREAD.submit(context.begin, prompts, shared).result()
             undo.pop_all()
         return context
 

@@ -10,6 +10,7 @@
 #include "draft.h"
 #include "linear.h"
 #include "masks.h"
+#include "sampling.h"
 
 TORCH_LIBRARY(pasta, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
@@ -24,6 +25,7 @@ TORCH_LIBRARY(pasta, m) {
   m.def(
       "draft(Tensor hidden, Tensor chosen, Tensor embedding, Tensor[] up, Tensor[] down, Tensor[] output, "
       "Tensor guessed, int width) -> (Tensor, Tensor)");
+  m.def("gumbel_argmax(Tensor scores, Tensor keys) -> Tensor");
   m.def("additive(Tensor visible, Tensor q_pos, Tensor k_pos, int window, ScalarType type) -> Tensor");
 }
 
@@ -35,5 +37,6 @@ TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("attend", &attend);
   m.impl("expand", &expand);
   m.impl("draft", &draft);
+  m.impl("gumbel_argmax", &gumbel_argmax);
   m.impl("additive", &additive);
 }

@@ -1,0 +1,72 @@
+// Choosing tokens by the Gumbel-max trick: noise and argmax in one pass.
+
+#pragma once
+
+#define CPU_CAPABILITY_AVX512  // at::vec's numbers are then registers of AVX-512
+#include <ATen/cpu/vec/vec.h>
+
+#include "numbers.h"
+
+namespace {
+
+using Doubles = at::vec::Vectorized<double>;
+
+constexpr int64_t kDoubles = 8;
+constexpr double kMostNoise = 37.5;  // the largest uniform number below 1 has 54 log(2)
+
+__m512i mixed(__m512i z, int bits, uint64_t factor) {
+  return _mm512_mullo_epi64(_mm512_xor_si512(z, _mm512_srli_epi64(z, bits)), _mm512_set1_epi64(factor));
+}
+
+// pasta.engine.sampling.gumbel of tokens first to first + 7.
+Doubles gumbel(int64_t key, int64_t first) {
+  const __m512i ids = _mm512_add_epi64(_mm512_set1_epi64(first + 1), _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7));
+  __m512i z = _mm512_mullo_epi64(ids, _mm512_set1_epi64(0x9E3779B97F4A7C15));
+  z = _mm512_add_epi64(z, _mm512_set1_epi64(key));
+  z = mixed(mixed(z, 30, 0xBF58476D1CE4E5B9), 27, 0x94D049BB133111EB);
+  z = _mm512_srli_epi64(_mm512_xor_si512(z, _mm512_srli_epi64(z, 31)), 11);
+  const __m512d half = _mm512_add_pd(_mm512_cvtepu64_pd(z), _mm512_set1_pd(0.5));
+  const Doubles uniform(_mm512_mul_pd(half, _mm512_set1_pd(0x1p-53)));
+  return uniform.log().neg().log().neg();
+}
+
+// scores [N, V] float64, each row with one above -inf, and a key for each row [N]: the first token [N] whose score and
+// noise are the largest.
+Tensor gumbel_argmax(const Tensor& scores_any, const Tensor& keys_any) {
+  const Tensor scores = scores_any.contiguous(), keys = keys_any.contiguous();
+  const int64_t rows = scores.size(0), vocab = scores.size(1);
+  const Tensor out = at::empty({rows}, keys.options());
+  parallel(rows, rows * vocab, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const double* row = scores.const_data_ptr<double>() + r * vocab;
+      const int64_t key = keys.const_data_ptr<int64_t>()[r];
+      __m512d most = _mm512_set1_pd(-std::numeric_limits<double>::infinity());
+      __m512i at = _mm512_setzero_si512();
+      for (int64_t i = 0; i < vocab; i += kDoubles) {
+        const __mmask8 there = vocab - i >= kDoubles ? 0xff : (1u << (vocab - i)) - 1;
+        const __m512d score = _mm512_maskz_loadu_pd(there, row + i);
+        const __m512d least = _mm512_sub_pd(most, _mm512_set1_pd(kMostNoise));
+        const __mmask8 possible = _mm512_mask_cmp_pd_mask(there, score, least, _CMP_GT_OQ);
+        if (!possible) continue;
+        const __m512d sum = _mm512_add_pd(score, gumbel(key, i));
+        const __mmask8 more = _mm512_mask_cmp_pd_mask(possible, sum, most, _CMP_GT_OQ);
+        most = _mm512_mask_mov_pd(most, more, sum);
+        at = _mm512_mask_mov_epi64(at, more, _mm512_set1_epi64(i));
+      }
+      alignas(64) double largest[kDoubles];
+      alignas(64) int64_t block[kDoubles];
+      _mm512_store_pd(largest, most);
+      _mm512_store_si512(block, at);
+      int64_t best = 0;
+      for (int64_t lane = 1; lane < kDoubles; ++lane) {
+        const bool more = largest[lane] > largest[best];
+        const bool earlier = largest[lane] == largest[best] && block[lane] + lane < block[best] + best;
+        if (more || earlier) best = lane;
+      }
+      out.mutable_data_ptr<int64_t>()[r] = block[best] + best;
+    }
+  });
+  return out;
+}
+
+}  // namespace
