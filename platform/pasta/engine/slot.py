@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pasta.engine.ngrams import Ngrams
@@ -145,7 +144,10 @@ class Slot:
         last = {feed.thread: at for at, feed in enumerate(feeds)}
         running = {at for thread, at in last.items() if self.interpreter.threads[thread].running}
         running |= {at for at, feed in enumerate(feeds) if self.scored(feed)}
-        return [replace(feed, wants_logits=at in running) for at, feed in enumerate(feeds)]
+        return [
+            feed if feed.wants_logits == (at in running) else feed._replace(wants_logits=at in running)
+            for at, feed in enumerate(feeds)
+        ]
 
     def scored(self, feed: Feed) -> bool:
         """Whether a token's logits tell how likely the prompt's next token is, and that is asked for."""
@@ -211,7 +213,7 @@ class Slot:
                 break
             # The row before it has nothing to choose.
             at = max(at for at, feed in enumerate(self.pending) if feed.thread == thread)
-            self.pending[at] = replace(self.pending[at], wants_logits=False)
+            self.pending[at] = self.pending[at]._replace(wants_logits=False)
             events += self.emit(thread, token, now, step)
         return events
 
@@ -274,7 +276,7 @@ class Slot:
         for feed in (opened, *self.interpreter.take_feeds()):
             # The targets of the chunk's rows are known; a parent that waited for its end goes on.
             wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running
-            self.pending.append(replace(feed, wants_logits=wants_logits))
+            self.pending.append(feed._replace(wants_logits=wants_logits))
         self.bulk = True
         return events
 

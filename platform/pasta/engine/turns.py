@@ -8,7 +8,6 @@ what has been computed by then stays.
 
 import time
 from collections import deque
-from dataclasses import replace
 from functools import cached_property
 
 from pasta.engine.prefixes import Prefixes
@@ -53,7 +52,7 @@ class NextTurns:
         feeds = slot.take(self._config.prefill_chunk)
         if feeds:
             numbers = range(self._number, self._number + 1)
-            fed = {self._number: [replace(feed, wants_logits=False) for feed in feeds]}
+            fed = {self._number: [feed._replace(wants_logits=False) for feed in feeds]}
             self._runner.forward(
                 numbers, fed, {self._number: slot.interpreter.sees}, Choices.of([], [], []), True
             )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from pasta.lang.grammar import TailNode
 
@@ -75,8 +76,7 @@ class Thread:
         return position, self.segments[0] if self.segments else self.segment
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
+class Feed(NamedTuple):
     """A token that the next forward must feed at ``position``, in ``segment``; ``wants_logits`` if its row's
     logits choose the thread's next token."""
 
