@@ -1,4 +1,4 @@
-"""Prompts of all forms: no message is lost, and nothing that a user sends is a special token."""
+"""Prompts of all forms: no message is lost, no text becomes a special token, no user sends a control token."""
 
 import copy
 
@@ -41,9 +41,32 @@ def test_a_plain_prompt_begins_as_the_tokenizer_s_texts_do_and_holds_no_special_
     check_start(codec(kind), ids)
 
 
-@pytest.mark.parametrize("token", [-1, 10**9, "control", "end"])
-def test_a_user_s_ids_are_those_of_plain_text(token):
-    own = codec("byte-level")
-    bad = {"control": own.control.sync, "end": own.eos_id}.get(token, token)
-    with pytest.raises(CodecError, match="token 1"):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_user_s_ids_may_be_those_of_a_conversation(kind):
+    """As who evaluates a chat model sends them, having applied the chat template."""
+    own = codec(kind)
+    ids = own.encode_prompt([USER, {"role": "assistant", "content": "Tea."}, USER])
+    assert not own.special_ids.isdisjoint(ids)
+    check_start(own, ids)
+
+
+def test_a_user_s_ids_may_begin_with_the_begin_or_end_of_text_that_the_tokenizer_names():
+    """lm-eval puts one of them before a text of which it scores every token."""
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.add_special_tokens({"bos_token": "<|begin|>"})
+    own = Codec(tokenizer)
+    assert own.begin_ids == [], "this tokenizer puts nothing before a text by itself"
+    for first in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        check_start(own, [first, *own.encode_text("a")])
+
+
+@pytest.mark.parametrize("token", [-1, 10**9, *CONTROL_TOKENS, "<image>"])
+def test_a_user_s_ids_are_no_control_tokens_and_none_that_no_prompt_has(token):
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<image>"]}, replace_extra_special_tokens=False
+    )
+    own = Codec(tokenizer)
+    bad = token if isinstance(token, int) else tokenizer.convert_tokens_to_ids(token)
+    with pytest.raises(CodecError, match=f"token 1: {bad}, expected the id of text"):
         check_start(own, [*own.encode_text("a"), bad])

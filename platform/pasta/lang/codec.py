@@ -25,7 +25,7 @@ from pasta.lang.document import (
 )
 from pasta.lang.grammar import ControlIds, TagGrammar, TailNode, build_tail
 from pasta.lang.positions import Positions
-from pasta.lang.tokenizer import CodecError, Tokenizer, control_ids, special_ids, stored_scheme
+from pasta.lang.tokenizer import CodecError, Tokenizer, control_ids, num_ids, special_ids, stored_scheme
 
 MAX_ESTIMATE = 2000
 _TOPIC_OPEN = ' topic="'
@@ -59,7 +59,7 @@ class Codec:
         if self.parallel:
             self.control = control_ids(tokenizer)
         else:  # ids that no token has and that no text becomes
-            self.control = ControlIds(*range(first := _size(tokenizer, vocabulary), first + 5))
+            self.control = ControlIds(*range(first := num_ids(tokenizer, vocabulary), first + 5))
         if tokenizer.eos_token_id is None:
             raise CodecError(
                 "tokenizer: eos_token is not set; an end-of-text token is needed to end an answer"
@@ -122,6 +122,11 @@ class Codec:
         """Token ids that the tokenizer puts before every text: its begin-of-text token, or none."""
         first = list(self._tokenizer("", add_special_tokens=True)["input_ids"][:1])
         return [] if first == [self._tokenizer.eos_token_id] else first
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that the tokenizer names begin-of-text, whether it puts it before texts or not."""
+        return getattr(self._tokenizer, "bos_token_id", None)
 
     def backend_json(self) -> str:
         """The tokenizer as its ``tokenizer.json``. Raises :class:`CodecError` if it is not one of Hugging Face's fast
@@ -216,7 +221,7 @@ class Codec:
     def grammar(self) -> TagGrammar:
         """The token-level grammar of this tokenizer, for the interpreter."""
         vocabulary = self._tokenizer.get_vocab()
-        size = _size(self._tokenizer, vocabulary)
+        size = num_ids(self._tokenizer, vocabulary)
         text_mask, topic_mask = bytearray(size), bytearray(size)
         topic_chars = array("H", bytes(2 * size))
         for token, token_id in vocabulary.items():
@@ -381,11 +386,6 @@ class Codec:
         except Exception as error:  # Jinja's errors and a missing template: faults of the model directory
             raise CodecError(f"chat template: {first_line(error)}") from error
         return text
-
-
-def _size(tokenizer: Tokenizer, vocabulary: Mapping[str, int]) -> int:
-    """The number of ids; some may be unused."""
-    return max(len(tokenizer), 1 + max(vocabulary.values()))
 
 
 def _tail(tokens: int) -> str:

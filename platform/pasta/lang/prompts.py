@@ -1,9 +1,11 @@
 """Encodes prompts of all forms: conversations, plain text, and a user's own token ids.
 
-No user input becomes a control token or another special token.
+No text of a user becomes a control token or another special token, and no token id of a user is a control token.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from itertools import takewhile
 
 from pasta.lang.codec import Codec
@@ -48,9 +50,21 @@ def encode_start(codec: Codec, text: str) -> list[int]:
 
 
 def check_start(codec: Codec, ids: Sequence[int]) -> None:
-    """Raise ``CodecError`` if a user's token ids hold a special token other than a leading begin-of-text token."""
-    begin, mask = codec.begin_ids, codec.grammar.text_mask
-    first = len(begin) if list(ids[: len(begin)]) == begin else 0
-    for place, token in enumerate(ids[first:], start=first):
-        if not (0 <= token < len(mask) and mask[token]):
-            raise CodecError(f"token {place}: {token} is no id of plain text")
+    """Raise ``CodecError`` if a user's token ids hold a control token, or one that stands in no prompt."""
+    mask = codec.grammar.text_mask
+    for place, token in enumerate(ids):
+        if not (0 <= token < len(mask) and mask[token]) and token not in _special_in_prompts(codec):
+            raise CodecError(
+                f"token {place}: {token}, expected the id of text, of its begin or end, or of the chat template"
+            )
+
+
+@lru_cache(maxsize=32)
+def _special_in_prompts(codec: Codec) -> frozenset[int]:
+    """The special tokens that a prompt may hold: begin and end of text, and what the chat template writes."""
+    found = {*codec.begin_ids, *codec.eos_ids} | ({codec.bos_id} if codec.bos_id is not None else set())
+    turns = [{"role": role, "content": "x"} for role in ("system", "user", "assistant", "user")]
+    for messages in (turns, turns[1:]):
+        with suppress(CodecError):  # there is no template, or it takes no system message
+            found.update(codec.special_ids.intersection(codec.encode_prompt(messages)))
+    return frozenset(found - {*codec.control.as_tuple()})

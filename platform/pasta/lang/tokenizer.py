@@ -1,5 +1,6 @@
 """The tokenizer interface that the codec needs, and the five special control tokens."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from pasta.errors import UserError
@@ -42,6 +43,11 @@ def special_ids(tokenizer: Any) -> set[int]:
     return {int(i) for i, token in added.items() if getattr(token, "special", False)} | {
         int(i) for i in getattr(tokenizer, "all_special_ids", [])
     }
+
+
+def num_ids(tokenizer: Tokenizer, vocabulary: Mapping[str, int]) -> int:
+    """The number of ids; some may be unused."""
+    return max(len(tokenizer), 1 + max(vocabulary.values()))
 
 
 def control_ids(tokenizer: Tokenizer) -> ControlIds:

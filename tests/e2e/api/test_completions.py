@@ -60,6 +60,14 @@ def test_token_ids_are_continued_as_their_text_is(client):
     assert complete(client, ids).choices[0].text == complete(client).choices[0].text
 
 
+def test_the_token_ids_of_a_conversation_are_answered_as_the_conversation_is(client, http):
+    ids = http.post("/tokenize", json={"model": MODEL, "messages": HELLO}).json()["tokens"]
+    for pasta in (FORKS, {"mode": "sequential"}):
+        answer, said = complete(client, ids, pasta, max_tokens=60), chat(client, pasta)
+        assert answer.choices[0].text == said.choices[0].message.content
+        assert counts(answer.usage) == counts(said.usage)
+
+
 def test_each_of_several_prompts_gets_its_answers(client):
     prompts = ["France is", "Tea", "Japan"]
     alone = [complete(client, prompt) for prompt in prompts]
@@ -185,6 +193,16 @@ def test_an_echo_reports_every_token_of_the_prompt_as_lm_eval_reads_it(client, m
     assert all(top[token] <= 0 for top, token in list(zip(seen.top_logprobs, seen.tokens, strict=True))[1:])
     assert first.text.startswith("France is a country")
     assert again.logprobs.token_logprobs == pytest.approx(seen.token_logprobs, nan_ok=True, abs=1e-3)
+
+
+def test_an_echo_scores_a_text_from_its_first_token_behind_an_end_of_text(client):
+    """lm-eval's perplexities, with tokenizers that have no begin of text."""
+    ids = [CODEC.eos_id, *CODEC.encode_text("France")]
+    (scored,) = complete(client, [ids], max_tokens=1, echo=True, logprobs=1).choices
+    first, *others = scored.logprobs.token_logprobs
+    assert first is None
+    assert len(others) == len(ids)
+    assert all(logprob <= 0 for logprob in others)
 
 
 def test_an_echo_without_log_probabilities_can_be_streamed(client):
