@@ -61,7 +61,8 @@ class RequestEncoder:
         self._least = LeastTokens(tokenizer.get_vocab(), self.codec.special_ids, self.codec.decode_text)
         _ = self.codec.grammar  # built at start-up, so that the first request does not wait for it
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
-        self.context = min(config.engine.slot_tokens, positions)
+        #: The most tokens of a prompt and its ``max_tokens`` together.
+        self.context = min(config.engine.slot_tokens, positions) - ANSWER_ROOM + 1
         self.max_prompt_tokens = config.limits.max_prompt_tokens or self.context
         limits = config.limits
         self.limits = Limits(
@@ -89,7 +90,7 @@ class RequestEncoder:
 
     def min_tokens(self, order: Order) -> int:
         """A lower bound of the tokens of the request's prompts and longest answers, without encoding anything."""
-        most = self.context - 1
+        most = self.context + 1
         one = most if order.max_tokens is None else min(order.max_tokens + 2, most)
         return one * order.num_choices
 
@@ -218,7 +219,7 @@ class RequestEncoder:
             raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
         if len(prompt_ids) > self.max_prompt_tokens:
             raise self._too_long(str(len(prompt_ids)), name)
-        room = self.context - len(prompt_ids) - ANSWER_ROOM + 1
+        room = self.context - len(prompt_ids)
         if room < 1 or (order.max_tokens or 1) > room:
             asked = f" and {order.max_tokens} were asked for" if order.max_tokens else ""
             raise RequestRefused(

@@ -228,7 +228,17 @@ def test_a_conversation_becomes_the_tokens_of_its_prompt(http, client):
     found = http.post("/tokenize", json={"model": MODEL, "messages": HELLO}).json()
     assert found["count"] == chat(client, max_tokens=1).usage.prompt_tokens
     (model, _) = http.get("/v1/models").json()["data"]
-    assert model["max_model_len"] == found["max_model_len"] == 4096
+    assert model["max_model_len"] == found["max_model_len"] == 4094
+
+
+def test_a_prompt_and_its_answer_may_have_as_many_tokens_as_the_model_s_length(client, http):
+    most = http.get(f"/v1/models/{MODEL}").json()["max_model_len"]
+    prompt = (CODEC.encode_text("tea ") * most)[: most - 1]
+    assert complete(client, prompt, max_tokens=1).usage.total_tokens == most
+    with pytest.raises(
+        openai.BadRequestError, match=f"2 were asked for, but this model's context holds {most}"
+    ):
+        complete(client, prompt, max_tokens=2)
 
 
 @pytest.mark.parametrize(
