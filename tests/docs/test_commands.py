@@ -18,7 +18,7 @@ BLOCKS = [block for guide in GUIDES for block in blocks(guide)]
 #: What others have made. Whoever runs it knows it.
 FOREIGN = {
     *(".", "base64", "cat", "chmod", "curl", "export", "grep", "jq", "mkdir", "openssl", "sed"),
-    *("docker", "kubectl", "pre-commit", "pytest", "ray", "serve", "vllm", "wandb"),
+    *("docker", "kubectl", "lm_eval", "pre-commit", "pytest", "ray", "serve", "vllm", "wandb"),
 }
 COMMANDS = [
     pytest.param(words, id=f"{block.place} {' '.join(words)[:60]}")

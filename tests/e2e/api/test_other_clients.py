@@ -1,5 +1,10 @@
 """Clients beside openai's for Python: its own for JavaScript, plain curl, LangChain, lm-eval, and the benchmarks of
-vLLM and SGLang. What is large, or needs a torch of its own, is tested where it is installed (docs/serve-a-model.md)."""
+vLLM and SGLang. What is large is tested where it is installed.
+
+``pip install langchain-openai`` adds packages to the project's environment and changes none. lm-eval (``pip install
+transformers 'lm-eval[api]'``) needs another version of one, and vLLM is told about in docs/serve-a-model.md: each goes
+into an environment of its own, whose ``bin`` is on PATH for these tests.
+"""
 
 import json
 import os
@@ -9,6 +14,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.paths import ROOT
 from tests.support.service import save_tiny_model
@@ -155,9 +162,7 @@ def test_vllm_s_benchmark_counts_what_it_asked_for(url, tmp_path, backend, endpo
 
 
 def langchain(url, **options):
-    package = pytest.importorskip(
-        "langchain_openai", reason="pip install langchain-openai (see docs/serve-a-model.md)"
-    )
+    package = pytest.importorskip("langchain_openai", reason="pip install langchain-openai")
     return package.ChatOpenAI(
         model="pasta-atlas",
         base_url=f"{url}/v1",
@@ -203,67 +208,106 @@ TASK = """
 dataset_path: json
 dataset_kwargs: {{data_files: {{test: {rows}}}}}
 test_split: test
-doc_to_text: "{{{{question}}}}"
 """
-CHOICE = """
+TASKS = {
+    "choice": """
 task: choice
 output_type: multiple_choice
+doc_to_text: "{{question}}"
 doc_to_choice: choices
 doc_to_target: label
 metric_list: [{metric: acc}]
-"""
-GENERATE = """
+""",
+    "rolling": """
+task: rolling
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{question}}{{choices[1]}}"
+metric_list: [{metric: bits_per_byte}]
+""",
+    "generate": """
 task: generate
 output_type: generate_until
+doc_to_text: "{{question}}"
 doc_to_target: "{{choices[label]}}"
 generation_kwargs: {until: ["\\n"], max_gen_toks: 12, do_sample: false}
 metric_list: [{metric: exact_match}]
-"""
+""",
+}
+ROWS = [
+    {"question": "Tea is", "choices": [" hot", " a long river"], "label": 0},
+    {"question": "Hello,\nhow is the é", "choices": [" today? 日本", "."], "label": 0},
+]
 
 
-@pytest.mark.parametrize(
-    ("client", "path", "tasks"),
-    [
-        ("local-completions", "completions", "choice,generate"),
-        ("local-chat-completions", "chat/completions", "generate"),
-    ],
-)
-def test_lm_eval_scores_and_generates(url, tmp_path, client, path, tasks):
+def lm_eval(url, folder, client, path, tasks, *options):
+    """The samples of each task, as lm-eval writes them."""
     if shutil.which("lm_eval") is None:
-        pytest.skip("no lm_eval on PATH (an environment of its own: see docs/serve-a-model.md)")
-    rows = tmp_path / "rows.jsonl"
-    row = {"question": "Tea is", "choices": [" hot", " a long river"], "label": 0}
-    rows.write_text(f"{json.dumps(row)}\n" * 3)
-    for name, task in (("choice", CHOICE), ("generate", GENERATE)):
-        (tmp_path / f"{name}.yaml").write_text(TASK.format(rows=rows) + task)
-    options = f"model=pasta-atlas,base_url={url}/v1/{path},num_concurrent=2,max_length=1000"
+        pytest.skip("no lm_eval on PATH (an environment of its own: pip install transformers 'lm-eval[api]')")
+    rows = folder / "rows.jsonl"
+    rows.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    for name in tasks:
+        (folder / f"{name}.yaml").write_text(TASK.format(rows=rows) + TASKS[name])
+    served = f"model=pasta-atlas,base_url={url}/v1/{path},num_concurrent=2,max_length=1000"
     if client == "local-completions":
-        options += f",tokenizer={save_tiny_model(tmp_path / 'model')}"
-    command = [
-        "lm_eval",
-        "--model",
-        client,
-        "--model_args",
-        options,
-        "--include_path",
-        tmp_path,
-        "--tasks",
-        tasks,
-    ]
-    command += ["--output_path", tmp_path / "out", "--log_samples"]
-    command += ["--apply_chat_template"] if "chat" in client else []
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+        served += f",tokenizer={save_tiny_model(folder / 'model')}"
+    command = ["lm_eval", "--model", client, "--model_args", served, "--include_path", folder]
+    command += ["--tasks", ",".join(tasks), "--output_path", folder / "out", "--log_samples", *options]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home")}
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     samples = {
         file.name.split("_")[1]: [json.loads(line) for line in file.read_text().splitlines()]
-        for file in (tmp_path / "out").rglob("samples_*.jsonl")
+        for file in (folder / "out").rglob("samples_*.jsonl")
     }
-    assert set(samples) == set(tasks.split(","))
-    # The model is random: what counts is that each request was answered, and each score is one.
-    assert all(len(sample["filtered_resps"][0]) > 0 for sample in samples["generate"])
-    scores = [float(score) for sample in samples.get("choice", ()) for score, _ in sample["filtered_resps"]]
-    assert all(score < 0 for score in scores)
-    assert len(scores) == (6 if "choice" in tasks else 0)
+    assert samples.keys() == {*tasks}
+    return samples
+
+
+def own_score(folder, before, text):
+    """The log-likelihood of a text behind another one by transformers alone, and whether each token is the
+    likeliest."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = (
+        tokenizer(before + text)["input_ids"]
+        if before
+        else [tokenizer.eos_token_id, *tokenizer(text)["input_ids"]]
+    )
+    begin = len(tokenizer(before)["input_ids"]) if before else 1
+    with torch.no_grad():
+        logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)[begin - 1 : -1]
+    chosen = torch.tensor(ids[begin:])
+    return logprobs.gather(1, chosen[:, None]).sum().item(), bool((logprobs.argmax(1) == chosen).all())
+
+
+def test_lm_eval_s_log_likelihoods_are_the_model_s_own(url, tmp_path):
+    samples = lm_eval(url, tmp_path, "local-completions", "completions", ["choice", "rolling"])
+    found, own = [], []
+    for sample in samples["choice"]:
+        for asked, answers in zip(sample["arguments"].values(), sample["resps"], strict=True):
+            found.append((float(answers[0][0]), str(answers[0][1]) == "True"))
+            own.append(own_score(tmp_path / "model", asked["arg_0"], asked["arg_1"]))
+    for sample in samples["rolling"]:
+        found.append((float(sample["resps"][0][0]), False))
+        own.append((own_score(tmp_path / "model", "", sample["arguments"]["gen_args_0"]["arg_0"])[0], False))
+    assert len(found) == 6
+    # The service chooses its number format: bfloat16 has three digits.
+    assert [score for score, _ in found] == pytest.approx([score for score, _ in own], rel=0.02)
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in own]
+
+
+@pytest.mark.parametrize(
+    ("client", "path", "options"),
+    [
+        ("local-completions", "completions", []),
+        ("local-completions", "completions", ["--apply_chat_template"]),
+        ("local-chat-completions", "chat/completions", ["--apply_chat_template"]),
+    ],
+)
+def test_lm_eval_generates(url, tmp_path, client, path, options):
+    samples = lm_eval(url, tmp_path, client, path, ["generate"], *options)
+    # The model is random: what counts is that each request was answered.
+    assert [len(sample["filtered_resps"]) for sample in samples["generate"]] == [1] * len(ROWS)
