@@ -11,7 +11,7 @@ from jobs.benchmark import MODELS, main
 from pasta.benchmark.peers import bench, comparison, llama
 from pasta.benchmark.peers.answers import answers_report
 from pasta.benchmark.peers.check import check_tokens
-from pasta.benchmark.peers.decoders import Timing, fastest_setup, time_steps
+from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_steps
 from pasta.benchmark.peers.engine import Ours, OurSession
 from pasta.benchmark.peers.gguf_file import interleaved, read_weights, write_gguf
 from pasta.benchmark.peers.plot import draw_growth
@@ -239,11 +239,8 @@ def test_sessions_step_in_turn_each_with_its_settings():
         def __init__(self, name):
             self.name = name
 
-        def step(self):
-            done.append(self.name)
-
-        def close(self):
-            pass
+        def step_ms(self, count):
+            return step_ms(lambda: done.append(self.name), count)
 
     record = time_steps({n: (Steps(n), lambda n=n: done.append(f"use {n}")) for n in "ab"}, 2)
     assert done == ["use a", "a", "a", "a", "use b", "b", "b", "b"]

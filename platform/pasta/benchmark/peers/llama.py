@@ -7,9 +7,11 @@ import contextlib
 import ctypes
 import importlib
 import importlib.util
+import multiprocessing
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,6 @@ from pasta.errors import UserError
 from pasta.stages.records import Record
 
 INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
-#: llama.cpp shapes AMX's tiles once a thread. Where torch decodes in between, which gives them back, it dies of SIGILL.
-_THREAD = ThreadPoolExecutor(1, "llama.cpp")
 #: Most tokens of a prompt that are fed at once. n_ubatch is the same: it splits no batch further.
 _BATCH = 512
 
@@ -128,10 +128,6 @@ class LlamaContext:
         self._last = [int(token) for token in self.logits(count).argmax(axis=1)]
         return self._last
 
-    def step_ms(self, count: int) -> list[float]:
-        """Milliseconds of so many steps."""
-        return _THREAD.submit(step_ms, self.step, count).result()
-
     @property
     def last(self) -> list[int]:
         """The tokens chosen last."""
@@ -170,37 +166,24 @@ class LlamaContext:
             raise RuntimeError(f"llama_decode returned {code}")
 
 
-class Llama:
-    """A ``Peer``: one GGUF file, its model loaded on first use."""
+class LlamaDecoder:
+    """Decodes with one GGUF file; of sessions it tells the number."""
 
-    side = "llama.cpp"
-
-    def __init__(self, path: Path, format_name: str, bits: int, threads: Sequence[int], tokens: int) -> None:
-        self.name, self.bits = f"llama.cpp {format_name}", bits
-        self.setups: Sequence[Record] = [
-            {"threads": count, "flash": flash} for count in threads for flash in (True, False)
-        ]
+    def __init__(self, path: Path, tokens: int) -> None:
         self.model = LlamaModel(path)
         self._tokens = tokens
-        self._setup: Record = self.setups[-1]
+        self._setup: Record = {}
         self._context: LlamaContext | None = None
+        self._sessions: dict[int, LlamaContext] = {}
 
-    def use(self, setup: Record) -> None:
-        """Decode with these settings from now on."""
-        if setup != self._setup:
-            self.close_context()
-        self._setup = setup
-
-    def decode(self, prompt: Sequence[int], count: int) -> Timing:
+    def decode(self, setup: Record, prompt: Sequence[int], count: int) -> Timing:
         """Decode ``count`` tokens greedily after ``prompt``."""
-        return _THREAD.submit(self._decode, prompt, count).result()
-
-    def _decode(self, prompt: Sequence[int], count: int) -> Timing:
         needed = len(prompt) + count
-        if self._context is None or needed > self._tokens:
-            self.close_context()
-            self._tokens = max(self._tokens, needed)
-            self._context = self.context(self._tokens)
+        if self._context is None or needed > self._tokens or setup != self._setup:
+            if self._context is not None:
+                self._context.close()
+            self._setup, self._tokens = setup, max(self._tokens, needed)
+            self._context = self._made(setup, self._tokens)
         begun = time.perf_counter()
         self._context.begin([prompt])
         times = [time.perf_counter()]
@@ -209,28 +192,97 @@ class Llama:
             times.append(time.perf_counter())
         return Timing.of(begun, times)
 
-    def context(self, tokens: int, sequences: int = 1) -> LlamaContext:
-        """An empty context with the settings in use."""
-        setup = self._setup
-        return LlamaContext(self.model, tokens, sequences, setup["threads"], setup["flash"])
-
-    def session(self, prompts: Sequence[Sequence[int]], steps: int, shared: int = 1) -> LlamaContext:
-        """A session whose sequences follow ``prompts``, or of ``shared`` sequences after one prompt."""
+    def begin(self, setup: Record, prompts: Sequence[Sequence[int]], steps: int, shared: int) -> int:
+        """Begin a session whose sequences follow ``prompts``, or of ``shared`` sequences after one prompt."""
         sequences = len(prompts) * shared
-        context = self.context(sum(map(len, prompts)) + sequences * (steps + 1), sequences)
+        context = self._made(setup, sum(map(len, prompts)) + sequences * (steps + 1), sequences)
         with contextlib.ExitStack() as undo:
             undo.callback(context.close)
-            _THREAD.submit(context.begin, prompts, shared).result()
+            context.begin(prompts, shared)
             undo.pop_all()
-        return context
+        number = max(self._sessions, default=0) + 1
+        self._sessions[number] = context
+        return number
 
-    def close_context(self) -> None:
-        """Free the cache of ``decode``."""
-        if self._context is not None:
-            self._context.close()
-            self._context = None
+    def step_ms(self, session: int, count: int) -> list[float]:
+        """Milliseconds of so many steps of a session."""
+        return step_ms(self._sessions[session].step, count)
+
+    def end(self, session: int) -> None:
+        """End a session."""
+        self._sessions.pop(session).close()
+
+    def _made(self, setup: Record, tokens: int, sequences: int = 1) -> LlamaContext:
+        return LlamaContext(self.model, tokens, sequences, setup["threads"], setup["flash"])
+
+
+class LlamaSession:
+    """A ``PeerSession``."""
+
+    def __init__(self, llama: "Llama", number: int) -> None:
+        self._llama, self._number = llama, number
+
+    def step_ms(self, count: int) -> list[float]:
+        """Milliseconds of so many steps."""
+        found: list[float] = self._llama.call(LlamaDecoder.step_ms, self._number, count)
+        return found
 
     def close(self) -> None:
-        """Free everything."""
-        self.close_context()
-        self.model.close()
+        """Free the cache."""
+        self._llama.call(LlamaDecoder.end, self._number)
+
+
+class Llama:
+    """A ``Peer``: one GGUF file, in a process of its own.
+
+    Beside torch llama.cpp decodes at half its speed, as its threads and torch's are more than the cores, and it dies of
+    SIGILL where torch has given back the tiles of AMX that it has shaped.
+    """
+
+    side = "llama.cpp"
+
+    def __init__(self, path: Path, format_name: str, bits: int, threads: Sequence[int], tokens: int) -> None:
+        self.name, self.bits = f"llama.cpp {format_name}", bits
+        self.setups: Sequence[Record] = [
+            {"threads": count, "flash": flash} for count in threads for flash in (True, False)
+        ]
+        self._setup: Record = self.setups[-1]
+        self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _load, (path, tokens))
+
+    def use(self, setup: Record) -> None:
+        """Decode with these settings from now on."""
+        self._setup = setup
+
+    def decode(self, prompt: Sequence[int], count: int) -> Timing:
+        """Decode ``count`` tokens greedily after ``prompt``."""
+        timing: Timing = self.call(LlamaDecoder.decode, self._setup, prompt, count)
+        return timing
+
+    def session(self, prompts: Sequence[Sequence[int]], steps: int, shared: int = 1) -> LlamaSession:
+        """A session whose sequences follow ``prompts``, or of ``shared`` sequences after one prompt."""
+        return LlamaSession(self, self.call(LlamaDecoder.begin, self._setup, prompts, steps, shared))
+
+    def call(self, what: Callable[..., Any], *arguments: Any) -> Any:
+        """Have the process do it. Raises ``UserError`` if it has ended."""
+        try:
+            return self._process.submit(_call, what, *arguments).result()
+        except BrokenProcessPool:
+            raise UserError(
+                f"{self.name}: its process has ended; see docs/commands.md for how to build it"
+            ) from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.shutdown()
+
+
+_decoder: LlamaDecoder | None = None
+
+
+def _load(path: Path, tokens: int) -> None:
+    global _decoder
+    _decoder = LlamaDecoder(path, tokens)
+
+
+def _call(what: Callable[..., Any], *arguments: Any) -> Any:
+    return what(_decoder, *arguments)
