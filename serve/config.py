@@ -21,9 +21,10 @@ from pydantic import (
     ValidationInfo,
 )
 
-from pasta.engine.section import SCRATCH
+from pasta.engine.section import SCRATCH, check_device
 from pasta.engine.snapshots import cached
 from pasta.lang.document import MAX_DEPTH
+from pasta.names import Name
 from pasta.placement import Policy
 from pasta.sizes import EngineSettings
 from serve.ray_start import ROOT
@@ -40,6 +41,11 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def _device(value: str) -> str:
+    check_device(value)
+    return value
+
+
 class ModelConfig(_Strict):
     """One served model.
 
@@ -49,9 +55,9 @@ class ModelConfig(_Strict):
     it may then be a model without control tokens. ``temperature`` is the default for requests that give none.
     """
 
-    path: str
+    path: Name
     dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"] = "auto"
-    device: str = "auto"
+    device: Annotated[str, AfterValidator(_device)] = "auto"
     mode: DecodingMode = "parallel"
     temperature: float = Field(default=0.0, ge=0, le=2)
 
@@ -112,7 +118,7 @@ class KeySettings(_Strict):
     The limits apply to keys that have none of their own; ``None``: no limit.
     """
 
-    file: str | None = None
+    file: Name | None = None
     requests_per_minute: PositiveInt | None = None
     max_concurrent: PositiveInt | None = None
 
@@ -229,7 +235,7 @@ class ServeConfig(_Strict):
     metrics at ``/metrics``, to whoever may use the API.
     """
 
-    models: dict[str, ModelConfig] = Field(min_length=1)
+    models: dict[Name, ModelConfig] = Field(min_length=1)
     engine: Annotated[EngineSettings, BeforeValidator(_sizes)] = EngineSettings()
     limits: LimitSettings = LimitSettings()
     front: FrontSettings = FrontSettings()

@@ -3,7 +3,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from pasta.config import ConfigError, fingerprint, load_config, parse_config, read_yaml, to_dict
 from pasta.core_yaml import parse_yaml
 from pasta.errors import UserError
+from pasta.names import FREE_TEXT
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,15 @@ class Config:
     optimizer: Optimizer = field(default_factory=Optimizer)
     second: Optimizer | None = None
     sources: list[Source] = field(default_factory=list)
+    weights: dict[str, float] = field(default_factory=dict)
+    words: Annotated[str, FREE_TEXT] = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name.startswith("x"):
+            raise ValueError(f"name {self.name!r}, of {self.words}: expected another")
+        if len(self.weights) > 1:
+            raise ValueError(f"weights {list(self.weights.values())}: expected one at most")
 
 
 class Model(BaseModel):
@@ -119,7 +129,7 @@ def test_overrides_are_applied_on_top(load):
         ("name: a\noptimizer: {learning_rte: 1}", "a.yaml: optimizer: unknown key 'learning_rte' (did you mean "),
         ("name: a\nsecond: {knd: adam}", "second: unknown key 'knd' (did you mean 'kind'?)"),
         ("name: a\nsources: [{pth: x}]", "sources.0: unknown key 'pth' (did you mean 'path'?)"),
-        ("name: a\nzzz: 1", "unknown key 'zzz' (known keys: name, optimizer, second, "),
+        ("name: a\nzzz: 1", "unknown key 'zzz' (known keys: extra, name, optimizer, second, "),
         ("steps: 3", "a.yaml: missing key 'name'"),
         ("name: a\nsources: [{weight: 1}]", "missing key 'sources.0.path'"),
         ("name: 5", "a.yaml: name: expected a valid string, got 5"),
@@ -181,6 +191,48 @@ def test_a_number_that_is_none_is_said_once(message):
     assert message("name: a", override) == (
         f"override '{override}': optimizer.learning_rate: expected a finite number, got nan"
     )
+
+
+@pytest.mark.parametrize("text", ['""', "'  '", r'"a\nb"', r'"a\tb"', r'"a\e[31m"', r'"\N"'])
+@pytest.mark.parametrize(("values", "key"), [
+    ("name: {}", "name"),
+    ("name: a\nsources: [{{path: {}}}]", "sources.0.path"),
+    ("name: a\nweights: {{{}: 1}}", "weights"),
+])  # fmt: skip
+def test_a_name_or_path_is_one_line_of_text(message, values, key, text):
+    said = message(values.format(text))
+    assert f"a.yaml: {key}: expected one line of text, got " in said
+
+
+def test_free_text_and_values_that_are_passed_on_may_be_anything(load):
+    config = load(r'{name: a, words: "a\n\tb", extra: {"": "\n", a: [""]}}')
+    assert (config.words, config.extra) == ("a\n\tb", {"": "\n", "a": [""]})
+    assert load("{name: a, words: ''}").words == ""
+
+
+def test_a_blank_name_in_an_override_names_the_override(message):
+    assert message("name: a", "name=''") == "override \"name=''\": name: expected one line of text, got ''"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{name: X}", "a.yaml: name 'xxx"),
+        ("{name: xa, words: Y}", "name 'xa', of y y y"),
+        ("{name: a, X: 1}", "a.yaml: unknown key 'xxx"),
+        ("{name: a, optimizer: {X: 1}}", "a.yaml: optimizer: unknown key 'xxx"),
+        ("{name: a, steps: [X, X]}", "a.yaml: steps: expected a valid integer, got ['xxx"),
+        ("{name: a, weights: {X: a}}", ": expected a valid number, got 'a'"),
+        (
+            "{name: a, weights: {" + ", ".join(f"a{n}: {n}" for n in range(3000)) + "}}",
+            "]: expected one at most",
+        ),
+    ],
+)
+def test_a_long_value_is_cut_in_a_message(message, text, expected):
+    said = message(text.replace("X", "x" * 1000).replace("Y", "y " * 2500))
+    assert expected in said
+    assert len(said) <= 400
 
 
 @pytest.mark.parametrize(
@@ -276,6 +328,23 @@ def test_a_command_ends_with_its_exit_code_and_at_most_one_line(body, code, stde
         [sys.executable, "-c", MAIN.format(body=body)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (code, stderr)
+
+
+@pytest.mark.parametrize(
+    ("body", "begin", "end"),
+    [
+        ("raise UserError('key: ' + 'a' * 5000 + ': expected b')", "error: key: aaaa", "aaa: expected b\n"),
+        ("open('a' * 5000)", "error: 'aaaa", "aaa': File name too long\n"),
+    ],
+)
+def test_a_long_message_loses_its_middle(body, begin, end):
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN.format(body=body)], capture_output=True, text=True, check=False
+    )
+    assert done.stderr.startswith(begin)
+    assert done.stderr.endswith(end)
+    assert " … " in done.stderr
+    assert len(done.stderr) <= len("error: ") + 400 + len("\n")
 
 
 def test_a_reader_that_goes_away_ends_a_command_quietly():

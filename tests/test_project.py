@@ -20,7 +20,7 @@ MAX_LINES = 400
 # The list runs one way.
 HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "pydantic", "numpy", "datasets", "wandb"}
 #: Modules that stand alone at the top of the library.
-BASE = {"errors", "config", "files", "rows", "bounds", "sizes", "statistics"}
+BASE = {"errors", "config", "files", "rows", "bounds", "names", "sizes", "statistics"}
 SHARED = {"data", "engine", "interpreter", "lang", "stages", "tracking", *BASE}
 RESULTS = {"markdown"}
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {

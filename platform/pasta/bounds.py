@@ -20,6 +20,14 @@ def check_at_most(config: Any, **limits: float) -> None:
             raise ValueError(f"{name} {value}: expected at most {most:,}")
 
 
+def check_within(config: Any, **ranges: tuple[float, float]) -> None:
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are in their ranges, ends included."""
+    for name, (least, most) in ranges.items():
+        value = getattr(config, name)
+        if value is not None and not least <= value <= most:
+            raise ValueError(f"{name} {value}: expected a number from {least:g} to {most:g}")
+
+
 def check_not_negative(config: Any, *names: str) -> None:
     """Raise ValueError, naming key and value, unless these fields of ``config`` are 0 or more."""
     for name in names:

@@ -21,8 +21,9 @@ from pydantic_core import to_jsonable_python
 
 from pasta.core_yaml import parse_yaml
 from pasta.entrypoint import run_main
-from pasta.errors import UserError, first_line
+from pasta.errors import UserError, first_line, one_line
 from pasta.files import read_text, shown
+from pasta.names import FREE_TEXT, check_name
 from pasta.rows import MAX_DEPTH, cut
 
 __all__ = ["ConfigError", "fingerprint", "load_config", "parse_config", "read_yaml", "run_main", "to_dict"]
@@ -33,6 +34,7 @@ Key = str | int
 # pydantic's names of these errors, for dataclasses and for models.
 UNKNOWN_KEY = ("unexpected_keyword_argument", "extra_forbidden")
 MISSING_KEY = ("missing", "missing_argument")
+_SHOWN_CHARS = 120
 
 
 class ConfigError(UserError):
@@ -43,12 +45,18 @@ def load_config(path: str | os.PathLike[str], cls: type[T], overrides: Sequence[
     """Read the YAML file ``path`` into ``cls``, with ``overrides`` of the form ``a.b=value`` applied on top.
 
     The values of overrides are YAML too (``lr=2e-3``, ``layers=[1, 2]``); a number in a key is an index into a list.
-    Raises ConfigError for anything that is not exactly what ``cls`` declares.
+    Raises ConfigError for anything that is not exactly what ``cls`` declares. Text and paths are one line each, but for
+    what is marked as FREE_TEXT.
     """
     name = os.fspath(path)
     data = read_yaml(path)
     for override in overrides:
         _apply(data, override, name)
+    for key, text in _names(data, cls):
+        try:
+            check_name(text)
+        except ValueError as error:
+            raise ConfigError(f"{_source_of(key, name, overrides)}: {key}: {error}") from None
     return parse_config(data, cls, name, overrides)
 
 
@@ -147,26 +155,36 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
     first, *others = sorted(error.errors(include_url=False), key=lambda e: e["type"] not in UNKNOWN_KEY)
     keys = _path(first["loc"], data, missing=first["type"] in MISSING_KEY)
     dotted = ".".join(map(str, keys))
-    source = _source_of(dotted, source, overrides)
     if first["type"] in UNKNOWN_KEY:
         *parents, unknown = keys
         known = _fields_at(cls, parents)
         close = difflib.get_close_matches(str(unknown), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
         place = f"{'.'.join(map(str, parents))}: " if parents else ""
-        message = f"{source}: {place}unknown key {str(unknown)!r} ({hint})"
+        message = f"{place}unknown key {cut(str(unknown))} ({hint})"
     elif first["type"] in MISSING_KEY:
-        message = f"{source}: missing key {dotted!r}"
+        message = f"missing key {dotted!r}"
     elif first["type"] in ("value_error", "assertion_error"):
         reason = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
-        message = f"{source}: {dotted}: {reason}" if dotted else f"{source}: {reason}"
+        message = f"{dotted}: {reason}" if dotted else reason
     else:
         expected = (
             first["msg"].removeprefix("Input should be ").replace("an object", "a mapping of keys to values")
         )
-        message = f"{source}: {dotted}: expected {expected}, got {cut(first['input'])}"
+        message = f"{dotted}: expected {expected}, got {cut(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
-    return " ".join((message + more).split())
+    return one_line(f"{_source_of(dotted, source, overrides)}: {_with_texts_cut(message, data)}{more}")
+
+
+def _with_texts_cut(message: str, value: Any) -> str:
+    """``message``, in which the long texts of plain values are cut."""
+    if isinstance(value, Mapping | list):
+        for each in [*value, *value.values()] if isinstance(value, Mapping) else value:
+            message = _with_texts_cut(message, each)
+    elif isinstance(value, str) and len(value) > _SHOWN_CHARS:
+        short = value[: _SHOWN_CHARS - 1] + "…"
+        message = message.replace(repr(value), repr(short)).replace(value, short)
+    return message
 
 
 def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
@@ -178,6 +196,24 @@ def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
         yield from _numbers(each, f"{path}.{key}" if path else str(key))
     if isinstance(value, float):
         yield path, value
+
+
+def _names(value: Any, kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in plain values that is declared as text or a path, with its dotted key, and keys of any name."""
+    for option in _options(kind):
+        fields = _fields(option)
+        arguments = [argument for argument in typing.get_args(option) if argument is not Ellipsis]
+        if isinstance(value, str) and option in (str, Path):
+            yield path, value
+        elif isinstance(value, Mapping):
+            if not fields and arguments and arguments[-1] is not Any:
+                yield from ((path, key) for key in value)
+            for key, each in value.items():
+                inner = fields.get(key) if fields else (arguments or [Any])[-1]
+                yield from _names(each, inner, f"{path}.{key}" if path else str(key))
+        elif isinstance(value, list) and arguments:
+            for index, each in enumerate(value):
+                yield from _names(each, arguments[-1], f"{path}.{index}")
 
 
 def _source_of(dotted: str, source: str, overrides: Sequence[str]) -> str:
@@ -233,7 +269,7 @@ def _options(kind: Any) -> list[Any]:
     if origin in (typing.Union, types.UnionType):
         return [option for argument in typing.get_args(kind) for option in _options(argument)]
     if origin is typing.Annotated:
-        return _options(typing.get_args(kind)[0])
+        return [] if FREE_TEXT in kind.__metadata__ else _options(typing.get_args(kind)[0])
     return [kind]
 
 
@@ -241,7 +277,7 @@ def _fields(kind: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for option in _options(kind):
         if dataclasses.is_dataclass(option) and isinstance(option, type):
-            hints = typing.get_type_hints(option)
+            hints = typing.get_type_hints(option, include_extras=True)
             fields |= {field.name: hints[field.name] for field in dataclasses.fields(option) if field.init}
         elif isinstance(option, type) and issubclass(option, BaseModel):
             fields |= {name: info.annotation for name, info in option.model_fields.items()}

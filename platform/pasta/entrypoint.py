@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from pasta.errors import UserError
+from pasta.errors import UserError, one_line
 
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -40,7 +40,7 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         code = main() or 0
         sys.stdout.flush()
     except UserError as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         code = EXIT_USER_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -53,6 +53,6 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         if error.errno not in _REFUSALS or (error.filename is None and error.errno != errno.ENOSPC):
             raise
         named = f"{error.filename!r}: " if error.filename is not None else ""
-        print(f"error: {named}{error.strerror}", file=sys.stderr)
+        print(f"error: {one_line(f'{named}{error.strerror}')}", file=sys.stderr)
         code = EXIT_USER_ERROR
     sys.exit(code)

@@ -1,6 +1,7 @@
 """The one exception family that a user can cause."""
 
 _SHOWN_CHARS = 200
+_LINE_CHARS = 400
 
 
 class UserError(ValueError):
@@ -13,3 +14,12 @@ class UserError(ValueError):
 def first_line(error: BaseException, limit: int = _SHOWN_CHARS) -> str:
     """The first line of an error's message, cut to ``limit`` characters; the error's type if it has no message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:limit]
+
+
+def one_line(message: str, limit: int = _LINE_CHARS) -> str:
+    """``message`` on one line of at most ``limit`` characters: the middle, some long value, is left out."""
+    line = " ".join(message.split())
+    if len(line) <= limit:
+        return line
+    end = limit // 3
+    return f"{line[: limit - end - 3]} … {line[-end:]}"

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+#: As many as W&B takes.
+_NAME_CHARS = 128
+
 
 @dataclass(frozen=True, slots=True)
 class TrackingSection:
@@ -22,6 +25,12 @@ class TrackingSection:
     mode: Literal["offline", "online", "disabled"] = "offline"
     project: str = "pasta"
     group: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.project) > _NAME_CHARS:
+            raise ValueError(f"project {self.project!r}: expected at most {_NAME_CHARS} characters")
+        if found := set("/\\#?%:").intersection(self.project):
+            raise ValueError(f"project {self.project!r}: expected a name without {min(found)!r}")
 
 
 class Tracker:

@@ -142,6 +142,14 @@ def test_everybody_waits_when_the_endpoint_asks_for_it():
         assert time.monotonic() - begun >= 0.4
 
 
+def test_a_key_in_the_place_of_its_variable_s_name_is_refused_and_not_repeated():
+    with pytest.raises(
+        ValueError, match="api_key_env: expected the name of an environment variable"
+    ) as caught:
+        EndpointSection("http://127.0.0.1:1", "model", api_key_env="sk-secret")
+    assert "secret" not in str(caught.value)
+
+
 def test_a_wrong_section_is_refused():
     with pytest.raises(ValueError, match="base_url 'localhost:1': expected an address"):
         section("localhost:1")

@@ -96,6 +96,22 @@ def test_a_valid_configuration_passes(tmp_path, model):
         (lambda top, app: app["args"].update(models={}), "models"),
         (lambda top, app: app["args"].update(models={"a": {"mode": "parallel"}}), "models.a.path"),
         (lambda top, app: app["args"].update(models={"a": {"path": "x", "dtype": "int2"}}), "models.a.dtype"),
+        (
+            lambda top, app: app["args"].update(models={"a": {"path": "x", "device": "gpu"}}),
+            "models.a.device",
+        ),
+        (
+            lambda top, app: app["args"].update(models={"a": {"path": "a\nb"}}),
+            "models.a.path: expected one line",
+        ),
+        (
+            lambda top, app: app["args"].update(models={" ": {"path": "a"}}),
+            "models. : expected one line of text",
+        ),
+        (
+            lambda top, app: app["args"].update(keys={"file": ""}),
+            "keys.file: expected one line of text, got ''",
+        ),
     ],
 )
 def test_a_wrong_key_is_named(tmp_path, change, says):

@@ -8,6 +8,7 @@ at once, in one line.
 import asyncio
 import math
 import random
+import re
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ T = TypeVar("T")
 _CHARS_A_TOKEN = 4  # for the token limit only: what a request really cost is what the endpoint reports
 _TRANSIENT = (408, 409, 425, 429)
 _SHOWN = 160
+#: Temperatures that OpenAI's API takes.
+TEMPERATURES = (0.0, 2.0)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class EndpointError(UserError):
@@ -65,6 +69,11 @@ class EndpointSection:
         if not self.base_url.startswith(("http://", "https://")):
             raise ValueError(
                 f"base_url {self.base_url!r}: expected an address such as https://api.openai.com/v1"
+            )
+        if self.api_key_env is not None and not _VARIABLE.fullmatch(self.api_key_env):
+            # What stands there may be the key itself: it is not repeated.
+            raise ValueError(
+                "api_key_env: expected the name of an environment variable such as OPENAI_API_KEY, or null"
             )
         check_positive(self, "concurrency")
         for name in ("requests_per_minute", "tokens_per_minute", "timeout_s", "backoff_s", "max_backoff_s"):

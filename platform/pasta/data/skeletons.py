@@ -9,8 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import Literal
+from typing import Annotated, Literal
 
+from pasta.names import FREE_TEXT
+
+Template = Annotated[str, FREE_TEXT]
 Style = Literal["prompted", "trained"]
 MIN_POINTS = 2
 _POINT = re.compile(r"(\d{1,3})[.)]\s+(\S.*)")
@@ -27,10 +30,10 @@ class SkeletonPrompts:
     point's text is dropped; without, points bring their own. A skeleton of more than ``max_points`` is no skeleton.
     """
 
-    skeleton: str
-    point: str
-    item: str = "{number}. {point}: {text}"
-    separator: str = "\n"
+    skeleton: Template
+    point: Template
+    item: Template = "{number}. {point}: {text}"
+    separator: Template = "\n"
     strip: bool = True
     max_points: int = 10
 

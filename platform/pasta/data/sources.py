@@ -19,6 +19,7 @@ from typing import Any, Literal
 from pasta.bounds import check_positive
 from pasta.data.asked import MAX_SHARDS, check_asked
 from pasta.data.atlas.corpus import atlas_answers
+from pasta.data.atlas.tasks import SPLITS
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
 from pasta.errors import UserError, first_line
 from pasta.files import read_lines, reading
@@ -59,6 +60,8 @@ class SourceSection:
         check_positive(self, "records")
         if self.path == ATLAS and self.records is None:
             raise ValueError("records: expected the number of atlas tasks to make")
+        if self.path == ATLAS and self.split not in SPLITS:
+            raise ValueError(f"split {self.split!r}: expected one of {', '.join(SPLITS)}")
         if self.path != ATLAS and self.seed is not None:
             raise ValueError("seed: only the atlas is made from a seed")
         check_asked(self.path, {"records": self.records}, self.mixture, self.echo, self.talk)

@@ -1,5 +1,6 @@
 """The ``engine`` section of a configuration."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 #: Number formats that an engine decodes in: a float format, the fastest one of this machine, or linear layers of 8 or 4
 #: bits (``fp8`` and ``int4`` on GPUs).
 FORMATS = ("auto", *DTYPES, "int8", "fp8", "int4")
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 #: The engine's scratch place in each slot, in tokens.
 SCRATCH = 1
 #: What a command's ``--dtype`` may be, for its help.
@@ -28,6 +30,12 @@ def check_format(name: str) -> None:
     """Raise ``UserError`` for a name that is none of ``FORMATS``."""
     if name not in FORMATS:
         raise UserError(f"dtype: {name!r}, expected one of {', '.join(FORMATS)}")
+
+
+def check_device(name: str) -> None:
+    """Raise ``UserError`` for what no machine has a device of; a device that this one lacks is not judged."""
+    if not _DEVICE.fullmatch(name):
+        raise UserError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N")
 
 
 def check_tensor_parallel(
@@ -109,3 +117,4 @@ class EngineSection(EngineSettings):
     def __post_init__(self) -> None:
         EngineSettings.__post_init__(self)
         check_format(self.dtype)
+        check_device(self.device)

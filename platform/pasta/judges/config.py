@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_not_negative, check_positive, check_within
 from pasta.config import to_dict
-from pasta.data.endpoint import EndpointSection
-from pasta.engine.section import check_dtype
+from pasta.data.endpoint import TEMPERATURES, EndpointSection
+from pasta.engine.section import check_device, check_dtype
 
 Kind = Literal["grader", "teacher", "reward"]
 
@@ -24,6 +24,7 @@ class TeacherJudgeSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "max_tokens")
+        check_within(self, temperature=TEMPERATURES)
         check_not_negative(self, "format_retries")
 
 
@@ -40,7 +41,8 @@ class RewardModelSection:
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype)
-        check_positive(self, "batch_size")
+        check_device(self.device)
+        check_positive(self, "batch_size", "max_length")
 
 
 @dataclass(frozen=True, slots=True)

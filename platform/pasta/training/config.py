@@ -127,6 +127,8 @@ class LoraSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "rank", "alpha")
+        if not self.targets:
+            raise ValueError("targets []: expected all-linear, or the names of linear layers")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"dropout {self.dropout}: expected a share from 0 to below 1")
 

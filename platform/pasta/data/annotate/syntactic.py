@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pasta.bounds import check_positive
 from pasta.data.annotate.annotator import Deliver, Proposal
 from pasta.data.annotate.marks import Mark, build, opening, to_topic
 from pasta.data.instructions import Instruction
@@ -51,6 +52,7 @@ class SyntacticSection:
     sync: Literal["none", "conclusion"] = "none"
 
     def __post_init__(self) -> None:
+        check_positive(self, "min_items", "max_depth")
         if self.head == "chunk" and (self.untitled == "sentence" or self.topics == "shortest"):
             raise ValueError(
                 "untitled: sentence and topics: shortest leave it to the parent to say what a chunk is about; "

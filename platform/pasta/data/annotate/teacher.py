@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_positive, check_within
 from pasta.data.annotate.annotator import NO_USAGE, Deliver, Proposal, RefusedAnnotation, TeacherUsage
 from pasta.data.annotate.independence import IndependenceJudge, IndependenceSection
 from pasta.data.annotate.prompt import ask_again, prompt_for
 from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Checked, Validator
-from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection
+from pasta.data.endpoint import TEMPERATURES, Endpoint, EndpointError, EndpointSection
 from pasta.data.instructions import Instruction
 
 # Statuses that may concern one record only: it is too long, or its content is refused.
@@ -49,6 +49,7 @@ class TeacherSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "max_tokens", "attempts", "proposals")
+        check_within(self, temperature=TEMPERATURES)
         if self.proposals > 1 and self.temperature <= 0:
             raise ValueError(
                 f"proposals {self.proposals}: expected a temperature above 0, or all proposals are alike"

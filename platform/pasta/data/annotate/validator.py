@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_not_negative, check_positive
 from pasta.data.annotate.repair import Strip, Unrepairable, read_annotation
 from pasta.data.atlas.plan import with_estimates
 from pasta.data.measures import Measures, measure
@@ -36,6 +36,7 @@ class ChecksSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "max_depth", "min_chunk_tokens", "max_threads")
+        check_not_negative(self, "min_speedup")
         if not self.min_chunk_tokens <= self.max_chunk_tokens <= MAX_ESTIMATE:
             raise ValueError(
                 f"max_chunk_tokens {self.max_chunk_tokens}: expected min_chunk_tokens to {MAX_ESTIMATE}, the largest "
