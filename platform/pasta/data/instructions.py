@@ -1,8 +1,11 @@
 """Reads an instruction and its answer from the common formats of chat data."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from pasta.rows import cut
 
 Format = Literal["auto", "messages", "conversations", "instruction"]
 _ROLES = {
@@ -17,6 +20,7 @@ _ROLES = {
 _ASKED = ("instruction", "prompt", "question")
 _ANSWERED = ("output", "response", "answer", "completion")
 _SYSTEM = ("system", "system_prompt")
+_SHOWN_KEYS = 6
 
 
 class BrokenRecord(ValueError):
@@ -65,7 +69,10 @@ def _format_of(record: Mapping[str, Any]) -> Format:
             return form
     if any(record.get(key) is not None for key in _ASKED):
         return "instruction"
-    keys = ", ".join(map(repr, record)) or "none"
+    shown = [cut(key) for key in itertools.islice(record, _SHOWN_KEYS)]
+    keys = ", ".join(shown) or "none"
+    if len(record) > len(shown):
+        keys += f" and {len(record) - len(shown):,} more"
     raise BrokenRecord(f"expected messages, conversations, or instruction and output; keys here: {keys}")
 
 

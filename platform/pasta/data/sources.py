@@ -27,6 +27,7 @@ from pasta.lang import render
 from pasta.rows import parse_json, read_json
 
 ATLAS = "atlas"
+_KEY = "data.source.path"
 _SUFFIXES: dict[str, "Kind"] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 _PEEKED = 50
 _KEPT_CHARS = 4000
@@ -112,13 +113,13 @@ def source_files(source: SourceSection) -> list[Path]:
             _kind_of(file)
     elif path.suffix in _SUFFIXES or source.path.startswith((".", "/", "~")) or source.path.count("/") > 1:
         raise UserError(
-            f"source.path: {source.path}: no such file; expected atlas, a JSONL, JSON or parquet file, a pattern or "
+            f"{_KEY}: {source.path}: no such file; expected atlas, a JSONL, JSON or parquet file, a pattern or "
             "directory of them, or a Hub data set (owner/name)"
         )
     else:
         return []
     if not found:
-        raise UserError(f"source.path: {source.path}: no .jsonl, .json or .parquet file there")
+        raise UserError(f"{_KEY}: {source.path}: no .jsonl, .json or .parquet file there")
     return found
 
 
@@ -129,9 +130,9 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
     """
     ranges = list(_bounded(_ranges(source, shard_records), source.records))
     if not ranges:
-        raise UserError(f"source.path: {source.path}: holds no records")
+        raise UserError(f"{_KEY}: {source.path}: holds no records")
     if len(ranges) > MAX_SHARDS:
-        raise UserError(f"shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
+        raise UserError(f"data.shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
     shards = [
         Shard(index, kind, path, start, count, offset)
         for index, (kind, path, start, count, offset) in enumerate(ranges)
@@ -140,7 +141,7 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
     broken = [record for record in first if isinstance(record, Broken)]
     if broken and len(broken) == len(first):
         raise UserError(
-            f"{broken[0].place}: {broken[0].reason} (nor could any of the first {len(first)} records be read)"
+            f"{_KEY}: {broken[0].place}: {broken[0].reason} (nor could any of the first {len(first)} records be read)"
         )
     return shards
 
@@ -203,7 +204,7 @@ def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
 def _cut_lines(file: Path, size: int) -> Iterator[Range]:
     """Lines ``start`` to ``start + size`` of a file, and the byte at which they begin."""
     offset = start = count = length = 0
-    for line in read_lines(file, key="source.path"):
+    for line in read_lines(file, key=_KEY):
         count += 1
         length += len(line)
         if count == size:
@@ -226,7 +227,7 @@ def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
 
 
 def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
-    with reading(shard.path, key="source.path"), Path(shard.path).open("rb") as stream:
+    with reading(shard.path, key=_KEY), Path(shard.path).open("rb") as stream:
         stream.seek(shard.offset)
         for number, line in enumerate(itertools.islice(stream, shard.count), start=shard.start + 1):
             place = f"{shard.path}:{number}"
@@ -252,9 +253,9 @@ def _read_json(shard: Shard, source: SourceSection) -> Placed:
 
 def _load_array(file: Path) -> list[Any]:
     hint = "an array of records, or one record a line in a .jsonl file"
-    values = read_json(file, key="source.path", expected=hint)
+    values = read_json(file, key=_KEY, expected=hint)
     if not isinstance(values, list):
-        raise UserError(f"source.path: {file}: expected an array of records")
+        raise UserError(f"{_KEY}: {file}: expected an array of records")
     return values
 
 
@@ -278,11 +279,13 @@ def _parquet(file: Path) -> Iterator[Any]:
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.ParquetFile(file)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"source.path: {file}: not a parquet file ({first_line(error)})") from None
-    with table:
-        yield table
+        with pyarrow.parquet.ParquetFile(file) as table:
+            yield table
+    # The last two: text that is not UTF-8, times that Python has none for.
+    except (OSError, pyarrow.ArrowException, ValueError, OverflowError) as error:
+        raise UserError(
+            f"{_KEY}: {file}: cannot be read as parquet ({first_line(error)}); expected a whole parquet file"
+        ) from None
 
 
 def _read_dataset(shard: Shard, source: SourceSection) -> Placed:
@@ -308,11 +311,11 @@ def _load_dataset(source: SourceSection) -> Any:
             )
     except KeyError:
         raise UserError(
-            f"source.split: {source.path} has no split {source.split!r}; it has {', '.join(loaded)}"
+            f"data.source.split: {source.path} has no split {source.split!r}; it has {', '.join(loaded)}"
         ) from None
     except Exception as error:  # the Hub, its client, the disk and the data set's own files fail in many ways
         raise UserError(
-            f"source.path: {source.path}: no such data set could be loaded ({first_line(error)})"
+            f"{_KEY}: {source.path}: no such data set could be loaded ({first_line(error)})"
         ) from None
     return loaded
 
@@ -320,7 +323,7 @@ def _load_dataset(source: SourceSection) -> Any:
 def _kind_of(file: Path) -> Kind:
     kind = _SUFFIXES.get(file.suffix)
     if kind is None:
-        raise UserError(f"source.path: {file}: expected a name in {', '.join(_SUFFIXES)}")
+        raise UserError(f"{_KEY}: {file}: expected a name in {', '.join(_SUFFIXES)}")
     return kind
 
 

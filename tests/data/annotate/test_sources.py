@@ -131,7 +131,7 @@ def test_bytes_that_are_no_text_are_broken(tmp_path: Path) -> None:
         ("a.jsonl", "x\ny\n", r"a.jsonl:1: not JSON: .* \(nor could any of the first 2 records be read\)"),
         ("a.json", "{", "not JSON"),
         ("a.json", "{}", "expected an array of records"),
-        ("a.parquet", "x", "not a parquet file"),
+        ("a.parquet", "x", r"a.parquet: cannot be read as parquet \(.*\); expected a whole parquet file"),
     ],
 )
 def test_a_source_that_cannot_be_used_is_one_clear_line(
@@ -141,6 +141,57 @@ def test_a_source_that_cannot_be_used_is_one_clear_line(
         (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=expected) as caught:
         read(tmp_path / name)
+    assert str(caught.value).startswith("data.source.path: ")
+    assert "\n" not in str(caught.value)
+
+
+def write_parquet(path: Path, columns: dict[str, Any]) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, compression="none", use_dictionary=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (
+            {"text": ["a"]},
+            "row 1: expected messages, conversations, or instruction and output; keys here: 'text' ",
+        ),
+        ({"instruction": ["a"]}, "row 1: no output: expected its output"),
+        ({"instruction": ["a"], "output": [1]}, "row 1: output: expected text, got int"),
+        ({"instruction": [b"a"], "output": ["b"]}, "row 1: instruction: expected text, got bytes"),
+        ({"messages": ["a"]}, "row 1: messages: expected a list of objects with 'role' and 'content'"),
+        ({f"column {n}": ["a"] for n in range(1000)}, "; keys here: 'column 0', 'column 1', "),
+        ({"instruction": [], "output": []}, "holds no records"),
+    ],
+)
+def test_a_table_of_other_columns_is_one_clear_line(
+    tmp_path: Path, columns: dict[str, Any], expected: str
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", columns)
+    with pytest.raises(UserError) as caught:
+        read(path)
+    said = str(caught.value)
+    assert said.startswith(f"data.source.path: {path}:")
+    assert expected in said
+    assert len(said) < 300 + len(str(path))
+
+
+@pytest.mark.parametrize("spoil", ["half", "values", "time"])
+def test_a_table_that_is_damaged_is_one_clear_line(tmp_path: Path, spoil: str) -> None:
+    columns = {"instruction": ["Which river? " * 40] * 40, "output": ["The Nile, or the Amazon. " * 40] * 40}
+    far: Any = {"when": pyarrow.array([2**50] * 40, pyarrow.timestamp("s"))} if spoil == "time" else {}
+    path = write_parquet(tmp_path / "a.parquet", columns | far)
+    content = path.read_bytes()
+    if spoil == "half":
+        path.write_bytes(content[: len(content) // 2])
+    elif spoil == "values":
+        path.write_bytes(content[:4] + b"\xff" * 2000 + content[2004:])
+    with pytest.raises(
+        UserError, match=r"cannot be read as parquet \(.*\); expected a whole parquet file"
+    ) as caught:
+        read(path)
+    assert str(caught.value).startswith(f"data.source.path: {path}: ")
     assert "\n" not in str(caught.value)
 
 
