@@ -6,6 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pasta.errors import UserError
+from pasta.files import check_beside
+
 
 def job_parser(
     job: str, description: str | None, example: str, restart: str | None = None
@@ -35,6 +38,13 @@ def job_parser(
     if restart is not None:
         add("--restart", action="store_true", help=restart)
     return parser
+
+
+def check_out(out: Path) -> None:
+    """Raise UserError if ``--out`` is no file that can be written: before the measurements, not after."""
+    if out.is_dir():
+        raise UserError(f"--out: {out}: is a directory; expected a file")
+    check_beside(out, "--out")
 
 
 def fields_of(section: type, options: argparse.Namespace) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 import pasta
-from jobs.arguments import fields_of, numbers
+from jobs.arguments import check_out, fields_of, numbers
 from pasta.benchmark.settings import COMMANDS, SIZES, Settings
 from pasta.engine.section import FORMATS_HELP
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
@@ -62,6 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         "sizes": SIZES if options.only is None else (options.only,),
     }
     settings = Settings(**chosen)
+    check_out(settings.out)
     import transformers
 
     from pasta.benchmark.benchmark import Benchmark

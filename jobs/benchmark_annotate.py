@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from jobs.annotate import TOKENIZER, FinishedShard, make_worker
+from jobs.arguments import check_out
 from jobs.pool import run_shards
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--workers", default="1,2", help="numbers of workers (1,2)")
     add("--out", type=Path, default=Path("runs/benchmark/annotate.json"), help="the JSON file to write")
     options = parser.parse_args(arguments)
+    check_out(options.out)
     try:
         workers = [int(number) for number in options.workers.split(",")]
         source = SourceSection(

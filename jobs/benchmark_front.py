@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from jobs.arguments import numbers
+from jobs.arguments import check_out, numbers
 from pasta.benchmark.load.client import Ask, TimedReply, closed_loop, connect, send
 from pasta.benchmark.machine import describe_machine
 from pasta.entrypoint import run_main
@@ -133,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; ``arguments`` are those behind ``front``."""
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
+    check_out(options.out)
     load = FrontLoad(options.streams, options.answers, options.tokens, options.token_ms, options.decoders)
     config = read_service_config(options.config)
     model = next(iter(config.args.models))

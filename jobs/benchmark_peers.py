@@ -15,7 +15,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from jobs.arguments import fields_of, numbers
+from jobs.arguments import check_out, fields_of, numbers
 from pasta.benchmark.peers.settings import FORMATS, PARTS, SHIPPED, PeerSettings
 from pasta.entrypoint import EXIT_INTERRUPTED
 from serve.ray_start import ROOT
@@ -37,6 +37,7 @@ def main(arguments: list[str], models: Path, num_cores: int) -> int:
         "wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
     }
     settings = PeerSettings(**given)
+    check_out(out)
     import transformers
 
     from pasta.benchmark.peers.bench import PeerBenchmark

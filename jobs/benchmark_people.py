@@ -12,6 +12,7 @@ import json
 import shlex
 from pathlib import Path
 
+from jobs.arguments import check_out
 from pasta.engine.section import FORMATS_HELP
 from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
 from pasta.files import write_whole
@@ -23,6 +24,7 @@ def main(arguments: list[str], models: Path) -> int:
     file = options.prompts or split_file(options.split)
     conversations = read_conversations(file)
     out = options.out or Path("runs") / "benchmark" / f"people-{file.stem}.json"
+    check_out(out)
 
     import torch
     import transformers

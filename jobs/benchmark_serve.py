@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import httpx
 import psutil
 
-from jobs.arguments import fields_of, numbers
+from jobs.arguments import check_out, fields_of, numbers
 from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN, Layout
 from pasta.benchmark.load.scenarios import Bench, Memory
@@ -282,6 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = out if options.out else out.with_suffix(".json")
     settings = LoadSettings(**{**fields_of(LoadSettings, options), "out": out, "scenarios": scenarios})
     _check_url(options, settings)
+    check_out(settings.out)
     import transformers
 
     transformers.utils.logging.set_verbosity_error()

@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from jobs.arguments import check_out
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
 from pasta.config import load_config
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--threads", type=int, default=1, help="CPU threads (1)")
     add("--out", type=Path, default=Path("runs/benchmark/sft.json"), help="the JSON file to write")
     options = parser.parse_args(arguments)
+    check_out(options.out)
     if options.rounds < 1:
         raise UserError(f"--rounds {options.rounds}: expected a positive integer")
     config = load_config(options.config, SftConfig, options.overrides)

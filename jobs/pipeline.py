@@ -24,7 +24,10 @@ from jobs.storage import relocated
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from pasta.files import check_directory
+from pasta.rows import placed
 from pasta.stages.pipeline import Instance, PipelineConfig, instances
+from pasta.stages.run import check_run_dir
 from pasta.stages.stage import Manifest, read_manifest
 
 
@@ -78,6 +81,7 @@ def main() -> int:
     stages = read_stages(config, steps)
     if arguments.dry_run:
         return show_plan(config, steps)
+    check_places(config, stages)
     check_engines(config, stages, arguments.address)
     return run(config, steps, restart=arguments.restart, address=arguments.address)
 
@@ -101,16 +105,22 @@ def read_stages(config: PipelineConfig, steps: list[Instance]) -> dict[str, Any]
     return {instance.name: _load(config, instance, unknown)[1] for instance in steps}
 
 
+def check_places(config: PipelineConfig, stages: Mapping[str, Any]) -> None:
+    """Raise UserError, naming the key, for a directory that cannot be made."""
+    check_directory(config.output_dir, "output_dir")
+    for name, stage in stages.items():
+        with placed(name):
+            check_run_dir(stage)
+
+
 def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: str | None) -> None:
     """Raise UserError for a stage that has never been done, and whose engines cannot run here."""
     for name, stage in stages.items():
         engine = getattr(stage, "engine", None)
         if engine is None or not getattr(stage, "has_engines", True) or any(_finished(config, name)):
             continue
-        try:
+        with placed(name):
             check_engine(engine, address)
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from None
 
 
 def show_plan(config: PipelineConfig, steps: list[Instance]) -> int:

@@ -76,7 +76,7 @@ def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     values = {"judge": config.judge.identity()}
     read = {name: input_fingerprint(name, path) for name, path in inputs.items()}
     place = config.judgements_dir.absolute() / fingerprint(values | read)[:16]
-    return StageOutput(place, "judge", values, inputs, restart=restart)
+    return StageOutput(place, "judge", values, inputs, restart=restart, key="judgements_dir")
 
 
 def run(config: ScoreConfig, *, restart: bool = False, address: str | None = None) -> int:

@@ -1,5 +1,6 @@
 """Files are there whole or not at all, also where the disk is full."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pasta.errors import UserError
-from pasta.files import read_lines, read_text, write_whole
+from pasta.files import check_beside, check_directory, read_lines, read_text, write_whole
 
 
 def test_a_directory_is_made_for_a_file(tmp_path):
@@ -81,3 +82,57 @@ def test_what_the_system_refuses_to_write_is_one_line_and_leaves_nothing(tmp_pat
     assert done.stderr == f"error: {str(path)!r}: cannot be written (File too large)\n"
     assert done.returncode == 2
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("check", [check_directory, check_beside])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("file/in", "Not a directory"),
+        ("file/in/new", "Not a directory"),
+        ("loop/in", "Too many levels of symbolic links"),
+        ("gone/in", "No such file or directory"),
+        ("a" * 256, "File name too long"),
+        ("new/" + "é" * 128 + "/new", "File name too long"),
+        ("new/" * 1000 + "new", "File name too long"),
+    ],
+)
+def test_a_place_where_no_directory_can_be_is_named(tmp_path, monkeypatch, check, name, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "gone").symlink_to("nothing")
+    found = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as caught:
+        check(Path(name), "key")
+    assert str(caught.value) == (
+        f"key: {name}: cannot be written ({reason}); expected a directory to write in, or a place for a new one"
+    )
+    assert sorted(tmp_path.rglob("*")) == found
+
+
+@pytest.mark.parametrize("check", [check_directory, check_beside])
+def test_a_directory_that_nobody_may_write_to_is_named(tmp_path, check):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    user = os.geteuid()
+    os.seteuid(user or 65534)  # root may write everywhere
+    try:
+        with pytest.raises(UserError, match=r"key: .*locked/new: cannot be written \(Permission denied\)"):
+            check(tmp_path / "locked" / "new", "key")
+    finally:
+        os.seteuid(user)
+
+
+@pytest.mark.parametrize("name", [".", "dir", "dir/new/newer", "a" * 255, "link/new"])
+def test_a_directory_that_is_there_or_can_be_made_passes(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "link").symlink_to("dir")
+    check_directory(Path(name), "key")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["dir", "link"]
+
+
+@pytest.mark.parametrize("name", [".", "/", "..", "a/.."])
+def test_what_is_put_in_place_of_a_directory_has_a_name(name):
+    with pytest.raises(UserError, match=r"key: .*: expected a name, not a directory that is always there"):
+        check_beside(Path(name), "key")

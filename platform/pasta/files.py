@@ -1,11 +1,18 @@
 """Files that users name: read with one clear line for what is wrong, written whole or not at all."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pasta.errors import UserError
+
+#: Room that is left in the length of a directory's path for the files in it.
+_ROOM_CHARS = 200
+#: Characters that the name of a directory gets while it is written.
+_BESIDE_CHARS = 30
 
 
 @contextmanager
@@ -91,3 +98,48 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{str(path)!r}: cannot be written ({error.strerror or error})") from None
+
+
+def check_directory(path: Path, key: str, made: Path | None = None) -> None:
+    """Raise UserError, naming ``key``, unless ``path`` is a directory to write in, or one can be made there.
+
+    Nothing is made. With ``made``, a path that follows from ``path``, that one is checked.
+    """
+    try:
+        _check_can_be_made((made or path).absolute())
+    except OSError as error:
+        raise UserError(
+            f"{key}: {shown(path)}: cannot be written ({error.strerror}); expected a directory to write in, or a place "
+            "for a new one"
+        ) from None
+
+
+def check_beside(path: Path, key: str) -> None:
+    """``check_directory`` for one that is written beside ``path`` and then renamed, or for a file."""
+    if path.name in ("", ".."):
+        raise UserError(f"{key}: {shown(path)}: expected a name, not a directory that is always there")
+    check_directory(path, key, path.parent / f".{path.name}{'.' * _BESIDE_CHARS}")
+
+
+def _check_can_be_made(directory: Path) -> None:
+    there = directory
+    while (found := _status(there)) is None:
+        there = there.parent
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    longest = max(len(os.fsencode(part)) for part in directory.parts)
+    if longest > os.pathconf(there, "PC_NAME_MAX") or (
+        len(os.fsencode(directory)) + _ROOM_CHARS > os.pathconf(there, "PC_PATH_MAX")
+    ):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """What is at ``path``, or None. Raises OSError for what cannot be looked at, and for a link to nothing."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return os.stat(path)

@@ -10,7 +10,7 @@ from typing import Any
 from pasta.cli.simulate_report import report_text
 from pasta.config import load_config, to_dict
 from pasta.errors import UserError
-from pasta.files import write_whole
+from pasta.files import check_directory, write_whole
 from pasta.lang import Codec
 from pasta.simulation.blocks import Fit, pick_prompts, read_blocks
 from pasta.simulation.calibration import Calibration
@@ -32,6 +32,7 @@ def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None)
     if they hold the answers, are the trace. Raises UserError.
     """
     config = load_config(config_file, SimulateConfig, overrides)
+    check_directory(config.output_dir, "output_dir")
     say = _teller()
     costs, calibration = config.costs.read()
     load = None if measured is None else read_blocks(measured)

@@ -40,7 +40,7 @@ from pasta.training.lora import peft_config
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, trained_tokenizer
 from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
-from pasta.training.save import check_output_dir
+from pasta.training.save import check_places
 from pasta.training.transformers_private import outside_deepspeed
 
 PROMPTS_FILE = "prompts.jsonl"
@@ -80,7 +80,7 @@ def inputs(config: RlConfig) -> dict[str, str | Path]:
 def check(config: RlConfig) -> PreTrainedTokenizerBase:
     """Check a configuration against the disk; returns the model's tokenizer. Raises UserError."""
     deepspeed_config(config.optimisation.deepspeed)
-    check_output_dir(config.output_dir)
+    check_places(config)
     check_judge(config.judge)
     tokenizer = trained_tokenizer(config.model, "model.init_from")
     check_beside(str(config.model.init_from), "model.init_from")

@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from pasta.config import to_dict
+from pasta.errors import UserError
+from pasta.files import check_directory
+from pasta.rows import cut
 from pasta.stages.stage import StageOutput
 from pasta.tracking import Tracker, TrackingSection, start_tracker
+
+_NAME_CHARS = 200
+#: Characters of a stage's identity in a directory's name.
+_IDENTITY_CHARS = 8
 
 
 class StageConfig(Protocol):
@@ -44,8 +51,11 @@ class StageRun:
 def stage_run(config: StageConfig, output: StageOutput, *, resumes: str) -> Iterator[StageRun]:
     """Start a stage, or go on with it, for the time of the block; its tracker ends with the block.
 
-    After Ctrl-C the user is told where the same command ``resumes``.
+    After Ctrl-C the user is told where the same command ``resumes``. Raises UserError for a ``run_dir`` that cannot be
+    made, if it is needed.
     """
+    if config.tracking.mode != "disabled":
+        check_run_dir(config)
     work_dir = output.start()
     tracker = start_tracker(
         config.tracking,
@@ -59,6 +69,13 @@ def stage_run(config: StageConfig, output: StageOutput, *, resumes: str) -> Iter
             yield StageRun(config, output, work_dir, tracker)
     finally:
         tracker.finish()
+
+
+def check_run_dir(config: StageConfig) -> None:
+    """Raise UserError, naming the key, if the run's directory, which is named after it, cannot be made."""
+    if len(config.name) > _NAME_CHARS:
+        raise UserError(f"name: {cut(config.name)}: expected at most {_NAME_CHARS} characters")
+    check_directory(config.run_dir, "run_dir", config.run_dir / f"{config.name}-{'.' * _IDENTITY_CHARS}")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 
 from pasta.config import fingerprint, to_dict
 from pasta.errors import UserError
-from pasta.files import write_whole
+from pasta.files import check_beside, write_whole
 from pasta.rows import read_json
 
 MANIFEST = "manifest.json"
@@ -86,7 +86,7 @@ class StageOutput(Stage):
     """One stage's way from nothing to a finished directory.
 
     ``work_dir`` is where a run writes and where the next run finds what was done. ``finish`` turns it into
-    ``output_dir``. Raises UserError if ``output_dir`` holds something else.
+    ``output_dir``. Raises UserError, naming ``key``, if ``output_dir`` holds something else or cannot be made.
     """
 
     def __init__(
@@ -97,10 +97,11 @@ class StageOutput(Stage):
         inputs: Mapping[str, str | Path],
         *,
         restart: bool = False,
+        key: str = "output_dir",
     ) -> None:
         super().__init__(stage, config, inputs)
         self.output_dir = output_dir
-        self.work_dir = output_dir.with_name(f".{output_dir.name}.{self.identity}.partial")
+        self.work_dir = output_dir.parent / f".{output_dir.name}.{self.identity}.partial"
         self.manifest = read_manifest(output_dir)
         if restart:
             shutil.rmtree(self.work_dir, ignore_errors=True)
@@ -109,17 +110,19 @@ class StageOutput(Stage):
                 self.manifest = None
         if self.manifest is not None and self.manifest.identity != self.identity:
             raise UserError(
-                f"output_dir: {output_dir}: holds stage {self.manifest.stage!r} with "
+                f"{key}: {output_dir}: holds stage {self.manifest.stage!r} with "
                 f"{self.difference(self.manifest)}; "
                 "name another directory, or say --restart to make it anew"
             )
+        if self.manifest is None:
+            check_beside(output_dir, key)
         if (
             self.manifest is None
             and output_dir.exists()
-            and (output_dir.is_file() or any(output_dir.iterdir()))
+            and (not output_dir.is_dir() or any(output_dir.iterdir()))
         ):
             raise UserError(
-                f"output_dir: {output_dir}: exists and is no finished stage; name another or move it away"
+                f"{key}: {output_dir}: exists and is no finished stage; name another or move it away"
             )
 
     @property

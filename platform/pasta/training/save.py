@@ -10,7 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from pasta.errors import UserError
+from pasta.files import check_beside
 from pasta.rows import read_json
+from pasta.stages.run import StageConfig, check_run_dir
 from pasta.stages.stage import Manifest, write_manifest
 from pasta.training.config import LoraSection, ModelSection
 from pasta.training.lora import ADAPTER_DIR, merge
@@ -89,9 +91,13 @@ def _write(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def check_output_dir(output_dir: Path) -> None:
-    """Raise UserError if ``output_dir`` is in use for something else: a finished model takes the directory's place."""
-    if os.path.isfile(output_dir) or (
+def check_places(config: StageConfig) -> None:
+    """Raise UserError if a run's directories cannot be made, or ``output_dir`` is in use for something else: a finished
+    model takes its place."""
+    check_run_dir(config)
+    output_dir = config.output_dir
+    check_beside(output_dir, "output_dir")
+    if (os.path.exists(output_dir) and not os.path.isdir(output_dir)) or (
         os.path.isdir(output_dir) and any(output_dir.iterdir()) and read_card(output_dir) is None
     ):
         raise UserError(

@@ -31,7 +31,7 @@ from pasta.training.model import (
     new_token_ids,
 )
 from pasta.training.run import RunContext, trainer_arguments, zero_stage
-from pasta.training.save import check_output_dir
+from pasta.training.save import check_places
 from pasta.training.trainer import Generation, PlainHeadTrainer, ThreadTrainer
 
 
@@ -56,7 +56,7 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
     Raises UserError for a missing or unfit model, tokenizer, DeepSpeed file or data file.
     """
     stage = zero_stage(config.optimisation.deepspeed)
-    check_output_dir(config.output_dir)
+    check_places(config)
     tokenizer = load_tokenizer(config.model)
     check_model(config.model, tokenizer)
     if config.lora is not None and stage == 3 and new_token_ids(config.model, tokenizer):
