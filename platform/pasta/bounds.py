@@ -1,6 +1,24 @@
 """Checks of numbers in configurations, for ``__post_init__``. ``None`` stands for a key that is not set and passes."""
 
+from numbers import Integral
 from typing import Any
+
+
+def check_integers(config: Any, *names: str) -> None:
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are integers: for what is also made in
+    Python, where nothing else looks at types. ``None`` is none."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, Integral) or isinstance(value, bool):
+            raise ValueError(f"{name} {value!r}: expected an integer")
+
+
+def check_switches(config: Any, *names: str) -> None:
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are booleans. ``None`` is none."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} {value!r}: expected true or false")
 
 
 def check_positive(config: Any, *names: str) -> None:

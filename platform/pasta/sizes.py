@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_integers, check_not_negative, check_positive, check_switches
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +11,7 @@ class EngineSizes:
     """How much an engine holds: ``num_slots`` requests decode at once, each within ``slot_tokens`` tokens of cache
     (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step.
 
-    Raises ValueError if one of them is not positive.
+    Raises ValueError if one of them is no positive integer.
     """
 
     num_slots: int = 16
@@ -19,6 +19,7 @@ class EngineSizes:
     prefill_chunk: int = 256
 
     def __post_init__(self) -> None:
+        check_integers(self, "num_slots", "slot_tokens", "prefill_chunk")
         check_positive(self, "num_slots", "slot_tokens", "prefill_chunk")
 
 
@@ -36,7 +37,8 @@ class EngineSettings(EngineSizes):
     ``compile``: ``on`` compiles captured steps (pasta/engine/compiling.py), or is an error; a logit's last bits may
     differ from those of other steps.
 
-    Raises ValueError if ``drafts`` is negative, or ``cuda_graphs`` or ``compile`` another word.
+    Raises ValueError if ``drafts`` is negative, ``cuda_graphs`` or ``compile`` another word, or a value is of
+    another type.
     """
 
     reuse_prefixes: bool = True
@@ -49,7 +51,9 @@ class EngineSettings(EngineSizes):
 
     def __post_init__(self) -> None:
         EngineSizes.__post_init__(self)
+        check_integers(self, "drafts")
         check_not_negative(self, "drafts")
+        check_switches(self, "reuse_prefixes", "prefill_ahead", "jump_forward", "draft_heads")
         if self.cuda_graphs not in ("auto", "on", "off"):
             raise ValueError(f"cuda_graphs: {self.cuda_graphs!r}, expected auto, on or off")
         if self.compile not in ("off", "on"):

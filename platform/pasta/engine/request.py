@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
+from pasta.bounds import check_switches
 from pasta.errors import UserError
 from pasta.interpreter import Limits, Path, Snapshot, Trace
 from pasta.lang import Document
+from pasta.rows import cut
 from pasta.sizes import EngineSettings
 
 if TYPE_CHECKING:
@@ -68,20 +70,24 @@ class SamplingParams:
                 raise UserError(f"{name}: {value!r}, expected a number from {least:g} to {most:g}")
         if not (_is_integer(self.min_tokens) and self.min_tokens >= 0):
             raise UserError(f"min_tokens: {self.min_tokens!r}, expected an integer of at least 0")
-        if not all(_is_integer(token) and token >= 0 for token in self.stop_token_ids):
-            raise UserError(f"stop_token_ids: {self.stop_token_ids!r}, expected token ids")
-        if not all(_is_integer(token) and token >= 0 for token, _ in self.logit_bias):
-            raise UserError("logit_bias: expected token ids as keys")
-        if not all(_is_number(bias) and abs(bias) <= MAX_LOGIT_BIAS for _, bias in self.logit_bias):
+        if not _is_tuple_of(_is_token, self.stop_token_ids):
+            raise UserError(f"stop_token_ids: {cut(self.stop_token_ids)}, expected a tuple of token ids")
+        if not _is_tuple_of(_is_biased_token, self.logit_bias):
+            raise UserError(
+                f"logit_bias: {cut(self.logit_bias)}, expected a tuple of pairs of a token id and a number"
+            )
+        if not all(abs(bias) <= MAX_LOGIT_BIAS for _, bias in self.logit_bias):
             raise UserError(f"logit_bias: expected values from {-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}")
         if not _is_integer(self.seed):
             raise UserError(f"seed: {self.seed!r}, expected an integer")
         if not (_is_number(self.promise_bias) and abs(self.promise_bias) <= sys.float_info.max):
             raise UserError(f"promise_bias: {self.promise_bias!r}, expected a finite number")
-        if isinstance(self.stop, str) or not all(isinstance(stop, str) for stop in self.stop):
-            raise UserError(f"stop: {self.stop!r}, expected a tuple of strings")
+        if not _is_tuple_of(lambda stop: isinstance(stop, str), self.stop):
+            raise UserError(f"stop: {cut(self.stop)}, expected a tuple of strings")
         if not all(self.stop):
             raise UserError("stop: an empty string, expected strings of at least one character")
+        if not isinstance(self.ignore_eos, bool):
+            raise UserError(f"ignore_eos: {self.ignore_eos!r}, expected true or false")
 
     @property
     def stops(self) -> bool:
@@ -107,6 +113,18 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
+def _is_token(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0
+
+
+def _is_biased_token(value: object) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and _is_token(value[0]) and _is_number(value[1])
+
+
+def _is_tuple_of(check: Callable[[object], bool], values: object) -> bool:
+    return isinstance(values, tuple) and all(check(value) for value in values)
+
+
 @dataclass(frozen=True, slots=True)
 class Logprobs:
     """The model's own log-probabilities of a token: before the grammar's mask, biases, temperature and top-p.
@@ -125,6 +143,11 @@ class EngineConfig(EngineSettings):
     """
 
     trace_forward: bool | None = None
+
+    def __post_init__(self) -> None:
+        EngineSettings.__post_init__(self)
+        if self.trace_forward is not None:
+            check_switches(self, "trace_forward")
 
     @classmethod
     def of(cls, settings: EngineSettings) -> "EngineConfig":
