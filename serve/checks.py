@@ -9,7 +9,7 @@ from pasta.engine.section import check_here, check_tensor_parallel
 from pasta.errors import UserError, first_line
 from pasta.lang import CodecError
 from serve import hub
-from serve.config import ANSWER_ROOM, ModelConfig, ServeConfig
+from serve.config import ANSWER_ROOM, ModelConfig, QueueSettings, ServeConfig
 from serve.keys import read_keys
 
 if TYPE_CHECKING:
@@ -25,6 +25,17 @@ def check_service(config: ServeConfig) -> None:
         raise UserError(
             f"decoder.num_replicas: {config.decoder.num_replicas} is how many decoders there are at first; expected "
             f"between autoscaling's min_replicas {scaling.min_replicas} and max_replicas {scaling.max_replicas}"
+        )
+    if config.keys.path is None:
+        for name in ("requests_per_minute", "max_concurrent"):
+            if (limit := getattr(config.keys, name)) is not None:
+                raise UserError(
+                    f"keys.{name}: {limit} has no effect without keys.file: it limits each key's requests"
+                )
+    queue = config.admission.queue
+    if not queue.max_requests and queue != QueueSettings():
+        raise UserError(
+            f"admission.queue.max_wait_s: {queue.max_wait_s:g} has no effect with max_requests 0: nothing waits"
         )
     if config.keys.path is None and "*" in config.cors.allow_origins:
         raise UserError(

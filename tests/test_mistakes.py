@@ -5,6 +5,7 @@ import importlib
 import pytest
 
 from pasta.config import ConfigError, load_config
+from pasta.simulation.config import SimulateConfig
 from tests.support.paths import ROOT
 
 TEACHER = "annotate/atlas-teacher"
@@ -13,10 +14,11 @@ TEACHER = "annotate/atlas-teacher"
 def refusal(config: str, *overrides: str) -> str:
     """What is said of a shipped configuration with these keys set."""
     path = ROOT / "configs" / f"{config}.yaml"
-    job = importlib.import_module(f"jobs.{path.parent.name}")
-    load_config(path, job.CONFIG)
+    kind = path.parent.name
+    cls = SimulateConfig if kind == "simulate" else importlib.import_module(f"jobs.{kind}").CONFIG
+    load_config(path, cls)
     with pytest.raises(ConfigError) as caught:
-        load_config(path, job.CONFIG, overrides)
+        load_config(path, cls, overrides)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -43,3 +45,41 @@ def refusal(config: str, *overrides: str) -> str:
 )  # fmt: skip
 def test_a_value_out_of_range_is_named(config, override, expected):
     assert expected in refusal(config, override)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "expected"),
+    [
+        ("annotate/atlas", ["data.routed=true"], "data: routed True: has no effect without annotator: sot"),
+        ("annotate/atlas", ["data.syntactic.min_items=3"], "data: syntactic: has no effect without annotator"),
+        ("annotate/atlas-sot", ["data.checks.strip=exact"], "data: checks: has no effect with annotator: sot, which"),
+        ("annotate/atlas", ["data.source.revision=main"], "data.source: revision 'main': has no effect with path"),
+        ("annotate/atlas", ["data.source.format=messages"], "format 'messages': has no effect with path: atlas"),
+        ("annotate/alpaca-syntactic", ["data.syntactic.lists=false", "data.syntactic.min_items=3"],
+         "data.syntactic: min_items 3: has no effect without lists"),
+        ("annotate/alpaca-syntactic", ["data.syntactic.lists=false", "data.syntactic.paragraphs=false"],
+         "data.syntactic: lists, paragraphs: expected at least one of them to be true"),
+        ("sft/atlas-plain", ["data.eval_documents=0", "data.eval_answers=0"],
+         "schedule.eval_steps 1000: has no effect with data.eval_documents: 0"),
+        ("sft/atlas-plain", ["schedule.save_steps=0", "schedule.keep_checkpoints=3"],
+         "schedule: keep_checkpoints 3: has no effect with save_steps: 0"),
+        ("sft/atlas-heads-pasta", ["model.save_dtype=float32"], "save_dtype 'float32': has no effect with draft_heads"),
+        ("preference/atlas", ["objective.loss=dpo", "objective.alpha=0.1"],
+         "objective: alpha 0.1: has no effect with loss: dpo"),
+        ("preference/atlas", ["objective.loss=ipo", "objective.num_samples=8"], "num_samples 8: has no effect with"),
+        ("preference/atlas", ["objective.beta=0.1", "objective.num_samples=8"], "num_samples 8: has no effect with b"),
+        ("preference/atlas", ["data.eval_pairs=0"], "schedule.eval_steps 50: has no effect with data.eval_pairs: 0"),
+        ("rl/atlas", ["optimisation.epochs=2"], "optimisation.epochs 2.0: has no effect with max_steps; expected 1"),
+        ("sample/atlas", ["prompts.source=a.jsonl", "prompts.count=null"], "seed 11: has no effect without count"),
+        ("evaluate/atlas", ["methods.sot={kind: sot, model: a, sot: {style: trained, prompts: {skeleton: '{request}', "
+         "point: '{request}{point}'}}}"], "style 'trained': has no effect with prompts, which are used instead"),
+        ("evaluate/atlas", ["methods={a: {kind: endpoint, endpoint: &e {base_url: 'http://a', model: b}}, "
+         "b: {kind: endpoint, endpoint: *e}}", "baseline=a", "engine.num_slots=3"],
+         "engine: has no effect where no method has a model"),
+        ("simulate/atlas", ["engine.acceptance=0.9"], "engine: acceptance 0.9: has no effect without drafts"),
+        ("simulate/atlas", ["cluster={crowding: 2.0}"], "cluster: crowding 2.0: has no effect without cores"),
+        ("simulate/atlas", ["trace={source: a.jsonl, shuffle: false, seed: 3}"], "trace: seed 3: has no effect with"),
+    ],
+)  # fmt: skip
+def test_a_key_that_nothing_reads_is_named(config, overrides, expected):
+    assert expected in refusal(config, *overrides)

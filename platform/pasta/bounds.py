@@ -1,7 +1,10 @@
-"""Checks of numbers in configurations, for ``__post_init__``. ``None`` stands for a key that is not set and passes."""
+"""Checks of values in configurations, for ``__post_init__``. ``None`` stands for a key that is not set and passes."""
 
+import dataclasses
 from numbers import Integral
 from typing import Any
+
+from pasta.rows import cut
 
 
 def check_integers(config: Any, *names: str) -> None:
@@ -52,3 +55,15 @@ def check_not_negative(config: Any, *names: str) -> None:
         value = getattr(config, name)
         if value is not None and not value >= 0:
             raise ValueError(f"{name} {value}: expected 0 or more")
+
+
+def check_unread(config: Any, why: str, *names: str) -> None:
+    """Raise ValueError, naming key and value, unless these fields of ``config`` have their defaults: nothing reads them
+    ``why`` (without annotator: syntactic)."""
+    for field in dataclasses.fields(config):
+        if field.name not in names:
+            continue
+        value, factory = getattr(config, field.name), field.default_factory
+        if value != (field.default if factory is dataclasses.MISSING else factory()):
+            shown = "" if dataclasses.is_dataclass(value) else f" {cut(value)}"
+            raise ValueError(f"{field.name}{shown}: has no effect {why}")

@@ -131,6 +131,22 @@ def test_keys_that_cannot_be_read_are_named(tmp_path, model):
     assert "keys.file: " in mistake(check_service, read_service_config(file).args)
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"keys": {"max_concurrent": 3}}, "keys.max_concurrent: 3 has no effect without keys.file"),
+        ({"keys": {"requests_per_minute": 3}}, "keys.requests_per_minute: 3 has no effect without keys.file"),
+        (
+            {"admission": {"queue": {"max_wait_s": 2.5}}},
+            "admission.queue.max_wait_s: 2.5 has no effect with max_requests 0",
+        ),
+    ],
+)
+def test_a_setting_without_effect_is_named(model, settings, says):
+    config = ServeConfig.model_validate({"models": {"a": {"path": str(model)}}, **settings})
+    assert says in mistake(check_service, config)
+
+
 def test_with_keys_a_service_may_listen_to_others(tmp_path, model):
     file = service_config(tmp_path, model, keys={"file": "keys.yaml"})
     edited(file, lambda top, app: top["http_options"].update(host="0.0.0.0"))

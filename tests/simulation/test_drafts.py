@@ -25,11 +25,16 @@ def test_drafts_that_do_not_pay_are_not_fed():
 
 
 def test_no_drafts_are_assumed_by_default():
-    assert seconds(0.1) == seconds(0.1, drafts=0, acceptance=1.0)
+    assert seconds(0.1) == seconds(0.1, drafts=0)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"), [({"acceptance": 1.5}, "acceptance 1.5"), ({"drafts": -1}, "drafts -1")]
+    ("sizes", "said"),
+    [
+        ({"acceptance": 1.5}, "acceptance 1.5"),
+        ({"drafts": -1}, "drafts -1"),
+        ({"acceptance": 0.9}, "acceptance 0.9: has no effect without drafts"),
+    ],
 )
 def test_an_assumption_that_makes_no_sense_is_refused(sizes, said):
     with pytest.raises(ValueError, match=said):

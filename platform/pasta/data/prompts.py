@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_positive, check_unread
 from pasta.data.asked import check_asked
 from pasta.rows import Messages
 
@@ -25,6 +25,8 @@ class PromptsSection:
         check_asked(self.source, {"count": self.count}, {}, 0.0, 0.0)
         if self.source == "atlas" and self.count is None:
             raise ValueError("count: expected the number of atlas prompts to draw")
+        if self.count is None:
+            check_unread(self, "without count: all prompts are taken, in their order", "seed")
 
 
 @dataclass(frozen=True, slots=True)

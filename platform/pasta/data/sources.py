@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_positive, check_unread
 from pasta.data.asked import MAX_SHARDS, check_asked
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.tasks import SPLITS
@@ -63,6 +63,8 @@ class SourceSection:
             raise ValueError("records: expected the number of atlas tasks to make")
         if self.path == ATLAS and self.split not in SPLITS:
             raise ValueError(f"split {self.split!r}: expected one of {', '.join(SPLITS)}")
+        if self.path == ATLAS:
+            check_unread(self, "with path: atlas", "format", "subset", "revision")
         if self.path != ATLAS and self.seed is not None:
             raise ValueError("seed: only the atlas is made from a seed")
         check_asked(self.path, {"records": self.records}, self.mixture, self.echo, self.talk)
@@ -128,6 +130,7 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
 
     Raises UserError for a source that cannot be opened, is empty, or whose first records are all of no known format.
     """
+    _check_selection(source)
     ranges = list(_bounded(_ranges(source, shard_records), source.records))
     if not ranges:
         raise UserError(f"{_KEY}: {source.path}: holds no records")
@@ -144,6 +147,18 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
             f"{_KEY}: {broken[0].place}: {broken[0].reason} (nor could any of the first {len(first)} records be read)"
         )
     return shards
+
+
+def _check_selection(source: SourceSection) -> None:
+    """Raise UserError, naming the key, for what chooses within a data set where there are only files."""
+    files = source_files(source)
+    try:
+        if files and files[0].is_dir():
+            check_unread(source, "with a data set on disk", "subset", "revision")
+        elif files:
+            check_unread(source, "with files", "split", "subset", "revision")
+    except ValueError as error:
+        raise UserError(f"data.source.{error}") from None
 
 
 def read_shard(shard: Shard, source: SourceSection) -> Iterator[Instruction | Broken]:

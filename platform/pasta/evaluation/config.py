@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_positive, check_unread
 from pasta.config import to_dict
 from pasta.data.endpoint import EndpointSection
 from pasta.data.prompts import PromptsSection
@@ -54,6 +54,8 @@ class SotSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "max_skeleton_tokens", "max_point_tokens")
+        if self.prompts is not None:
+            check_unread(self, "with prompts, which are used instead", "style")
 
     @property
     def words(self) -> SkeletonPrompts:
@@ -158,7 +160,9 @@ class EvaluateConfig:
             raise ValueError(f"methods: only the baseline {self.baseline!r}; expected one to compare with it")
         if self.has_engines:
             check_slot(self.engine.slot_tokens, self.limits.max_tokens)
-        elif self.workers.tensor_parallel > 1:
+        else:
+            check_unread(self, "where no method has a model", "engine")
+        if not self.has_engines and self.workers.tensor_parallel > 1:
             raise ValueError(
                 f"workers.tensor_parallel {self.workers.tensor_parallel}: expected 1, for no method has a model to "
                 "share; endpoints decode elsewhere"

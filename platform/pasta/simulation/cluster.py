@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pasta.bounds import check_at_most, check_not_negative, check_positive
+from pasta.bounds import check_at_most, check_not_negative, check_positive, check_unread
 from pasta.interpreter import Path
 from pasta.placement import POLICIES, Home, Policy, choose_home
 from pasta.simulation.costs import StepCosts, lane_costs
@@ -55,6 +55,8 @@ class ClusterSection:
         check_positive(self, "step_factor")
         if self.item_s and not self.cores:
             raise ValueError(f"item_s {self.item_s}: expected with cores, and only then")
+        if not self.cores:
+            check_unread(self, "without cores", "crowding")
 
 
 @dataclass(slots=True, eq=False)

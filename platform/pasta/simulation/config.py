@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
-from pasta.bounds import check_at_most, check_positive
+from pasta.bounds import check_at_most, check_positive, check_unread
 from pasta.config import ConfigError, parse_config
 from pasta.placement import Policy
 from pasta.rows import read_json
@@ -45,6 +45,8 @@ class TraceSection:
             raise ValueError("count: expected with source atlas, which has no end")
         if self.source == "atlas" and self.method is not None:
             raise ValueError(f"method {self.method!r}: expected with a file of an evaluation's answers only")
+        if self.source != "atlas" and not self.shuffle:
+            check_unread(self, "without shuffle", "seed")
 
 
 @dataclass(frozen=True, slots=True)

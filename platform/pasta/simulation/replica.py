@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pasta.bounds import check_not_negative
+from pasta.bounds import check_not_negative, check_unread
 from pasta.interpreter import Path
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.slots import Left, LiveSlot, SimulatedSlot
@@ -43,6 +43,8 @@ class ReplicaSizes(EngineSizes):
         check_not_negative(self, "drafts")
         if not 0.0 <= self.acceptance <= 1.0:
             raise ValueError(f"acceptance {self.acceptance}: expected a number from 0 to 1")
+        if not self.drafts:
+            check_unread(self, "without drafts", "acceptance")
 
 
 @dataclass(slots=True, eq=False)

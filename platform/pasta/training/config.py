@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_not_negative, check_positive, check_unread
 from pasta.data.sections import DataSection
 from pasta.lang.positions import Scheme
 from pasta.stages.workers import WorkersSection
@@ -109,6 +109,13 @@ class ScheduleSection:
     def __post_init__(self) -> None:
         check_not_negative(self, "log_steps", "save_steps", "eval_steps")
         check_positive(self, "keep_checkpoints")
+        if not self.save_steps:
+            check_unread(self, "with save_steps: 0", "keep_checkpoints")
+
+    def check_evaluates(self, key: str, held_out: int) -> None:
+        """Raise ValueError if there are evaluations, and nothing is held out for them; ``key`` says how much is."""
+        if self.eval_steps and not held_out:
+            raise ValueError(f"schedule.eval_steps {self.eval_steps}: has no effect with {key}: 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +193,9 @@ class SftConfig:
                 else "data.mode 'sequential' leaves positions"
             )
             raise ValueError(f"model.positions {self.model.positions!r}: expected none; {who} as it is")
+        self.schedule.check_evaluates("data.eval_documents", self.data.eval_documents)
         if self.draft_heads is not None:
+            check_unread(self.model, "with draft_heads, which leave the model as it is", "save_dtype")
             if self.lora is not None:
                 raise ValueError(
                     "lora: draft heads are trained alone; expected only one of lora and draft_heads"

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_positive, check_unread
 from pasta.data.sections import PairsSection
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
@@ -44,6 +44,10 @@ class ObjectiveSection:
         if self.num_samples < 2:
             raise ValueError(f"num_samples {self.num_samples}: expected at least 2, the best and the worst")
         check_positive(self, "beta")
+        if self.loss != "bonbon":
+            check_unread(self, f"with loss: {self.loss}", "alpha", "num_samples")
+        elif self.beta is not None:
+            check_unread(self, "with beta, which follows from it by default", "num_samples")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +73,5 @@ class PreferenceConfig:
 
     def __post_init__(self) -> None:
         check_url(self.checkpoints)
+        self.schedule.check_evaluates("data.eval_pairs", self.data.eval_pairs)
         check_goes_on_from(self.model, self.output_dir, "the model that wrote the answers")

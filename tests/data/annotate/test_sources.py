@@ -145,6 +145,28 @@ def test_a_source_that_cannot_be_used_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        ({"split": "test"}, "data.source.split 'test': has no effect with files"),
+        ({"subset": "x"}, "data.source.subset 'x': has no effect with files"),
+        ({"revision": "main"}, "data.source.revision 'main': has no effect with files"),
+    ],
+)
+def test_files_have_no_splits_subsets_and_revisions(
+    tmp_path: Path, selection: dict[str, str], expected: str
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", RECORDS)
+    with pytest.raises(UserError, match=expected):
+        read(path, **selection)
+
+
+def test_a_data_set_on_disk_has_no_subsets(tmp_path: Path) -> None:
+    datasets.Dataset.from_list(RECORDS).save_to_disk(tmp_path / "saved")
+    with pytest.raises(UserError, match=r"data.source.subset 'x': has no effect with a data set on disk"):
+        read(tmp_path / "saved", subset="x")
+
+
 def write_parquet(path: Path, columns: dict[str, Any]) -> Path:
     pyarrow.parquet.write_table(pyarrow.table(columns), path, compression="none", use_dictionary=False)
     return path

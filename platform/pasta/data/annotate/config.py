@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_positive, check_unread
 from pasta.data.annotate.annotator import Annotator, AtlasAnnotator, PlainAnnotator
 from pasta.data.annotate.apar import AparAnnotator
 from pasta.data.annotate.imperfect import ImperfectAnnotator, ImperfectSection
@@ -46,14 +46,14 @@ class AnnotationSections:
             raise ValueError(
                 "teacher: expected the section that names endpoint and model with annotator: teacher only"
             )
-        if self.annotator != "syntactic" and self.syntactic != SyntacticSection():
-            raise ValueError("syntactic: has no effect without annotator: syntactic")
-        if self.annotator != "imperfect" and self.imperfect != ImperfectSection():
-            raise ValueError("imperfect: has no effect without annotator: imperfect")
-        if self.annotator != "sot" and self.routed:
-            raise ValueError("routed: has no effect without annotator: sot")
-        if self.annotator != "sot" and self.skeletons != TRAINED:
-            raise ValueError("skeletons: has no effect without annotator: sot")
+        if self.annotator != "syntactic":
+            check_unread(self, "without annotator: syntactic", "syntactic")
+        if self.annotator != "imperfect":
+            check_unread(self, "without annotator: imperfect", "imperfect")
+        if self.annotator != "sot":
+            check_unread(self, "without annotator: sot", "routed", "skeletons")
+        else:
+            check_unread(self, "with annotator: sot, which annotates nothing", "checks")
         if self.annotator in ("atlas", "imperfect") and (self.source.echo or self.source.talk):
             raise ValueError(
                 "source.echo, source.talk: exercises and talk have no ground truth for annotator: "

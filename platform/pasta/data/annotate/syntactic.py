@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_positive, check_unread
 from pasta.data.annotate.annotator import Deliver, Proposal
 from pasta.data.annotate.marks import Mark, build, opening, to_topic
 from pasta.data.instructions import Instruction
@@ -53,6 +53,10 @@ class SyntacticSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "min_items", "max_depth")
+        if not (self.lists or self.paragraphs):
+            raise ValueError("lists, paragraphs: expected at least one of them to be true")
+        if not self.lists:
+            check_unread(self, "without lists", "min_items", "max_depth")
         if self.head == "chunk" and (self.untitled == "sentence" or self.topics == "shortest"):
             raise ValueError(
                 "untitled: sentence and topics: shortest leave it to the parent to say what a chunk is about; "
