@@ -11,10 +11,20 @@ from pasta.rows import cut
 FREE_TEXT = "free text"
 
 
+# What file systems take: bytes of a name, and of a path.
+_NAME_BYTES, _PATH_BYTES = 255, 4095
+
+
 def check_name(text: str) -> str:
-    """Return ``text``. Raises ValueError if it is blank, or holds control characters such as line breaks and NUL."""
+    """Return ``text``. Raises ValueError if it is blank, holds control characters such as line breaks and NUL, or is
+    longer than a path, or a name in it, can be (URLs may)."""
     if not text.strip() or any(unicodedata.category(character) == "Cc" for character in text):
         raise ValueError(f"expected one line of text, got {cut(text)}")
+    named = text.encode()
+    if "://" not in text and (len(named) > _PATH_BYTES or max(map(len, named.split(b"/"))) > _NAME_BYTES):
+        raise ValueError(
+            f"expected at most {_NAME_BYTES} bytes a name, {_PATH_BYTES} a path, got {cut(text)}"
+        )
     return text
 
 

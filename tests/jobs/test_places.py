@@ -52,7 +52,7 @@ def test_a_directory_of_runs_that_cannot_be_made(tmp_path: Path, job: str) -> No
     (tmp_path / "file").touch()
     said = refused(job, f"output_dir={tmp_path / 'out'}", f"run_dir={tmp_path / 'file'}")
     assert said.startswith(f"run_dir: {tmp_path / 'file'}: cannot be written (Not a directory)")
-    said = refused(job, f"output_dir={tmp_path / 'out'}", f"run_dir={tmp_path / 'runs'}", f"name={'x' * 300}")
+    said = refused(job, f"output_dir={tmp_path / 'out'}", f"run_dir={tmp_path / 'runs'}", f"name={'x' * 250}")
     assert said.startswith("name: 'xxx")
     assert not (tmp_path / "out").exists()
 

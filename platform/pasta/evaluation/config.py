@@ -160,13 +160,13 @@ class EvaluateConfig:
             raise ValueError(f"methods: only the baseline {self.baseline!r}; expected one to compare with it")
         if self.has_engines:
             check_slot(self.engine.slot_tokens, self.limits.max_tokens)
-        else:
-            check_unread(self, "where no method has a model", "engine")
-        if not self.has_engines and self.workers.tensor_parallel > 1:
+        elif self.workers.tensor_parallel > 1:
             raise ValueError(
                 f"workers.tensor_parallel {self.workers.tensor_parallel}: expected 1, for no method has a model to "
                 "share; endpoints decode elsewhere"
             )
+        else:
+            check_unread(self, "where no method has a model", "engine")
         if self.repeats < 0:
             raise ValueError(f"repeats {self.repeats}: expected 0 (nothing is timed) or more")
         if self.repeats and self.workers.num_workers != 1:
