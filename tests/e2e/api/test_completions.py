@@ -7,7 +7,6 @@ import pytest
 
 from pasta.lang import CONTROL_TOKENS, encode_start, parse, render
 from serve.gateway import schemas
-from tests.e2e.api.test_http import long_request
 from tests.support.models import tiny
 
 MODEL, TWIN = "pasta-atlas", "pasta-atlas-sequential"
@@ -316,9 +315,12 @@ def test_a_chat_lists_the_tokens_of_its_text(client, pasta):
 
 def test_an_answer_of_twenty_mebibytes_arrives_whole(http):
     """And nobody waits for it: the Gateway's loop is held for the length of some tokens at a time."""
-    body = long_request(http, stream=False) | {
+    body = {
+        "model": MODEL,
+        "messages": HELLO,
         "n": 8,
         "max_tokens": 2600,
+        "ignore_eos": True,
         "logprobs": True,
         "top_logprobs": 20,
         "pasta": {"mode": "sequential"},
