@@ -34,7 +34,7 @@ def check(**keys):
         ({"dtype": "fp8"}, "engine.dtype: 'fp8', but fp8 runs on CUDA GPUs, not on cpu; use auto"),
         ({"dtype": "int4", "device": "cpu"}, "engine.dtype: 'int4', but int4 runs on CUDA GPUs, not on cpu"),
         ({"device": "cuda"}, "engine.device: 'cuda', but torch finds no CUDA device here; use cpu"),
-        ({"device": "gpu"}, "engine.device: 'gpu', expected auto, cpu, cuda or cuda:N"),
+        ({"device": "gpu"}, "device: 'gpu', expected auto, cpu, cuda or cuda:N"),
         ({"cuda_graphs": "on"}, "engine.cuda_graphs: 'on', but the model runs on cpu; expected auto or off"),
         ({"compile": "on"}, "engine.compile: 'on', but steps are not captured: the model runs on cpu"),
     ],

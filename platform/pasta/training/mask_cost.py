@@ -88,7 +88,11 @@ def measure_mask_cost(
 ) -> list[dict[str, TrainingStep]]:
     """``rounds`` rounds of ``MaskCost`` after a warm-up. Raises UserError if the data has too few rows."""
     # Held-out documents and generated answers are no part of a step.
-    config = replace(config, data=replace(config.data, eval_documents=0, eval_answers=0))
+    config = replace(
+        config,
+        data=replace(config.data, eval_documents=0, eval_answers=0),
+        schedule=replace(config.schedule, eval_steps=0),
+    )
     bench = MaskCost(config, cache_dir, device)
     if bench.num_batches < rounds + warm_up:
         raise UserError(
