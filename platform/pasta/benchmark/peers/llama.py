@@ -5,9 +5,11 @@ No Python runs between tokens but what takes the largest logit, as on our side.
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import importlib.util
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -235,8 +237,8 @@ class LlamaSession:
 class Llama:
     """A ``Peer``: one GGUF file, in a process of its own.
 
-    Beside torch llama.cpp decodes at half its speed, as its threads and torch's are more than the cores, and it dies of
-    SIGILL where torch has given back the tiles of AMX that it has shaped.
+    In torch's process it took twice as long on two cores, and it died of SIGILL where torch had given back the tiles of
+    AMX that it had shaped.
     """
 
     side = "llama.cpp"
@@ -247,7 +249,10 @@ class Llama:
             {"threads": count, "flash": flash} for count in threads for flash in (True, False)
         ]
         self._setup: Record = self.setups[-1]
-        self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _load, (path, tokens))
+        self._made = path, tokens
+        # Ctrl-C is for the process that measures; it ends this one.
+        ignore = signal.SIGINT, signal.SIG_IGN
+        self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), signal.signal, ignore)
 
     def use(self, setup: Record) -> None:
         """Decode with these settings from now on."""
@@ -265,7 +270,7 @@ class Llama:
     def call(self, what: Callable[..., Any], *arguments: Any) -> Any:
         """Have the process do it. Raises ``UserError`` if it has ended."""
         try:
-            return self._process.submit(_call, what, *arguments).result()
+            return self._process.submit(_call, *self._made, what, *arguments).result()
         except BrokenProcessPool:
             raise UserError(
                 f"{self.name}: its process has ended; see docs/commands.md for how to build it"
@@ -276,13 +281,10 @@ class Llama:
         self._process.shutdown()
 
 
-_decoder: LlamaDecoder | None = None
+@functools.cache
+def _decoder(path: Path, tokens: int) -> LlamaDecoder:
+    return LlamaDecoder(path, tokens)
 
 
-def _load(path: Path, tokens: int) -> None:
-    global _decoder
-    _decoder = LlamaDecoder(path, tokens)
-
-
-def _call(what: Callable[..., Any], *arguments: Any) -> Any:
-    return what(_decoder, *arguments)
+def _call(path: Path, tokens: int, what: Callable[..., Any], *arguments: Any) -> Any:
+    return what(_decoder(path, tokens), *arguments)

@@ -75,7 +75,7 @@ class Tiles {
 // Adds the products of up to sixteen rows and a multiple of sixteen steps to sums [rows, 4, 16].
 template <bool INTEGERS>
 void by_tiles(const int32_t* x, int64_t width, const __m512i* w, int64_t steps, void* sums) {
-  constexpr int64_t kStride = 4 * kLanes * 4;  // bytes from a step to the next, and from a row's sums to the next's
+  constexpr int64_t kStride = kBlocks * kLanes * 4;  // bytes from a step to the next, and from a row's sums to the next's
   char* const to = static_cast<char*>(sums);
   asm volatile("" ::: "memory");  // the compiler does not know what tiles read
   _tile_loadd(0, to, kStride);
