@@ -69,7 +69,9 @@ def test_a_value_out_of_range_is_named(config, override, expected):
         ("preference/atlas", ["objective.loss=ipo", "objective.num_samples=8"], "num_samples 8: has no effect with"),
         ("preference/atlas", ["objective.beta=0.1", "objective.num_samples=8"], "num_samples 8: has no effect with b"),
         ("preference/atlas", ["data.eval_pairs=0"], "schedule.eval_steps 50: has no effect with data.eval_pairs: 0"),
-        ("rl/atlas", ["optimisation.epochs=2"], "optimisation.epochs 2.0: has no effect with max_steps; expected 1"),
+        ("rl/atlas", ["optimisation.epochs=2"], "optimisation: epochs 2.0: has no effect with max_steps, which says"),
+        ("sft/llama-3.1-8b", ["optimisation.max_steps=2"], "epochs 2.0: has no effect with max_steps, which says"),
+        ("sft/llama-3.1-8b", ["data.seed=3"], "data: seed 3: has no effect with a file or a stage: only the atlas is"),
         ("sample/atlas", ["prompts.source=a.jsonl", "prompts.count=null"], "seed 11: has no effect without count"),
         ("evaluate/atlas", ["methods.sot={kind: sot, model: a, sot: {style: trained, prompts: {skeleton: '{request}', "
          "point: '{request}{point}'}}}"], "style 'trained': has no effect with prompts, which are used instead"),

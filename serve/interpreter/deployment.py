@@ -120,8 +120,8 @@ class InterpreterDeployment:
                     held = await stack.enter_async_context(hold)
                 marks.append(("encoding", time()))
                 loop = asyncio.get_running_loop()
-                if order.grammar is not None:
-                    await loop.run_in_executor(self._compiling, encoder.check_grammar, order)
+                if (grammar := order.grammar) is not None:
+                    await loop.run_in_executor(self._compiling, encoder.check_grammar, grammar, order.mode)
                 thread = self._encoding_long if encoder.is_long(*order.prompts) else self._encoding
                 decode_orders = await loop.run_in_executor(thread, encoder.decode_orders, order)
                 with _refusals(no_room=False):

@@ -5,13 +5,13 @@ from functools import cached_property
 from typing import Any, cast
 
 from pasta.engine import SamplingParams
-from pasta.engine.structure import Structures
+from pasta.engine.structure import Grammar, Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, check_start, encode_messages, encode_start
 from serve.config import ANSWER_ROOM, ModelConfig, ServeConfig
 from serve.interpreter.lengths import LeastTokens
-from serve.wire import DecodeOrder, Order, PromptInput, Refused
+from serve.wire import DecodeOrder, DecodingMode, Order, PromptInput, Refused
 
 _SEEDS = 2**63
 #: Odd, so that no two choices of a request share a seed.
@@ -143,19 +143,18 @@ class RequestEncoder:
                         code="invalid_value",
                     )
 
-    def check_grammar(self, order: Order) -> None:
-        """Raise :class:`RequestRefused` if the text cannot be made to follow the grammar. Slow for large ones."""
-        if order.grammar is None:
-            return
-        name = order.grammar.param
-        if order.mode == "parallel":
+    def check_grammar(self, grammar: Grammar, mode: DecodingMode | None) -> None:
+        """Raise :class:`RequestRefused` if text in this mode cannot be made to follow the grammar. Slow for large
+        ones."""
+        name = grammar.param
+        if mode == "parallel":
             raise RequestRefused(
                 f"pasta.mode: parallel does not go with {name}; a structured answer has no promises. Leave it out.",
                 param="pasta.mode",
                 code="unsupported_value",
             )
         try:
-            self.structures.compile(order.grammar)
+            self.structures.compile(grammar)
         except UserError as error:
             raise RequestRefused(f"{name}: {error}", param=name, code="invalid_value") from None
 

@@ -43,6 +43,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"data.eval_answers": 5},
         "eval_answers 5: expected 0 to eval_documents (4)",
     ),
+    "all held out": (
+        {"data.eval_documents": 60},
+        "data.eval_documents: 60 of 60 answers of ",
+    ),
     "adapters from scratch": ({"lora.rank": 4}, "a model from scratch has nothing to adapt"),
     "no workers": ({"workers.num_workers": 0}, "num_workers 0"),
     "a step back": ({"optimisation.warmup_steps": -1}, "warmup_steps -1: expected 0 or more"),

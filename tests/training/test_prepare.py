@@ -84,6 +84,13 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     assert not list((tmp_path / "data").iterdir())
 
 
+def test_a_file_that_would_be_held_out_whole_is_refused(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    options = replace(config.data, documents=10, eval_documents=10)
+    with pytest.raises(UserError, match="eval_documents: 10 of 10 answers of .* expected at most 9"):
+        prepare(replace(config, data=options), tmp_path / "data")
+
+
 def test_a_stage_directory_s_shards_are_one_data_set(tmp_path: Path) -> None:
     config = sft_config(tmp_path)
     lines = Path(config.data.source).read_text().splitlines()

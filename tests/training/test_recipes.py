@@ -42,6 +42,7 @@ def _sets(values: dict[str, Any]) -> list[str]:
     small = {
         "workers.use_gpu": False,
         "workers.num_workers": 1,
+        "optimisation.epochs": 1,
         "optimisation.max_steps": 1,
         "optimisation.accumulate": 1,
         "schedule.save_steps": 0,

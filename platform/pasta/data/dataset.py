@@ -172,7 +172,11 @@ def _write(
         documents = list(itertools.islice(read, options.documents))
         if not documents:
             raise UserError(f"data.source: {options.source}: no annotated answers in it")
-        cut = max(len(documents) - options.eval_documents, 1)
+        if (cut := len(documents) - options.eval_documents) < 1:
+            raise UserError(
+                f"data.eval_documents: {options.eval_documents} of {len(documents)} answers of {options.source} are "
+                f"held out, which leaves none to train on; expected at most {len(documents) - 1}"
+            )
         counted = _Counter(documents[:cut], codec, options)
         _save(counted, options, train)
         counts = counted.counts

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_not_negative, check_positive, check_unread
 from pasta.data.asked import check_asked
 from pasta.data.linearise import Mode
 
@@ -14,12 +14,12 @@ class DataSection:
     stage directory of jobs.annotate.
 
     ``mode`` is ``pasta`` (with threads), ``sequential`` (annotations taken out, plain causal) or ``both``.
-    Documents are packed into rows of up to ``row_length`` tokens; a longer one has its own row, and one above
+    ``seed`` is what the atlas is made from. Documents are packed into rows of up to ``row_length`` tokens; a longer one has its own row, and one above
     ``max_length`` is left out and counted. Short rows are cheaper: attention costs the square of their length.
     ``mixture`` multiplies the weights of atlas families. A share ``talk`` of the documents are conversations in
     people's words instead, a share ``echo`` of the rest exercises in copying. With ``syncs`` false all syncs are taken
-    out. Of ``eval_documents`` that are held out, ``eval_answers`` are answered by the model at every evaluation, in up
-    to ``max_length`` tokens.
+    out. Of ``eval_documents`` that are held out (the last of a file or a stage), ``eval_answers`` are answered by the
+    model at every evaluation, in up to ``max_length`` tokens.
     """
 
     source: str
@@ -44,6 +44,8 @@ class DataSection:
             raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
         counts = {"documents": self.documents, "eval_documents": self.eval_documents}
         check_asked(self.source, counts, self.mixture, self.echo, self.talk)
+        if self.source != "atlas":
+            check_unread(self, "with a file or a stage: only the atlas is made from a seed", "seed")
         if not self.syncs and self.mode == "sequential":
             raise ValueError("syncs false: expected mode pasta or both; sequential answers have no syncs")
         if self.documents == 0 or (self.source == "atlas" and self.documents is None):

@@ -159,8 +159,6 @@ class RlConfig:
         recipe, schedule, updates = self.optimisation, self.schedule, self.objective.updates
         if recipe.max_steps is None:
             raise ValueError("optimisation.max_steps: expected the number of steps")
-        if recipe.epochs != 1.0:
-            raise ValueError(f"optimisation.epochs {recipe.epochs}: has no effect with max_steps; expected 1")
         if recipe.accumulate != 1:
             raise ValueError(
                 f"optimisation.accumulate {recipe.accumulate}: expected 1; it follows from rollout.prompts, "

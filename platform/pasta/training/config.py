@@ -65,7 +65,7 @@ class OptimisationSection:
     """The recipe. A step is ``rows`` packed rows a worker times ``accumulate``; the rate falls linearly to 0, or
     stays (``decay: none``) for a later run to take down.
 
-    ``max_steps`` ends the run early or goes over the data again; by default it is ``epochs`` times the data.
+    A run goes ``epochs`` times over the data (once by default), or ends after ``max_steps``, however often that is.
     ``deepspeed`` is a DeepSpeed JSON file; without one, workers train data-parallel by torch alone.
     """
 
@@ -88,6 +88,8 @@ class OptimisationSection:
     def __post_init__(self) -> None:
         check_positive(self, "learning_rate", "rows", "accumulate", "max_steps", "epochs")
         check_not_negative(self, "warmup_steps", "weight_decay", "max_grad_norm")
+        if self.max_steps is not None:
+            check_unread(self, "with max_steps, which says when the run ends; expected one of them", "epochs")
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas {list(self.betas)}: expected two numbers from 0 to below 1")
         if not 0 <= self.seed < 2**32:
