@@ -87,7 +87,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_would_be_held_out_whole_is_refused(tmp_path: Path) -> None:
     config = sft_config(tmp_path)
     options = replace(config.data, documents=10, eval_documents=10)
-    with pytest.raises(UserError, match="eval_documents: 10 of 10 answers of .* expected at most 9"):
+    with pytest.raises(UserError, match=r"eval_documents: 10 of 10 answers of .* expected at most 9"):
         prepare(replace(config, data=options), tmp_path / "data")
 
 

@@ -13,13 +13,13 @@ class DataSection:
     """The training data. ``source`` is ``atlas``, a JSONL file of ``{"messages": [...], "annotated": text form}``, or a
     stage directory of jobs.annotate.
 
-    ``mode`` is ``pasta`` (with threads), ``sequential`` (annotations taken out, plain causal) or ``both``.
-    ``seed`` is what the atlas is made from. Documents are packed into rows of up to ``row_length`` tokens; a longer one has its own row, and one above
-    ``max_length`` is left out and counted. Short rows are cheaper: attention costs the square of their length.
-    ``mixture`` multiplies the weights of atlas families. A share ``talk`` of the documents are conversations in
-    people's words instead, a share ``echo`` of the rest exercises in copying. With ``syncs`` false all syncs are taken
-    out. Of ``eval_documents`` that are held out (the last of a file or a stage), ``eval_answers`` are answered by the
-    model at every evaluation, in up to ``max_length`` tokens.
+    ``mode`` is ``pasta`` (with threads), ``sequential`` (annotations taken out, plain causal) or ``both``. ``seed`` is
+    what the atlas is made from. Documents are packed into rows of up to ``row_length`` tokens; a longer one has its own
+    row, and one above ``max_length`` is left out and counted. Short rows are cheaper: attention costs the square of
+    their length. ``mixture`` multiplies the weights of atlas families. A share ``talk`` of the documents are
+    conversations in people's words instead, a share ``echo`` of the rest exercises in copying. With ``syncs`` false all
+    syncs are taken out. Of ``eval_documents`` that are held out (the last of a file or a stage), ``eval_answers`` are
+    answered by the model at every evaluation, in up to ``max_length`` tokens.
     """
 
     source: str
