@@ -23,7 +23,14 @@ from jobs.pool import run_shards
 from pasta.config import load_config
 from pasta.data.annotate.config import AnnotationSections, make_annotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
-from pasta.data.annotate.summary import SUMMARY, describe, logged, rates, rates_line, summarise
+from pasta.data.annotate.summary import (
+    SUMMARY,
+    logged,
+    rates,
+    rates_line,
+    summarise_annotations,
+    summary_text,
+)
 from pasta.data.annotate.teacher import NO_KEYS, Keys, TeacherSection
 from pasta.data.annotate.validator import Validator
 from pasta.data.endpoint import EndpointSection
@@ -105,8 +112,10 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
         teacher = config.data.teacher
         judge = teacher.independence_judge if teacher else None
         prices, judge_prices = (_prices(each.endpoint) if each else None for each in (teacher, judge))
-        summary = summarise(directory, [results[shard.index] for shard in shards], prices, judge_prices)
-        print(describe(summary))
+        summary = summarise_annotations(
+            directory, [results[shard.index] for shard in shards], prices, judge_prices
+        )
+        print(summary_text(summary))
         job.tracker.summary(logged(summary))
         job.tracker.table(
             "annotate/speedup_distribution",

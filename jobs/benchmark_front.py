@@ -60,7 +60,7 @@ class FrontLoad:
                 raise UserError(f"--{name.replace('_', '-')}: {value}, expected a positive number")
 
 
-def laid_out(config: ServiceConfig, load: FrontLoad, interpreters: int) -> ServiceConfig:
+def with_stand_ins(config: ServiceConfig, load: FrontLoad, interpreters: int) -> ServiceConfig:
     """The configuration with stand-ins, so many Interpreters and Gateways, and nothing that refuses a request."""
     args = config.args
     changes = {
@@ -87,7 +87,7 @@ def processor_s() -> Counter[str]:
     return taken
 
 
-async def drive(url: str, model: str, load: FrontLoad) -> Record:
+async def measure_load(url: str, model: str, load: FrontLoad) -> Record:
     """Ask for all answers; returns tokens a second, and microseconds of a processor a token by kind of process.
 
     Raises ``UserError`` if an answer does not arrive whole.
@@ -140,8 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records = []
     for interpreters in options.interpreters:
         print(f"{interpreters} Interpreters …", file=sys.stderr, flush=True)
-        with running(laid_out(config, load, interpreters), quiet=True) as started:
-            record = asyncio.run(drive(started.url, model, load))
+        with running(with_stand_ins(config, load, interpreters), quiet=True) as started:
+            record = asyncio.run(measure_load(started.url, model, load))
         records.append({"interpreters": interpreters, **record})
     written = {
         "command": shlex.join(["python", "-m", "jobs.benchmark", "front", *given]),

@@ -147,7 +147,7 @@ class ServeBenchmark:
             yield found.url
 
     def _args(self, layout: Layout) -> ServeConfig:
-        return laid_out(self._config.args, layout, self.settings.max_tokens)
+        return with_layout(self._config.args, layout, self.settings.max_tokens)
 
     def _load_bare(self) -> "Bare":
         import torch
@@ -210,7 +210,7 @@ class ServeBenchmark:
         return [key for key in PLAN[name].keys(self.settings) if key not in self._files[name]]
 
 
-def laid_out(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConfig:
+def with_layout(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConfig:
     """The configuration with what a layout needs, and without API keys: only this process asks."""
     changes: dict[str, Any] = {"keys": KeySettings()}
     if layout == "one decoder":

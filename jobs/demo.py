@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from pasta.data.atlas import AtlasTask, grade, heldout_prompts
-from pasta.data.timeline import LEGEND, Lane, render_lanes, to_ascii
+from pasta.data.timeline import LEGEND, TimelineRow, render_rows, to_ascii
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.lang import Sync
@@ -92,10 +92,10 @@ def main() -> int:
         progress(f"ready at {service.url}/v1, an OpenAI-compatible API")
         for task in chosen_prompts():
             progress(f"asking: {shorten(task.prompt, 90)}")
-            comparison = compare(http, task, parallel, sequential)
+            comparison = ask_both(http, task, parallel, sequential)
             comparisons.append(comparison)
-            show(*describe(comparison, columns=terminal_columns(), color=wants_color()))
-        show(*summary(comparisons))
+            show(*comparison_text(comparison, columns=terminal_columns(), color=wants_color()))
+        show(*speedup_lines(comparisons))
         progress("stopping")
     progress("everything that was started is stopped")
     return 0
@@ -132,7 +132,7 @@ def chosen_prompts() -> list[AtlasTask]:
     return [many, joined, dependent]
 
 
-def compare(http: httpx.Client, task: AtlasTask, parallel: str, sequential: str) -> SideBySide:
+def ask_both(http: httpx.Client, task: AtlasTask, parallel: str, sequential: str) -> SideBySide:
     """Ask both models, each twice; the second run counts."""
     for model in (sequential, parallel):
         ask(http, model, task.prompt)
@@ -173,7 +173,7 @@ def data_of(response: httpx.Response) -> Iterator[dict[str, Any]]:
 # -- pictures --------------------------------------------------------------------------------------------
 
 
-def lanes_of(run: Run, label: str) -> list[Lane]:
+def rows_of(run: Run, label: str) -> list[TimelineRow]:
     """An answer's threads over seconds, in reading order."""
     threads: dict[int, list[dict[str, Any]]] = {0: []}
     parents: dict[int, dict[str, Any]] = {}
@@ -183,7 +183,7 @@ def lanes_of(run: Run, label: str) -> list[Lane]:
             parents[event["child"]] = event
             threads.setdefault(event["child"], [])
 
-    def lane(thread: int, depth: int) -> Iterator[Lane]:
+    def lane(thread: int, depth: int) -> Iterator[TimelineRow]:
         own = threads[thread]
         fork = parents.get(thread)
         times = [event["time"] for event in own if event["type"] == "token"]
@@ -191,7 +191,7 @@ def lanes_of(run: Run, label: str) -> list[Lane]:
         children = [event for event in own if event["type"] == "fork"]
         joins = [event["time"] for event in own if event["type"] == "join"]
         waits = [event["time"] for event in own if event["type"] == "wait"]
-        yield Lane(
+        yield TimelineRow(
             label=fork["topic"] if fork else label,
             start=start,
             end=max([start, *times, *joins]),
@@ -210,15 +210,15 @@ def lanes_of(run: Run, label: str) -> list[Lane]:
     return list(lane(0, 0))
 
 
-def describe(comparison: SideBySide, columns: int, color: bool) -> list[str]:
+def comparison_text(comparison: SideBySide, columns: int, color: bool) -> list[str]:
     """A prompt, its answer, and both runs' lanes on one time axis."""
     sequential, parallel = comparison.sequential, comparison.parallel
-    lanes = [*lanes_of(sequential, "sequential"), *lanes_of(parallel, "parallel")]
+    lanes = [*rows_of(sequential, "sequential"), *rows_of(parallel, "parallel")]
     same = sequential.text == parallel.text
     out = ["", f"Q: {comparison.task.prompt}", "", printable(parallel.text), ""]
     if not same:
         out += ["(the sequential model's answer differs:)", "", printable(sequential.text), ""]
-    out += [render_lanes(lanes, columns, color, "seconds"), LEGEND]
+    out += [render_rows(lanes, columns, color, "seconds"), LEGEND]
     threads = parallel.pasta["threads"]
     out += [
         f"sequential {figures(sequential, comparison.task)}",
@@ -238,7 +238,7 @@ def figures(run: Run, task: AtlasTask) -> str:
     )
 
 
-def summary(comparisons: Sequence[SideBySide]) -> list[str]:
+def speedup_lines(comparisons: Sequence[SideBySide]) -> list[str]:
     """What the three prompts say, and what they do not."""
     mean = geometric_mean([comparison.speedup for comparison in comparisons])
     each = ", ".join(f"{comparison.speedup:.2f}" for comparison in comparisons)

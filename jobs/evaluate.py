@@ -28,14 +28,14 @@ from pasta.evaluation.judging import JUDGED, answer_judge, check_prompts
 from pasta.evaluation.prompts import EvalPrompt, digest, read_eval_prompts, source_paths
 from pasta.evaluation.results.evaluations import ANSWERS, MACHINES, VERDICTS, read_evaluation, read_machines
 from pasta.evaluation.results.outcomes import RunningSpeedups
-from pasta.evaluation.results.summary import Summary, summarise
+from pasta.evaluation.results.summary import Summary, summarise_evaluation
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
 from pasta.judges.tally import VerdictTally
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile, write_json
 from pasta.stages.run import nothing_to_do, stage_run
-from pasta.stages.shards import cut
+from pasta.stages.shards import split_into_shards
 from pasta.stages.stage import StageOutput, model_inputs, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import Tracker
@@ -214,7 +214,9 @@ def _judge(
     for record in verdicts.records.values():
         tally.count(record["verdicts"].values())
     progress = Progress(f"{config.name}, judging", len(answers), "prompts", len(verdicts))
-    left = cut([record for key, record in answers.records.items() if key not in verdicts], JUDGED)
+    left = split_into_shards(
+        [record for key, record in answers.records.items() if key not in verdicts], JUDGED
+    )
 
     def finished(number: int, result: tuple[list[Record], dict[str, float]]) -> None:
         records, usage = result
@@ -240,7 +242,9 @@ def _report(config: EvaluateConfig, directory: Path, tracker: Tracker) -> Summar
     from pasta.evaluation.report import log_report, write_report
 
     found = read_evaluation(directory)
-    summary = summarise(found.answers, found.verdicts, baseline=config.baseline, methods=config.methods)
+    summary = summarise_evaluation(
+        found.answers, found.verdicts, baseline=config.baseline, methods=config.methods
+    )
     paths = write_report(
         directory,
         summary,

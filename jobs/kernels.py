@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None) -> int:
     ).parse_args(arguments)
     from pasta.engine import kernels  # it imports torch
 
-    print(f"kernels: {kernels.build()}")
+    print(f"kernels: {kernels.build_extension()}")
     return 0
 
 

@@ -77,16 +77,16 @@ def parser() -> ArgumentParser:
 
 def main() -> int:
     arguments = parser().parse_args()
-    config, steps = read(arguments)
+    config, steps = read_recipe(arguments)
     stages = read_stages(config, steps)
     if arguments.dry_run:
         return show_plan(config, steps)
-    check_places(config, stages)
+    check_stage_directories(config, stages)
     check_engines(config, stages, arguments.address)
     return run(config, steps, restart=arguments.restart, address=arguments.address)
 
 
-def read(arguments: Namespace) -> tuple[PipelineConfig, list[Instance]]:
+def read_recipe(arguments: Namespace) -> tuple[PipelineConfig, list[Instance]]:
     """The recipe that the command line names, and its stages in order."""
     config = load_config(arguments.config, PipelineConfig, arguments.overrides)
     if config.storage is not None:
@@ -105,7 +105,7 @@ def read_stages(config: PipelineConfig, steps: list[Instance]) -> dict[str, Any]
     return {instance.name: _load(config, instance, unknown)[1] for instance in steps}
 
 
-def check_places(config: PipelineConfig, stages: Mapping[str, Any]) -> None:
+def check_stage_directories(config: PipelineConfig, stages: Mapping[str, Any]) -> None:
     """Raise UserError, naming the key, for a directory that cannot be made."""
     check_directory(config.output_dir, "output_dir")
     for name, stage in stages.items():

@@ -22,7 +22,7 @@ from pasta.evaluation.prompts import read_prompts
 from pasta.rl.config import RlConfig
 from pasta.stages.records import Record
 from pasta.stages.run import nothing_to_do, resumable
-from pasta.stages.shards import cut
+from pasta.stages.shards import split_into_shards
 from pasta.training.run import TrainingStage
 from serve.imports import uncollected
 
@@ -54,14 +54,14 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
         import datasets
 
         from pasta.candidates.sampling import check_room
-        from pasta.rl.train import check, prepare
+        from pasta.rl.train import check_config, prepare
 
     training = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
         return 0
     check_engine(config.engine, address)
     datasets.disable_progress_bars()
-    tokenizer, prompts, key = check(config), read_prompts(config.prompts), judge_key(config.judge)
+    tokenizer, prompts, key = check_config(config), read_prompts(config.prompts), judge_key(config.judge)
     check_room(str(config.model.init_from), prompts, config.limits, config.engine.slot_tokens)
     places = config.workers.num_workers + config.rollout.workers.num_workers
     with (
@@ -81,13 +81,19 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
             f"is cut; {config.num_batches:,} batches of {config.batch_answers} answers",
             flush=True,
         )
-        fit(partial(rollouts.train, api_key=key), config, training, data_dir=prepared.path, address=address)
+        fit(
+            partial(rollouts.train_with_rollouts, api_key=key),
+            config,
+            training,
+            data_dir=prepared.path,
+            address=address,
+        )
     return 0
 
 
 def _baselines(config: RlConfig, address: str | None, prompts: Sequence[Prompt]) -> list[Record]:
     """The twin's answers, by an actor pool that ends before training begins."""
-    shards = cut(prompts, SHARD)
+    shards = split_into_shards(prompts, SHARD)
     found: dict[int, list[Record]] = {}
     run_shards(partial(_twin, config), shards, found.__setitem__, config.rollout.workers, address)
     return [record for number in shards for record in found[number]]

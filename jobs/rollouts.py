@@ -18,7 +18,9 @@ from pasta.training.run import RunContext
 from serve.imports import uncollected
 
 
-def train(config: RlConfig, context: RunContext, api_key: str | None = None) -> dict[str, float]:
+def train_with_rollouts(
+    config: RlConfig, context: RunContext, api_key: str | None = None
+) -> dict[str, float]:
     """``pasta.rl.train.train`` on a Ray Train worker; the first one has the actors."""
     with uncollected():
         import torch.distributed as dist

@@ -24,7 +24,7 @@ from pasta.evaluation.prompts import digest, read_prompts, source_paths
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record
 from pasta.stages.run import StageRun, nothing_to_do, stage_run
-from pasta.stages.shards import cut, done_shards, iter_records, shard_path, write_shard
+from pasta.stages.shards import done_shards, iter_records, shard_path, split_into_shards, write_shard
 from pasta.stages.stage import StageOutput, model_inputs
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
     check_engine(config.engine, address)
     check_room(config.model, prompts, config.limits, config.engine.slot_tokens)
     with stage_run(config, output, resumes="after the last finished shard") as job:
-        shards = cut(prompts, config.shard_prompts)
+        shards = split_into_shards(prompts, config.shard_prompts)
         figures = _sample(config, shards, job, address)
         figures |= sample_figures(iter_records(shard_path(job.work_dir, PREFIX, n) for n in shards))
         job.tracker.summary({f"sample/{key}": float(value) for key, value in figures.items()})
@@ -99,9 +99,9 @@ def _sample(
 
 
 def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageOutput:
-    from pasta.candidates.sampling import check_models
+    from pasta.candidates.sampling import check_sampled_models
 
-    check_models(config)
+    check_sampled_models(config)
     values = {key: value for key, value in to_dict(config).items() if key not in RUNNING}
     values["prompt_ids"] = digest(prompts)
     inputs = model_inputs({"model": config.model, "twin": config.twin or config.model})

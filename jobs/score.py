@@ -19,7 +19,7 @@ from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
 from pasta.candidates.score_stage import write_scores
 from pasta.candidates.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs
-from pasta.config import fingerprint, load_config
+from pasta.config import config_fingerprint, load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.judges import judge_records
@@ -75,7 +75,7 @@ def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     inputs = {"samples": config.samples.absolute(), **_reward_input(config.judge)}
     values = {"judge": config.judge.identity()}
     read = {name: input_fingerprint(name, path) for name, path in inputs.items()}
-    place = config.judgements_dir.absolute() / fingerprint(values | read)[:16]
+    place = config.judgements_dir.absolute() / config_fingerprint(values | read)[:16]
     return StageOutput(place, "judge", values, inputs, restart=restart, key="judgements_dir")
 
 

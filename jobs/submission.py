@@ -45,7 +45,7 @@ class Submission:
         return {**base, "working_dir": str(ROOT), "env_vars": {**base["env_vars"], **self.env_vars}}
 
 
-def prepare(
+def prepare_submission(
     job: str,
     arguments: Sequence[str],
     *,
@@ -110,7 +110,7 @@ def _configured(
 
 def _sections(job: str, module: ModuleType, options: Namespace) -> dict[str, Any]:
     if job == "pipeline":
-        config, steps = module.read(options)
+        config, steps = module.read_recipe(options)
         stages = module.read_stages(config, steps)
         return {"": config, **{f"{name}: ": stage for name, stage in stages.items()}}
     return {"": load_config(options.config, module.CONFIG, options.overrides)}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.job_server import API_SERVER, JobServer, exit_code, outcome
-from jobs.submission import JOBS, Submission, prepare
+from jobs.submission import JOBS, Submission, prepare_submission
 from pasta.entrypoint import EXIT_INTERRUPTED, run_main
 from pasta.errors import UserError
 
@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
         parser().error(f"unrecognized arguments: {' '.join(rest)}")
     server = JobServer(options.address, environ)
     if options.command == LIST:
-        show(server.jobs())
+        print_jobs(server.jobs())
         return 0
     if options.command == TAIL:
-        return follow(server, options.id)
-    ended = server.stop(options.id, not options.no_wait, say)
+        return print_log(server, options.id)
+    ended = server.stop(options.id, not options.no_wait, print_note)
     if ended.status.is_terminal():
-        say(f"job {options.id}: {outcome(ended)}")
+        print_note(f"job {options.id}: {outcome(ended)}")
     return 0
 
 
@@ -114,7 +114,7 @@ def _submit_options(command: argparse.ArgumentParser) -> None:
 
 def submit(options: argparse.Namespace, rest: Sequence[str], environ: Mapping[str, str]) -> int:
     """Check, send and follow a job; returns its exit code, or 130 after Ctrl-C, which it outlives."""
-    submission = prepare(
+    submission = prepare_submission(
         options.command,
         rest,
         config=options.config,
@@ -125,35 +125,37 @@ def submit(options: argparse.Namespace, rest: Sequence[str], environ: Mapping[st
     )
     needed = resources(options)
     for note in submission.notes:
-        say(f"note: {note}")
+        print_note(f"note: {note}")
     if options.check:
-        describe(submission, needed)
+        print_plan(submission, needed)
         return 0
     server = JobServer(options.address, environ)
-    say(f"job {submission.id}: sending to {server.address}")
+    print_note(f"job {submission.id}: sending to {server.address}")
     try:
         server.submit(submission, needed)
     except KeyboardInterrupt:
-        say(f"interrupted while sending; if it came through, {again(server, STOP, submission.id)} ends it")
+        print_note(
+            f"interrupted while sending; if it came through, {again(server, STOP, submission.id)} ends it"
+        )
         return EXIT_INTERRUPTED
-    say(f"job {submission.id}: sent; {submission.entrypoint}")
+    print_note(f"job {submission.id}: sent; {submission.entrypoint}")
     if options.detach:
-        say(f"{again(server, TAIL, submission.id)} follows it")
+        print_note(f"{again(server, TAIL, submission.id)} follows it")
         return 0
-    return follow(server, submission.id)
+    return print_log(server, submission.id)
 
 
-def follow(server: JobServer, job: str) -> int:
+def print_log(server: JobServer, job: str) -> int:
     """Print a job's log until it ends, and return its exit code; Ctrl-C detaches."""
     try:
-        info = server.follow(job, _write, say)
+        info = server.follow(job, _write, print_note)
     except KeyboardInterrupt:
-        say(
+        print_note(
             f"detached: job {job} goes on; {again(server, TAIL, job)} follows it again, "
             f"{again(server, STOP, job)} ends it"
         )
         return EXIT_INTERRUPTED
-    say(f"job {job}: {outcome(info)}")
+    print_note(f"job {job}: {outcome(info)}")
     return exit_code(info)
 
 
@@ -172,7 +174,7 @@ def resources(options: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
-def describe(submission: Submission, needed: Mapping[str, Any]) -> None:
+def print_plan(submission: Submission, needed: Mapping[str, Any]) -> None:
     """Print what would be sent: of variables, their names."""
     print(f"command    {submission.entrypoint}")
     print(f"code       {submission.runtime_env['working_dir']}, without what .rayignore and .gitignore name")
@@ -181,7 +183,7 @@ def describe(submission: Submission, needed: Mapping[str, Any]) -> None:
     print(f"driver     {reserved or 'on the head node, with nothing reserved'}")
 
 
-def show(jobs: Sequence[Any]) -> None:
+def print_jobs(jobs: Sequence[Any]) -> None:
     """Print a table of jobs."""
     if not jobs:
         print("no jobs")
@@ -203,7 +205,7 @@ def again(server: JobServer, command: str, job: str) -> str:
     return f"python -m jobs.submit {command} {job} --address {server.address}"
 
 
-def say(line: str) -> None:
+def print_note(line: str) -> None:
     """Our own lines go to stderr: what stands on stdout is the job's log."""
     print(line, file=sys.stderr, flush=True)
 

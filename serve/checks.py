@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pasta.engine.head_files import check_beside
+from pasta.engine.head_files import check_heads_beside
 from pasta.engine.section import check_here, check_tensor_parallel
 from pasta.errors import UserError, first_line
 from pasta.lang import CodecError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def check_service(config: ServeConfig) -> None:
     """Raise ``UserError``, naming the key, if a model or the API keys cannot be used."""
-    check_models(config)
+    check_served_models(config)
     _check_tensor_parallel(config)
     scaling = config.decoder.autoscaling
     if scaling and not scaling.min_replicas <= config.decoder.num_replicas <= scaling.max_replicas:
@@ -82,10 +82,10 @@ def _check_tensor_parallel(config: ServeConfig) -> None:
     check_tensor_parallel(size, found, config.engine, model.dtype, key=key, dtype_key=f"models.{name}.dtype")
 
 
-def check_models(config: ServeConfig, source: str = "models") -> None:
+def check_served_models(config: ServeConfig, source: str = "models") -> None:
     """Raise ``UserError``, naming the key, if a model cannot be served. Loads tokenizers, not weights."""
     for name, model in config.models.items():
-        check_directory(model, f"{source}.{name}.path")
+        check_model_directory(model, f"{source}.{name}.path")
     for name, model in config.models.items():
         codec = load_codec(model, f"{source}.{name}.path")
         _check_slot(config, name, codec)
@@ -94,10 +94,10 @@ def check_models(config: ServeConfig, source: str = "models") -> None:
 
 def _check_heads(config: ServeConfig, model: ModelConfig, key: str) -> None:
     if config.decoder.tensor_parallel == 1:  # several processes do not read them
-        check_beside(model.location, key)
+        check_heads_beside(model.location, key)
 
 
-def check_directory(model: ModelConfig, key: str) -> None:
+def check_model_directory(model: ModelConfig, key: str) -> None:
     """Raise ``UserError``, naming ``key``, if the model's path is no directory of a model."""
     if model.is_name:
         return

@@ -4,7 +4,7 @@ import dataclasses
 from numbers import Integral
 from typing import Any
 
-from pasta.rows import cut
+from pasta.rows import short_repr
 
 
 def check_integers(config: Any, *names: str) -> None:
@@ -65,5 +65,5 @@ def check_unread(config: Any, why: str, *names: str) -> None:
             continue
         value, factory = getattr(config, field.name), field.default_factory
         if value != (field.default if factory is dataclasses.MISSING else factory()):
-            shown = "" if dataclasses.is_dataclass(value) else f" {cut(value)}"
+            shown = "" if dataclasses.is_dataclass(value) else f" {short_repr(value)}"
             raise ValueError(f"{field.name}{shown}: has no effect {why}")

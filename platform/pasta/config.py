@@ -24,9 +24,17 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError, first_line, one_line
 from pasta.files import read_text, shown
 from pasta.names import FREE_TEXT, check_name
-from pasta.rows import MAX_DEPTH, cut
+from pasta.rows import MAX_DEPTH, short_repr
 
-__all__ = ["ConfigError", "fingerprint", "load_config", "parse_config", "read_yaml", "run_main", "to_dict"]
+__all__ = [
+    "ConfigError",
+    "config_fingerprint",
+    "load_config",
+    "parse_config",
+    "read_yaml",
+    "run_main",
+    "to_dict",
+]
 
 T = TypeVar("T")
 Key = str | int
@@ -104,7 +112,7 @@ def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     if data is None:
         raise ConfigError(f"{name}: is empty; expected a mapping of keys to values")
     if not isinstance(data, dict):
-        raise ConfigError(f"{name}: expected a mapping of keys to values, got {cut(data)}")
+        raise ConfigError(f"{name}: expected a mapping of keys to values, got {short_repr(data)}")
     return data
 
 
@@ -115,7 +123,7 @@ def to_dict(config: Any) -> dict[str, Any]:
     return plain
 
 
-def fingerprint(config: Any) -> str:
+def config_fingerprint(config: Any) -> str:
     """A SHA-256 (hex) of the values of ``config``: equal for equal values, whatever the order of the keys."""
     canonical = json.dumps(to_dict(config), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
@@ -125,7 +133,7 @@ def _apply(data: dict[str, Any], override: str, source: str) -> None:
     """Set one ``a.b=value`` in ``data``."""
     dotted, separator, text = override.partition("=")
     keys = dotted.strip().split(".")
-    named = f"override {cut(override)}"
+    named = f"override {short_repr(override)}"
     if not separator or not all(keys) or len(keys) > MAX_DEPTH:
         raise ConfigError(f"{named}: expected key=value, such as training.learning_rate=2e-3")
     try:
@@ -140,7 +148,9 @@ def _apply(data: dict[str, Any], override: str, source: str) -> None:
             index = key
         else:
             parent = ".".join(keys[:depth])
-            raise ConfigError(f"{named}: {parent!r} in {source} is {cut(target)}, which has no {key!r}")
+            raise ConfigError(
+                f"{named}: {parent!r} in {source} is {short_repr(target)}, which has no {key!r}"
+            )
         if depth == len(keys) - 1:
             target[index] = value
             return
@@ -161,7 +171,7 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
         close = difflib.get_close_matches(str(unknown), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
         place = f"{'.'.join(map(str, parents))}: " if parents else ""
-        message = f"{place}unknown key {cut(str(unknown))} ({hint})"
+        message = f"{place}unknown key {short_repr(str(unknown))} ({hint})"
     elif first["type"] in MISSING_KEY:
         message = f"missing key {dotted!r}"
     elif first["type"] in ("value_error", "assertion_error"):
@@ -171,7 +181,7 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
         expected = (
             first["msg"].removeprefix("Input should be ").replace("an object", "a mapping of keys to values")
         )
-        message = f"{dotted}: expected {expected}, got {cut(first['input'])}"
+        message = f"{dotted}: expected {expected}, got {short_repr(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
     return one_line(f"{_source_of(dotted, source, overrides)}: {_with_texts_cut(message, data)}{more}")
 
@@ -221,7 +231,7 @@ def _source_of(dotted: str, source: str, overrides: Sequence[str]) -> str:
     for override in overrides:
         given = override.partition("=")[0].strip()
         if dotted == given or dotted.startswith(given + "."):
-            source = f"override {cut(override)}"
+            source = f"override {short_repr(override)}"
     return source
 
 

@@ -14,7 +14,7 @@ from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from pasta.errors import UserError
-from pasta.rows import MAX_DEPTH, cut
+from pasta.rows import MAX_DEPTH, short_repr
 
 MAX_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
@@ -88,10 +88,12 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, dict | list):
                 break  # the call below says that it cannot be a key
             if not isinstance(key, str):
-                problem = f"key {cut(key)}: expected text; put it in quotes"
+                problem = f"key {short_repr(key)}: expected text; put it in quotes"
                 raise ConstructorError(None, None, problem, key_node.start_mark)
             if key in seen:
-                raise ConstructorError(None, None, f"key {cut(key)} is given twice", key_node.start_mark)
+                raise ConstructorError(
+                    None, None, f"key {short_repr(key)} is given twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -99,7 +101,9 @@ class _Loader(yaml.SafeLoader):
         """A string that a path, JSON and UTF-8 can hold."""
         text: str = self.construct_scalar(node)
         if "\0" in text or not _is_unicode(text):
-            problem = f"{cut(text)}: expected text without NUL characters and halves of surrogate pairs"
+            problem = (
+                f"{short_repr(text)}: expected text without NUL characters and halves of surrogate pairs"
+            )
             raise ConstructorError(None, None, problem, node.start_mark)
         return text
 
@@ -124,10 +128,12 @@ def _configure() -> None:
                     raise ValueError
                 value = convert(text)
             except ValueError:
-                raise ConstructorError(None, None, f"{cut(text)} is no {name}", node.start_mark) from None
+                raise ConstructorError(
+                    None, None, f"{short_repr(text)} is no {name}", node.start_mark
+                ) from None
             if name == "int" and value not in _INT64:
-                problem = f"{cut(text)}: expected an integer of at most 64 bits (a larger number is written as 1e30)"
-                raise ConstructorError(None, None, problem, node.start_mark)
+                expected = "expected an integer of at most 64 bits (a larger number is written as 1e30)"
+                raise ConstructorError(None, None, f"{short_repr(text)}: {expected}", node.start_mark)
             return value
 
         _Loader.add_implicit_resolver(_TAG + name, pattern, [*first, *([""] if name == "null" else [])])

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from pasta.rows import cut
+from pasta.rows import short_repr
 
 #: Marks text that may have several lines, or none: ``Annotated[str, FREE_TEXT]``.
 FREE_TEXT = "free text"
@@ -19,11 +19,11 @@ def check_name(text: str) -> str:
     """Return ``text``. Raises ValueError if it is blank, holds control characters such as line breaks and NUL, or is
     longer than a path, or a name in it, can be (URLs may)."""
     if not text.strip() or any(unicodedata.category(character) == "Cc" for character in text):
-        raise ValueError(f"expected one line of text, got {cut(text)}")
+        raise ValueError(f"expected one line of text, got {short_repr(text)}")
     named = text.encode()
     if "://" not in text and (len(named) > _PATH_BYTES or max(map(len, named.split(b"/"))) > _NAME_BYTES):
         raise ValueError(
-            f"expected at most {_NAME_BYTES} bytes a name, {_PATH_BYTES} a path, got {cut(text)}"
+            f"expected at most {_NAME_BYTES} bytes a name, {_PATH_BYTES} a path, got {short_repr(text)}"
         )
     return text
 

@@ -123,7 +123,7 @@ def messages_of(row: Mapping[str, Any], key: str = "messages") -> Messages:
             raise UserError(f"{where}: expected 'role' and 'content' in each message")
         role, content = message["role"], message["content"]
         if not isinstance(role, str) or role not in ROLES:
-            raise UserError(f"{where}: role {cut(role)}: expected {', '.join(ROLES)}")
+            raise UserError(f"{where}: role {short_repr(role)}: expected {', '.join(ROLES)}")
         if not isinstance(content, str):
             raise UserError(f"{where}: content: expected a string, got {kind_of(content)}")
         messages.append({"role": ROLES[role], "content": content})
@@ -156,7 +156,7 @@ def kind_of(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def cut(value: Any, width: int = 60) -> str:
+def short_repr(value: Any, width: int = 60) -> str:
     """A value for a message: its repr, cut to ``width`` characters."""
     text = repr(value)
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -130,7 +130,7 @@ class InterpreterDeployment:
                 choices = [self._choice(encoder, order, decode_order) for decode_order in decode_orders]
                 prompt_tokens = sum(len(o.prompt_ids) for o in decode_orders[:: order.n])
                 cached = CachedTokens(order.n)
-                async with aclosing(merge(choices)) as batches:
+                async with aclosing(merge_streams(choices)) as batches:
                     accepted = False
                     async for index, batch in batches:
                         if isinstance(batch[-1], Refused):
@@ -251,7 +251,7 @@ class CachedTokens:
         return dataclasses.replace(update, cached_tokens=min(found) if len(found) == self._num_choices else 0)
 
 
-async def merge(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+async def merge_streams(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
     """Yield the items of all streams as they come, each with the number of its stream.
 
     If one stream fails, all are closed and its error is raised. Leaving the iteration early closes all.

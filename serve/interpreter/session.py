@@ -22,7 +22,7 @@ from pasta.interpreter import (
     Snapshot,
     Thread,
     Wait,
-    cut,
+    copy_until,
 )
 from pasta.lang import Codec, TextStream, to_text
 from serve.observe.trace import PlacementEvent, chrome_trace, sync_wait_s, way
@@ -90,7 +90,7 @@ class Session:
             if piece.ends:
                 shown += self._stop.end()
             if self._stop.stopped:
-                self._cut = cut(self._mirror, piece.thread, piece.number)
+                self._cut = copy_until(self._mirror, piece.thread, piece.number)
         return self._delta(shown)
 
     def _feed_one(self, thread: int, token: int, time: float, logprobs: TokenLogprobs | None = None) -> None:

@@ -268,7 +268,7 @@ def of_response(endpoint: str, status: int) -> Observation:
     return Observation("pasta_http_responses", 1, {"endpoint": endpoint, "status": str(status)})
 
 
-class PrefixCounts(Protocol):
+class PrefixTokens(Protocol):
     """What the reporter reads of an engine's prefix reuse (pasta.engine.prefixes.PrefixCounts)."""
 
     looked_up: int
@@ -283,7 +283,7 @@ class EngineCounts(Protocol):
     num_steps: int
 
     @property
-    def prefix_counts(self) -> PrefixCounts:
+    def prefix_counts(self) -> PrefixTokens:
         """Tokens of prompts that were looked up, hit and copied."""
 
     @property

@@ -14,7 +14,7 @@ from pasta.candidates.scoring import choose_pair, scored
 from pasta.data.annotate.imperfect import ImperfectSection, guessed
 from pasta.data.atlas import AtlasTask, heldout_prompts, with_estimates
 from pasta.data.atlas.plan import to_document
-from pasta.data.measures import measure
+from pasta.data.measures import measure_document
 from pasta.lang import Document, to_text
 from pasta.statistics import geometric_mean
 from tests.support.tokenizers import codec
@@ -36,7 +36,7 @@ def group(number: int, task: AtlasTask) -> tuple[dict[str, Any], list[dict[str, 
     for draw in range(8):
         plain = to_document(guessed(task, f"{number} {draw}", ImperfectSection()))
         document = with_estimates(plain, lambda items: len(CODEC.encode(Document(items))))
-        figures = measure(document, CODEC)
+        figures = measure_document(document, CODEC)
         threads = figures.num_threads
         candidates.append(
             {

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from pasta.data.measures import measure
-from pasta.data.timeline import Lane, lanes_of, render_lanes, render_timeline, to_ascii
+from pasta.data.measures import measure_document
+from pasta.data.timeline import TimelineRow, render_rows, render_timeline, timeline_rows, to_ascii
 from pasta.data.word_tokenizer import WordTokenizer
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Codec, parse
@@ -15,7 +15,7 @@ TWO = (
 
 
 def counts_of(text):
-    return measure(parse(text), Codec(WordTokenizer()))
+    return measure_document(parse(text), Codec(WordTokenizer()))
 
 
 def test_one_column_is_one_step_where_there_is_room():
@@ -37,7 +37,7 @@ def test_a_join_that_waits_for_nothing_is_marked_when_the_sync_is_known():
 
 def test_lanes_stand_in_reading_order_with_their_figures():
     nested = 'x<promise topic="one" tokens="20"/><async> c<promise topic="in" tokens="10"/><async> d</async></async> e'
-    lanes = lanes_of(counts_of(nested + '<promise topic="two" tokens="10"/><async> g</async>').trace)
+    lanes = timeline_rows(counts_of(nested + '<promise topic="two" tokens="10"/><async> g</async>').trace)
     assert [lane.depth for lane in lanes] == [0, 1, 2, 1]
     assert lanes[2].start == lanes[1].forks[0]
     assert lanes[0].forks == (lanes[1].start, lanes[3].start)
@@ -56,7 +56,7 @@ def test_seconds_come_from_the_driver_s_clock():
         interpreter.emit(stack[-1], token, clock)
         if token == codec.control.async_close:
             stack.pop()
-    main, chunk = lanes_of(interpreter.trace(), unit="seconds", origin=100.0)
+    main, chunk = timeline_rows(interpreter.trace(), unit="seconds", origin=100.0)
     assert (main.start, main.end) == (0.0, clock - 100.0)
     assert chunk.start == main.forks[0] == 3.0
     assert chunk.end == 4.0
@@ -71,8 +71,8 @@ def test_a_drawing_keeps_to_its_width(width):
 
 
 def test_labels_are_cut_and_cleaned_for_the_terminal():
-    lanes = [Lane("\033[2J" + "x" * 90, 0, 5, 5), Lane("日本語", 0, 5, 5, depth=1)]
-    drawn = render_lanes(lanes, 60)
+    lanes = [TimelineRow("\033[2J" + "x" * 90, 0, 5, 5), TimelineRow("日本語", 0, 5, 5, depth=1)]
+    drawn = render_rows(lanes, 60)
     assert "\033" not in drawn
     assert "…" in drawn
     first, second = drawn.splitlines()[1:]
@@ -88,9 +88,9 @@ def test_colour_only_adds_escapes():
 
 
 def test_an_empty_timeline_and_empty_threads_can_be_drawn():
-    assert render_lanes([], 80).strip() == ""
-    assert "main" in render_lanes([Lane("main", 0, 0, 0)], 80)
-    assert "chunk" in render_lanes([Lane("main", 0, 9, 9), Lane("chunk", 9, 9, 0, depth=1)], 80)
+    assert render_rows([], 80).strip() == ""
+    assert "main" in render_rows([TimelineRow("main", 0, 0, 0)], 80)
+    assert "chunk" in render_rows([TimelineRow("main", 0, 9, 9), TimelineRow("chunk", 9, 9, 0, depth=1)], 80)
 
 
 def test_ascii_has_no_other_characters():

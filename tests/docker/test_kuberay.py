@@ -166,7 +166,7 @@ def test_the_pipeline_s_command_is_one_that_the_job_takes():
     python, option, module, *arguments = shlex.split(spec["entrypoint"])
     assert (python, option, module) == ("python", "-m", "jobs.pipeline")
     options = pipeline.parser().parse_args(arguments)
-    config, steps = pipeline.read(options)
+    config, steps = pipeline.read_recipe(options)
     assert pipeline.read_stages(config, steps)
     assert not Path(options.config).is_absolute()
     # The head has no CPUs: a driver that reserves nothing would run there.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pasta.engine import Engine, EngineConfig, kernels, load_model
-from pasta.engine.head_files import SETTINGS, WEIGHTS, HeadShape, check_beside
+from pasta.engine.head_files import SETTINGS, WEIGHTS, HeadShape, check_heads_beside
 from pasta.engine.heads import DraftHeads, HeadRunner, read_heads, write_heads
 from pasta.errors import UserError
 from pasta.interpreter import Limits
@@ -171,12 +171,12 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(tmp_path, change):
 
 def test_heads_beside_a_model_are_checked_without_loading_it(tmp_path):
     save_tiny_model(tmp_path)
-    check_beside(tmp_path, "model")
+    check_heads_beside(tmp_path, "model")
     said = save_misfit_heads(tmp_path)
     with pytest.raises(UserError) as error:
-        check_beside(tmp_path, "models.a.path")
+        check_heads_beside(tmp_path, "models.a.path")
     assert str(error.value) == f"models.a.path: {said}"
-    check_beside("nobody/has-this-model", "model")
+    check_heads_beside("nobody/has-this-model", "model")
 
 
 def test_a_model_named_in_the_hub_s_cache_has_its_heads(tmp_path, monkeypatch):
@@ -194,4 +194,4 @@ def test_a_model_named_in_the_hub_s_cache_has_its_heads(tmp_path, monkeypatch):
     assert loaded.heads.shape == SHAPE
     save_misfit_heads(snapshot)
     with pytest.raises(UserError, match="but the model has"):
-        check_beside("some/model", "model")
+        check_heads_beside("some/model", "model")

@@ -40,7 +40,7 @@ def test_no_compiler_is_one_line(monkeypatch, tmp_path, compiler, told):
     monkeypatch.setattr(kernels, "library", lambda: tmp_path / "kernels.so")
     monkeypatch.setattr("torch.utils.cpp_extension.get_cxx_compiler", lambda: compiler)
     with pytest.raises(UserError, match=rf"^kernels: .*{re.escape(told)}.*decoding works without$") as caught:
-        kernels.build()
+        kernels.build_extension()
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir()), "nothing half made stays"
 
@@ -48,4 +48,4 @@ def test_no_compiler_is_one_line(monkeypatch, tmp_path, compiler, told):
 def test_another_cpu_is_told_why(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     with pytest.raises(UserError, match="this CPU lacks their instructions"):
-        kernels.build()
+        kernels.build_extension()

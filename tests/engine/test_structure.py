@@ -59,7 +59,7 @@ def test_between_tokens_of_json_is_one_space_or_a_new_line_with_its_indentation(
     structure = STRUCTURES.compile(Grammar("json_schema", '{"type": "object"}'))
 
     def may_follow(text, character):
-        allowed = structure.follower().allowed(CODEC.encode_text(text))
+        allowed = structure.matcher().allowed(CODEC.encode_text(text))
         return bool(allowed[CODEC.encode_text(character)[0]])
 
     assert may_follow("{", " ")

@@ -12,7 +12,7 @@ from pasta.interpreter import (
     Limits,
     Mode,
     ReadingOrder,
-    cut,
+    copy_until,
     forced_token,
     may_emit,
     turn,
@@ -138,13 +138,13 @@ def test_a_response_cut_where_it_is_read_is_the_same_however_far_threads_have_ru
         read.extend(order.take_parts())
         if len(read) > place and not cuts:
             thread, count = read[place]
-            cuts.append((it.threads[thread].path, count, cut(it, thread, count)))
+            cuts.append((it.threads[thread].path, count, copy_until(it, thread, count)))
 
     in_random_order(limits, model, order_seed, watch)
     whole = in_lockstep(limits, model)
     for path, count, found in cuts:
         thread = next(t.id for t in whole.threads if t.path == path)
-        assert outcome(found) == outcome(cut(whole, thread, count))
+        assert outcome(found) == outcome(copy_until(whole, thread, count))
         assert found.response_ids() == whole.response_ids()[: len(found.response_ids())]
 
 

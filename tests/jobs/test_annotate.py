@@ -15,7 +15,7 @@ import yaml
 from jobs import annotate
 from jobs.annotate import FinishedShard
 from jobs.benchmark_annotate import steady_rate
-from pasta.cli.check import check
+from pasta.cli.check import check_file
 from pasta.config import load_config
 from pasta.data.annotate.annotator import TeacherUsage
 from pasta.data.annotate.shards import ShardResult
@@ -100,7 +100,7 @@ def test_a_run_leaves_data_that_check_and_training_read(
         *(f"annotated-0000{n}.jsonl" for n in range(3)),
         "rejects-00000.jsonl",
     ]
-    assert all(check(file, "words", "annotated") == 0 for file in out.glob("annotated-*.jsonl"))
+    assert all(check_file(file, "words", "annotated") == 0 for file in out.glob("annotated-*.jsonl"))
     summary = json.loads((out / "summary.json").read_text())
     assert json.loads((out / "manifest.json").read_text())["figures"] == summary
     assert summary["annotated"] == 9

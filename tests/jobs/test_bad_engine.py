@@ -80,6 +80,6 @@ def test_a_pipeline_says_it_of_a_stage_that_was_never_done(tmp_path, monkeypatch
         assert refusal(pipeline.main, path, monkeypatch, capsys) == f"error: round-1-sample: {FP8}"
         assert not (tmp_path / "out").exists()
         return
-    config, steps = pipeline.read(pipeline.parser().parse_args(["--config", str(path)]))
+    config, steps = pipeline.read_recipe(pipeline.parser().parse_args(["--config", str(path)]))
     monkeypatch.setattr(pipeline, "_finished", lambda config, name: [object()] if "sample" in name else [])
     pipeline.check_engines(config, pipeline.read_stages(config, steps), None)

@@ -3,7 +3,7 @@
 import pytest
 
 from jobs import benchmark, benchmark_front
-from jobs.benchmark_front import FrontLoad, laid_out, processor_s, table
+from jobs.benchmark_front import FrontLoad, processor_s, table, with_stand_ins
 from pasta.errors import UserError
 from serve.config import KeySettings
 from serve.launch import read_service_config
@@ -13,7 +13,7 @@ LOAD = FrontLoad(streams=300, answers=1, tokens=10, token_ms=5.0, decoders=3)
 
 def test_the_service_has_stand_ins_as_many_interpreters_and_refuses_nothing():
     config = read_service_config(benchmark_front.CONFIG)
-    args = laid_out(config, LOAD, 4).args
+    args = with_stand_ins(config, LOAD, 4).args
     assert (args.front.interpreters, args.front.gateways) == (4, 4)
     assert (args.decoder.num_replicas, args.decoder.stand_in_ms) == (3, 5.0)
     assert args.keys == KeySettings()

@@ -153,7 +153,7 @@ def test_a_service_without_the_configuration_s_models_is_a_clear_mistake(server,
 def test_a_layout_changes_what_it_is_about_and_nobody_else_needs_a_key(config):
     args = read_service_config(config).args.model_copy(update={"keys": KeySettings(file="keys.yaml")})
     configured, one, small = (
-        benchmark_serve.laid_out(args, layout, 100)
+        benchmark_serve.with_layout(args, layout, 100)
         for layout in ("as configured", "one decoder", "small budget")
     )
     assert configured == args.model_copy(update={"keys": KeySettings()})

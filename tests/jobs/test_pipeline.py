@@ -189,7 +189,7 @@ def test_with_storage_everything_below_runs_lies_there(monkeypatch):
     monkeypatch.chdir(ROOT)
     path = ROOT / "configs/pipelines/atlas.yaml"
     options = ["--config", str(path), "--set", "storage=/mnt/pasta"]
-    config, steps = pipeline.read(pipeline.parser().parse_args(options))
+    config, steps = pipeline.read_recipe(pipeline.parser().parse_args(options))
     assert config.output_dir == Path("/mnt/pasta/runs/pipelines/atlas")
     stages = pipeline.read_stages(config, steps)
     assert {stage.run_dir.parts[:4] for stage in stages.values()} == {("/", "mnt", "pasta", "runs")}

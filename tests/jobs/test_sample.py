@@ -12,7 +12,7 @@ import yaml
 
 from jobs import sample
 from pasta.candidates.config import SampleConfig
-from pasta.candidates.sampling import check_models, check_shared, load_sampler
+from pasta.candidates.sampling import check_sampled_models, check_shared, load_sampler
 from pasta.config import load_config
 from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
@@ -185,7 +185,7 @@ def test_a_missing_configuration_is_named(monkeypatch, capsys):
 
 def test_the_shipped_configuration_is_valid_and_its_models_fit_together():
     config = load_config(Path("configs/sample/atlas.yaml"), SampleConfig)
-    check_models(config)
+    check_sampled_models(config)
     assert config.sampling.candidates == 10
 
 

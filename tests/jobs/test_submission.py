@@ -12,7 +12,7 @@ from jobs import submit
 from jobs.cluster import code_version
 from jobs.job_server import API_SERVER, JobServer, _line, _Log, exit_code, outcome
 from jobs.storage import SENT, check_paths, relocated
-from jobs.submission import prepare
+from jobs.submission import prepare_submission
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from tests.support.paths import ROOT
@@ -36,7 +36,7 @@ def sets(entrypoint: str) -> dict[str, str]:
 
 def mistake(*arguments, **keywords) -> str:
     with pytest.raises(UserError) as caught:
-        prepare(*arguments, **{"environ": {}, **keywords})
+        prepare_submission(*arguments, **{"environ": {}, **keywords})
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -87,7 +87,7 @@ class TestPacking:
 
 class TestPaths:
     def test_paths_below_runs_are_moved_to_storage_whether_given_or_by_default(self):
-        sent = prepare("evaluate", [], config=EVALUATE, storage=STORAGE, environ={})
+        sent = prepare_submission("evaluate", [], config=EVALUATE, storage=STORAGE, environ={})
         assert sets(sent.entrypoint) == {
             "output_dir": '"/mnt/pasta/runs/evaluations/atlas"',
             "run_dir": '"/mnt/pasta/runs/evaluate"',
@@ -95,14 +95,14 @@ class TestPaths:
 
     def test_inputs_below_runs_are_moved_too(self):
         options = ["--set", "model.init_from=runs/models/mine", "--set", "data.source=runs/scores/mine"]
-        sent = prepare(
+        sent = prepare_submission(
             "preference", options, config=ROOT / "configs/preference/atlas.yaml", storage=STORAGE, environ={}
         )
         assert sets(sent.entrypoint)["model.init_from"] == '"/mnt/pasta/runs/models/mine"'
         assert sets(sent.entrypoint)["data.source"] == '"/mnt/pasta/runs/scores/mine"'
 
     def test_a_pipeline_moves_the_paths_of_its_stages_itself(self):
-        sent = prepare("pipeline", ["--dry-run"], config=PIPELINE, storage=STORAGE, environ={})
+        sent = prepare_submission("pipeline", ["--dry-run"], config=PIPELINE, storage=STORAGE, environ={})
         assert sets(sent.entrypoint) == {"storage": "/mnt/pasta"}
 
     def test_a_place_to_write_that_the_cluster_would_delete_is_refused(self):
@@ -138,7 +138,9 @@ class TestPaths:
         assert relocated(config, Path(STORAGE)) == []
 
     def test_storage_may_be_named_by_a_url_that_says_the_same_as_a_path(self):
-        sent = prepare("evaluate", [], config=EVALUATE, storage="file:///mnt/my%20pasta", environ={})
+        sent = prepare_submission(
+            "evaluate", [], config=EVALUATE, storage="file:///mnt/my%20pasta", environ={}
+        )
         assert sets(sent.entrypoint)["run_dir"] == '"/mnt/my pasta/runs/evaluate"'
 
     @pytest.mark.parametrize(
@@ -158,11 +160,11 @@ class TestPaths:
     def test_checkpoints_in_a_bucket_stay_there(self):
         options = ["--set", "checkpoints=s3://bucket/pasta"]
         gemma = ROOT / "configs/sft/gemma-7b.yaml"
-        sent = prepare("sft", options, config=gemma, storage=STORAGE, environ={})
+        sent = prepare_submission("sft", options, config=gemma, storage=STORAGE, environ={})
         assert sets(sent.entrypoint)["checkpoints"] == "s3://bucket/pasta"
 
     def test_the_benchmark_writes_to_storage(self):
-        sent = prepare("benchmark", ["speed", "--prompts", "20"], storage=STORAGE, environ={})
+        sent = prepare_submission("benchmark", ["speed", "--prompts", "20"], storage=STORAGE, environ={})
         assert command(sent.entrypoint) == [
             *("python", "-m", "jobs.benchmark", "speed", "--prompts", "20"),
             *("--out", "/mnt/pasta/runs/benchmark/speed.json"),
@@ -178,7 +180,7 @@ class TestCommand:
     def test_it_is_the_job_s_own_with_paths_as_the_cluster_sees_them(self, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
         options = ["--set", "prompts.count=5", "--restart"]
-        sent = prepare("evaluate", options, config=EVALUATE, storage=STORAGE, environ={})
+        sent = prepare_submission("evaluate", options, config=EVALUATE, storage=STORAGE, environ={})
         assert command(sent.entrypoint)[:8] == [
             *("python", "-m", "jobs.evaluate", "--config", "configs/evaluate/atlas.yaml"),
             *("--set", "prompts.count=5", "--restart"),
@@ -186,7 +188,7 @@ class TestCommand:
 
     def test_a_value_reaches_the_job_through_the_shell_as_it_is(self):
         value = 'name=it\'s "$HOME" & more'
-        sent = prepare("evaluate", ["--set", value], config=EVALUATE, storage=STORAGE, environ={})
+        sent = prepare_submission("evaluate", ["--set", value], config=EVALUATE, storage=STORAGE, environ={})
         assert value in command(sent.entrypoint)
 
     def test_a_wrong_key_is_found_before_anything_is_sent(self):
@@ -199,7 +201,7 @@ class TestCommand:
 
     def test_an_option_the_job_does_not_have_is_refused(self, capsys):
         with pytest.raises(SystemExit) as ended:
-            prepare("sft", ["--dry-run"], config=EVALUATE, environ={})
+            prepare_submission("sft", ["--dry-run"], config=EVALUATE, environ={})
         assert ended.value.code == 2
         assert "unrecognized arguments: --dry-run" in capsys.readouterr().err
 
@@ -213,7 +215,9 @@ class TestCommand:
         assert mistake("benchmark", [], config=EVALUATE).startswith("--config: the benchmark has none")
 
     def test_the_id_names_job_and_run_and_differs_each_time(self):
-        one, two = (prepare("evaluate", [], config=EVALUATE, storage=STORAGE, environ={}) for _ in range(2))
+        one, two = (
+            prepare_submission("evaluate", [], config=EVALUATE, storage=STORAGE, environ={}) for _ in range(2)
+        )
         assert one.id.startswith("evaluate-atlas-evaluate-")
         assert one.id != two.id
         assert one.metadata == {"job": "evaluate", "name": "atlas-evaluate"}
@@ -222,7 +226,7 @@ class TestCommand:
 
 class TestVariables:
     def test_values_are_taken_from_the_environment_by_name(self):
-        sent = prepare(
+        sent = prepare_submission(
             "evaluate",
             [],
             config=EVALUATE,
@@ -238,10 +242,10 @@ class TestVariables:
         assert sent.runtime_env["working_dir"] == str(ROOT)
 
     def test_values_are_not_printed(self, capsys):
-        sent = prepare(
+        sent = prepare_submission(
             "evaluate", [], config=EVALUATE, storage=STORAGE, variables=["KEY"], environ={"KEY": "s3cret"}
         )
-        submit.describe(sent, {"entrypoint_num_cpus": 1.0})
+        submit.print_plan(sent, {"entrypoint_num_cpus": 1.0})
         printed = capsys.readouterr().out
         assert "variables  KEY, PASTA_CODE_VERSION, PYTHONPATH" in printed
         assert "s3cret" not in printed + repr(sent)
@@ -264,12 +268,12 @@ class TestVariables:
 
     def test_a_key_that_the_configuration_names_and_nobody_sends_is_pointed_out(self):
         config, environ = ROOT / "configs/score/teacher.yaml", {"OPENAI_API_KEY": "s3cret"}
-        sent = prepare("score", [], config=config, storage=STORAGE, environ=environ)
+        sent = prepare_submission("score", [], config=config, storage=STORAGE, environ=environ)
         assert sent.notes == (
             "judge.teacher.endpoint.api_key_env: OPENAI_API_KEY is not sent; the nodes must have it "
             "(or --env OPENAI_API_KEY)",
         )
-        sent = prepare(
+        sent = prepare_submission(
             "score", [], config=config, storage=STORAGE, variables=["OPENAI_API_KEY"], environ=environ
         )
         assert sent.notes == ()

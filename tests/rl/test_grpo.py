@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from pasta.data.linearise import Example, make_example
-from pasta.data.measures import measure
+from pasta.data.measures import measure_document
 from pasta.data.prompts import PromptsSection
 from pasta.evaluation.prompts import read_prompts
 from pasta.judges.grader import GraderJudge
@@ -55,7 +55,7 @@ class Told:
         made = []
         for n, document in enumerate(DOCUMENTS):
             ids = [*CODEC.encode(document), CODEC.eos_id]
-            counts = measure(document, CODEC)
+            counts = measure_document(document, CODEC)
             made.append(
                 {
                     "annotated": to_text(document),
@@ -108,7 +108,7 @@ def loss_of(trainer: ThreadGrpoTrainer) -> Tensor:
 
 
 def advantages_by_hand() -> list[float]:
-    rewards = [TWIN_TOKENS / measure(document, CODEC).trace.critical_path for document in DOCUMENTS]
+    rewards = [TWIN_TOKENS / measure_document(document, CODEC).trace.critical_path for document in DOCUMENTS]
     means = [sum(rewards[at : at + CANDIDATES]) / CANDIDATES for at in (0, CANDIDATES)]
     return [reward - means[n // CANDIDATES] for n, reward in enumerate(rewards)]
 

@@ -10,14 +10,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pasta.config import load_config
-from pasta.data.measures import measure
+from pasta.data.measures import measure_document
 from pasta.data.prompts import Prompt, PromptsSection
 from pasta.engine import load_model
 from pasta.evaluation.prompts import read_prompts
 from pasta.lang import Codec, to_text
 from pasta.rl.config import RlConfig
 from pasta.rl.rollouts import Group, Rollout, Weights
-from pasta.rl.train import check, prepare, train
+from pasta.rl.train import check_config, prepare, train
 from pasta.stages.records import Record
 from pasta.training.run import RunContext
 from pasta.training.save import CARD
@@ -55,7 +55,7 @@ class Recorded:
     def _answer(self, seed: int) -> Record:
         document = random_document(seed)
         ids = [*self._codec.encode(document), self._codec.eos_id]
-        counts = measure(document, self._codec)
+        counts = measure_document(document, self._codec)
         return {
             "annotated": to_text(document),
             "response_ids": ids,
@@ -119,7 +119,7 @@ def test_a_recipe_takes_its_first_step(
     if lora:
         small["lora"] = {"rank": 4}
     config = load_config(path, RlConfig, [f"{key}={json.dumps(value)}" for key, value in small.items()])
-    tokenizer = check(config)
+    tokenizer = check_config(config)
     codec = Codec(tokenizer)
     prompts = read_prompts(PromptsSection("atlas", 2))
     prepared = prepare(config, tokenizer, prompts, lambda asked: baselines(asked, codec), tmp_path / "data")

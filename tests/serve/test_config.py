@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from pasta.errors import UserError
-from serve.checks import check_models, check_service
+from serve.checks import check_served_models, check_service
 from serve.config import ServeConfig
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
 from serve.launch import check_local, check_port, read_service_config, running
@@ -64,7 +64,7 @@ def test_ray_serve_can_build_the_arguments_from_a_plain_dictionary():
 
 
 def test_a_valid_configuration_passes(tmp_path, model):
-    check_models(read_service_config(service_config(tmp_path, model)).args)
+    check_served_models(read_service_config(service_config(tmp_path, model)).args)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_wrong_key_is_named(tmp_path, change, says):
 
 def test_a_missing_model_is_named(tmp_path):
     config = read_service_config(service_config(tmp_path, tmp_path / "nothing"))
-    assert "models.pasta-atlas.path" in mistake(check_models, config.args)
+    assert "models.pasta-atlas.path" in mistake(check_served_models, config.args)
 
 
 def test_keys_that_cannot_be_read_are_named(tmp_path, model):
@@ -157,13 +157,13 @@ def test_with_keys_a_service_may_listen_to_others(tmp_path, model):
 def test_an_incomplete_model_directory_is_named(tmp_path, model, file):
     (model / file).unlink()
     config = read_service_config(service_config(tmp_path, model))
-    assert file.removeprefix("model") in mistake(check_models, config.args)
+    assert file.removeprefix("model") in mistake(check_served_models, config.args)
 
 
 def test_an_unsupported_architecture_is_named(tmp_path):
     model = save_tiny_model(tmp_path / "model", model_type="gpt2")
     config = read_service_config(service_config(tmp_path, model))
-    message = mistake(check_models, config.args)
+    message = mistake(check_served_models, config.args)
     assert "'gpt2' is not supported" in message
     assert "llama" in message
 
@@ -172,14 +172,14 @@ def test_a_tokenizer_without_control_tokens_is_named(tmp_path, model):
     for file in (model / "tokenizer.json", model / "tokenizer_config.json"):
         file.write_text(file.read_text().replace("<sync/>", "<other/>"))
     config = read_service_config(service_config(tmp_path, model))
-    assert "<sync/>" in mistake(check_models, config.args)
+    assert "<sync/>" in mistake(check_served_models, config.args)
 
 
 def test_a_rule_of_positions_that_is_none_is_named(tmp_path, model):
     file = model / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"pasta_positions": "sideways"}))
     config = read_service_config(service_config(tmp_path, model))
-    message = mistake(check_models, config.args)
+    message = mistake(check_served_models, config.args)
     assert ".path: tokenizer: pasta_positions 'sideways', expected one of predicted-in-tens" in message
 
 

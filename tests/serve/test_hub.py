@@ -14,7 +14,7 @@ from pasta.engine.snapshots import cached
 from pasta.errors import UserError
 from serve import hub
 from serve.__main__ import _config, parser
-from serve.checks import check_loadable, check_models, download_weights
+from serve.checks import check_loadable, check_served_models, download_weights
 from serve.config import ModelConfig, ServeConfig
 from tests.support.service import save_plain_model, save_tiny_model
 
@@ -82,7 +82,7 @@ def test_the_command_takes_a_cached_model_by_its_name(cache, tmp_path, no_networ
 
 def test_a_cached_model_of_a_family_that_is_not_supported_is_named(cache, tmp_path, no_network):
     put(cache, save_tiny_model(tmp_path / "model", model_type="gpt2"))
-    message = refused(check_models, ServeConfig(models={"small": ModelConfig(path=NAME)}))
+    message = refused(check_served_models, ServeConfig(models={"small": ModelConfig(path=NAME)}))
     assert message.startswith("models.small.path: someone/small: architecture 'gpt2' is not supported")
 
 

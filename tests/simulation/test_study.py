@@ -8,7 +8,7 @@ import pytest
 
 from pasta.errors import UserError
 from pasta.simulation.cluster import ClusterSection
-from pasta.simulation.compare import compare, read_measured
+from pasta.simulation.compare import deviations, read_measured
 from pasta.simulation.config import (
     CostsSection,
     GoalsSection,
@@ -161,12 +161,12 @@ def measured(tmp_path, ttft_s, total_s, **more):
 def test_a_simulation_is_compared_with_what_was_measured(tmp_path):
     metrics = study(modes=("sequential",)).run().points[0].metrics
     ttft, total = metrics.ttft_s.p50, metrics.total_s.p50
-    found = {d.metric: d for d in compare(measured(tmp_path, ttft, 1.1 * total), metrics)}
+    found = {d.metric: d for d in deviations(measured(tmp_path, ttft, 1.1 * total), metrics)}
     assert found["ttft_s.p50"].ratio == pytest.approx(1.0)
     assert found["ttft_s.p50"].within
     assert found["total_s.p50"].ratio == pytest.approx(1 / 1.1)
     assert found["total_s.p50"].within
-    assert not compare(measured(tmp_path, 2 * ttft, total), metrics)[0].within
+    assert not deviations(measured(tmp_path, 2 * ttft, total), metrics)[0].within
 
 
 def test_answers_a_second_are_compared_where_arrivals_are_known(tmp_path):
@@ -174,7 +174,7 @@ def test_answers_a_second_are_compared_where_arrivals_are_known(tmp_path):
     unknown = measured(tmp_path, 0.5, 1.0, arrival_s=None)
     assert unknown.requests_s is None
     metrics = study(modes=("sequential",)).run().points[0].metrics
-    assert "requests_s" not in [deviation.metric for deviation in compare(unknown, metrics)]
+    assert "requests_s" not in [deviation.metric for deviation in deviations(unknown, metrics)]
 
 
 def test_a_measured_load_is_a_trace_if_it_holds_the_answers(tmp_path):

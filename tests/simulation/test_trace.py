@@ -8,7 +8,7 @@ from pasta.data.word_tokenizer import WordTokenizer
 from pasta.errors import UserError
 from pasta.lang import Codec
 from pasta.simulation.config import TraceSection
-from pasta.simulation.trace import make_trace, pick, read_trace
+from pasta.simulation.trace import make_trace, pick_answers, read_trace
 
 ANNOTATED = 'Two:<promise topic="tea" tokens="10"/><async> Leaves.</async><sync/> Done.'
 LINE = {"prompt": "Drinks?", "annotated": ANNOTATED}
@@ -81,10 +81,10 @@ def test_what_is_not_there_is_named(tmp_path):
 
 def test_a_seed_draws_and_fewer_are_the_first_of_more(tmp_path):
     lines = read_trace(written(tmp_path, *[{**LINE, "prompt_tokens": n + 1} for n in range(9)]))
-    few = pick(lines, TraceSection("t", count=3, seed=1))
-    assert few == pick(lines, TraceSection("t", count=6, seed=1))[:3]
-    assert few != pick(lines, TraceSection("t", count=3, seed=2))
-    assert pick(lines, TraceSection("t", count=3, shuffle=False)) == lines[:3]
+    few = pick_answers(lines, TraceSection("t", count=3, seed=1))
+    assert few == pick_answers(lines, TraceSection("t", count=6, seed=1))[:3]
+    assert few != pick_answers(lines, TraceSection("t", count=3, seed=2))
+    assert pick_answers(lines, TraceSection("t", count=3, shuffle=False)) == lines[:3]
 
 
 def test_tokens_are_counted_and_what_a_slot_cannot_hold_is_left_out(tmp_path):

@@ -58,7 +58,7 @@ def test_every_model_is_measured(steps: dict[str, Instance]) -> None:
 
 def test_every_stage_s_configuration_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    config, listed = pipeline.read(pipeline.parser().parse_args(["--config", str(PATH)]))
+    config, listed = pipeline.read_recipe(pipeline.parser().parse_args(["--config", str(PATH)]))
     stages = pipeline.read_stages(config, listed)
     assert len(stages) == 11
     shared = stages["sft-shared"]

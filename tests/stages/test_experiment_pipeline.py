@@ -79,7 +79,7 @@ def test_every_model_is_measured(steps: dict[str, Instance]) -> None:
 
 def test_the_front_without_training_is_stage_1_under_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    config, listed = pipeline.read(pipeline.parser().parse_args(["--config", str(PATH)]))
+    config, listed = pipeline.read_recipe(pipeline.parser().parse_args(["--config", str(PATH)]))
     evaluate = pipeline.read_stages(config, listed)["evaluate"]
     assert isinstance(evaluate, EvaluateConfig)
     lines: dict[str | None, list[float]] = {}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pasta.evaluation.config import MethodSection
-from pasta.evaluation.results.summary import Summary, summarise
+from pasta.evaluation.results.summary import Summary, summarise_evaluation
 from tests.support.evaluations import answer, prompt
 
 #: By method, for each prompt in turn: (seconds, quality), or None for a prompt that it skipped.
@@ -39,4 +39,4 @@ def summary_of(table: Table, **sections: MethodSection) -> Summary:
     methods = {
         name: sections.get(name) or section("sequential" if name == "twin" else "pasta") for name in table
     }
-    return summarise(records, verdicts, baseline="twin", methods=methods)
+    return summarise_evaluation(records, verdicts, baseline="twin", methods=methods)

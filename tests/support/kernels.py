@@ -9,7 +9,7 @@ needs_kernels = pytest.mark.skipif(bool(kernels.why_not_here()), reason=kernels.
 
 def built() -> None:
     """Have them: built once a machine, which takes a minute, and loaded."""
-    kernels.build()
+    kernels.build_extension()
     if not kernels.ready():
         kernels.ready.cache_clear()
     assert kernels.ready()

@@ -8,7 +8,7 @@ from pasta.data.prompts import Prompt
 from pasta.engine.replay import annotated_ids
 from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Document, Text, render, to_text
-from pasta.stages.shards import cut, write_shard
+from pasta.stages.shards import split_into_shards, write_shard
 from pasta.stages.stage import StageOutput
 from tests.support.tokenizers import codec
 
@@ -62,7 +62,7 @@ def sample_stage(directory: Path, records: list[dict[str, Any]], shard: int = 2)
     """A finished sample stage of these records."""
     output = StageOutput(directory, "sample", {"records": [entry["id"] for entry in records]}, {})
     work_dir = output.start()
-    for number, part in cut(records, shard).items():
+    for number, part in split_into_shards(records, shard).items():
         write_shard(work_dir, "samples", number, part)
     output.finish({}, "test")
     return directory

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrain
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
 from pasta.training.config import ModelSection
-from pasta.training.model import build_model, load_tokenizer, make_room
+from pasta.training.model import build_model, make_room, make_tokenizer
 from tests.support.tokenizers import TEMPLATE, byte_level
 from tests.training.runs import sft_config
 
@@ -46,7 +46,7 @@ def test_control_tokens_get_rows_at_the_mean_of_the_old_ones(tmp_path: Path, tie
     old = AutoModelForCausalLM.from_pretrained(path)
     rows = old.get_input_embeddings().weight.shape[0]
     section = ModelSection(init_from=str(path))
-    tokenizer = load_tokenizer(section)
+    tokenizer = make_tokenizer(section)
     model = build_model(section, tokenizer, seed=0)
     for module, before in (
         (model.get_input_embeddings(), old.get_input_embeddings()),
@@ -63,7 +63,7 @@ def test_control_tokens_in_spare_rows_start_at_the_mean_too(tmp_path: Path) -> N
     path = saved_model(tmp_path / "model", spare=7)
     old = AutoModelForCausalLM.from_pretrained(path).get_input_embeddings().weight
     section = ModelSection(init_from=str(path))
-    tokenizer = load_tokenizer(section)
+    tokenizer = make_tokenizer(section)
     new = build_model(section, tokenizer, seed=0).get_input_embeddings().weight
     assert new.shape == old.shape
     first = len(_plain_tokenizer())
@@ -75,7 +75,7 @@ def test_control_tokens_in_spare_rows_start_at_the_mean_too(tmp_path: Path) -> N
 
 def test_a_model_that_knows_the_control_tokens_keeps_their_rows(tmp_path: Path) -> None:
     section = sft_config(tmp_path).model
-    tokenizer = load_tokenizer(section)
+    tokenizer = make_tokenizer(section)
     model = build_model(section, tokenizer, seed=0)
     model.save_pretrained(tmp_path / "trained")
     tokenizer.save_pretrained(tmp_path / "trained")
@@ -85,13 +85,13 @@ def test_a_model_that_knows_the_control_tokens_keeps_their_rows(tmp_path: Path) 
 
 def test_a_model_with_room_is_left_as_it_is(tmp_path: Path) -> None:
     section = sft_config(tmp_path).model
-    tokenizer = load_tokenizer(section)
+    tokenizer = make_tokenizer(section)
     assert make_room(build_model(section, tokenizer, seed=0), tokenizer) == 0
 
 
 def test_the_same_seed_gives_the_same_model_from_scratch(tmp_path: Path) -> None:
     section = sft_config(tmp_path).model
-    tokenizer = load_tokenizer(section)
+    tokenizer = make_tokenizer(section)
     one, two, other = (
         build_model(section, tokenizer, seed).get_input_embeddings().weight for seed in (1, 1, 2)
     )
@@ -102,7 +102,7 @@ def test_the_same_seed_gives_the_same_model_from_scratch(tmp_path: Path) -> None
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     section = ModelSection(init_from=str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="nowhere: no such directory"):
-        load_tokenizer(section)
+        make_tokenizer(section)
 
 
 def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "gpt2")
     section = ModelSection(init_from=str(tmp_path / "gpt2"))
     with pytest.raises(UserError, match=r"architecture 'gpt2' is not supported; expected one of .*llama"):
-        build_model(section, load_tokenizer(section), seed=0)
+        build_model(section, make_tokenizer(section), seed=0)
 
 
 def test_an_unknown_dimension_is_named(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_unknown_dimension_is_named(tmp_path: Path) -> None:
     architecture["config"]["hiden_size"] = 3
     section.architecture.write_text(yaml.safe_dump(architecture))
     with pytest.raises(UserError, match="unknown key 'hiden_size' for model type llama"):
-        build_model(section, load_tokenizer(section), seed=0)
+        build_model(section, make_tokenizer(section), seed=0)
 
 
 def test_weights_of_another_vocabulary_are_refused(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_weights_of_another_vocabulary_are_refused(tmp_path: Path) -> None:
     byte_level().save_pretrained(tmp_path / "tokenizer")
     section = ModelSection(init_from=str(path), tokenizer=str(tmp_path / "tokenizer"))
     with pytest.raises(UserError, match="was trained with another vocabulary"):
-        build_model(section, load_tokenizer(section), seed=0)
+        build_model(section, make_tokenizer(section), seed=0)
 
 
 def test_a_tokenizer_that_cannot_end_an_answer_is_refused(tmp_path: Path) -> None:
@@ -139,4 +139,4 @@ def test_a_tokenizer_that_cannot_end_an_answer_is_refused(tmp_path: Path) -> Non
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     section = ModelSection(architecture=Path("unused.yaml"), tokenizer=str(tmp_path / "tokenizer"))
     with pytest.raises(UserError, match="eos_token is not set"):
-        load_tokenizer(section)
+        make_tokenizer(section)

@@ -19,7 +19,7 @@ from pasta.lang.positions import SCHEMES, Positions, Scheme
 from pasta.lang.tokenizer import stored_scheme
 from pasta.training import preference
 from pasta.training.config import ModelSection, SftConfig
-from pasta.training.model import load_tokenizer, other_positions
+from pasta.training.model import make_tokenizer, other_positions
 from pasta.training.run import RunContext
 from pasta.training.sft import prepare, train
 from tests.support.tokenizers import byte_level
@@ -90,11 +90,11 @@ def test_a_trained_model_is_stored_and_decoded_under_its_rule(tmp_path: Path) ->
 def test_a_run_inherits_the_rule_of_the_model_that_it_starts_from(tmp_path: Path) -> None:
     start = model_of(tmp_path / "start", "fixed")
     section = ModelSection(init_from=str(start))
-    assert stored_scheme(load_tokenizer(section)) == "fixed"
+    assert stored_scheme(make_tokenizer(section)) == "fixed"
     assert other_positions(section) == ""
     byte_level().save_pretrained(tmp_path / "tokenizer")
     elsewhere = ModelSection(init_from=str(start), tokenizer=str(tmp_path / "tokenizer"))
-    assert stored_scheme(load_tokenizer(elsewhere)) == "fixed"
+    assert stored_scheme(make_tokenizer(elsewhere)) == "fixed"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_run_that_gives_a_model_another_rule_says_so(
     tmp_path: Path, before: str | None, own: Scheme
 ) -> None:
     section = ModelSection(init_from=str(model_of(tmp_path / "start", before)), positions=own)
-    assert stored_scheme(load_tokenizer(section)) == own
+    assert stored_scheme(make_tokenizer(section)) == own
     assert other_positions(section) == (
         f"model.positions: {own} from now on; {tmp_path / 'start'} has {before or 'predicted-in-tens'}"
     )
@@ -115,7 +115,7 @@ def test_a_model_whose_rule_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=rf"model.init_from: {start}: tokenizer: pasta_positions 'sideways', expected"
     ):
-        load_tokenizer(ModelSection(init_from=str(start)))
+        make_tokenizer(ModelSection(init_from=str(start)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.settings import Settings
 from pasta.engine.families import read_model_config
-from pasta.engine.head_files import check_beside
+from pasta.engine.head_files import check_heads_beside
 from pasta.engine.section import check_here
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings
@@ -80,7 +80,7 @@ def check_inputs(settings: Settings, stages: Sequence[str]) -> None:
                 f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
                 "each with config.json, model.safetensors and a tokenizer"
             )
-        check_beside(settings.models / name, "--models")
+        check_heads_beside(settings.models / name, "--models")
     if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
         read_model_config(settings.model_config)
     if "replay" in stages and settings.documents is not None:

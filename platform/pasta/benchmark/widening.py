@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM
 
 from pasta.benchmark.settings import Settings
 from pasta.engine.families import read_model_config
-from pasta.engine.head_files import HeadShape, model_fingerprint
+from pasta.engine.head_files import HeadShape, weights_fingerprint
 from pasta.engine.heads import DraftHeads, read_heads, write_heads
 from pasta.errors import UserError
 
@@ -87,7 +87,7 @@ def widened_models(models: Path, shape: Path, made: Path, say: Callable[[str], N
     """The directory in ``made`` that holds ``twin`` and ``pasta`` of ``models``, widened to the configuration in the
     file ``shape`` on first use."""
     large = read_model_config(shape)
-    weights = [model_fingerprint(models / name) for name in ("twin", "pasta")]
+    weights = [weights_fingerprint(models / name) for name in ("twin", "pasta")]
     digest = hashlib.sha256("".join([*weights, large.to_json_string()]).encode()).hexdigest()[:12]
     directory = made / f"{shape.stem}-{digest}"
     for name in ("twin", "pasta"):

@@ -21,7 +21,7 @@ from pasta.candidates.config import SampleConfig, SamplingSection
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, Request, Result, load_model
 from pasta.engine.families import check_architecture
-from pasta.engine.head_files import check_beside, has_heads
+from pasta.engine.head_files import check_heads_beside, has_heads
 from pasta.engine.ranks import Ranks
 from pasta.engine.section import SCRATCH, EngineSection, check_tensor_parallel
 from pasta.engine.snapshots import model_directory
@@ -83,7 +83,7 @@ def load_sampler(config: SampleConfig, ranks: Ranks | None = None) -> Sampler:
     return Sampler(pasta, twin, config.sampling, config.limits)
 
 
-def check_models(config: SampleConfig) -> None:
+def check_sampled_models(config: SampleConfig) -> None:
     """Check the models without reading their weights. Raises UserError."""
     pasta = check_model("model", config.model)
     if config.twin is not None and config.twin != config.model:
@@ -178,7 +178,7 @@ def check_model(key: str, source: str) -> Any:
             f"{key}: {source}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; "
             "the weights belong to another vocabulary"
         )
-    check_beside(source, key)
+    check_heads_beside(source, key)
     return tokenizer
 
 

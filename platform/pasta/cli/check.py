@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 
 from pasta.cli.counting import codec_source
-from pasta.cli.records import RecordError, parse_record, read_lines
-from pasta.data.measures import Measures, measure
+from pasta.cli.records import RecordError, parse_record, read_numbered_lines
+from pasta.data.measures import Measures, measure_document
 from pasta.errors import UserError
 from pasta.lang import CodecError
 from pasta.lang.document import in_tens
@@ -19,17 +19,17 @@ _EDGES = (0.0, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, math.inf)
 _BAR = 40
 
 
-def check(file: Path, tokenizer: str, field: str) -> int:
+def check_file(file: Path, tokenizer: str, field: str) -> int:
     """Print each invalid line and the file's statistics; 1 if a record is invalid, else 0. Raises UserError."""
     counted_with, make_codec = codec_source(tokenizer)
     valid: list[Measures] = []
     num_records = 0
-    for number, line in read_lines(file):
+    for number, line in read_numbered_lines(file):
         num_records += 1
         try:
             record = parse_record(line, field)
             try:
-                valid.append(measure(record.document, make_codec()))
+                valid.append(measure_document(record.document, make_codec()))
             except CodecError as error:
                 raise RecordError(f"{field}: {error}") from None
         except RecordError as error:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pasta.evaluation.results.compare import Change, Comparison, Moved, compare, read_side
+from pasta.evaluation.results.compare import Change, Comparison, Moved, compare_sides, read_side
 
 _IDS = 5
 _PROMPT = 48
@@ -13,16 +13,18 @@ _PROMPT = 48
 
 def compare_evaluations(a: str, b: str, method: str | None, top: int, *, as_json: bool) -> int:
     """Print the comparison of two evaluations (``DIR`` or ``DIR:METHOD``); returns the exit code. Raises UserError."""
-    found = compare(read_side(a, method), read_side(b, method), top)
+    found = compare_sides(read_side(a, method), read_side(b, method), top)
     text = (
-        json.dumps(found.to_dict(), indent=2, ensure_ascii=False) if as_json else "\n".join(describe(found))
+        json.dumps(found.to_dict(), indent=2, ensure_ascii=False)
+        if as_json
+        else "\n".join(comparison_lines(found))
     )
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
     return 0
 
 
-def describe(found: Comparison) -> list[str]:
+def comparison_lines(found: Comparison) -> list[str]:
     """The comparison in lines for people."""
     lines = [_side("A", found.a), _side("B", found.b), *_prompts(found)]
     lines += [f"note: {note}" for note in found.notes]

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from pasta import __version__
 from pasta.cli.alpaca import annotations, export
-from pasta.cli.check import check
+from pasta.cli.check import check_file
 from pasta.cli.compare import compare_evaluations
-from pasta.cli.show import show
+from pasta.cli.show import show_record
 from pasta.entrypoint import run_main
 
 TOKENIZER_HELP = (
@@ -26,9 +26,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Parse ``arguments`` (the command line by default), run the subcommand, return the exit code."""
     options = parser().parse_args(arguments)
     if options.command == "check":
-        return check(options.file, options.tokenizer, options.field)
+        return check_file(options.file, options.tokenizer, options.field)
     if options.command == "show":
-        return show(options.file, options.record, options.tokenizer, options.field, options.width)
+        return show_record(options.file, options.record, options.tokenizer, options.field, options.width)
     if options.command == "compare":
         return compare_evaluations(options.a, options.b, options.method, options.top, as_json=options.json)
     if options.command == "simulate":

@@ -28,14 +28,14 @@ class AnnotatedAnswer:
     document: Document
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The non-empty lines of a file (``-`` is standard input) with their numbers. Raises UserError."""
     if str(path) != "-":
         return numbered(files.read_lines(path, expected=_EXPECTED))
     return numbered(_standard_input())
 
 
-def read_bytes(path: Path) -> bytes:
+def read_whole(path: Path) -> bytes:
     """A whole file (``-`` is standard input), without a byte order mark. Raises UserError."""
     if str(path) != "-":
         return files.read_bytes(path, expected=_EXPECTED).removeprefix(codecs.BOM_UTF8)

@@ -6,23 +6,23 @@ import sys
 from pathlib import Path
 
 from pasta.cli.counting import codec_source
-from pasta.cli.records import AnnotatedAnswer, RecordError, parse_record, read_bytes
-from pasta.data.measures import Measures, measure
+from pasta.cli.records import AnnotatedAnswer, RecordError, parse_record, read_whole
+from pasta.data.measures import Measures, measure_document
 from pasta.data.timeline import LEGEND, render_timeline, to_ascii
 from pasta.errors import UserError
 from pasta.lang import ParseError, parse
 from pasta.rows import numbered
 
 
-def show(file: Path, number: int, tokenizer: str, field: str, width: int | None) -> int:
+def show_record(file: Path, number: int, tokenizer: str, field: str, width: int | None) -> int:
     """Print record ``number`` of ``file`` as a timeline; returns the exit code. Raises UserError."""
     record = _read(file, number, field)
     counted_with, make_codec = codec_source(tokenizer)
-    counts = measure(record.document, make_codec())
+    counts = measure_document(record.document, make_codec())
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     columns = width or shutil.get_terminal_size((100, 24)).columns
     drawing = render_timeline(counts.trace, columns, color, topics=counts.topics, sync_id=counts.sync_id)
-    lines = [drawing, "", LEGEND, summary(counts), f"tokens counted with: {counted_with}"]
+    lines = [drawing, "", LEGEND, counts_text(counts), f"tokens counted with: {counted_with}"]
     if record.prompt:
         lines = [f"prompt: {_shorten(record.prompt, columns - len('prompt: '))}", "", *lines]
     text = "\n".join(lines)
@@ -34,7 +34,7 @@ def show(file: Path, number: int, tokenizer: str, field: str, width: int | None)
     return 0
 
 
-def summary(counts: Measures) -> str:
+def counts_text(counts: Measures) -> str:
     """A document's counts, in two lines."""
     lanes = counts.trace.lanes()
     busy = [lane for lane in lanes if lane]
@@ -46,7 +46,7 @@ def summary(counts: Measures) -> str:
 
 
 def _read(file: Path, number: int, field: str) -> AnnotatedAnswer:
-    data = read_bytes(file)
+    data = read_whole(file)
     name = "standard input" if str(file) == "-" else str(file)
     if not data.strip():
         raise UserError(f"{name}: is empty; expected an annotated answer or a JSONL file of them")

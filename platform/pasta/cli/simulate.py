@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pasta.cli.simulate_report import report_text
+from pasta.cli.simulate_report import simulation_text
 from pasta.config import load_config, to_dict
 from pasta.errors import UserError
 from pasta.files import check_directory, write_whole
 from pasta.lang import Codec
 from pasta.simulation.blocks import Fit, pick_prompts, read_blocks
 from pasta.simulation.calibration import Calibration
-from pasta.simulation.compare import Deviation, compare, read_measured
+from pasta.simulation.compare import Deviation, deviations, read_measured
 from pasta.simulation.config import SimulateConfig, TraceSection
 from pasta.simulation.plot import LOADS, SIZES, draw_loads, draw_sizes
 from pasta.simulation.study import Point, Study, StudyResults
-from pasta.simulation.trace import Traced, make_trace, pick, read_trace
+from pasta.simulation.trace import Traced, make_trace, pick_answers, read_trace
 
 REPORT, FIGURES = "report.md", "figures.json"
 #: The unit of a load, by its kind.
@@ -38,7 +38,7 @@ def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None)
     load = None if measured is None else read_blocks(measured)
     real = None if measured is None or load else read_measured(measured, config.trace.field)
     traced = _read(config.trace, measured if real and real.has_answers else None)
-    traced = pick_prompts(traced, load.prompts) if load else pick(traced, config.trace)
+    traced = pick_prompts(traced, load.prompts) if load else pick_answers(traced, config.trace)
     say("counting tokens", True)
     codec = _codec(config.trace.tokenizer)
     trace = make_trace(
@@ -47,15 +47,15 @@ def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None)
     study = Study(config, trace, costs, calibration.overhead_s if calibration else 0.0)
     if load is not None:
         fit = Fit(study, load.blocks)
-        deviations = fit.run(lambda line: say(line, True))
-        return _tell(study, StudyResults(), calibration, deviations, fit.fitted())
+        compared = fit.run(lambda line: say(line, True))
+        return _tell(study, StudyResults(), calibration, compared, fit.fitted())
     if real is not None and (len(study.loads) > 1 or len(study.series) > 1):
         raise UserError(
             "--measured: several runs to compare with, expected one mode, one placement, no sweep"
         )
     results = study.run(_progress(study, say))
-    deviations = [] if real is None else compare(real, results.points[0].metrics)
-    return _tell(study, results, calibration, deviations)
+    compared = [] if real is None else deviations(real, results.points[0].metrics)
+    return _tell(study, results, calibration, compared)
 
 
 def _tell(
@@ -65,12 +65,12 @@ def _tell(
     deviations: Sequence[Deviation],
     fitted: Mapping[str, float] | None = None,
 ) -> int:
-    print(write_report(study, results, calibration, deviations, fitted or {}))
+    print(write_simulation(study, results, calibration, deviations, fitted or {}))
     print(f"\nwritten to {study.config.output_dir}/")
     return 0 if all(found.within for found in deviations) else 1
 
 
-def write_report(
+def write_simulation(
     study: Study,
     results: StudyResults,
     calibration: Calibration | None,
@@ -104,7 +104,7 @@ def write_report(
         "compared": [found.to_dict() for found in deviations],
     }
     write_whole(out / FIGURES, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-    text = report_text(config, results, about, calibration, deviations, pictures, unit, fitted)
+    text = simulation_text(config, results, about, calibration, deviations, pictures, unit, fitted)
     write_whole(out / REPORT, text + "\n")
     return text
 

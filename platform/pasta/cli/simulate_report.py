@@ -10,7 +10,7 @@ from pasta.simulation.config import SimulateConfig
 from pasta.simulation.study import Crossover, Point, Size, StudyResults, goal_value
 
 
-def report_text(
+def simulation_text(
     config: SimulateConfig,
     results: StudyResults,
     about: Mapping[str, float],

@@ -269,10 +269,10 @@ def _fingerprint(options: DataSection, tokenizer: Any) -> str:
             raise UserError(
                 f"data.source: {options.source}: no such file; expected 'atlas' or a JSONL file"
             ) from None
-    return fingerprint(values, tokenizer)
+    return data_fingerprint(values, tokenizer)
 
 
-def fingerprint(values: dict[str, Any], tokenizer: Any) -> str:
+def data_fingerprint(values: dict[str, Any], tokenizer: Any) -> str:
     """The name of data that depend on ``values`` and on a tokenizer: its vocabulary, template, rule of positions."""
     values |= {"vocabulary": sorted(tokenizer.get_vocab().items()), "chat_template": tokenizer.chat_template}
     if (scheme := stored_scheme(tokenizer)) != DEFAULT:

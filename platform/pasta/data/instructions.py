@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pasta.rows import cut
+from pasta.rows import short_repr
 
 Format = Literal["auto", "messages", "conversations", "instruction"]
 _ROLES = {
@@ -69,7 +69,7 @@ def _format_of(record: Mapping[str, Any]) -> Format:
             return form
     if any(record.get(key) is not None for key in _ASKED):
         return "instruction"
-    shown = [cut(key) for key in itertools.islice(record, _SHOWN_KEYS)]
+    shown = [short_repr(key) for key in itertools.islice(record, _SHOWN_KEYS)]
     keys = ", ".join(shown) or "none"
     if len(record) > len(shown):
         keys += f" and {len(record) - len(shown):,} more"

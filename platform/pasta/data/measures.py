@@ -35,7 +35,7 @@ class Measures:
         return self.plain_tokens / self.trace.critical_path
 
 
-def measure(document: Document, codec: Codec) -> Measures:
+def measure_document(document: Document, codec: Codec) -> Measures:
     """Count a document. Raises CodecError if the tokenizer cannot carry it."""
     ids = [*codec.encode(document), codec.eos_id]
     interpreter = Interpreter(codec.grammar, UNBOUNDED, (), strict=False)

@@ -16,7 +16,7 @@ from datasets import Dataset, Features, Value
 from torch import Tensor
 
 from pasta.data.collate import ThreadCollator
-from pasta.data.dataset import fingerprint, prepare_once
+from pasta.data.dataset import data_fingerprint, prepare_once
 from pasta.data.linearise import Example, Messages, make_example
 from pasta.data.packing import FEATURES, packed_row
 from pasta.data.sections import PairsSection
@@ -183,4 +183,4 @@ def _fingerprint(source: Path, options: PairsSection, tokenizer: Any) -> str:
     values = {"kind": "pairs", "format": FORMAT, **asdict(options)}
     del values["source"]
     values["content"] = hashlib.sha256(read_bytes(source, key="data.source")).hexdigest()
-    return fingerprint(values, tokenizer)
+    return data_fingerprint(values, tokenizer)

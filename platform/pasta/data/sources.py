@@ -140,7 +140,7 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
         Shard(index, kind, path, start, count, offset)
         for index, (kind, path, start, count, offset) in enumerate(ranges)
     ]
-    first = list(itertools.islice(read_shard(shards[0], source), _PEEKED))
+    first = list(itertools.islice(read_source_shard(shards[0], source), _PEEKED))
     broken = [record for record in first if isinstance(record, Broken)]
     if broken and len(broken) == len(first):
         raise UserError(
@@ -161,7 +161,7 @@ def _check_selection(source: SourceSection) -> None:
         raise UserError(f"data.source.{error}") from None
 
 
-def read_shard(shard: Shard, source: SourceSection) -> Iterator[Instruction | Broken]:
+def read_source_shard(shard: Shard, source: SourceSection) -> Iterator[Instruction | Broken]:
     """The records of a shard; ids are the data's own, or file and line."""
     if shard.kind == "atlas":
         seed = (source.seed or 0) * MAX_SHARDS + shard.index

@@ -20,7 +20,7 @@ _MIN_BAR = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TimelineRow:
     """One row: a thread decodes from ``start`` to ``end`` (steps or seconds, from 0), but for its ``waits``.
 
     ``num_tokens`` are its own, without a chunk's closing tag; ``estimate`` is the length that the promise gave, 0
@@ -53,16 +53,16 @@ def render_timeline(
     ``topics[i]`` labels thread i. ``origin`` is the clock's reading at the left edge (by default the first token's
     time). With ``sync_id`` the syncs that had nothing to wait for are marked too.
     """
-    return render_lanes(lanes_of(trace, topics, unit, origin, sync_id), width, color, unit)
+    return render_rows(timeline_rows(trace, topics, unit, origin, sync_id), width, color, unit)
 
 
-def lanes_of(
+def timeline_rows(
     trace: Trace,
     topics: Sequence[str] = (),
     unit: Unit = "steps",
     origin: float | None = None,
     sync_id: int | None = None,
-) -> list[Lane]:
+) -> list[TimelineRow]:
     """The rows of a trace, in reading order. The arguments are those of :func:`render_timeline`."""
     if origin is None:
         origin = min((thread.times[0] for thread in trace.threads if thread.times), default=0.0)
@@ -70,7 +70,7 @@ def lanes_of(
     moments: list[tuple[float, ...]] = [
         t.steps if unit == "steps" else tuple(time - origin for time in t.times) for t in trace.threads
     ]
-    lanes: list[Lane] = []
+    lanes: list[TimelineRow] = []
 
     def fork_moment(child: ThreadTrace) -> float:
         if child.parent is None:
@@ -92,7 +92,7 @@ def lanes_of(
         start = fork_moment(thread)
         topic = topics[thread.id] if thread.id < len(topics) else ""
         lanes.append(
-            Lane(
+            TimelineRow(
                 label=topic or ("main" if thread.parent is None else f"chunk {thread.id}"),
                 start=start,
                 end=times[-1] if times else start,
@@ -113,7 +113,9 @@ def lanes_of(
     return lanes
 
 
-def render_lanes(lanes: Sequence[Lane], width: int = 100, color: bool = False, unit: Unit = "steps") -> str:
+def render_rows(
+    lanes: Sequence[TimelineRow], width: int = 100, color: bool = False, unit: Unit = "steps"
+) -> str:
     """Draw rows ``width`` columns wide (at least 40), with an axis above."""
     width = max(width, 40)
     labels = ["  " * lane.depth + _printable(lane.label) for lane in lanes]
@@ -139,7 +141,7 @@ def to_ascii(drawing: str) -> str:
     return drawing.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def _row(lane: Lane, bar: int, scale: float) -> list[str]:
+def _row(lane: TimelineRow, bar: int, scale: float) -> list[str]:
     cells = [" "] * bar
 
     def first(moment: float) -> int:

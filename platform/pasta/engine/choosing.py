@@ -215,9 +215,9 @@ class Chooser:
             read = self.choose(rows, logits)
             (token,), (logprobs,) = read.tokens, read.logprobs
         if token is None:
-            follower = row.slot.follower
-            if follower and follower.error:
-                raise GrammarFailed(follower.error)
+            matcher = row.slot.matcher
+            if matcher and matcher.error:
+                raise GrammarFailed(matcher.error)
             raise NoToken("the logits are not finite numbers")
         return token, logprobs
 
@@ -257,9 +257,9 @@ class Chooser:
         """The tokens [vocab] that go on in the grammars of structured answers, by the number of the row."""
         found = {}
         for at, (row, thread) in enumerate(zip(rows, _threads(rows), strict=True)):
-            if row.slot.follower is None or row.constraint.base != "text":
+            if row.slot.matcher is None or row.constraint.base != "text":
                 continue
-            if (mask := row.slot.follower.allowed(thread.tokens, row.drafts)) is not None:
+            if (mask := row.slot.matcher.allowed(thread.tokens, row.drafts)) is not None:
                 found[at] = mask
         return found
 

@@ -54,7 +54,7 @@ def fetch_heads(name: str) -> None:
             hf_hub_download(name, file)
 
 
-def model_fingerprint(directory: Path) -> str:
+def weights_fingerprint(directory: Path) -> str:
     """Tell a model's weights from others by their files' sizes and first 64 MiB."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(directory.glob("model*.safetensors")):
@@ -69,7 +69,7 @@ def has_heads(directory: Path) -> bool:
     return (directory / WEIGHTS).is_file() or (directory / SETTINGS).is_file()
 
 
-def check_beside(source: str | Path, key: str) -> None:
+def check_heads_beside(source: str | Path, key: str) -> None:
     """Raise ``UserError``, naming ``key``, if draft heads lie beside a model that is on this machine and do not fit it.
 
     ``source`` is a directory or a name in the Hugging Face cache.
@@ -102,7 +102,7 @@ def check_heads(directory: Path, hidden_size: int, vocab_size: int) -> HeadShape
                 f"draft heads: {settings}: {name} {getattr(shape, name)}, but the model has {value}; "
                 "train them again, or remove them"
             )
-    if made_for != (here := model_fingerprint(directory)):
+    if made_for != (here := weights_fingerprint(directory)):
         raise UserError(
             f"draft heads: {settings}: made for the weights {made_for}, but here are {here}; "
             "train them again, or remove them"

@@ -28,7 +28,7 @@ from pasta.engine.head_files import (
     HeadShape,
     check_heads,
     has_heads,
-    model_fingerprint,
+    weights_fingerprint,
 )
 from pasta.engine.packing import Int8Linear
 from pasta.errors import UserError, first_line
@@ -154,6 +154,6 @@ def write_heads(directory: Path, heads: DraftHeads, more: dict[str, Any]) -> Non
         name: (value.to(torch.bfloat16) if value.is_floating_point() else value).contiguous()
         for name, value in heads.state_dict().items()
     }
-    told = {"shape": asdict(heads.shape), "model": model_fingerprint(directory), **more}
+    told = {"shape": asdict(heads.shape), "model": weights_fingerprint(directory), **more}
     write_whole(directory / WEIGHTS, save(state))
     write_whole(directory / SETTINGS, (json.dumps(told, indent=2, sort_keys=True) + "\n").encode())

@@ -76,7 +76,7 @@ def runs(dtype: torch.dtype) -> bool:
     return dtype in (torch.float32, torch.bfloat16) and ready()
 
 
-def build() -> Path:
+def build_extension() -> Path:
     """Compile the library unless it is there; returns where it is.
 
     Raises ``UserError`` if this CPU cannot run it, or there is no compiler that can.

@@ -11,7 +11,7 @@ from pasta.bounds import check_switches
 from pasta.errors import UserError
 from pasta.interpreter import Limits, Path, Snapshot, Trace
 from pasta.lang import Document
-from pasta.rows import cut
+from pasta.rows import short_repr
 from pasta.sizes import EngineSettings
 
 if TYPE_CHECKING:
@@ -71,10 +71,12 @@ class SamplingParams:
         if not (_is_integer(self.min_tokens) and self.min_tokens >= 0):
             raise UserError(f"min_tokens: {self.min_tokens!r}, expected an integer of at least 0")
         if not _is_tuple_of(_is_token, self.stop_token_ids):
-            raise UserError(f"stop_token_ids: {cut(self.stop_token_ids)}, expected a tuple of token ids")
+            raise UserError(
+                f"stop_token_ids: {short_repr(self.stop_token_ids)}, expected a tuple of token ids"
+            )
         if not _is_tuple_of(_is_biased_token, self.logit_bias):
             raise UserError(
-                f"logit_bias: {cut(self.logit_bias)}, expected a tuple of pairs of a token id and a number"
+                f"logit_bias: {short_repr(self.logit_bias)}, expected a tuple of pairs of a token id and a number"
             )
         if not all(abs(bias) <= MAX_LOGIT_BIAS for _, bias in self.logit_bias):
             raise UserError(f"logit_bias: expected values from {-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}")
@@ -83,7 +85,7 @@ class SamplingParams:
         if not (_is_number(self.promise_bias) and abs(self.promise_bias) <= sys.float_info.max):
             raise UserError(f"promise_bias: {self.promise_bias!r}, expected a finite number")
         if not _is_tuple_of(lambda stop: isinstance(stop, str), self.stop):
-            raise UserError(f"stop: {cut(self.stop)}, expected a tuple of strings")
+            raise UserError(f"stop: {short_repr(self.stop)}, expected a tuple of strings")
         if not all(self.stop):
             raise UserError("stop: an empty string, expected strings of at least one character")
         if not isinstance(self.ignore_eos, bool):

@@ -33,7 +33,7 @@ from pasta.interpreter import (
     Limits,
     Wait,
     allowed_freely,
-    cut,
+    copy_until,
     forced_token,
     lend,
     may_emit,
@@ -103,7 +103,7 @@ class Slot:
         )
         follows = request.structure if self.forced is None else None
         #: Where the answer is in the grammar that its text follows.
-        self.follower = None if follows is None else follows.follower()
+        self.matcher = None if follows is None else follows.matcher()
         # Of a chunk of an answer elsewhere, the home reads whether it ends the answer.
         self.stops = request.sampling.stops and request.snapshot is None
         self._text = (
@@ -365,7 +365,7 @@ class Slot:
         """The finished answer."""
         it, ended_by = self.interpreter, None if self._text is None else self._text.ended_by
         if ended_by is not None:
-            it = cut(it, *ended_by)
+            it = copy_until(it, *ended_by)
         ids = it.response_ids()
         document = None
         if it.done:

@@ -49,17 +49,17 @@ class Grammar:
 
 
 class Structure:
-    """A compiled grammar. Each answer has a ``Follower`` of its own."""
+    """A compiled grammar. Each answer has a ``GrammarMatcher`` of its own."""
 
     def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
         self._matcher, self._vocab_size = matcher, vocab_size
 
-    def follower(self) -> "Follower":
+    def matcher(self) -> "GrammarMatcher":
         """Start at the grammar's beginning."""
-        return Follower(self._matcher.deep_copy(), self._vocab_size)
+        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size)
 
 
-class Follower:
+class GrammarMatcher:
     """Where one answer is in its grammar."""
 
     def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:

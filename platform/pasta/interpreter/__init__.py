@@ -5,7 +5,7 @@ from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.lending import allowed_freely, lend, set_aside, take_back
 from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
 from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
-from pasta.interpreter.reading import ReadingOrder, cut
+from pasta.interpreter.reading import ReadingOrder, copy_until
 from pasta.interpreter.snapshot import Snapshot
 from pasta.interpreter.thread import Action, End, Feed, Finish, Fork, Join, Mode, Path, Thread, Wait
 from pasta.interpreter.trace import ThreadTrace, Trace
@@ -34,7 +34,7 @@ __all__ = [
     "Trace",
     "Wait",
     "allowed_freely",
-    "cut",
+    "copy_until",
     "forced_token",
     "lend",
     "linearise",

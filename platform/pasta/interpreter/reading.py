@@ -68,7 +68,7 @@ class ReadingOrder(Generic[T]):
         return "".join(self.take_parts())
 
 
-def cut(interpreter: Interpreter, thread: int, count: int) -> Interpreter:
+def copy_until(interpreter: Interpreter, thread: int, count: int) -> Interpreter:
     """Copy a response up to the first ``count`` tokens of ``thread``, and without what is read after these.
 
     Chunks that are read before must have ended. The copy does not depend on how far other threads had come.

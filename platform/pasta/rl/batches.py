@@ -45,7 +45,7 @@ class AnsweredBatch:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-def schedule(config: RlConfig, num_prompts: int) -> list[list[int]]:
+def prompts_by_batch(config: RlConfig, num_prompts: int) -> list[list[int]]:
     """The numbers of the prompts of each batch: all prompts in a new order, again and again."""
     order: list[int] = []
     needed, epoch = config.num_batches * config.rollout.prompts, 0
@@ -69,7 +69,7 @@ class Batches:
         self, config: RlConfig, records: Sequence[Record], grammar: TagGrammar, source: Source | None
     ) -> None:
         self._config, self._records, self._grammar, self._source = config, records, grammar, source
-        self.schedule = schedule(config, len(records))
+        self.schedule = prompts_by_batch(config, len(records))
         self._ahead: tuple[int, Future[tuple[Rollout, list[Record]]]] | None = None
         self._pool = ThreadPoolExecutor(1) if source is not None else None
         self._clock = StepClock()

@@ -19,10 +19,10 @@ from trl import GRPOConfig
 from pasta.candidates.sampling import check_model, check_vocabularies
 from pasta.config import to_dict
 from pasta.data.dataset import prepare_once
-from pasta.data.measures import measure
+from pasta.data.measures import measure_document
 from pasta.data.prompts import Prompt
 from pasta.data.timeline import render_timeline
-from pasta.engine.head_files import check_beside
+from pasta.engine.head_files import check_heads_beside
 from pasta.errors import UserError
 from pasta.judges.judge import why_dropped
 from pasta.judges.make import check_judge, make_judge
@@ -40,7 +40,7 @@ from pasta.training.lora import peft_config
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, trained_tokenizer
 from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
-from pasta.training.save import check_places
+from pasta.training.save import check_run_and_output
 from pasta.training.transformers_private import outside_deepspeed
 
 PROMPTS_FILE = "prompts.jsonl"
@@ -77,13 +77,13 @@ def inputs(config: RlConfig) -> dict[str, str | Path]:
     }
 
 
-def check(config: RlConfig) -> PreTrainedTokenizerBase:
+def check_config(config: RlConfig) -> PreTrainedTokenizerBase:
     """Check a configuration against the disk; returns the model's tokenizer. Raises UserError."""
     deepspeed_config(config.optimisation.deepspeed)
-    check_places(config)
+    check_run_and_output(config)
     check_judge(config.judge)
     tokenizer = trained_tokenizer(config.model, "model.init_from")
-    check_beside(str(config.model.init_from), "model.init_from")
+    check_heads_beside(str(config.model.init_from), "model.init_from")
     if config.twin is not None:
         check_vocabularies(
             tokenizer, str(config.model.init_from), check_model("twin", config.twin), config.twin
@@ -234,7 +234,7 @@ def example_rows(
     rows = []
     messages = {prompt["id"]: prompt["messages"] for prompt in prompts}
     for answer in answers[:NUM_EXAMPLES]:
-        counts = measure(parse(answer["annotated"]), codec)
+        counts = measure_document(parse(answer["annotated"]), codec)
         lanes = render_timeline(counts.trace, 80, topics=counts.topics, sync_id=counts.sync_id)
         shown = [answer[name] for name in ("reward", "quality", "speedup", "threads")]
         rows.append([step, messages[answer["id"]][-1]["content"], answer["annotated"], *shown, lanes])

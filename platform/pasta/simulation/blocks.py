@@ -14,7 +14,7 @@ from typing import Any
 from pasta.errors import UserError
 from pasta.rows import read_rows
 from pasta.simulation.cluster import Cluster, ClusterSection
-from pasta.simulation.compare import Deviation, Measured, compare
+from pasta.simulation.compare import Deviation, Measured, deviations
 from pasta.simulation.config import Mode
 from pasta.simulation.load import Users
 from pasta.simulation.metrics import Distribution, RunMetrics, metrics_of
@@ -115,7 +115,7 @@ class Fit:
         for block in self._blocks:
             tell(f"block {block.name}")
             metrics = self._metrics(block, self.section)
-            found += compare(
+            found += deviations(
                 block.measured,
                 metrics,
                 of=f"{block.name}: ",

@@ -81,7 +81,7 @@ def read_measured(path: Path, field: str = "annotated") -> Measured:
     )
 
 
-def compare(
+def deviations(
     measured: Measured,
     metrics: RunMetrics,
     tolerance: float = TOLERANCE,

@@ -11,7 +11,7 @@ from typing import Any
 from pasta.errors import UserError
 from pasta.interpreter import ConstraintError
 from pasta.lang import Codec, CodecError, Document, parse
-from pasta.rows import cut, placed, prompt_of, read_rows, text_of
+from pasta.rows import placed, prompt_of, read_rows, short_repr, text_of
 from pasta.simulation.config import TraceSection
 from pasta.simulation.script import Ids, Scripts
 
@@ -62,7 +62,7 @@ def read_trace(path: Path, field: str = "annotated", method: str | None = None) 
     return [_read(value, where, field, method) for file in files for where, value in read_objects(file)]
 
 
-def pick(traced: Sequence[Traced], section: TraceSection) -> list[Traced]:
+def pick_answers(traced: Sequence[Traced], section: TraceSection) -> list[Traced]:
     """Pick a section's answers in its order. A smaller count picks the first ones of a larger count."""
     drawn = list(traced)
     if section.shuffle:
@@ -133,7 +133,7 @@ def number_of(value: Mapping[str, Any], name: str, where: str) -> float | None:
         or not isinstance(number, int | float)
         or not 0 <= number <= sys.float_info.max
     ):
-        raise UserError(f"{where}: {name}: {cut(number)}, expected a number of 0 or more")
+        raise UserError(f"{where}: {name}: {short_repr(number)}, expected a number of 0 or more")
     return float(number)
 
 

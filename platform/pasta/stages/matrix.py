@@ -47,7 +47,7 @@ def check_columns(matrix: Mapping[str, list[Cell]], *sections: Mapping[str, Repe
             raise ValueError(f"matrix.{column}: has no effect: no stage contains {{{column}}}")
 
 
-def expand(stages: Mapping[str, S], table: list[Row]) -> Iterator[tuple[str, str, S]]:
+def expand_matrix(stages: Mapping[str, S], table: list[Row]) -> Iterator[tuple[str, str, S]]:
     """Every stage as ``(name, name in the file, stage)``; without a table as they are.
 
     Neighbours whose names contain columns are repeated together, row by row. In a stage whose name has none, each

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pasta.bounds import check_at_most
 from pasta.config import ConfigError
-from pasta.stages.matrix import Cell, check_columns, expand, rows
+from pasta.stages.matrix import Cell, check_columns, expand_matrix, rows
 
 Job = Literal["annotate", "sft", "sample", "score", "preference", "rl", "evaluate"]
 #: Jobs whose output is a model, for ``@model``.
@@ -61,7 +61,7 @@ class PipelineConfig:
         table = rows(self.matrix)
         check_columns(self.matrix, self.stages, self.round)
         stages, round_ = (
-            {name for name, _, _ in expand(section, table)} for section in (self.stages, self.round)
+            {name for name, _, _ in expand_matrix(section, table)} for section in (self.stages, self.round)
         )
         for name in sorted(stages | round_):
             if not _NAME.fullmatch(name) or f"@{name}" == MODEL:
@@ -114,10 +114,10 @@ def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
         return Instance(f"{prefix}{name}", section, reads)
 
     table = rows(config.matrix)
-    for name, key, section in expand(config.stages, table):
+    for name, key, section in expand_matrix(config.stages, table):
         yield instance("", name, f"stages.{key}", section)
     for number in range(1, config.rounds + 1):
-        for name, _, _ in expand(config.round, table):
+        for name, _, _ in expand_matrix(config.round, table):
             known.pop(name, None)
-        for name, key, section in expand(config.round, table):
+        for name, key, section in expand_matrix(config.round, table):
             yield instance(f"round-{number}-", name, f"round.{key}", section)

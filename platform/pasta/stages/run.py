@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pasta.config import to_dict
 from pasta.errors import UserError
 from pasta.files import check_directory
-from pasta.rows import cut
+from pasta.rows import short_repr
 from pasta.stages.stage import StageOutput
 from pasta.tracking import Tracker, TrackingSection, start_tracker
 
@@ -74,7 +74,7 @@ def stage_run(config: StageConfig, output: StageOutput, *, resumes: str) -> Iter
 def check_run_dir(config: StageConfig) -> None:
     """Raise UserError, naming the key, if the run's directory, which is named after it, cannot be made."""
     if len(config.name) > _NAME_CHARS:
-        raise UserError(f"name: {cut(config.name)}: expected at most {_NAME_CHARS} characters")
+        raise UserError(f"name: {short_repr(config.name)}: expected at most {_NAME_CHARS} characters")
     check_directory(config.run_dir, "run_dir", config.run_dir / f"{config.name}-{'.' * _IDENTITY_CHARS}")
 
 

@@ -53,7 +53,7 @@ def read_stage(directory: Path, stage: str, prefix: str, key: str) -> tuple[Mani
     return manifest, [shard_path(directory, prefix, n) for n in sorted(done_shards(directory, prefix))]
 
 
-def cut(items: Sequence[T], size: int) -> dict[int, list[T]]:
+def split_into_shards(items: Sequence[T], size: int) -> dict[int, list[T]]:
     """``items`` in shards of ``size``, by number."""
     return {n: list(items[at : at + size]) for n, at in enumerate(range(0, len(items), size))}
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pasta.config import fingerprint, to_dict
+from pasta.config import config_fingerprint, to_dict
 from pasta.errors import UserError
 from pasta.files import check_beside, write_whole
 from pasta.rows import read_json
@@ -54,7 +54,9 @@ class Stage:
             for name, path in inputs.items()
         }
         read = json.dumps({name: value["fingerprint"] for name, value in self.inputs.items()}, sort_keys=True)
-        self.identity = hashlib.sha256(f"{stage} {fingerprint(self.config)} {read}".encode()).hexdigest()[:16]
+        self.identity = hashlib.sha256(
+            f"{stage} {config_fingerprint(self.config)} {read}".encode()
+        ).hexdigest()[:16]
 
     def to_manifest(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
         """The manifest of this stage, finished now."""

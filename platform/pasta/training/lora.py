@@ -36,7 +36,7 @@ def new_rows(model: PreTrainedModel, new_ids: list[int]) -> dict[str, list[int]]
     return {names[id(module)].rpartition(".")[2]: list(new_ids) for module in modules}
 
 
-def merge(base: PreTrainedModel, adapter: Path) -> Any:
+def merge_adapter(base: PreTrainedModel, adapter: Path) -> Any:
     """``base`` with the adapter saved in the directory ``adapter`` merged into its weights."""
     with torch.no_grad():
         return PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()

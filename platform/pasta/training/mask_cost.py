@@ -14,7 +14,7 @@ from pasta.data.dataset import prepare_data
 from pasta.errors import UserError
 from pasta.training.config import SftConfig
 from pasta.training.masks import install_thread_masks
-from pasta.training.model import build_model, load_tokenizer
+from pasta.training.model import build_model, make_tokenizer
 
 THREADS = "threads"
 #: The attention implementations of transformers that plain training may choose from.
@@ -38,7 +38,7 @@ class MaskCost:
     """
 
     def __init__(self, config: SftConfig, cache_dir: Path, device: torch.device) -> None:
-        tokenizer = load_tokenizer(config.model)
+        tokenizer = make_tokenizer(config.model)
         data = prepare_data(config.data, tokenizer, cache_dir)
         self._rows = load_from_disk(str(data.path / "train"))
         self._collate = ThreadCollator(pad_id=int(tokenizer.pad_token_id), multiple=32)

@@ -30,7 +30,7 @@ from pasta.training.config import Architecture, ModelSection
 ATLAS = "atlas"
 
 
-def load_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
+def make_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
     """The run's tokenizer, control tokens added. Raises UserError if there is none or it cannot carry them."""
     source = section.tokenizer or section.init_from
     assert source is not None, "ModelSection guarantees it"
@@ -76,7 +76,7 @@ def other_positions(section: ModelSection) -> str:
     return "" if own == before else f"model.positions: {own} from now on; {section.init_from} has {before}"
 
 
-def check_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_trainable(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:
     """Check whether the model can be built. It is cheap, so that errors are found before workers start."""
     if section.architecture is not None:
         _scratch_config(section.architecture, tokenizer)
@@ -98,8 +98,8 @@ def trained_tokenizer(section: ModelSection, key: str) -> PreTrainedTokenizerBas
     """The tokenizer of a model that can write annotated answers. Raises UserError naming ``key`` if it cannot."""
     source = str(section.init_from)
     try:
-        tokenizer = load_tokenizer(section)
-        check_model(section, tokenizer)
+        tokenizer = make_tokenizer(section)
+        check_trainable(section, tokenizer)
     except UserError as error:
         raise UserError(str(error).replace("model.init_from", key)) from None
     rows, tokens = AutoConfig.from_pretrained(source).vocab_size, 1 + max(tokenizer.get_vocab().values())
@@ -116,8 +116,8 @@ def trained_tokenizer(section: ModelSection, key: str) -> PreTrainedTokenizerBas
 
 
 def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """The model in float32, its embedding covering the tokenizer. Raises UserError for what ``check_model`` refuses."""
-    check_model(section, tokenizer)
+    """The model in float32, its embedding covering the tokenizer. Raises UserError as ``check_trainable`` does."""
+    check_trainable(section, tokenizer)
     if section.architecture is not None:
         torch.manual_seed(seed)
         config = _scratch_config(section.architecture, tokenizer)

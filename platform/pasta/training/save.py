@@ -15,7 +15,7 @@ from pasta.rows import read_json
 from pasta.stages.run import StageConfig, check_run_dir
 from pasta.stages.stage import Manifest, write_manifest
 from pasta.training.config import LoraSection, ModelSection
-from pasta.training.lora import ADAPTER_DIR, merge
+from pasta.training.lora import ADAPTER_DIR, merge_adapter
 from pasta.training.model import build_model
 from pasta.training.transformers_private import outside_deepspeed
 
@@ -54,7 +54,7 @@ def save_trained(
         return
     with outside_deepspeed():
         # The seed is for weights from scratch, on which adapters make no sense.
-        model = merge(build_model(section, tokenizer, seed=0), trained)
+        model = merge_adapter(build_model(section, tokenizer, seed=0), trained)
         model = model.to(getattr(torch, section.save_dtype))
         adapter = trained if lora.keep_adapter else None
         _write(model, output_dir, section.save_dtype, tokenizer, card, manifest, adapter)
@@ -91,7 +91,7 @@ def _write(
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def check_places(config: StageConfig) -> None:
+def check_run_and_output(config: StageConfig) -> None:
     """Raise UserError if a run's directories cannot be made, or ``output_dir`` is in use for something else: a finished
     model takes its place."""
     check_run_dir(config)

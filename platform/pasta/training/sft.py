@@ -25,13 +25,13 @@ from pasta.training.masks import install_thread_masks
 from pasta.training.model import (
     ATLAS,
     build_model,
-    check_model,
+    check_trainable,
     decoder_layers,
-    load_tokenizer,
+    make_tokenizer,
     new_token_ids,
 )
 from pasta.training.run import RunContext, trainer_arguments, zero_stage
-from pasta.training.save import check_places
+from pasta.training.save import check_run_and_output
 from pasta.training.trainer import Generation, PlainHeadTrainer, ThreadTrainer
 
 
@@ -56,9 +56,9 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
     Raises UserError for a missing or unfit model, tokenizer, DeepSpeed file or data file.
     """
     stage = zero_stage(config.optimisation.deepspeed)
-    check_places(config)
-    tokenizer = load_tokenizer(config.model)
-    check_model(config.model, tokenizer)
+    check_run_and_output(config)
+    tokenizer = make_tokenizer(config.model)
+    check_trainable(config.model, tokenizer)
     if config.lora is not None and stage == 3 and new_token_ids(config.model, tokenizer):
         raise UserError(
             f"optimisation.deepspeed: {config.optimisation.deepspeed}: under ZeRO-3 PEFT cannot train the rows of "

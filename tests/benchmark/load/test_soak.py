@@ -13,7 +13,7 @@ from pasta.benchmark.load.memory import growth
 from pasta.benchmark.load.report import soak_report
 from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.settings import LoadSettings
-from pasta.benchmark.load.soak import differing, schedule, soak, violations, was_cut
+from pasta.benchmark.load.soak import differing, soak, soak_requests, violations, was_cut
 from pasta.benchmark.load.ways import find_ways
 from tests.benchmark.load.test_scenarios import PROMPTS, measure
 from tests.support.load_server import MODELS, load_server, sleeper
@@ -35,9 +35,9 @@ def bench(tmp_path, **settings):
 
 
 def test_the_requests_are_of_all_kinds_and_follow_from_the_seed(tmp_path):
-    asks = schedule(bench(tmp_path))
-    assert asks == schedule(bench(tmp_path))
-    assert asks != schedule(bench(tmp_path, soak_seed=1))
+    asks = soak_requests(bench(tmp_path))
+    assert asks == soak_requests(bench(tmp_path))
+    assert asks != soak_requests(bench(tmp_path, soak_seed=1))
     assert len(asks) == 2000
     assert {ask.max_tokens for ask in asks} == {16, 64, 256, 1024}
     assert {ask.pasta["placement"] for ask in asks} == {"local", "spread", "auto"}

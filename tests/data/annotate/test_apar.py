@@ -6,7 +6,7 @@ from jobs.annotate import AnnotateConfig
 from pasta.config import load_config
 from pasta.data.annotate.annotator import Proposal
 from pasta.data.annotate.apar import AparAnnotator, apar_marks
-from pasta.data.annotate.marks import build
+from pasta.data.annotate.marks import apply_marks
 from pasta.data.annotate.validator import Validator
 from pasta.data.atlas import heldout_prompts
 from pasta.data.instructions import Instruction
@@ -19,7 +19,7 @@ PARAGRAPHS = "\n\n".join(f"{name} is a drink. It is hot. It is good." for name i
 
 
 def chunks(answer: str) -> list[str]:
-    return [render(Document(chunk.items)) for chunk in build(answer, apar_marks(answer)).chunks()]
+    return [render(Document(chunk.items)) for chunk in apply_marks(answer, apar_marks(answer)).chunks()]
 
 
 def test_a_numbered_list_forks_after_each_title() -> None:

@@ -11,7 +11,7 @@ from pasta.cli.records import parse_record
 from pasta.data.annotate.annotator import AtlasAnnotator, Deliver, PlainAnnotator, Proposal, TeacherUsage
 from pasta.data.annotate.config import AnnotationSections
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
-from pasta.data.annotate.summary import describe, logged, summarise
+from pasta.data.annotate.summary import logged, summarise_annotations, summary_text
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.instructions import Instruction
@@ -202,13 +202,13 @@ def test_the_summary_counts_all_of_it(source: SourceSection, validator: Validato
     costly = annotate(source, Costly(), validator, tmp_path / "other")
     result = finished_shard(out, 0)
     assert result is not None
-    summary = summarise(out, [result, costly], prices=(1.0, 2.0))
+    summary = summarise_annotations(out, [result, costly], prices=(1.0, 2.0))
     assert (summary["kept"], summary["annotated"], summary["rejected"]) == (3, 1, 2)
     assert summary["threads_an_annotated_answer"]["median"] == 5
     assert summary["speedup_of_annotated"] > 1
     assert sum(summary["speedup_distribution"].values()) == 3
     assert summary["usage"]["cost"] == pytest.approx((30 * 1.0 + 15 * 2.0) / 1e6)
-    text = describe(summary)
+    text = summary_text(summary)
     assert f"broken        {source.path}:2: not JSON" in text
     assert "2 × broken record" in text
     assert logged(summary)["annotate/rejected_by_reason/broken record"] == 2
@@ -219,4 +219,4 @@ def test_a_run_that_keeps_nothing_says_why(
 ) -> None:
     result = annotate(source, AtlasAnnotator(), validator, tmp_path / "out")
     with pytest.raises(UserError, match="none of 4 records could be kept: no truth 3, broken record 1"):
-        summarise(tmp_path / "out", [result])
+        summarise_annotations(tmp_path / "out", [result])

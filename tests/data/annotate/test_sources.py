@@ -12,7 +12,7 @@ import pytest
 
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.instructions import Instruction
-from pasta.data.sources import Broken, SourceSection, plan_shards, read_shard
+from pasta.data.sources import Broken, SourceSection, plan_shards, read_source_shard
 from pasta.errors import UserError
 
 RECORDS = [{"instruction": f"Question {n}?", "output": f"Answer {n}."} for n in range(7)]
@@ -27,7 +27,7 @@ def write_jsonl(path: Path, records: list[Any]) -> Path:
 def read(path: Path | str, size: int = 3, **options: Any) -> list[Instruction | Broken]:
     source = SourceSection(str(path), **options)
     return list(
-        itertools.chain.from_iterable(read_shard(shard, source) for shard in plan_shards(source, size))
+        itertools.chain.from_iterable(read_source_shard(shard, source) for shard in plan_shards(source, size))
     )
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS
-from pasta.data.atlas.sentences import FORMS, LINE, STYLES, fact_fields, read, write
+from pasta.data.atlas.sentences import FORMS, LINE, STYLES, fact_fields, readings, write
 
 
 def test_several_hundred_facts_over_at_least_five_kinds() -> None:
@@ -58,7 +58,7 @@ def test_every_sentence_about_a_thing_is_read_back(kind: str) -> None:
             if form.kind != kind or (fields := fact_fields(form.id, name)) is None:
                 continue
             assert any(
-                other.id == form.id and found == fields for other, found in read(write(form.id, fields))
+                other.id == form.id and found == fields for other, found in readings(write(form.id, fields))
             )
 
 

@@ -7,14 +7,14 @@ import pytest
 from pasta.evaluation.report.experiment import areas_section, marks_section
 from pasta.evaluation.results.fronts import Area
 from pasta.evaluation.results.marks import Marks
-from pasta.evaluation.results.summary import Summary, summarise
+from pasta.evaluation.results.summary import Summary, summarise_evaluation
 from pasta.statistics import Estimate
 from tests.support.reports import METHODS, evaluation
 
 
 @pytest.fixture(scope="module")
 def summary() -> Summary:
-    return summarise(*evaluation(), baseline="twin", methods=METHODS)
+    return summarise_evaluation(*evaluation(), baseline="twin", methods=METHODS)
 
 
 def rows(sections: list[str]) -> list[list[str]]:

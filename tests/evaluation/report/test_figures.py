@@ -14,10 +14,10 @@ from pasta.evaluation.report.families import draw_families
 from pasta.evaluation.report.lanes import choose, draw_lanes, featured
 from pasta.evaluation.report.pareto import draw_pareto
 from pasta.evaluation.report.speed import draw_distribution, draw_groups
-from pasta.evaluation.report.style import looks, styled
+from pasta.evaluation.report.style import looks, report_style
 from pasta.evaluation.report.tokens import draw_budget
 from pasta.evaluation.results.outcomes import outcomes_of
-from pasta.evaluation.results.summary import summarise
+from pasta.evaluation.results.summary import summarise_evaluation
 from tests.support.evaluations import answer, prompt
 from tests.support.judged import section, summary_of
 from tests.support.reports import METHODS, evaluation, threaded
@@ -56,10 +56,10 @@ def drawn(make):
 
 
 def draw_all(records, verdicts, methods):
-    summary = summarise(records, verdicts, baseline="twin", methods=methods)
+    summary = summarise_evaluation(records, verdicts, baseline="twin", methods=methods)
     outcomes = outcomes_of(records, verdicts, baseline="twin", methods=methods)
     first = featured(summary)
-    with styled():
+    with report_style():
         canvases = {
             "pareto": draw_pareto(summary),
             "distribution": draw_distribution(summary, outcomes),
@@ -112,7 +112,7 @@ def test_no_label_of_the_pareto_figure_lies_on_another(make):
 def test_the_shaded_region_ends_at_the_front():
     summary = summary_of({"twin": [(4.0, 0.9)] * 4, "sot": [(2.0, 0.5)] * 4, "pasta": [(1.0, 0.7)] * 4})
     assert summary.front == ("twin", "pasta")
-    with styled():
+    with report_style():
         axes = draw_pareto(summary).figure.axes[0]
     (shade,) = (
         path for collection in axes.collections for path in collection.get_paths() if len(path.vertices) > 6
@@ -131,7 +131,7 @@ def test_each_method_has_a_look_of_its_own(extra):
     records, verdicts, methods = many(1)
     methods |= {f"more-{n}": section() for n in range(extra)}
     methods |= {f"line-{n}": section(line=f"line {n}") for n in range(extra // 2)}
-    found = looks(summarise(records, verdicts, baseline="twin", methods=methods))
+    found = looks(summarise_evaluation(records, verdicts, baseline="twin", methods=methods))
     assert found.keys() == methods.keys()
     assert len({(look.color, look.marker) for look in found.values()}) == len(methods)
 
@@ -140,7 +140,8 @@ def test_a_method_keeps_its_look_when_others_have_no_figures():
     records, verdicts = evaluation(3)
     without = [{**record, "verdicts": {"twin": record["verdicts"]["twin"]}} for record in verdicts]
     whole, bare = (
-        looks(summarise(records, said, baseline="twin", methods=METHODS)) for said in (verdicts, without)
+        looks(summarise_evaluation(records, said, baseline="twin", methods=METHODS))
+        for said in (verdicts, without)
     )
     assert whole == bare
 
@@ -172,7 +173,7 @@ def test_with_few_prompts_one_may_be_several():
 
 def test_waits_are_hatched():
     summary = summary_of({"twin": [(1.0, 1.0)], "pasta": [(1.0, 1.0)]})
-    with styled():
+    with report_style():
         axes = draw_lanes(summary, lanes_of([0.5]), "pasta").figure.axes[0]
     hatched = [bar for bar in axes.patches if bar.get_hatch()]
     assert [(bar.get_x(), bar.get_width()) for bar in hatched] == [(8, 22)]
@@ -193,7 +194,7 @@ def test_a_skeleton_and_an_answer_without_points_are_called_that():
     (outcome,) = outcomes_of(
         [prompt("a", {"twin": answer(), "pasta": sot})], [], baseline="twin", methods=["pasta"]
     )["pasta"]
-    with styled():
+    with report_style():
         canvas = draw_lanes(summary_of({"twin": [(1.0, 1.0)], "pasta": [(1.0, 1.0)]}), [outcome], "pasta")
     labels = [tick.get_text() for tick in canvas.figure.axes[0].get_yticklabels()]
     assert labels == ["twin", "skeleton", "whole answer"]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from pasta.errors import UserError
 from pasta.evaluation.report import log_report, write_report
-from pasta.evaluation.results.summary import summarise
+from pasta.evaluation.results.summary import summarise_evaluation
 from pasta.tracking import Tracker
 from tests.support.evaluations import answer, prompt
 from tests.support.judged import section
@@ -21,7 +21,7 @@ MACHINES = [{"processor": "Abacus 9000", "cores": 2, "torch": "2.13.0"}]
 
 
 def written(directory, records, verdicts, methods=METHODS, baseline="twin", config=CONFIG):
-    summary = summarise(records, verdicts, baseline=baseline, methods=methods)
+    summary = summarise_evaluation(records, verdicts, baseline=baseline, methods=methods)
     paths = write_report(
         directory, summary, records, verdicts, title="Tea & milk", config=config, machines=MACHINES
     )

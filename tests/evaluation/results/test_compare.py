@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pasta.errors import UserError
-from pasta.evaluation.results.compare import compare, read_side
+from pasta.evaluation.results.compare import compare_sides, read_side
 from tests.support.evaluations import answer, prompt, write_evaluation
 
 
@@ -34,7 +34,7 @@ def write(tmp_path):
 
 
 def compared(a, b, **options):
-    return compare(read_side(a), read_side(b), **options)
+    return compare_sides(read_side(a), read_side(b), **options)
 
 
 def change(found, name):
@@ -100,7 +100,7 @@ def test_two_methods_of_one_evaluation_are_compared(write):
         for n in range(3)
     ]
     a = write("a", three)
-    found = compare(read_side(f"{a}:apar"), read_side(a, "pasta"))
+    found = compare_sides(read_side(f"{a}:apar"), read_side(a, "pasta"))
     assert (found.a["method"], found.b["method"]) == ("apar", "pasta")
     assert change(found, "realised speedup").change == pytest.approx(1.6)
 

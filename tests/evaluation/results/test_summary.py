@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pasta.evaluation.results.summary import summarise
+from pasta.evaluation.results.summary import summarise_evaluation
 from tests.support.evaluations import answer, prompt
 from tests.support.judged import evaluation, section, summary_of
 
@@ -12,7 +12,7 @@ METHODS = {"twin": section("sequential"), "pasta": section()}
 
 
 def summed(*records, verdicts=(), methods=METHODS):
-    return summarise(records, verdicts, baseline="twin", methods=methods)
+    return summarise_evaluation(records, verdicts, baseline="twin", methods=methods)
 
 
 def pair(key, twin=None, pasta=None, **values):

@@ -101,7 +101,7 @@ def test_addresses_and_extensions_are_origins(origin):
 
 
 def test_all_origins_without_keys_are_refused_before_anything_starts(monkeypatch):
-    monkeypatch.setattr("serve.checks.check_models", lambda config: None)
+    monkeypatch.setattr("serve.checks.check_served_models", lambda config: None)
     config = ServeConfig.model_validate({"models": {"m": {"path": "x"}}, "cors": {"allow_origins": ["*"]}})
     with pytest.raises(UserError, match=r"cors\.allow_origins: '\*'"):
         check_service(config)

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from serve.interpreter.deployment import CachedTokens, merge
+from serve.interpreter.deployment import CachedTokens, merge_streams
 from serve.wire import Delta, Finished
 
 CLOSED: list[str] = []
@@ -30,7 +30,7 @@ def _none_closed():
 @pytest.mark.parametrize("sizes", [[3], [2, 50, 0]])
 def test_everything_comes_with_the_number_of_its_stream(sizes):
     async def run():
-        return [item async for item in merge([count("abc"[n], size) for n, size in enumerate(sizes)])]
+        return [item async for item in merge_streams([count("abc"[n], size) for n, size in enumerate(sizes)])]
 
     items = asyncio.run(run())
     for number, size in enumerate(sizes):
@@ -39,7 +39,7 @@ def test_everything_comes_with_the_number_of_its_stream(sizes):
 
 def test_a_failure_ends_all():
     async def run():
-        return [item async for item in merge([count("a", 10**9), count("b", 3, fails=True)])]
+        return [item async for item in merge_streams([count("a", 10**9), count("b", 3, fails=True)])]
 
     with pytest.raises(ValueError, match="b"):
         asyncio.run(run())
@@ -49,7 +49,7 @@ def test_a_failure_ends_all():
 @pytest.mark.parametrize("number", [1, 3])
 def test_leaving_early_closes_all(number):
     async def run():
-        async with aclosing(merge([count("abc"[n], 10**9) for n in range(number)])) as items:
+        async with aclosing(merge_streams([count("abc"[n], 10**9) for n in range(number)])) as items:
             async for _ in items:
                 if len({*"abc"[:number]}) == number:
                     await asyncio.sleep(0.01)

@@ -43,7 +43,7 @@ _AGAIN_S = 1.0
 _SAY_EVERY_S = 10.0
 
 
-def schedule(bench: Bench) -> list[Ask]:
+def soak_requests(bench: Bench) -> list[Ask]:
     """Make the requests, which depend on the seed alone."""
     settings = bench.settings
     rng = random.Random(f"soak:{settings.soak_seed}")
@@ -75,7 +75,7 @@ async def soak(bench: Bench, key: str) -> Record:
     Ctrl-C or SIGTERM ends it early: no more requests are sent, the open ones end, and the record says ``ended:
     interrupted``. A second one does not wait.
     """
-    asks, settings = schedule(bench), bench.settings
+    asks, settings = soak_requests(bench), bench.settings
     until = perf_counter() + (settings.soak_s or float("inf"))
     interrupted = asyncio.Event()
     samples: dict[str, list[float]] = {}

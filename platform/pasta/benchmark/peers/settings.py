@@ -73,6 +73,6 @@ class PeerSettings:
             )
 
 
-def name_of(shape: str) -> str:
+def shape_name(shape: str) -> str:
     """A shape's name: its configuration file's, without the prefix."""
     return shape if shape == SHIPPED else Path(shape).stem.removeprefix("replay-")

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.peers.gguf_file import read_weights, write_gguf
-from pasta.benchmark.peers.settings import FORMATS, SHIPPED, name_of
+from pasta.benchmark.peers.settings import FORMATS, SHIPPED, shape_name
 from pasta.benchmark.widening import copy_tokenizer, make_directory, why_not_widened, widened_models
 from pasta.engine import LoadedModel, read_model_config
 from pasta.engine.loading import load_model
@@ -66,7 +66,7 @@ def make_weights(shape: str, models: Path, made: Path, say: Callable[[str], None
     be, else one with random weights."""
     if shape == SHIPPED:
         return Weights(shape, models / "twin", made, models / "pasta")
-    name, config = name_of(shape), read_model_config(shape)
+    name, config = shape_name(shape), read_model_config(shape)
     if not any(why_not_widened(read_model_config(models / each), config) for each in ("twin", "pasta")):
         both = widened_models(models, Path(shape), made, say)
         return Weights(name, both / "twin", made, both / "pasta")

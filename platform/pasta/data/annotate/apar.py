@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from pasta.data.annotate.annotator import Deliver, Proposal
-from pasta.data.annotate.marks import Mark, build
+from pasta.data.annotate.marks import Mark, apply_marks
 from pasta.data.annotate.syntactic import SHORTEST_TOPIC
 from pasta.data.instructions import Instruction
 from pasta.lang import to_text
@@ -35,7 +35,7 @@ class AparAnnotator:
     def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
         """Deliver a proposal for each record."""
         for record in records:
-            deliver(record, Proposal(to_text(build(record.answer, apar_marks(record.answer)))))
+            deliver(record, Proposal(to_text(apply_marks(record.answer, apar_marks(record.answer)))))
 
 
 def apar_marks(answer: str) -> list[Mark]:

@@ -23,7 +23,7 @@ class Mark:
     topic: str = ""
 
 
-def build(answer: str, marks: Sequence[Mark]) -> Document:
+def apply_marks(answer: str, marks: Sequence[Mark]) -> Document:
     """The document of an answer with marks in reading order. Estimates are provisional.
 
     Raises ValueError if chunks are not well nested.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pasta.data.annotate.marks import Mark, build
+from pasta.data.annotate.marks import Mark, apply_marks
 from pasta.lang import Document, ParseError, parse, render
 from pasta.lang.printer import TAG
 
@@ -62,7 +62,7 @@ def read_annotation(annotated: str, answer: str, strip: Strip) -> Repaired:
             text = "".join(piece for piece in pieces if isinstance(piece, str))
             if _same(text, answer, strip):
                 try:
-                    return Repaired(build(answer, list(_project(pieces, answer))), repaired=True)
+                    return Repaired(apply_marks(answer, list(_project(pieces, answer))), repaired=True)
                 except ValueError as error:
                     raise Unrepairable("malformed", str(error)) from None
     text = "".join(piece for piece in _pieces(annotated, True) if isinstance(piece, str))

@@ -18,7 +18,7 @@ from pasta.data.annotate.annotator import NO_USAGE, Annotator, Proposal, Teacher
 from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Validator
 from pasta.data.instructions import Instruction
-from pasta.data.sources import Broken, Shard, SourceSection, read_shard
+from pasta.data.sources import Broken, Shard, SourceSection, read_source_shard
 from pasta.errors import UserError
 from pasta.files import write_whole, writing
 from pasta.rows import read_json, read_whole_rows
@@ -109,7 +109,7 @@ def annotate_shard(
     records: dict[int, Instruction] = {}
     read = (
         each
-        for record in read_shard(shard, source)
+        for record in read_source_shard(shard, source)
         for each in ((record,) if isinstance(record, Broken) else rewrite(record))
     )
     for number, record in enumerate(read):

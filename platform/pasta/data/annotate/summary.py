@@ -25,7 +25,7 @@ _NAMED_PLACES = 20
 Prices = tuple[float, float]
 
 
-def summarise(
+def summarise_annotations(
     directory: Path,
     results: Sequence[ShardResult],
     prices: Prices | None = None,
@@ -89,7 +89,7 @@ def _usage(usage: TeacherUsage, prices: Prices | None) -> dict[str, float]:
     return values
 
 
-def describe(summary: dict[str, Any]) -> str:
+def summary_text(summary: dict[str, Any]) -> str:
     """The summary in lines for people."""
     lines = [
         f"records       {summary['records']:,}: {summary['kept']:,} kept, {summary['rejected']:,} rejected",

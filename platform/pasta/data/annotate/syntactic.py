@@ -12,7 +12,7 @@ from typing import Literal
 
 from pasta.bounds import check_positive, check_unread
 from pasta.data.annotate.annotator import Deliver, Proposal
-from pasta.data.annotate.marks import Mark, build, opening, to_topic
+from pasta.data.annotate.marks import Mark, apply_marks, opening, to_topic
 from pasta.data.instructions import Instruction
 from pasta.lang import Document, to_text
 
@@ -129,7 +129,7 @@ def annotate_text(answer: str, options: SyntacticSection) -> Document:
             marks += _paragraph(answer, lines, block)
     if options.topics == "shortest":
         marks = [replace(mark, topic=SHORTEST_TOPIC) for mark in marks]
-    return build(answer, marks)
+    return apply_marks(answer, marks)
 
 
 def part_starts(answer: str) -> list[int]:

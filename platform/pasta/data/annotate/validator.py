@@ -9,7 +9,7 @@ from typing import Any
 from pasta.bounds import check_not_negative, check_positive
 from pasta.data.annotate.repair import Strip, Unrepairable, read_annotation
 from pasta.data.atlas.plan import with_estimates
-from pasta.data.measures import Measures, measure
+from pasta.data.measures import Measures, measure_document
 from pasta.lang import Chunk, Codec, CodecError, Document, Item, Sync, Text, parse, render, to_text
 from pasta.lang.codec import MAX_ESTIMATE
 
@@ -86,11 +86,11 @@ class Validator:
         try:
             document = self._shape(read.document, count_tokens, repairs)
             document = with_estimates(document, count_tokens)
-            measures = measure(document, self.codec)
+            measures = measure_document(document, self.codec)
             if measures.num_threads > 1 and measures.speedup < self.checks.min_speedup:
                 repairs["no gain"] += 1
                 document = Document((Text(answer),))
-                measures = measure(document, self.codec)
+                measures = measure_document(document, self.codec)
         except CodecError as error:
             raise Unrepairable("tokenizer", str(error)) from None
         text = to_text(document)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pasta.data.atlas.descriptions import Listing, describe_all, draw_kind, draw_names
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS
-from pasta.data.atlas.family import Family, Params, join_names, pick, read_names
+from pasta.data.atlas.family import Family, Params, join_names, read_names, weighted_choice
 from pasta.data.atlas.plan import Await, Node, Part, Plan, Say, after, intro, lead, line
 from pasta.data.atlas.sentences import LINE
 
@@ -103,7 +103,7 @@ class Compare(Family):
         kind = draw_kind(rng, tuple(SHARED))
         column = SHARED[kind][0]
         rows = FACTS[kind]
-        size = pick(rng, {2: 1, 3: 4, 4: 4})
+        size = weighted_choice(rng, {2: 1, 3: 4, 4: 4})
         names = rng.sample(list(rows), size)
         if rng.random() < 0.45:  # left to chance, few sets would share anything
             alike = [name for name in rows if rows[name][column] == rows[names[0]][column]]
@@ -143,7 +143,7 @@ class Encyclopedia(Family):
         counted = rng.random() < 0.4
         kinds = list(COUNTED) if counted else list(KINDS)
         chapters = []
-        num_chapters = pick(rng, {2: 4, 3: 1})
+        num_chapters = weighted_choice(rng, {2: 4, 3: 1})
         for kind in rng.sample(kinds, num_chapters):
             names = draw_names(rng, kind, {2: 1} if num_chapters == 3 else {2: 3, 3: 4})
             value = FACTS[kind][rng.choice(names)][COUNTED[kind][0]] if counted else ""

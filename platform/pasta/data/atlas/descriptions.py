@@ -4,7 +4,7 @@ import random
 from typing import ClassVar
 
 from pasta.data.atlas.facts import FACTS, KINDS
-from pasta.data.atlas.family import Family, Params, join_names, pick, read_names
+from pasta.data.atlas.family import Family, Params, join_names, read_names, weighted_choice
 from pasta.data.atlas.plan import Node, Part, Plan, Say, describe, intro, lead, sheet
 from pasta.data.atlas.sentences import GUIDE, STYLES, fact_fields
 
@@ -28,7 +28,7 @@ def draw_kind(rng: random.Random, kinds: tuple[str, ...]) -> str:
 
 def draw_names(rng: random.Random, kind: str, sizes: dict[int, float]) -> list[str]:
     names = list(FACTS[kind])
-    return rng.sample(names, min(pick(rng, sizes), len(names)))
+    return rng.sample(names, min(weighted_choice(rng, sizes), len(names)))
 
 
 def describe_all(names: list[str], style: str, layout: str) -> list[Node]:
@@ -75,7 +75,7 @@ class Mixed(Profiles):
 
     def draw(self, rng: random.Random) -> Params:
         names: list[str] = []
-        size = pick(rng, self.sizes)
+        size = weighted_choice(rng, self.sizes)
         while len(names) < size:
             name = rng.choice(list(FACTS[draw_kind(rng, KINDS)]))
             if name not in names:
@@ -195,7 +195,7 @@ class ElementRange(Family):
 
     def draw(self, rng: random.Random) -> Params:
         first = rng.randint(1, len(FACTS["elements"]) - 2)
-        size = pick(rng, {3: 1, 4: 2, 5: 3, 6: 4, 7: 2})
+        size = weighted_choice(rng, {3: 1, 4: 2, 5: 3, 6: 4, 7: 2})
         return {"a": first, "b": min(first + size - 1, len(FACTS["elements"]))}
 
     def slots(self, params: Params) -> dict[str, str]:

@@ -47,7 +47,7 @@ class Family:
         return sorted([key, value] for key, value in params.items())
 
 
-def pick(rng: random.Random, weights: dict[int, float]) -> int:
+def weighted_choice(rng: random.Random, weights: dict[int, float]) -> int:
     return rng.choices(list(weights), list(weights.values()))[0]
 
 
@@ -73,6 +73,6 @@ def read_names(text: str) -> list[str]:
     return names
 
 
-def read_words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The inverse of :func:`join` for words without ``and``."""
     return re.split(r", | and ", text)

@@ -9,7 +9,7 @@ from typing import Literal
 from pasta.data.atlas.facts import FACTS
 from pasta.data.atlas.family import read_names
 from pasta.data.atlas.plan import Plan, Say, statements
-from pasta.data.atlas.sentences import FORMS, Form, read
+from pasta.data.atlas.sentences import FORMS, Form, readings
 from pasta.data.atlas.tasks import AtlasTask, plan_of
 from pasta.lang import Chunk, Document, Item, Sync, render
 
@@ -113,7 +113,7 @@ def _read_answer(answer: str, wanted: set[Key]) -> Iterator[_Found]:
 
 
 def _readings(text: str, subject: str) -> Iterator[_Found]:
-    for form, fields in read(text):
+    for form, fields in readings(text):
         if form.kind is not None:
             name = fields["name"] if form.names_subject else subject
             if name in FACTS[form.kind]:

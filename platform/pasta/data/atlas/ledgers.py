@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pasta.data.atlas.facts import FACTS
-from pasta.data.atlas.family import Params, pick
+from pasta.data.atlas.family import Params, weighted_choice
 from pasta.data.atlas.plan import Say
-from pasta.data.atlas.steps import PEOPLE, STEP_COUNTS, Steps, match_step, running, signed
+from pasta.data.atlas.steps import PEOPLE, STEP_COUNTS, Steps, match_step, running_totals, signed_changes
 
 GOODS = (
     "bread", "apples", "cheese", "honey", "eggs", "tea", "soap", "flowers", "rice", "paper", "salt", "milk",
@@ -39,9 +39,9 @@ class _Ledger(Steps):
 
     def draw(self, rng: random.Random) -> Params:
         extra = {self.shared: rng.choice(self.of)} if self.shared else {}
-        count = pick(rng, STEP_COUNTS)
+        count = weighted_choice(rng, STEP_COUNTS)
         start = rng.randint(*self.starts)
-        changes = signed(rng, start, count, self.low, self.high, self.top)
+        changes = signed_changes(rng, start, count, self.low, self.high, self.top)
         return {
             **extra,
             "start": start,
@@ -77,7 +77,7 @@ class _Ledger(Steps):
 
     def steps(self, params: Params) -> list[list[Say]]:
         out = []
-        totals = running(params["start"], [change for _, change in params["steps"]])
+        totals = running_totals(params["start"], [change for _, change in params["steps"]])
         for (thing, change), (a, d, b) in zip(params["steps"], totals, strict=True):
             sign = "plus" if change > 0 else "minus"
             total = Say(f"{self.stem}.{sign}", {**self.extra(params), "a": str(a), "d": str(d), "b": str(b)})

@@ -4,7 +4,7 @@ import random
 
 from pasta.data.atlas.descriptions import draw_kind
 from pasta.data.atlas.facts import FACTS, KIND_OF, spoken
-from pasta.data.atlas.family import Family, Params, pick
+from pasta.data.atlas.family import Family, Params, weighted_choice
 from pasta.data.atlas.plan import Node, Part, Plan, intro, lead, line
 from pasta.data.atlas.words import read_words
 
@@ -22,7 +22,7 @@ class Quiz(Family):
 
     def draw(self, rng: random.Random) -> Params:
         asked: list[list[str | int]] = []
-        size = pick(rng, {4: 1, 5: 3, 6: 4, 7: 4, 8: 3, 9: 2, 10: 1, 11: 0.3})
+        size = weighted_choice(rng, {4: 1, 5: 3, 6: 4, 7: 4, 8: 3, 9: 2, 10: 1, 11: 0.3})
         names: set[str] = set()
         while len(asked) < size:
             kind = draw_kind(rng, tuple(QUESTIONS))

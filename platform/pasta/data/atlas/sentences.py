@@ -90,7 +90,7 @@ def write(form_id: str, fields: dict[str, str]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def read(sentence: str) -> tuple[tuple[Form, dict[str, str]], ...]:
+def readings(sentence: str) -> tuple[tuple[Form, dict[str, str]], ...]:
     """Every form that the sentence can be read as, with its fields; the most literal form first."""
     return tuple(
         (form, match.groupdict())

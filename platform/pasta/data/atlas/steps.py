@@ -45,7 +45,7 @@ class Steps(Family):
         ]
 
 
-def signed(rng: random.Random, start: int, steps: int, low: int, high: int, top: int) -> list[int]:
+def signed_changes(rng: random.Random, start: int, steps: int, low: int, high: int, top: int) -> list[int]:
     """Changes of different sizes, at most ``top``, that keep the running total within bounds."""
     while True:
         changes = [size * rng.choice((1, -1)) for size in rng.sample(range(2, top + 1), steps)]
@@ -54,7 +54,7 @@ def signed(rng: random.Random, start: int, steps: int, low: int, high: int, top:
             return changes
 
 
-def running(start: int, changes: list[int]) -> list[tuple[int, int, int]]:
+def running_totals(start: int, changes: list[int]) -> list[tuple[int, int, int]]:
     """(before, size of change, after) of each step."""
     out = []
     for change in changes:

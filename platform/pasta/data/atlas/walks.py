@@ -4,9 +4,9 @@ import random
 from typing import ClassVar
 
 from pasta.data.atlas.facts import FACTS
-from pasta.data.atlas.family import Params, join, pick, read_words
+from pasta.data.atlas.family import Params, join, split_words, weighted_choice
 from pasta.data.atlas.plan import Say
-from pasta.data.atlas.steps import PEOPLE, Steps, match_step, running, signed
+from pasta.data.atlas.steps import PEOPLE, Steps, match_step, running_totals, signed_changes
 
 PACKED = (
     "a hat", "a book", "a key", "a map", "a lamp", "a cup", "a rope", "a knife", "a coat", "a ball", "a comb", "a pen",
@@ -25,7 +25,7 @@ class CountDown(Steps):
     )
 
     def draw(self, rng: random.Random) -> Params:
-        d, count = rng.randint(2, 9), pick(rng, {4: 1, 5: 2, 6: 3, 7: 2, 8: 1})
+        d, count = rng.randint(2, 9), weighted_choice(rng, {4: 1, 5: 2, 6: 3, 7: 2, 8: 1})
         end = rng.randint(0, 80 - d * count) if d * count < 80 else 0
         return {"start": end + d * count, "end": end, "d": d}
 
@@ -74,7 +74,9 @@ class Chain(Steps):
 
     def draw(self, rng: random.Random) -> Params:
         start = rng.randint(1, len(_ELEMENTS) - 1)
-        changes = signed(rng, start, pick(rng, {3: 2, 4: 3, 5: 3, 6: 1}), 1, len(_ELEMENTS) - 1, 7)
+        changes = signed_changes(
+            rng, start, weighted_choice(rng, {3: 2, 4: 3, 5: 3, 6: 1}), 1, len(_ELEMENTS) - 1, 7
+        )
         return {"start": _ELEMENTS[start], "changes": changes}
 
     def slots(self, params: Params) -> dict[str, str]:
@@ -83,7 +85,7 @@ class Chain(Steps):
 
     def unslot(self, slots: dict[str, str]) -> Params:
         changes, total = [], _ELEMENTS.index(slots["start"])
-        for word in read_words(slots["steps"]):
+        for word in split_words(slots["steps"]):
             match = match_step(r"(up|down) (\d+)", word)
             changes.append(int(match[2]) * (1 if match[1] == "up" else -1))
             total += changes[-1]
@@ -96,7 +98,7 @@ class Chain(Steps):
 
     def steps(self, params: Params) -> list[list[Say]]:
         out = []
-        totals = running(_ELEMENTS.index(params["start"]), params["changes"])
+        totals = running_totals(_ELEMENTS.index(params["start"]), params["changes"])
         for (a, d, b), change in zip(totals, params["changes"], strict=True):
             way, sign = ("up", "plus") if change > 0 else ("down", "minus")
             numbers = {"a": str(a), "d": str(d)}
@@ -124,7 +126,7 @@ class _Walk(Steps):
     circular: ClassVar[bool]
 
     def draw(self, rng: random.Random) -> Params:
-        count = pick(rng, {3: 2, 4: 3, 5: 3})
+        count = weighted_choice(rng, {3: 2, 4: 3, 5: 3})
         while True:
             # All different, so that each is found in the prompt; no "1 places"
             moves = rng.sample(range(2, self.top + 1), count)
@@ -136,7 +138,7 @@ class _Walk(Steps):
         return {"start": params["start"], "moves": join([str(move) for move in params["moves"]])}
 
     def unslot(self, slots: dict[str, str]) -> Params:
-        moves = [int(word) for word in read_words(slots["moves"])]
+        moves = [int(word) for word in split_words(slots["moves"])]
         if not self.circular and self.order.index(slots["start"]) + sum(moves) >= len(self.order):
             raise ValueError("the walk leaves the order")
         if slots["start"] not in self.order or min(moves) < 1:
@@ -195,13 +197,13 @@ class Bag(Steps):
     wordings = ("Play the packing game with {items}.", "Pack a bag with {items}, one after another.")
 
     def draw(self, rng: random.Random) -> Params:
-        return {"items": rng.sample(PACKED, pick(rng, {4: 2, 5: 3, 6: 3, 7: 2}))}
+        return {"items": rng.sample(PACKED, weighted_choice(rng, {4: 2, 5: 3, 6: 3, 7: 2}))}
 
     def slots(self, params: Params) -> dict[str, str]:
         return {"items": join(params["items"])}
 
     def unslot(self, slots: dict[str, str]) -> Params:
-        items = read_words(slots["items"])
+        items = split_words(slots["items"])
         if not set(items) <= set(PACKED):
             raise ValueError("not a packing list")
         return {"items": items}
@@ -236,7 +238,7 @@ class Tower(Steps):
     def draw(self, rng: random.Random) -> Params:
         moves: list[str] = []
         tower: list[str] = []
-        size = pick(rng, {4: 1, 5: 2, 6: 3, 7: 2})
+        size = weighted_choice(rng, {4: 1, 5: 2, 6: 3, 7: 2})
         while len(moves) < size:
             if len(tower) > 1 and moves[-1] != "take one off" and rng.random() < 0.3:
                 moves.append("take one off")

@@ -7,7 +7,6 @@ from functools import cache
 from pasta.data.atlas.facts import FACTS, KIND_OF
 from pasta.evaluation.people.prompts import ExpectedTurn, Needed
 from pasta.evaluation.people.text import (
-    about,
     any_of,
     facts_of,
     has,
@@ -16,6 +15,7 @@ from pasta.evaluation.people.text import (
     normalise,
     parts,
     place_of,
+    said_about,
     sentences,
     speaks_of,
     value_of,
@@ -93,7 +93,7 @@ def _repeated_run(text: str) -> str | None:
 def _content(turn: ExpectedTurn, text: str) -> Iterator[str]:
     yield from (f"lacks {_shown(needed)}" for needed in turn.contains if not _found(text, needed))
     for name, wanted in turn.about.items():
-        said = about(text, name, turn.things)
+        said = said_about(text, name, turn.things)
         yield from (f"lacks {_shown(needed)} of {name}" for needed in wanted if not _found(said, needed))
     yield from (f"says {unwanted!r}" for unwanted in turn.without if has(text, unwanted))
     if turn.facts:
@@ -140,7 +140,7 @@ def _too_few_facts(turn: ExpectedTurn, text: str) -> Iterator[str]:
 
 def _told(turn: ExpectedTurn, name: str, text: str) -> int:
     """How many facts about a thing an answer states."""
-    said = about(text, name, turn.things)
+    said = said_about(text, name, turn.things)
     return sum(has(said, value) for value in facts_of(name).values())
 
 

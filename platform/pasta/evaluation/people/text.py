@@ -132,7 +132,7 @@ def _clauses(sentence: str, things: Sequence[str]) -> list[str]:
     return out
 
 
-def about(text: str, name: str, things: Sequence[str]) -> str:
+def said_about(text: str, name: str, things: Sequence[str]) -> str:
     """What a normalised text says about one of ``things``."""
     return "\n".join(part.text for part in parts(text, things) if name in part.things)
 

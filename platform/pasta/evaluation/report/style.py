@@ -177,7 +177,7 @@ class Canvas:
         return box.width / self.figure.dpi, box.height / self.figure.dpi
 
 
-def styled() -> Any:
+def report_style() -> Any:
     """A context in which figures are drawn."""
     return matplotlib.rc_context(_RC)
 

@@ -63,7 +63,7 @@ def report_text(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def name_of(method: MethodSummary) -> str:
+def title_and_name(method: MethodSummary) -> str:
     """Its title, and the name that the configuration and the records have for it."""
     return method.title if method.title == method.name else f"{method.title} (`{method.name}`)"
 
@@ -87,7 +87,7 @@ def _results(summary: Summary) -> str:
     rows = []
     for method in summary.methods.values():
         row = [
-            name_of(method) + (", the baseline" if method.name == summary.baseline else ""),
+            title_and_name(method) + (", the baseline" if method.name == summary.baseline else ""),
             str(method.prompts),
             times(method.realised),
             times(method.theoretical),
@@ -155,11 +155,11 @@ def _structure(summary: Summary) -> str:
     for method in summary.methods.values():
         s = method.structure
         if s is None:
-            rows.append([name_of(method), *["–"] * (len(header) - 1)])
+            rows.append([title_and_name(method), *["–"] * (len(header) - 1)])
             continue
         rows.append(
             [
-                name_of(method),
+                title_and_name(method),
                 f"{s.tokens:.0f}",
                 f"{s.overhead:.1%}",
                 _or_dash(s.critical_path, ".0f"),
@@ -212,7 +212,7 @@ def _failures(
 ) -> list[str]:
     out = ["## Where each method fails", *_kinds(summary, outcomes)]
     for name, method in summary.methods.items():
-        out.append(f"### {name_of(method)}")
+        out.append(f"### {title_and_name(method)}")
         found = failures.get(name, ())
         if not found:
             out.append(_no_failure(summary, method))
@@ -231,7 +231,7 @@ def _kinds(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]]) -> list[
     for name, counts in reasons.items():
         answers = sum(o.answer is not None for o in outcomes[name])
         means = (f"{count / answers:.2f}" if answers else "–" for count in counts.values())
-        rows.append([name_of(summary.methods[name]), summary.methods[name].cut, *means])
+        rows.append([title_and_name(summary.methods[name]), summary.methods[name].cut, *means])
     header = ["method", "cut answers", *next(iter(reasons.values()))]
     return [
         "Wrong statements an answer, by why they are wrong:",
@@ -338,7 +338,7 @@ def _left_out(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]]) -> st
     ]
     header.append("in the quality")
     rows = [
-        [name_of(m), m.prompts, m.skipped, m.cut, m.fallbacks, m.invalid, m.compared, m.judged]
+        [title_and_name(m), m.prompts, m.skipped, m.cut, m.fallbacks, m.invalid, m.compared, m.judged]
         for m in summary.methods.values()
     ]
     out = [

@@ -9,7 +9,7 @@ from pasta.evaluation.report.families import draw_families
 from pasta.evaluation.report.lanes import draw_lanes, featured
 from pasta.evaluation.report.pareto import draw_pareto
 from pasta.evaluation.report.speed import draw_distribution, draw_groups
-from pasta.evaluation.report.style import Canvas, save, styled
+from pasta.evaluation.report.style import Canvas, report_style, save
 from pasta.evaluation.report.text import CAPTIONS, report_text
 from pasta.evaluation.report.tokens import draw_budget
 from pasta.evaluation.results.failures import failures_of
@@ -102,7 +102,7 @@ def _draw(directory: Path, summary: Summary, outcomes: Mapping[str, Sequence[Out
         "families.png": lambda: draw_families(summary),
     }
     drawn = []
-    with styled():
+    with report_style():
         for name, draw in figures.items():
             if (canvas := draw()) is not None:
                 save(canvas, directory / name)

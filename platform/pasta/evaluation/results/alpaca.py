@@ -20,7 +20,7 @@ from pasta.errors import UserError, first_line
 from pasta.evaluation.results.alpaca_rows import NUM_ROWS, row_of
 from pasta.evaluation.results.evaluations import Evaluation
 from pasta.evaluation.results.win_rate import Preference, WinRates, win_rates
-from pasta.rows import cut, placed, read_json, text_of
+from pasta.rows import placed, read_json, short_repr, text_of
 
 #: What the package reads besides the annotations: data set and file.
 DATA_SET, DATA_FILE = "tatsu-lab/alpaca_eval", "df_gamed.csv"
@@ -185,7 +185,7 @@ def _preference(row: dict[str, Any], path: Path, number: int) -> float | None:
         if 1 <= value <= 2:
             return float(value)
     raise UserError(
-        f"{path}: row {number}: preference: expected a number from 1 to 2 (0: a draw), got {cut(value)}"
+        f"{path}: row {number}: preference: expected a number from 1 to 2 (0: a draw), got {short_repr(value)}"
     )
 
 
@@ -203,13 +203,13 @@ def _order(path: Path, instructions: Sequence[str]) -> list[int]:
         more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
         raise UserError(
             f"{path}: row {foreign[0] + 1} is none of AlpacaEval's {NUM_ROWS} instructions: "
-            f"{cut(instructions[foreign[0]])}{more}"
+            f"{short_repr(instructions[foreign[0]])}{more}"
         )
     for number, text in enumerate(instructions):
         row = row_of(text)
         assert row is not None, "a foreign row is refused above"
         if row in place:
-            raise UserError(f"{path}: row {number + 1} repeats row {place[row] + 1}: {cut(text)}")
+            raise UserError(f"{path}: row {number + 1} repeats row {place[row] + 1}: {short_repr(text)}")
         place[row] = number
     if len(place) < NUM_ROWS:
         missing = [row for row in range(NUM_ROWS) if row not in place]

@@ -161,7 +161,7 @@ def read_side(given: str, method: str | None = None) -> Side:
     return Side(evaluation, chosen, baseline, {outcome.key: outcome for outcome in outcomes[chosen]})
 
 
-def compare(a: Side, b: Side, top: int = 5) -> Comparison:
+def compare_sides(a: Side, b: Side, top: int = 5) -> Comparison:
     """Compare ``b`` with ``a``; each list of changed prompts has up to ``top`` entries.
 
     Raises UserError if they have no prompt in common.

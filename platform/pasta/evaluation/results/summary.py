@@ -157,7 +157,7 @@ class Summary:
         return figures
 
 
-def summarise(
+def summarise_evaluation(
     records: Iterable[Record],
     verdicts: Iterable[Record],
     *,

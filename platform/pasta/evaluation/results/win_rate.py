@@ -158,7 +158,7 @@ def _controlled(preferences: Array, delta: Array, seed: int) -> tuple[WinRate, f
     if (delta == delta[0]).all():
         return WinRate(None, reason=NO_LENGTHS), None
     x = np.tanh(delta / delta.std(ddof=1))
-    theta, phi = fit(preferences, x, np.ones((1, len(x))))
+    theta, phi = fit_likelihood(preferences, x, np.ones((1, len(x))))
     if not math.isfinite(theta[0]):
         return WinRate(None, reason=SEPARABLE), None
     value = 100 * float(_sigmoid(theta)[0])
@@ -167,7 +167,7 @@ def _controlled(preferences: Array, delta: Array, seed: int) -> tuple[WinRate, f
     fits = []
     for _ in range(0, _RESAMPLES, _BATCH):
         counts = draw.multinomial(len(x), shares, size=_BATCH).astype(np.float64)
-        fits.append(fit(preferences, x, counts)[0])
+        fits.append(fit_likelihood(preferences, x, counts)[0])
     thetas = np.concatenate(fits)
     rates = 100 * np.sort(_sigmoid(thetas[np.isfinite(thetas)]))
     if len(rates) < (1 - _MOST_UNFIT) * _RESAMPLES:
@@ -178,7 +178,7 @@ def _controlled(preferences: Array, delta: Array, seed: int) -> tuple[WinRate, f
     return WinRate(value, low, high), float(phi[0])
 
 
-def fit(preferences: Array, x: Array, counts: Array) -> tuple[Array, Array]:
+def fit_likelihood(preferences: Array, x: Array, counts: Array) -> tuple[Array, Array]:
     """θ and φ, each [resamples], of maximum likelihood; NaN where there is no finite solution.
 
     ``preferences`` and ``x`` (tanh of the standardised difference in length) are [prompts]; ``counts`` says how often

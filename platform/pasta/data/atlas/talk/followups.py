@@ -8,7 +8,7 @@ from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
 from pasta.data.atlas.facts import FACTS, KIND_OF
 from pasta.data.atlas.plan import Say, line
 from pasta.data.atlas.talk import replies
-from pasta.data.atlas.talk.people import TalkSplit, listed, say, spell
+from pasta.data.atlas.talk.people import TalkSplit, listed, spell, typed
 from pasta.data.atlas.talk.requests import ASKS, QUESTIONS, Turn, draw_rank, is_free, word
 from pasta.data.atlas.words import read_words
 
@@ -28,11 +28,11 @@ def another(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
         return None
     (kind,) = kinds
     name = rng.choice([other for other in FACTS[kind] if other not in before.names])
-    text = say(rng, word(rng, split, _WORDS["and"]).format(x=spell(rng, name)), split)
+    text = typed(rng, word(rng, split, _WORDS["and"]).format(x=spell(rng, name)), split)
     if before.attribute:
         plan = [line(name, before.attribute)]
         return Turn(text, plan, (name,), before.attribute, (*before.also, *before.names))
-    return Turn(text, replies.about(name), (name,), "", (*before.also, *before.names))
+    return Turn(text, replies.portrait(name), (name,), "", (*before.also, *before.names))
 
 
 def about_it(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -47,7 +47,7 @@ def about_it(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     else:
         pronoun = FACTS[kind][name].get("pronoun", "It").lower()
         text = rng.choice(QUESTIONS["about_it"][kind][attribute]).format(p=pronoun)
-    return Turn(say(rng, text, split), [line(name, attribute)], (name,), attribute)
+    return Turn(typed(rng, text, split), [line(name, attribute)], (name,), attribute)
 
 
 def about_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -61,7 +61,7 @@ def about_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | Non
     text = rng.choice(QUESTIONS["about_it"][kind][attribute])
     for single, many in _WORDS["many"]:
         text = text.replace(single, many)
-    text = say(rng, re.sub(r"\bits\b", "their", re.sub(r"\bit\b", "they", text)), split)
+    text = typed(rng, re.sub(r"\bits\b", "their", re.sub(r"\bit\b", "they", text)), split)
     return Turn(text, replies.lines([(name, attribute) for name in names]), names, attribute)
 
 
@@ -69,7 +69,7 @@ def more(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     if len(before.names) != 1 or not before.attribute:
         return None
     return Turn(
-        say(rng, word(rng, split, _WORDS["more"]), split), replies.about(before.names[0]), before.names
+        typed(rng, word(rng, split, _WORDS["more"]), split), replies.portrait(before.names[0]), before.names
     )
 
 
@@ -80,7 +80,7 @@ def pick_one(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     last = at == len(before.names) - 1 and rng.random() < 0.5
     name = before.names[at]
     text = word(rng, split, _WORDS["pick"]).format(o="last" if last else _ORDINALS[at])
-    return Turn(say(rng, text, split), replies.about(name), (name,))
+    return Turn(typed(rng, text, split), replies.portrait(name), (name,))
 
 
 def _alike(before: Turn) -> str | None:
@@ -89,17 +89,17 @@ def _alike(before: Turn) -> str | None:
     return kinds.pop() if 2 <= len(before.names) <= 6 and len(kinds) == 1 else None
 
 
-def compare(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
+def compare_again(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     kind = _alike(before)
     if kind is None:
         return None
     end = shared_line(before.names, "")
     if rng.random() < 0.5:
         text = word(rng, split, _WORDS["share"]).format(a=SHARED[kind][1])
-        return Turn(say(rng, text, split), [end], before.names)
+        return Turn(typed(rng, text, split), [end], before.names)
     if len(before.names) > 4 or not is_free("compare", before.names, split):
         return None
-    text = say(rng, word(rng, split, _WORDS["compare"]), split)
+    text = typed(rng, word(rng, split, _WORDS["compare"]), split)
     return Turn(text, replies.compared(before.names), before.names)
 
 
@@ -107,14 +107,14 @@ def count(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     if _alike(before) not in COUNTED:
         return None
     what, end = replies.counted(rng, before.names)
-    return Turn(say(rng, word(rng, split, _WORDS["count"]).format(w=what), split), [end], before.names)
+    return Turn(typed(rng, word(rng, split, _WORDS["count"]).format(w=what), split), [end], before.names)
 
 
-def rank(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
+def rank_again(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     if _alike(before) not in replies.RANKS or (drawn := draw_rank(rng, before.names)) is None:
         return None
     asked, end = drawn
-    return Turn(say(rng, word(rng, split, _WORDS["rank"]).format(r=asked), split), [end], before.names)
+    return Turn(typed(rng, word(rng, split, _WORDS["rank"]).format(r=asked), split), [end], before.names)
 
 
 def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -124,7 +124,7 @@ def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
         return None
     (kind,) = kinds
     names = rng.sample([other for other in FACTS[kind] if other not in before.names], rng.choice((2, 3)))
-    text = say(rng, word(rng, split, _WORDS["and"]).format(x=listed(rng, names)), split)
+    text = typed(rng, word(rng, split, _WORDS["and"]).format(x=listed(rng, names)), split)
     return Turn(
         text, replies.lines([(name, before.attribute) for name in names]), tuple(names), before.attribute
     )
@@ -132,6 +132,6 @@ def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 
 #: Next turns with their share (relative), where they are possible.
 FOLLOW_UPS: tuple[tuple[float, FollowUp], ...] = (
-    (4, another), (4, about_it), (3, about_them), (1.2, more), (1.5, pick_one), (2, compare),
-    (1.5, count), (6, rank), (0.7, several),
+    (4, another), (4, about_it), (3, about_them), (1.2, more), (1.5, pick_one), (2, compare_again),
+    (1.5, count), (6, rank_again), (0.7, several),
 )  # fmt: skip

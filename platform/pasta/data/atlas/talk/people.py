@@ -106,7 +106,7 @@ _ORDERS = re.compile(
 )
 
 
-def say(rng: random.Random, text: str, split: TalkSplit) -> str:
+def typed(rng: random.Random, text: str, split: TalkSplit) -> str:
     """A request as a person types it: politeness around it, its end mark, case and at most one typo."""
     question, order = _ASKS.match(text) is not None, _ORDERS.match(text) is not None
     frame = "{x}"

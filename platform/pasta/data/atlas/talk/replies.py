@@ -28,12 +28,12 @@ _CLOSE = 1.15
 _LEGS = {"no legs": 0, "two legs": 2, "four legs": 4, "six legs": 6}
 
 
-def about(name: str, count: int | None = None) -> Plan:
+def portrait(name: str, count: int | None = None) -> Plan:
     """A portrait of one thing, or its first ``count`` sentences."""
     return describe(name, "profile", "")[:count]
 
 
-def each(names: Sequence[str], layout: str) -> list[Node]:
+def portraits(names: Sequence[str], layout: str) -> list[Node]:
     """A portrait of each of several things, in parts."""
     return [intro("intro.facts", layout), *describe_all(list(names), "profile", layout)]
 
@@ -51,7 +51,7 @@ def compared(names: Sequence[str]) -> Plan:
 
 def described_then(names: Sequence[str], end: Say, layout: str) -> Plan:
     """Portraits in parts, then a line that reads them."""
-    return [*each(names, layout), Await(), Say(end.form, end.fields, after(layout))]
+    return [*portraits(names, layout), Await(), Say(end.form, end.fields, after(layout))]
 
 
 def ranked(names: Sequence[str], column: str, *, highest: bool, what: str, before: str = "") -> Say | None:

@@ -8,10 +8,10 @@ from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
 from pasta.data.atlas.descriptions import draw_kind
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS, WITH_ARTICLE
 from pasta.data.atlas.families import FAMILIES
-from pasta.data.atlas.family import join, pick
+from pasta.data.atlas.family import join, weighted_choice
 from pasta.data.atlas.plan import Plan, Say, after, line
 from pasta.data.atlas.talk import replies
-from pasta.data.atlas.talk.people import TalkSplit, fill, listed, part, plural, say, spell, split_of_names
+from pasta.data.atlas.talk.people import TalkSplit, fill, listed, part, plural, spell, split_of_names, typed
 from pasta.data.atlas.tasks import plan_of, sample_task, split_of
 from pasta.data.atlas.words import read_words
 
@@ -45,7 +45,7 @@ def draw_list(
     while True:
         kind = rng.choice(list(kinds)) if rng.random() < 0.5 else draw_kind(rng, tuple(kinds))
         rows = list(FACTS[kind])
-        names = rng.sample(rows, min(pick(rng, sizes), len(rows)))
+        names = rng.sample(rows, min(weighted_choice(rng, sizes), len(rows)))
         if len(names) < 3 or split_of_names(names) == split:
             return names
 
@@ -65,20 +65,20 @@ def about(rng: random.Random, split: TalkSplit) -> Turn:
     if KIND_OF[name] == "scientists" and rng.random() < 0.6:
         options = ASKS["who"]
     text = word(rng, split, options).format(x=spell(rng, name))
-    return Turn(say(rng, text, split), replies.about(name), (name,))
+    return Turn(typed(rng, text, split), replies.portrait(name), (name,))
 
 
 def few(rng: random.Random, split: TalkSplit) -> Turn:
     name = draw_name(rng)
     count = rng.choice((2, 3))
     text = word(rng, split, ASKS["few"]).format(x=spell(rng, name), n=rng.choice(_COUNTS[count]))
-    return Turn(say(rng, text, split), replies.about(name, count), (name,))
+    return Turn(typed(rng, text, split), replies.portrait(name, count), (name,))
 
 
 def each(rng: random.Random, split: TalkSplit) -> Turn:
     if rng.random() < 0.25:
         names: list[str] = []
-        size = pick(rng, {2: 2, 3: 3, 4: 3, 5: 2, 6: 1})
+        size = weighted_choice(rng, {2: 2, 3: 3, 4: 3, 5: 2, 6: 1})
         while len(names) < size:
             names = list(dict.fromkeys([*names, draw_name(rng)]))
     else:
@@ -86,7 +86,7 @@ def each(rng: random.Random, split: TalkSplit) -> Turn:
     if rng.random() < 0.04:  # the planets, by a word for all of them
         names = list(FACTS["planets"])
         text = word(rng, split, ASKS["each"]).format(list=rng.choice(CHOICES["all_planets"]))
-        return Turn(say(rng, text, split), replies.each(names, "bullets"), tuple(names))
+        return Turn(typed(rng, text, split), replies.portraits(names, "bullets"), tuple(names))
     asked = rng.random() < 0.25
     given = list(names)
     if rng.random() < 0.03:  # named twice, described once
@@ -96,8 +96,8 @@ def each(rng: random.Random, split: TalkSplit) -> Turn:
     if not asked and rng.random() < 0.3:
         layout = rng.choice(list(ASKS["layout_words"]))
         text += rng.choice(ASKS["layout_words"][layout])
-    plan = list(replies.each(names, layout))
-    return Turn(say(rng, text, split), plan, tuple(names))
+    plan = list(replies.portraits(names, layout))
+    return Turn(typed(rng, text, split), plan, tuple(names))
 
 
 def each_known(rng: random.Random, split: TalkSplit) -> Turn:
@@ -107,27 +107,27 @@ def each_known(rng: random.Random, split: TalkSplit) -> Turn:
     given = [listed(rng, [name]) for name in names]
     given.insert(rng.randrange(len(given) + 1), stranger)
     text = word(rng, split, ASKS["each"]).format(list=join(given))
-    plan = [*replies.each(names, "bullets"), Say("outside", {}, after("bullets"))]
-    return Turn(say(rng, text, split), plan, tuple(names))
+    plan = [*replies.portraits(names, "bullets"), Say("outside", {}, after("bullets"))]
+    return Turn(typed(rng, text, split), plan, tuple(names))
 
 
 def brief(rng: random.Random, split: TalkSplit) -> Turn:
     names = draw_list(rng, split, {2: 1, 3: 3, 4: 3, 5: 3, 6: 2})
     text = word(rng, split, ASKS["brief"]).format(list=listed(rng, names))
     asked = [(name, replies.FIRST_LINE[KIND_OF[name]]) for name in names]
-    return Turn(say(rng, text, split), replies.lines(asked), tuple(names))
+    return Turn(typed(rng, text, split), replies.lines(asked), tuple(names))
 
 
-def styled(rng: random.Random, split: TalkSplit) -> Turn:
+def other_family(rng: random.Random, split: TalkSplit) -> Turn:
     """The other families, in people's words."""
     style = rng.choice(list(ASKS["styled"]))
     family = FAMILIES[style]
     while True:
-        names = family.draw(rng)["names"][: pick(rng, {1: 3, 2: 2, 3: 2, 4: 1})]
+        names = family.draw(rng)["names"][: weighted_choice(rng, {1: 3, 2: 2, 3: 2, 4: 1})]
         if (len(names) < 3 or split_of_names(names) == split) and is_free(style, names, split):
             break
     text = word(rng, split, ASKS["styled"][style]).format(list=listed(rng, names))
-    return Turn(say(rng, text, split), family.plan({"names": names}, "bullets"), tuple(names))
+    return Turn(typed(rng, text, split), family.plan({"names": names}, "bullets"), tuple(names))
 
 
 def fact(rng: random.Random, split: TalkSplit) -> Turn:
@@ -141,7 +141,7 @@ def fact(rng: random.Random, split: TalkSplit) -> Turn:
         template = word(rng, split, QUESTIONS["forward"][kind][attribute])
     text = template.format(x=spell(rng, name), xs=plural(name), n=name)
     # "What are tigers known for": a plural where the wording has a singular is how people slip.
-    return Turn(say(rng, text, split), [line(name, attribute)], (name,), attribute)
+    return Turn(typed(rng, text, split), [line(name, attribute)], (name,), attribute)
 
 
 def facts(rng: random.Random, split: TalkSplit) -> Turn:
@@ -154,7 +154,7 @@ def facts(rng: random.Random, split: TalkSplit) -> Turn:
             x=spell(rng, name), noun=rng.choice(nouns[one]), other=rng.choice(nouns[other])
         )
         plan = [line(name, one), line(name, other, " ")]
-        return Turn(say(rng, text, split), plan, (name,), other)
+        return Turn(typed(rng, text, split), plan, (name,), other)
     names = draw_list(rng, split, {2: 3, 3: 4, 4: 3, 5: 1})
     kind = KIND_OF[names[0]]
     attribute = rng.choice(list(QUESTIONS["forward"][kind]))
@@ -166,13 +166,13 @@ def facts(rng: random.Random, split: TalkSplit) -> Turn:
             x=listed(rng, names), xs=join([plural(name) for name in names]), n=join(names)
         )
     several = replies.lines([(name, attribute) for name in names])
-    return Turn(say(rng, text, split), several, tuple(names), attribute)
+    return Turn(typed(rng, text, split), several, tuple(names), attribute)
 
 
 def quiz(rng: random.Random, split: TalkSplit) -> Turn:
     """Several questions at once."""
     asked, texts = [], []
-    for _ in range(pick(rng, {2: 4, 3: 3, 4: 1})):
+    for _ in range(weighted_choice(rng, {2: 4, 3: 3, 4: 1})):
         name = draw_name(rng)
         kind = KIND_OF[name]
         attribute = rng.choice(list(QUESTIONS["forward"][kind]))
@@ -180,7 +180,7 @@ def quiz(rng: random.Random, split: TalkSplit) -> Turn:
         text = word(rng, split, QUESTIONS["forward"][kind][attribute])
         texts.append(text.format(x=spell(rng, name), xs=plural(name), n=name))
     text = rng.choice(("? ", "? ", "? ", "?\n", ", and ", " and ")).join(texts)
-    return Turn(say(rng, text, split), replies.lines(asked), tuple(name for name, _ in asked))
+    return Turn(typed(rng, text, split), replies.lines(asked), tuple(name for name, _ in asked))
 
 
 def _backwards() -> list[tuple[str, str, str, tuple[str, ...]]]:
@@ -205,7 +205,7 @@ def backward(rng: random.Random, split: TalkSplit) -> Turn:
     stripped = next((value.removeprefix(verb) for verb in _WORK_VERBS if value.startswith(verb)), value)
     ordinal = _ORDINALS[int(value) - 1] if value.isdigit() and int(value) < 9 else value
     text = word(rng, split, questions).format(v=value, w=stripped, o=ordinal)
-    return Turn(say(rng, text, split), [line(name, attribute)], (name,), attribute)
+    return Turn(typed(rng, text, split), [line(name, attribute)], (name,), attribute)
 
 
 def yes_no(rng: random.Random, split: TalkSplit) -> Turn:
@@ -216,7 +216,7 @@ def yes_no(rng: random.Random, split: TalkSplit) -> Turn:
     value = right if rng.random() < 0.5 else rng.choice([row[column] for row in FACTS[kind].values()])
     text = fill(word(rng, split, questions), value).format(x=spell(rng, name))
     plan: Plan = replies.verdict(name, attribute, true=value == right)
-    return Turn(say(rng, text, split), plan, (name,), attribute)
+    return Turn(typed(rng, text, split), plan, (name,), attribute)
 
 
 def sets(rng: random.Random, split: TalkSplit) -> Turn:
@@ -238,7 +238,7 @@ def sets(rng: random.Random, split: TalkSplit) -> Turn:
         names = names[:count]
     else:
         text = word(rng, split, CHOICES["set_words"]).format(s=phrase)
-    return Turn(say(rng, text, split), replies.set_of(names), tuple(names))
+    return Turn(typed(rng, text, split), replies.set_of(names), tuple(names))
 
 
 def next_one(rng: random.Random, split: TalkSplit) -> Turn:
@@ -247,7 +247,7 @@ def next_one(rng: random.Random, split: TalkSplit) -> Turn:
     at = rng.randrange(len(rows) - 1)
     text = word(rng, split, CHOICES["next"]).format(a=rows[at], k=kind.removesuffix("s"))
     plan = [Say("next", {"one": rows[at], "other": rows[at + 1]}, "")]
-    return Turn(say(rng, text, split), plan, (rows[at + 1],))
+    return Turn(typed(rng, text, split), plan, (rows[at + 1],))
 
 
 def compare(rng: random.Random, split: TalkSplit) -> Turn:
@@ -262,14 +262,14 @@ def compare(rng: random.Random, split: TalkSplit) -> Turn:
         ).format(a, b)
     else:
         text = word(rng, split, ASKS["compare"]).format(list=listed(rng, names))
-    return Turn(say(rng, text, split), replies.compared(names), tuple(names))
+    return Turn(typed(rng, text, split), replies.compared(names), tuple(names))
 
 
 def then_compare(rng: random.Random, split: TalkSplit) -> Turn:
     names = draw_list(rng, split, {2: 2, 3: 4, 4: 4, 5: 3, 6: 1}, tuple(SHARED))
     text = word(rng, split, ASKS["then_compare"]).format(list=listed(rng, names))
     plan = replies.described_then(names, shared_line(names, ""), "bullets")
-    return Turn(say(rng, text, split), plan, tuple(names))
+    return Turn(typed(rng, text, split), plan, tuple(names))
 
 
 def then_count(rng: random.Random, split: TalkSplit) -> Turn:
@@ -277,7 +277,7 @@ def then_count(rng: random.Random, split: TalkSplit) -> Turn:
     what, end = replies.counted(rng, names)
     text = word(rng, split, ASKS["each"]).format(list=listed(rng, names))
     text += word(rng, split, CHOICES["count_tails"]).format(w=what)
-    return Turn(say(rng, text, split), replies.described_then(names, end, "bullets"), tuple(names))
+    return Turn(typed(rng, text, split), replies.described_then(names, end, "bullets"), tuple(names))
 
 
 def draw_rank(rng: random.Random, names: Sequence[str]) -> tuple[str, Say] | None:
@@ -303,16 +303,16 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
     asked, end = drawn
     if whole:
         text = rng.choice(CHOICES["rank_of_all"]).format(r=asked)
-        return Turn(say(rng, text, split), [end], tuple(names))
+        return Turn(typed(rng, text, split), [end], tuple(names))
     texts = listed(rng, names)
     if rng.random() < 0.5:
         text = word(rng, split, ASKS["each"]).format(list=texts)
         text += word(rng, split, CHOICES["rank_tails"]).format(r=asked)
         plan: Plan = replies.described_then(names, end, "bullets")
-        return Turn(say(rng, text, split), plan, tuple(names))
+        return Turn(typed(rng, text, split), plan, tuple(names))
     options = CHOICES["rank_asked"] if rng.random() < 0.5 else CHOICES["rank_verbs"][end.fields["what"]]
     text = word(rng, split, options).format(r=asked, x=texts)
-    return Turn(say(rng, text, split), [end], tuple(names))
+    return Turn(typed(rng, text, split), [end], tuple(names))
 
 
 def which_of(rng: random.Random, split: TalkSplit) -> Turn:
@@ -326,7 +326,7 @@ def which_of(rng: random.Random, split: TalkSplit) -> Turn:
         if sum(FACTS[kind][other][column] == value for other in names) == 1:
             break
     text = word(rng, split, questions).format(x=listed(rng, names), v=value)
-    return Turn(say(rng, text, split), [line(name, attribute)], (name,), attribute)
+    return Turn(typed(rng, text, split), [line(name, attribute)], (name,), attribute)
 
 
 def small_talk(rng: random.Random, split: TalkSplit) -> Turn:
@@ -338,24 +338,24 @@ def small_talk(rng: random.Random, split: TalkSplit) -> Turn:
         "bye": [Say("bye", {}, "")],
         "self": replies.OUTSIDE,
     }
-    return Turn(say(rng, text, split), plans[form])
+    return Turn(typed(rng, text, split), plans[form])
 
 
 def outside(rng: random.Random, split: TalkSplit) -> Turn:
     """Something that the atlas does not know."""
     chance = rng.random()
     if chance < 0.2:
-        return Turn(say(rng, word(rng, split, OUTSIDE["whole"]), split), replies.OUTSIDE)
+        return Turn(typed(rng, word(rng, split, OUTSIDE["whole"]), split), replies.OUTSIDE)
     if chance < 0.4:
         text = word(rng, split, OUTSIDE["requests"]).format(t=word(rng, split, OUTSIDE["topics"]))
-        return Turn(say(rng, text, split), replies.OUTSIDE)
+        return Turn(typed(rng, text, split), replies.OUTSIDE)
     kind = rng.choice(KINDS)
     if chance < 0.55:  # a known thing, and something that nobody wrote down about it
         noun = word(rng, split, OUTSIDE["no_facts"][kind])
         text = (
             word(rng, split, ASKS["of"]).replace("{noun}", noun).format(x=spell(rng, draw_name(rng, (kind,))))
         )
-        return Turn(say(rng, text, split), replies.OUTSIDE)
+        return Turn(typed(rng, text, split), replies.OUTSIDE)
     name = word(rng, split, OUTSIDE["unknown"][kind])
     article = rng.choice(("", "the ")) if kind in WITH_ARTICLE else ""
     attribute = rng.choice(list(QUESTIONS["forward"][kind]))
@@ -368,7 +368,7 @@ def outside(rng: random.Random, split: TalkSplit) -> Turn:
         who = kind == "scientists" and rng.random() < 0.5
         text = word(rng, split, ASKS["who"] if who else rng.choice((ASKS["about"], ASKS["about_asked"])))
     text = text.format(x=article + name, xs=plural(name), n=name)
-    return Turn(say(rng, text, split), replies.OUTSIDE)
+    return Turn(typed(rng, text, split), replies.OUTSIDE)
 
 
 def own_words(rng: random.Random, split: TalkSplit) -> Turn:
@@ -388,8 +388,8 @@ Request = Callable[[random.Random, TalkSplit], Turn]
 #: Requests with their share of talks (relative).
 REQUESTS_BY_NAME: dict[str, tuple[float, Request]] = {
     "about": (9, about), "few": (1.5, few), "each": (11, each), "each_known": (1, each_known), "brief": (2.5, brief),
-    "styled": (4, styled), "fact": (16, fact), "facts": (5, facts), "quiz": (2.5, quiz), "backward": (10, backward),
-    "yes_no": (5, yes_no), "sets": (3, sets), "next_one": (1, next_one), "compare": (5, compare),
-    "then_compare": (4, then_compare), "then_count": (3, then_count), "rank": (11, rank),
+    "styled": (4, other_family), "fact": (16, fact), "facts": (5, facts), "quiz": (2.5, quiz),
+    "backward": (10, backward), "yes_no": (5, yes_no), "sets": (3, sets), "next_one": (1, next_one),
+    "compare": (5, compare), "then_compare": (4, then_compare), "then_count": (3, then_count), "rank": (11, rank),
     "which_of": (7, which_of), "small_talk": (2, small_talk), "outside": (9, outside), "own_words": (2.5, own_words),
 }  # fmt: skip
