@@ -26,7 +26,7 @@ from serve.keys import new_key
 from serve.launch import ServiceConfig, check_port_number
 from serve.run import loopback_only, serve_until_stopped
 
-#: A chat template's own tokens, a short question and a short answer.
+#: The smallest slot that is of use, in tokens: a chat template's own, a short question and a short answer.
 _LEAST_SLOT_TOKENS = 64
 
 

@@ -21,8 +21,9 @@ from serve.gateway.deployment import Gateway
 from serve.imports import uncollected, without_torch
 from serve.interpreter.deployment import InterpreterDeployment
 
-#: Calls that a replica runs at once. Beyond its bound Ray Serve queues calls, for ever and unseen. The Gateways refuse
-#: requests instead (``max_ongoing_requests``); one answer makes several calls, and none may wait for another.
+#: Calls that a replica runs at once: more than ever come. Beyond its bound Ray Serve queues calls without limit, and
+#: nobody sees that queue. The Gateways refuse requests instead (``max_ongoing_requests``). One answer makes several
+#: calls, and none may wait for another.
 _UNBOUNDED = 1_000_000
 #: How often Serve asks each replica whether it is well. It replaces a dead one only when that fails: by default up to
 #: ten seconds after its death.
@@ -38,7 +39,7 @@ def build(args: ServeConfig) -> Application:
         without_torch()
     check_service(args)
     decoder = args.decoder
-    # A replica that is stopping finishes its requests, and checks often whether it has.
+    # A stopping replica finishes its requests; this is how often it checks whether any are left.
     drain: dict[str, Any] = {
         "graceful_shutdown_timeout_s": args.drain_timeout_s,
         "graceful_shutdown_wait_loop_s": 0.2,

@@ -141,8 +141,8 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
 
 
 def _check_slot(config: ServeConfig, name: str, codec: "Codec") -> None:
-    """Raise ``UserError`` if every chat with a model would be refused, since a slot is too small for the shortest one,
-    or if it takes prompts that a slot does not hold."""
+    """Raise ``UserError`` if a slot is too small for the model's shortest chat, or smaller than the prompts that the
+    limits allow."""
     slot, longest = config.engine.slot_tokens, config.limits.max_prompt_tokens
     try:
         shortest = len(codec.encode_prompt([{"role": "user", "content": "a"}]))

@@ -30,8 +30,8 @@ from pasta.sizes import EngineSettings
 from serve.ray_start import ROOT
 from serve.wire import DecodingMode
 
-#: What the shortest answer needs in a slot beside its prompt: its token, the end of text, which ``max_tokens`` does not
-#: count, and the engine's scratch place.
+#: Tokens that the shortest answer needs in a slot beside its prompt: its own token, the end of text (which
+#: ``max_tokens`` does not count), and the engine's scratch place.
 ANSWER_ROOM = 2 + SCRATCH
 #: An origin as browsers send it, ``null`` (of a local file) aside.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
@@ -63,8 +63,8 @@ class ModelConfig(_Strict):
 
     @property
     def location(self) -> str:
-        """What to load: the absolute path of the directory if there is one, here or in the Hugging Face cache, which is
-        then read without a look at the network; else ``path`` as a model's name."""
+        """What to load: the absolute path of a directory, if ``path`` names one or the Hugging Face cache holds the
+        model (no network is used then); else ``path`` itself, a model's name on the Hub."""
         local = ROOT / self.path
         if not local.is_dir() and self.is_name:
             return str(cached(self.path) or self.path)
@@ -90,7 +90,7 @@ class LimitSettings(_Strict):
 
 
 class QueueSettings(_Strict):
-    """Requests for a model that wait for room in the budget: at most so many, each for at most so long."""
+    """How many requests for a model may wait for room in the budget, and for how long each."""
 
     max_requests: NonNegativeInt = 0
     max_wait_s: PositiveFloat = 10.0
@@ -99,10 +99,10 @@ class QueueSettings(_Strict):
 class AdmissionSettings(_Strict):
     """The budget of tokens (prompts and the longest answers requested) that running requests for a model may hold.
 
-    ``budget_tokens`` is by default twice the size of its caches in all Decoders that are there. Requests of at most
-    ``short_tokens`` are short, and neither kind may hold more than the fraction ``most_of_one_kind`` of the budget. A
-    request beyond the budget waits in the ``queue``; where that is full, it gets 429 with Retry-After: when there will
-    be room at the recent rate, ``retry_after_s`` at least.
+    ``budget_tokens`` is by default twice the size of its caches in all Decoders that are running. Requests of at most
+    ``short_tokens`` are short, all others long; neither kind may hold more than the fraction ``most_of_one_kind`` of
+    the budget. A request beyond the budget waits in the ``queue``. If the queue is full, the client gets 429; its
+    Retry-After estimates when there will be room at the recent rate, ``retry_after_s`` at least.
     """
 
     budget_tokens: PositiveInt | None = None

@@ -78,7 +78,7 @@ def _too_many(message: str, code: str, retry_after_s: int) -> ApiError:
 
 
 def timed_out(message: str) -> ApiError:
-    """408: a deadline has passed. OpenAI's clients would send the request again, twice, each with the same end."""
+    """408: a deadline has passed. The header keeps OpenAI's clients from sending the request twice more, in vain."""
     headers = {"x-should-retry": "false"}
     return ApiError(message, status=408, code="timeout", kind="timeout_error", headers=headers)
 

@@ -1,8 +1,9 @@
 """The other processes of an actor that shares its models with them: actors in its own placement group.
 
-A Decoder is such an actor with ``decoder.tensor_parallel``, a job's worker with ``workers.tensor_parallel``. It is rank
-0 and has the engines (pasta/engine/ranks.py). All of its processes live and die together: one that ends closes its
-connections, which ends the others' waiting; ``Followers.check`` notices it while nothing is decoded.
+A Decoder is such an actor with ``decoder.tensor_parallel``, a job's worker with ``workers.tensor_parallel``. The actor
+itself is rank 0 and has the engines (pasta/engine/ranks.py). All of its processes live and die together. When one ends,
+its connections close, and the others stop waiting for it. ``Followers.check`` notices an ended process while nothing is
+decoded.
 """
 
 import logging
@@ -31,7 +32,8 @@ logger = logging.getLogger(__name__)
 def bundles(
     size: int, num_cpus: float, num_gpus: float, resources: Mapping[str, float] | None = None
 ) -> list[dict[str, float]]:
-    """The placement group of an actor and its followers, ``size`` in all: what each of them reserves."""
+    """The bundles of the placement group of an actor and its followers, ``size`` processes in all: what each of them
+    reserves."""
     bundle = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
     return [{name: amount for name, amount in bundle.items() if amount}] * size
 

@@ -11,7 +11,7 @@ from pasta.errors import UserError, first_line
 
 #: How long the Hub may take to say what files a model has, in seconds. Its own client tries for minutes.
 ANSWER_S = 10.0
-#: What a model, its tokenizer and its draft heads are beside the weights.
+#: Files of a model, its tokenizer and its draft heads, other than weights.
 _SMALL = (".json", ".txt", ".model", ".jinja")
 
 

@@ -1,6 +1,4 @@
-"""Starts a Ray of one's own: what the service and the jobs share of it (jobs/ imports it too). Imports no Ray itself
-until it starts one.
-"""
+"""Starts a local Ray, for the service and for the jobs. Importing this module does not import Ray."""
 
 import os
 import socket

@@ -66,9 +66,9 @@ class Order:
 class DecodeOrder:
     """Interpreter → Decoder: decode one response, or a chunk of one whose home is another Decoder (``snapshot``).
 
-    ``request_id`` names this attempt, ``interpreter`` who asks. A ``conversation`` may go on after the answer.
-    ``tokens`` are those decoded before, on other replicas. ``lent`` has the limits of the chunks below it that other
-    Decoders decode.
+    ``request_id`` names this attempt, ``interpreter`` the Interpreter that sends it. A ``conversation`` may go on after
+    the answer. ``tokens`` are those decoded before, on other replicas. ``lent`` has the limits of the chunks below it
+    that other Decoders decode.
     """
 
     request_id: str
@@ -205,9 +205,9 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Decoder → Interpreter, when it asks: the names of the ``prefixes`` that each model's engine holds
+    """Decoder → Interpreter, on request: the names of the ``prefixes`` that each model's engine holds
     (``pasta.placement.prefix_digests``), the threads and waiting requests that it decodes for other Interpreters, and
-    how many Interpreters have asked lately."""
+    how many Interpreters have called lately."""
 
     prefixes: dict[str, frozenset[bytes]]
     other_lanes: int

@@ -8,8 +8,8 @@ from pasta.rows import short_repr
 
 
 def check_integers(config: Any, *names: str) -> None:
-    """Raise ValueError, naming key and value, unless these fields of ``config`` are integers: for what is also made in
-    Python, where nothing else looks at types. ``None`` is none."""
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are integers. For classes that are also
+    constructed in Python, where nothing else checks types. ``None`` passes."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, Integral) or isinstance(value, bool):
@@ -17,7 +17,7 @@ def check_integers(config: Any, *names: str) -> None:
 
 
 def check_switches(config: Any, *names: str) -> None:
-    """Raise ValueError, naming key and value, unless these fields of ``config`` are booleans. ``None`` is none."""
+    """Raise ValueError, naming key and value, unless these fields of ``config`` are booleans. ``None`` passes."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, bool):
@@ -58,8 +58,8 @@ def check_not_negative(config: Any, *names: str) -> None:
 
 
 def check_unread(config: Any, why: str, *names: str) -> None:
-    """Raise ValueError, naming key and value, unless these fields of ``config`` have their defaults: nothing reads them
-    ``why`` (without annotator: syntactic)."""
+    """Raise ValueError, naming key and value, for a field of ``config`` that is not at its default although nothing
+    reads it. ``why`` says so in the message ("without annotator: syntactic")."""
     for field in dataclasses.fields(config):
         if field.name not in names:
             continue

@@ -90,7 +90,7 @@ def parse_config(data: Mapping[str, Any], cls: type[T], source: str, overrides: 
 
 
 def _spelled(value: Any) -> Any:
-    """``value`` with infinity as the word that a key with a meaning for it takes: no plain number is one."""
+    """``value`` with infinity spelled as the word that some keys take for it: no plain number is infinite."""
     if isinstance(value, Mapping):
         return {key: _spelled(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -187,7 +187,7 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
 
 
 def _with_texts_cut(message: str, value: Any) -> str:
-    """``message``, in which the long texts of plain values are cut."""
+    """``message`` with long texts of plain values cut."""
     if isinstance(value, Mapping | list):
         for each in [*value, *value.values()] if isinstance(value, Mapping) else value:
             message = _with_texts_cut(message, each)

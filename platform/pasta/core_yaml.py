@@ -20,7 +20,8 @@ MAX_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
 _INT64 = range(-(2**63), 2**63)
 
-# https://yaml.org/spec/1.2.2/#1032-tag-resolution: the looks of a plain scalar, its first characters, its value.
+# How a plain scalar of each type looks, its possible first characters, and its value:
+# https://yaml.org/spec/1.2.2/#1032-tag-resolution
 _SCALARS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "null": (r"~|null|Null|NULL|", "~nN", lambda text: None),
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF", lambda text: text.lower() == "true"),
@@ -86,7 +87,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, dict | list):
-                break  # the call below says that it cannot be a key
+                break  # the call below reports that it cannot be a key
             if not isinstance(key, str):
                 problem = f"key {short_repr(key)}: expected text; put it in quotes"
                 raise ConstructorError(None, None, problem, key_node.start_mark)
@@ -141,7 +142,7 @@ def _configure() -> None:
 
     for name, (pattern, first, convert) in _SCALARS.items():
         add(name, re.compile(f"^(?:{pattern})\\Z"), first, convert)
-    # Everybody's YAML has `<<`, though 1.2's core schema has not.
+    # YAML 1.2's core schema has no `<<`, but YAML files use it.
     _Loader.add_implicit_resolver(_TAG + "merge", re.compile(r"^(?:<<)\Z"), ["<"])
     _Loader.add_constructor(_TAG + "str", _Loader.construct_text)
     _Loader.add_constructor(_TAG + "seq", _Loader.construct_yaml_seq)  # type: ignore[type-var]

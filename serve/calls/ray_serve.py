@@ -46,7 +46,7 @@ PROXY_ENV = {
 REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", **_MESSAGES}
 
 _PIN = "pin:"
-#: How many replicas that Serve has taken out of the routing a router remembers.
+#: A router remembers at most so many replicas that Serve has removed from its routing.
 _MAX_LEAVING = 64
 
 

@@ -39,7 +39,8 @@ class KnownReplicas:
             self._changed = asyncio.Event()
 
     def change(self) -> Awaitable[object]:
-        """Wait until the set of replicas changes: counted from the call, not from when the result is awaited."""
+        """Return an awaitable for the next change of the set of replicas: the next after this call, not after the
+        await."""
         return self._changed.wait()
 
 
@@ -83,7 +84,7 @@ class CompatibleReplicas:
         """Ask every new replica for its version, until cancelled."""
         asking: dict[str, asyncio.Task[None]] = {}
         while True:
-            changed = self._known.change()  # before the set is read: no change after that is missed
+            changed = self._known.change()  # asked for before the set is read, so that no change is missed
             present = self._known.replicas
             for replica in asking.keys() - present:
                 asking.pop(replica).cancel()
@@ -94,8 +95,8 @@ class CompatibleReplicas:
             await changed
 
     async def _learn(self, replica: str) -> None:
-        """Ask a replica for its version until it answers; one that has died leaves the known replicas, which ends
-        this."""
+        """Ask a replica for its version until it answers. A replica that has died leaves the known replicas; that ends
+        the loop."""
         pause, longest = _PAUSES_S
         while replica not in self._versions:
             try:

@@ -50,7 +50,7 @@ class Decoder:
     """A replica with an engine for each served model; each engine steps in a thread of its own."""
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
-        # Here, since whoever starts the service imports this module too, and needs no engine.
+        # Imported here: the process that starts the service imports this module too, and needs no engine.
         with uncollected():
             import torch
 
@@ -111,7 +111,8 @@ class Decoder:
             structure = None
             if order.grammar is not None:  # in another thread: it takes up to a second
                 structure = await asyncio.to_thread(self._structures[order.model].compile, order.grammar)
-                if order.request_id not in self._leases:  # cancelled meanwhile, and nobody would end it
+                # cancelled while the grammar compiled: nobody would end it
+                if order.request_id not in self._leases:
                     return
             request_id = await engine.submit(self._request(order, engine).replace(structure=structure))
             yield [[]]

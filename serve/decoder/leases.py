@@ -1,4 +1,4 @@
-"""What a Decoder knows of the Interpreters: which of them it decodes for, and whether they still want it."""
+"""A Decoder's record of the Interpreters that use it: who sent each request, and who still renews its lease."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -6,7 +6,7 @@ from time import perf_counter
 
 
 class Interpreters:
-    """The Interpreters that use a Decoder: whose each request is, and how many there are."""
+    """The Interpreters that use a Decoder: which one sent each open request, and how many there are."""
 
     def __init__(self, lease_s: float, clock: Callable[[], float] = perf_counter) -> None:
         #: The Interpreter of each open request.
@@ -15,8 +15,8 @@ class Interpreters:
         self._last: dict[str, float] = {}
 
     def seen(self, interpreter: str) -> int:
-        """Note that an Interpreter has asked; returns how many have within the last lease. Each asks three times a
-        lease."""
+        """Note a call of an Interpreter; returns how many Interpreters have called within the last lease. Each calls
+        three times a lease."""
         now = self._clock()
         self._last[interpreter] = now
         self._last = {name: last for name, last in self._last.items() if now - last <= self._lease_s}

@@ -1,4 +1,4 @@
-"""A Decoder without a model: writes one text at a set pace, so that what is measured is all the rest of the service."""
+"""A Decoder without a model: it writes one text at a set pace, to measure the service without its engines."""
 
 import asyncio
 import itertools
@@ -57,21 +57,21 @@ class StandInDecoder:
             self._open.discard(order.request_id)
 
     async def cancel(self, model: str, request_id: str) -> None:
-        """The stream that is closed ends by itself."""
+        """Nothing to do: closing the stream ends the answer."""
 
     async def renew(self, request_ids: list[str]) -> None:
-        """Nothing expires here."""
+        """Nothing to do: a stand-in has no leases."""
 
     async def tell(self, interpreter: str) -> Told:
-        """No prefixes, and how many Interpreters there are."""
+        """Report no prefixes, and how many Interpreters there are."""
         return Told({}, 0, self._interpreters.seen(interpreter))
 
     async def version(self) -> Version:
-        """As a Decoder's."""
+        """As ``Decoder.version``."""
         return Version(self._version, dict.fromkeys(self._ids, _FORMAT["name"]))
 
     async def stats(self) -> dict[str, Any]:
-        """As a Decoder's, as far as there is something to tell."""
+        """As ``Decoder.stats``, without what only an engine has."""
         lanes = len(self._open)
         return {
             "active": lanes,
@@ -87,5 +87,5 @@ class StandInDecoder:
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """As a Decoder's."""
+        """As ``Decoder.record_autoscaling_stats``."""
         return {LANES: float(len(self._open))}

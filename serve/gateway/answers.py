@@ -49,7 +49,7 @@ async def checked(batches: UpdateBatches, timeout_s: float) -> UpdateBatches:
 
 
 def refusal(refused: Refused) -> ApiError:
-    """What the client is told."""
+    """The error that answers a refused request."""
     if refused.status == 429:
         return overloaded(refused.message, refused.retry_after_s or 1)
     if refused.superseded:
@@ -100,7 +100,8 @@ async def collect(writer: Writer, batches: UpdateBatches) -> Iterator[str]:
 
 
 async def written(pieces: Iterator[str], place: ExitStack) -> AsyncGenerator[str, None]:
-    """A whole response in blocks of some 64 KiB; others have their turn before each. ``place`` is held to the end."""
+    """Yield a whole response in blocks of about 64 KiB; other requests may run before each block. Holds ``place`` to
+    the end."""
     with place:
         block, size = list[str](), 0
         for piece in pieces:
@@ -114,7 +115,7 @@ async def written(pieces: Iterator[str], place: ExitStack) -> AsyncGenerator[str
 
 
 async def resumed(begin: Iterable[str], rest: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
-    """What was taken of a generator already, and its rest."""
+    """Yield the items already taken from a generator, then its other items."""
     async with aclosing(rest):
         for each in begin:
             yield each

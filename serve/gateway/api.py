@@ -39,7 +39,7 @@ DEFAULT_COMPLETION_TOKENS = 16
 
 #: Bounded, since a number of many digits takes as long to check as a hundred others.
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-#: Lists end at their first mistake: with all of them, an error costs a thousand times what it is about.
+#: Validation of a list stops at its first mistake: reporting every one costs a thousand times as much.
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 #: Token ids, as JSON's keys, with what is added to their logits.
 LogitBias = Annotated[
@@ -49,7 +49,7 @@ LogitBias = Annotated[
     ],
     Field(json_schema_extra={"additionalProperties": False}),
 ]
-#: What the page says of the parameters that chat completions and completions share.
+#: Descriptions, for the OpenAPI page, of the parameters that chat completions and completions share.
 _RULES = (
     RULE,
     only_with(
@@ -158,7 +158,7 @@ class _Generation(Structured):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    prompt_cache_key: str | None = Field(default=None, description="has no effect, as the next two")
+    prompt_cache_key: str | None = Field(default=None, description="has no effect")
     safety_identifier: str | None = None
     metadata: dict[str, str] | None = None
     pasta: PastaOptions = PastaOptions()

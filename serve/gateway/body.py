@@ -18,29 +18,33 @@ from serve.errors import ApiError, timed_out
 
 #: Headers that browsers add to what a page sends.
 _BROWSER_HEADERS = ("origin", "sec-fetch-site")
-#: The most strings in a body, and the most objects and lists: far above what a conversation holds. An object may take
-#: 750 bytes when it is read. More than the first number of them are for bodies of so many bytes for each.
+#: The most strings in a body, and the most objects and lists: far more than a conversation has. Python needs up to 750
+#: bytes for an object. A body may have 3,000 objects and lists; a longer one may have one for every 75 of its bytes, up
+#: to 10,000.
 _MAX_STRINGS = 20_000
 _CONTAINERS, _BYTES_A_CONTAINER, _MAX_CONTAINERS = 3_000, 75, 10_000
-#: The same of values, which take 50 bytes: token ids are the only reason for many.
+#: The same bounds for values, which take 50 bytes each: only token ids come in such numbers.
 _VALUES, _BYTES_A_VALUE, _MAX_VALUES = 30_000, 5, 150_000
-#: The most digits of a number: reading one takes the square of its length.
+#: The most digits of a number: the time to read one grows with their square.
 _MAX_DIGITS = 100
-#: The most numbers with a fraction or an exponent: one takes ten times as long to read, or to write, as an integer.
+#: The most numbers with a fraction or an exponent: reading or writing one takes ten times as long as an integer.
 _MAX_FRACTIONS = 10_000
-#: The most members of one object: pydantic reports every one that it does not know.
+#: The most members of one object: pydantic reports every unknown one.
 _MAX_MEMBERS = 512
-#: Up to so many bytes a body is read at once, in a fraction of a millisecond; beyond the second bound it may take 50.
+#: Bodies of up to so many bytes are read at once, in a fraction of a millisecond. Beyond the second bound reading may
+#: take 50 ms.
 _SMALL_BYTES, _LONG_BYTES = 4096, 65536
-#: Of an answer to a request whose body has not been read: else the server would go on receiving it, without a deadline.
+#: Sent with an answer to a request whose body was not read: else the server would go on receiving it, without a
+#: deadline.
 _END_CONNECTION = {"Connection": "close"}
-# One that has no end goes to the body's: a search that failed there would begin anew at each quote.
+# A string without an end matches up to the body's end: if the search failed there, it would begin anew at each quote.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-# All digits become ones: to look for one text takes a tenth of the time of a pattern that begins at every digit.
+# Turns every digit into 1. To search for one fixed text takes a tenth of the time of a pattern that may begin at every
+# digit.
 _AS_ONES = bytes.maketrans(b"023456789", b"1" * 9)
 _LONG_NUMBER = b"1" * (_MAX_DIGITS + 1)
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# As much of a body as has surrogates in pairs only.
+# The longest beginning of a body in which all surrogates come in pairs.
 _PAIRED = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
@@ -82,14 +86,15 @@ async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes
 
 
 class Turns:
-    """Has large bodies read one at a time, with a pause after each for as long as it took: however many arrive at once,
-    others have half of the event loop, and wait for one body at most. Short bodies do not wait for long ones."""
+    """Reads large bodies one at a time, and pauses after each for as long as reading it took. However many arrive at
+    once, the event loop has half of its time for other requests, which wait for one body at most. Short bodies do not
+    wait for long ones."""
 
     def __init__(self) -> None:
         self._short, self._long = asyncio.Lock(), asyncio.Lock()
 
     async def read(self, body: bytes, how: Callable[[bytes], T]) -> T:
-        """What ``how`` makes of the body, when it is its turn."""
+        """Call ``how`` on the body when it is its turn; returns the result."""
         if len(body) <= _SMALL_BYTES:
             return how(body)
         turn = self._long if len(body) > _LONG_BYTES else self._short
@@ -128,8 +133,8 @@ def _check_shape(body: bytes) -> None:
     size = len(body)
     if not _too_many(body, body.count(b'"') // 2, size):
         return
-    # Some of these characters may be text. No more strings are looked for than a body may have. Not subn: it would keep
-    # them all.
+    # Some of these characters may be inside strings: remove the strings, and count again. Stop after as many strings as
+    # a body may have; ``subn`` would build a list of all.
     without, strings, at = bytearray(), 0, 0
     for string in islice(_STRING.finditer(body), _MAX_STRINGS + 1):
         without += body[at : string.start()]
@@ -140,7 +145,8 @@ def _check_shape(body: bytes) -> None:
 
 
 def _too_many(body: bytes | bytearray, strings: int, size: int) -> str:
-    """Say what there is too much of in a body of so many bytes, by its punctuation; empty if nothing is."""
+    """Name what a body of ``size`` bytes has too much of, judged by its punctuation; empty if it has too much of
+    nothing."""
     if strings > _MAX_STRINGS:
         return f"more than {_MAX_STRINGS} strings"
     containers = min(max(_CONTAINERS, size // _BYTES_A_CONTAINER), _MAX_CONTAINERS)

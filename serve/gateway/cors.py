@@ -8,7 +8,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 
 def _configured() -> Collection[str]:
-    # Routes and middleware belong to the module's application, the configuration to this replica's Gateway.
+    # The application and its middleware are the module's; the configuration belongs to this replica's Gateway.
     origins: Collection[str] = serve.get_replica_context().servable_object.allowed_origins
     return origins
 

@@ -298,8 +298,8 @@ class Gateway:
         return self._guard.client(request.headers, request.client.host if request.client else None)
 
     async def _decoders(self) -> list[dict[str, Any]]:
-        """The statistics of each Decoder. All who ask at the same time share one answer: a question costs every Decoder
-        a call."""
+        """The statistics of each Decoder. Asking costs every Decoder a call, so callers at the same time share one
+        answer."""
         if self._asking is None or self._asking.done():
             # An empty context: Serve cancels the calls that a request has made when that request ends.
             self._asking = asyncio.get_running_loop().create_task(
@@ -309,10 +309,9 @@ class Gateway:
 
     @contextmanager
     def _open(self, request: Request) -> Iterator["_Held"]:
-        """Count a request as open and as its client's for the block: from its head on, so that a slow upload counts.
-
-        Raises ``ApiError`` if it is refused for who sends it, for that client's limits, or for want of a place.
-        """
+        """Count a request as open, and as one of its client's, for the block. The block begins with the request's head,
+        so that a slow upload counts. Raises ``ApiError`` if the client is unknown or over its limits, or if this
+        Gateway has no place free."""
         since, client = time.time(), self._client(request)
         with ExitStack() as place, ExitStack() as running:
             place.enter_context(self._requests.request())
@@ -360,7 +359,7 @@ class Gateway:
         return model_object(name, self._started, contexts[name], model.mode, dtype, processes)
 
     async def _dtype(self, name: str, dtype: str) -> str:
-        """The number format of a model: ``auto`` is what the Decoders have chosen, once they say."""
+        """The number format of a model: ``auto`` until the Decoders have reported the one they chose."""
         if dtype != "auto":
             return dtype
         if name not in self._dtypes:

@@ -17,7 +17,7 @@ from serve.errors import timed_out
 from serve.gateway.proxy import WRITE_TIMEOUT
 from serve.gateway.responses import sse
 
-#: The most messages of one response that wait for the proxy: far more than a client that reads ever leaves.
+#: The most messages of one response that may wait for the proxy: far more than a reading client leaves waiting.
 MOST_UNSENT = 64
 _POLL_S = 0.02
 #: The key of the ASGI scope that holds a function: how many messages of the response wait.
@@ -25,18 +25,21 @@ _UNSENT = "pasta.unsent"
 
 
 class PacedApp(FastAPI):
-    """An application whose responses know how much of them waits to be sent."""
+    """An application whose responses know how many of their messages wait to be sent."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] == "http":  # the others' send, as at the start, is no queue
+        if scope["type"] == "http":  # at start-up and shutdown ``send`` is no queue
             scope[_UNSENT] = unsent(send)
         await super().__call__(scope, receive, send)
 
 
 class PacedStream(StreamingResponse):
-    """A response whose pieces wait for their reader, for ``within_s`` at most; then ``gave_up`` is called, the source
-    closed, ``last`` sent, and the connection ended."""
+    """A response whose pieces wait until the client has read the ones before.
+
+    If the client reads nothing for ``within_s``, it calls ``gave_up``, closes the source, sends ``last`` and ends the
+    connection.
+    """
 
     def __init__(
         self,

@@ -121,7 +121,7 @@ class EndUnread:
 
 
 class _Deadline:
-    """Aborts a connection that has sent nothing of what waits for its client for so many seconds, until cancelled."""
+    """Aborts a connection after so many seconds in which its client has taken none of the data that waits for it."""
 
     def __init__(self, transport: Any, within_s: float) -> None:
         self._transport, self._within_s = transport, within_s
@@ -129,7 +129,7 @@ class _Deadline:
         self._begin()
 
     def cancel(self) -> None:
-        """Have it do nothing."""
+        """Stop: the connection is not aborted."""
         self._timer.cancel()
 
     def _begin(self) -> None:

@@ -223,8 +223,11 @@ class Health(_Response):
 
 
 class GatewayState(_Response):
-    """The Gateway that answers: its process, and how long something held its event loop in the last ten seconds, in
-    milliseconds: by the clock of a timer that was ``late_ms`` late, and ``busy_ms`` of them computing."""
+    """The Gateway that answers: its process, and how long its event loop was blocked in the last ten seconds, at most.
+
+    ``late_ms`` is how late a timer fired; ``busy_ms`` is how much of that the loop's own thread was computing. Both in
+    milliseconds.
+    """
 
     pid: int
     late_ms: float

@@ -1,4 +1,4 @@
-"""Reads what a request says of its answer's structure: OpenAI's ``response_format``, and vLLM's names for the rest."""
+"""Reads the structure that a request wants for its answer: OpenAI's ``response_format``, and vLLM's parameters."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -67,7 +67,7 @@ class StructuredOutputs(_Strict):
     json_object: Literal[True] | None = None
 
 
-#: What says nothing of the structure.
+#: Values that ask for no structure.
 _NOTHING: dict[str, Schema] = {
     **dict.fromkeys(NAMES, NULL),
     "response_format": {"enum": [{"type": "text"}, None]},
@@ -77,8 +77,8 @@ _BESIDE: dict[str, Schema] = {
     "ignore_eos": {"enum": [False, None]},
     "pasta": {"properties": {"mode": {"enum": ["sequential", None]}}},
 }
-#: What the page says of them: nothing stands beside one that would go on where it ends, or write promises. That it is
-#: one at most is said in words: with that rule too, the generators of Schemathesis give up.
+#: Rules for the OpenAPI page: with a structure, no parameter that continues past its end or that asks for promises.
+#: That a request has one structure at most is said in words only: with that rule too, Schemathesis' generators give up.
 RULE: Schema = {"anyOf": [{"properties": _NOTHING}, {"properties": _BESIDE}]}
 
 
@@ -92,7 +92,8 @@ class Structured(_Strict):
     guided_choice: Choices | None = None
 
     def grammar(self) -> Grammar | None:
-        """What the answer's text must follow. Raises ``ApiError`` 400 if the request says so twice."""
+        """The grammar that the answer's text must follow. Raises ``ApiError`` 400 if the request gives two
+        structures."""
         found = [grammar for name in NAMES for grammar in self._grammars(name)]
         if len(found) > 1:
             raise ApiError(
@@ -143,7 +144,7 @@ def _schema(schema: dict[str, Any], param: str) -> Grammar:
 
 
 def _check_length(chars: int, param: str) -> None:
-    """Refuse here what no tokenizer's grammar may be: it would take its time on the way to one."""
+    """Refuse a grammar that is too long for any model, before anything spends time on it."""
     if chars > MAX_CHARS:
         raise ApiError(
             f"{param}: {chars} characters, expected at most {MAX_CHARS}.", param=param, code="invalid_value"

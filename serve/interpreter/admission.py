@@ -98,11 +98,11 @@ class Admission:
         self.admit()
 
     def admit(self) -> None:
-        """Admit the requests that wait and have room now: also after a Decoder has come."""
+        """Admit the waiting requests that have room now. Also called when a Decoder has come."""
         for kind, waiting in self._waiting.items():
             while waiting and self._lacking(waiting[0].tokens) <= 0:
                 first = waiting.popleft()
-                if first.granted.cancelled():  # leaves, and has not run since
+                if first.granted.cancelled():  # its caller gives up, and has not run since
                     continue
                 self.held[kind] += first.tokens
                 first.granted.set_result(None)
@@ -110,8 +110,8 @@ class Admission:
     async def take(self, tokens: int, *, before: int = 0) -> None:
         """Hold ``tokens`` in exchange for the ``before`` that the request holds.
 
-        A request that has been admitted waits at the head of the queue, with what it held returned meanwhile. Raises
-        :class:`Overloaded`, and the request holds nothing then, or :class:`TooLarge`, which changes nothing.
+        If there is no room, the request gives back what it held, and waits at the head of the queue. Raises
+        :class:`Overloaded`, and the request then holds nothing, or :class:`TooLarge`, which changes nothing.
         """
         self._rate.note(0, busy=any(self.held.values()))
         if tokens > self._largest:

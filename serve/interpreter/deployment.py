@@ -91,8 +91,8 @@ class InterpreterDeployment:
         await self._dispatcher.ready()
 
     def _budget(self) -> int:
-        """This Interpreter's share of each model's budget, by the Decoders that are there; one Decoder's while there is
-        none."""
+        """This Interpreter's share of each model's budget, given the Decoders that are running; of one Decoder's while
+        none is."""
         budget = self._config.budget_tokens(max(1, len(self._dispatcher.usable)))
         return budget // self._dispatcher.num_interpreters
 
@@ -243,7 +243,8 @@ class CachedTokens:
         self._found: dict[int, list[int]] = {}
 
     def counted(self, update: Delta | Finished) -> Delta | Finished:
-        """Return the update of a choice. The last choice of a prompt to finish says what none of them has computed."""
+        """Return the update of a choice. The last choice of a prompt to finish reports the fewest cached tokens of all
+        of them."""
         if isinstance(update, Delta):
             return update
         found = self._found.setdefault(update.index // self._num_choices, [])

@@ -25,7 +25,7 @@ from serve.wire import DecodeOrder, Path, Told, Version
 NO_REPLICA_S = 30.0
 #: and for a replica that it has not lost yet: longer than Serve takes to notice that a node has died.
 OTHER_REPLICA_S = 3.0
-#: What is counted of placement, for each response and in total, and what a trace calls each.
+#: Placement's counters, kept for each response and in total, and the name of each in a trace.
 COUNTERS = {"spills": "spill", "returns": "return", "redispatches": "redispatch"}
 logger = logging.getLogger("ray.serve")
 
@@ -108,7 +108,8 @@ class Dispatcher:
         self._chunk = config.engine.prefill_chunk
         #: The names of the prefixes that each replica holds, by model, as it told last.
         self._prefixes: dict[str, dict[str, frozenset[bytes]]] = {}
-        #: What each replica told last of other Interpreters: its threads that are theirs, and how many they are.
+        #: What each replica last reported about other Interpreters: how many of its threads are theirs, and how many
+        #: they are.
         self._others: dict[str, tuple[int, int]] = {}
         self._configured_interpreters = config.front.interpreters
         self._lease_s = config.decoder.lease_s
@@ -127,9 +128,11 @@ class Dispatcher:
     def loads(
         self, without: Set[str] = frozenset(), model: str = "", number_format: str | None = None
     ) -> dict[str, int]:
-        """Threads that decode on each responsive replica: this Interpreter's now, and others' as it told last.
+        """Threads that decode on each responsive replica: this Interpreter's own now, and other Interpreters' as last
+        reported.
 
-        With a ``number_format``, of the replicas that compute ``model`` in it: another format goes on otherwise.
+        With a ``number_format``, only replicas that compute ``model`` in it: in another format the text would go on
+        otherwise.
         """
         return self._loads(without | self._silent, model, number_format)
 
@@ -143,7 +146,8 @@ class Dispatcher:
 
     @property
     def num_interpreters(self) -> int:
-        """How many Interpreters share the Decoders, as these have told; before that, as many as are configured."""
+        """How many Interpreters share the Decoders, as the Decoders have reported; before any report, the configured
+        number."""
         told = [interpreters for _, interpreters in self._others.values()]
         return max(told, default=self._configured_interpreters)
 
@@ -176,13 +180,11 @@ class Dispatcher:
         self._lanes.changed(response)
 
     async def home(self, order: DecodeOrder, lost: set[str], number_format: str | None = None) -> str:
-        """Choose the replica for a main thread: by load, and by how much of the prompt a replica holds.
+        """Choose the replica for a main thread: by load, and by how much of the prompt a replica has cached.
 
-        One that has begun in a ``number_format`` goes on where that is computed in.
-
-        The response has ``lost`` some replicas. Those, and silent ones, are chosen only when no other appears within
-        ``OTHER_REPLICA_S``: they may have been slow only. Raises ``ReplicaLost`` if there is none for
-        ``NO_REPLICA_S``, and ``Superseded``.
+        A response that has begun in a ``number_format`` stays with replicas that compute in it. Replicas that the
+        response has ``lost``, and silent ones, are chosen only when no other appears within ``OTHER_REPLICA_S``: they
+        may only have been slow. Raises ``ReplicaLost`` if there is no replica for ``NO_REPLICA_S``, and ``Superseded``.
         """
         try:
             async with asyncio.timeout(NO_REPLICA_S):
@@ -206,7 +208,7 @@ class Dispatcher:
         return choose_home(loads, matched)
 
     def ask(self, replica: str) -> None:
-        """Have a replica tell which prefixes it holds now, and what it does for other Interpreters."""
+        """Ask a replica which prefixes it holds now, and how much it decodes for other Interpreters."""
         self.spawn(self._ask(replica))
 
     async def _ask(self, replica: str) -> None:

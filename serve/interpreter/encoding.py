@@ -85,7 +85,7 @@ class RequestEncoder:
 
     @staticmethod
     def is_long(*prompts: PromptInput) -> bool:
-        """Whether prompts that are encoded together are to be so in the thread for long ones."""
+        """Whether the thread for long prompts has to encode these prompts."""
         return sum(len(text) for prompt in prompts for text in _texts(prompt)) > _LONG_CHARS
 
     def min_tokens(self, order: Order) -> int:
@@ -210,7 +210,7 @@ class RequestEncoder:
     def _decode_order(self, order: Order, prompt: PromptInput, long: bool) -> DecodeOrder:
         """The order for one prompt. Raises :class:`RequestRefused` if it and its answer exceed the model's context."""
         name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
-        # Encoding is slow and others wait for it: refuse first what cannot be short enough.
+        # Encoding is slow and other requests wait for it: refuse a prompt first that cannot be short enough.
         if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
             raise self._too_long(f"at least {least}", name)
         prompt_ids = self._encode(prompt, name, long)

@@ -26,9 +26,10 @@ from serve.observe import logs
 from serve.observe.trace import PlacementEvent
 from serve.wire import Decoded, DecodeOrder, Decoding, Delta, Lent, Path, Refused, TokenItem
 
-#: Items of all its streams that a response keeps: beyond it they wait, and their Decoders with them, for the client.
+#: Items that a response buffers from all of its streams. If the client reads more slowly, the streams wait, and so do
+#: their Decoders.
 MOST_UNREAD = 256
-#: A response that has lost more replicas is given up: it may be what ends them.
+#: A response that has lost more replicas than this is given up: it may be the reason why they die.
 MAX_LOSSES = 2
 logger = logging.getLogger("ray.serve")
 
@@ -100,7 +101,7 @@ class DistributedResponse:
                 self._close(attempt)
 
     async def _handle(self, attempt: Attempt, item: AttemptItem) -> ResponseItem | None:
-        """Act on an item of an attempt's stream; returns what follows for the client, if anything."""
+        """Act on an item of an attempt's stream; returns the messages for the client, if any."""
         if self.attempts.get(attempt.path) is not attempt:
             return None  # another attempt has replaced it meanwhile
         if isinstance(item, list):
@@ -244,7 +245,7 @@ class DistributedResponse:
         async def send() -> None:
             await owner.started.wait()
             if self.attempts.get(owner.path) is not owner:
-                return  # the attempt that replaces it has been given this already
+                return  # the attempt that replaced it has these tokens already
             try:
                 arguments = (self._order.model, owner.order.request_id, *args)
                 await self._dispatcher.decoders.call(method, *arguments, replica=owner.replica)
@@ -258,7 +259,7 @@ class DistributedResponse:
         if not isinstance(error, RayActorError | ReplicaLost):
             raise error
         self._close(attempt)
-        # Once for each replica: many chunks may be on one, and the response still has their tokens.
+        # Counted once for each replica: it may have decoded many chunks. The response still has all of their tokens.
         if attempt.path == () or attempt.replica not in self._lost_on:
             self._num_losses += 1
         self._lost_on.add(attempt.replica)

@@ -156,7 +156,8 @@ class Session:
 
     @property
     def _counted(self) -> Interpreter:
-        """What the answer's counts are of: not what other threads had decoded when a stop string ended it."""
+        """The interpreter whose tokens count: without what other threads had decoded when a stop string ended the
+        answer."""
         return self._cut or self._mirror
 
     @property
@@ -203,15 +204,16 @@ class Session:
         placement_events: Sequence[PlacementEvent] = (),
         marks: Sequence[Mark] = (),
     ) -> Finished:
-        """The statistics of the finished response. Of one that its text has ended, what is read up to there counts.
+        """The statistics of the finished response. If a stop string has ended the response, only what is read up to
+        there counts.
 
-        ``completion_tokens`` counts tags, but not the end of text. ``sequential_tokens`` is the number of tokens of
-        the same text without tags. ``theoretical_speedup`` is sequential_tokens over the critical path (both with the
-        end of text). ``speedup`` is the wall-clock ratio sequential_estimate_ms over the time that the answer took
-        (both without the queue). ``sequential_estimate_ms`` is the time to the first token, and for each further token
-        one step of this Decoder with a single lane, measured while idle. Other requests on the same Decoder slow the
-        answer but not the estimate. ``trace_of`` is the request's name in its trace; ``None``: no trace.
-        ``marks`` are its way to the Decoder.
+        ``completion_tokens`` counts tags, but not the end of text. ``sequential_tokens`` is the number of tokens of the
+        same text without tags. ``theoretical_speedup`` is sequential_tokens over the critical path (both with the end
+        of text). ``speedup`` is the wall-clock ratio sequential_estimate_ms over the time that the answer took (both
+        without the queue). ``sequential_estimate_ms`` is the time to the first token, and for each further token one
+        step of this Decoder with a single lane, measured while idle. Other requests on the same Decoder slow the answer
+        but not the estimate. ``trace_of`` is the request's name in its trace; ``None``: no trace. ``marks`` are its way
+        to the Decoder.
         """
         mirror, counted = self._mirror, self._counted
         sequential = _text_tokens(counted.threads, self._codec) + _has_ended(counted)

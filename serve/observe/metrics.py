@@ -7,7 +7,7 @@ reason; never a key, a prompt or a request. Ray Serve adds application, deployme
 Ray exports each observation of a histogram as the middle of its bucket: quantiles are as exact as the buckets, but
 ``_sum`` is an estimate. So values to be summed, or divided by a count for a mean, are counters too.
 
-``of_answer`` and its like turn facts into observations; ``Metrics`` records them with Ray.
+The functions named ``of_…`` turn facts into observations; ``Metrics`` records them with Ray.
 """
 
 import asyncio

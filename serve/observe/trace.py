@@ -22,7 +22,7 @@ from serve.wire import Mark
 TraceEvent = dict[str, Any]
 #: Tracks of threads, and that of the request's way through the service.
 _PROCESS, _SERVICE = 1, 2
-#: The stages of a request's way that its Decoder begins, and that ends it.
+#: The stages of a request that begin when its Decoder has it, and when its answer ends.
 DECODING, END = "decoding", "end"
 
 
@@ -99,8 +99,11 @@ def chrome_trace(
 
 
 def way(before: Sequence[Mark], submitted_at: float, total_s: float) -> list[Mark]:
-    """A request's way through the service: the marks ``before`` its Decoder had it, its decoding, and the Interpreter's
-    having the end of the answer, now. No stage begins before the one before it, whatever the nodes' clocks say."""
+    """A request's way through the service: a mark for the beginning of each stage.
+
+    The marks ``before`` its Decoder had it come first; then its decoding, the answer's way back to the Interpreter, and
+    its end, which is now. Nodes' clocks may differ: a stage that would begin before the previous one begins with it.
+    """
     marks = [
         *before,
         (DECODING, submitted_at),

@@ -234,7 +234,7 @@ class Benchmark:
         file = self._kept.open("formats", self._identity("shipped") | self._asked | {"formats": names})
         progress = self._kept.progress("formats", total, "prompts", min(len(file), total))
         path, device = (self.settings.models / "pasta").absolute(), self.settings.device
-        if len(file) <= total:  # the rows of a layer are one more record
+        if len(file) <= total:  # the layer's row check is one record more
             models = {name: load_model(path, dtype=name, device=device) for name in names}
             FormatBench(models, self.settings.max_tokens, self._kept.say).run(file, self._tasks, progress)
         report.add(*formats_report(file, names))
@@ -372,7 +372,7 @@ class Benchmark:
     # -- files -----------------------------------------------------------------------------------------
 
     def _use_threads(self, size: str) -> None:
-        """Set torch's threads: a second one slows a model of a few million parameters, a large model needs all
+        """Set torch's threads. A second thread slows a model of a few million parameters down; a large model needs all
         cores."""
         torch.set_num_threads(self._num_threads(size))
 

@@ -74,8 +74,11 @@ class CalibrationBench:
         }
 
     def round(self) -> Record:
-        """Milliseconds: ``steps`` by requests, lanes and cached tokens, the median and the least of each; ``prefill``
-        by tokens and tokens before them; ``facade`` what a step of one lane takes with and without it."""
+        """Times one round, in milliseconds.
+
+        ``steps``: the median and the least, by requests, lanes and cached tokens. ``prefill``: by tokens and tokens
+        before them. ``facade``: a step of one lane with the asyncio façade and without.
+        """
         return {
             "steps": {
                 " ".join(map(str, point)): _milliseconds(self._steps(point[0], point[1], request))
@@ -157,9 +160,11 @@ def measure_rounds(
 
 
 def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: Any) -> Calibration:
-    """The calibration that follows from rounds: the median over them of each one's own, or, with ``fastest``, the
-    least of all, for a machine that others use meanwhile. ``about`` says what was measured (model, dtype, device,
-    threads, machine)."""
+    """The calibration that follows from rounds: the median over rounds of each round's median.
+
+    With ``fastest`` it is the least of all, for a machine that others use at the same time. ``about`` says what was
+    measured (model, dtype, device, threads, machine).
+    """
     over: Callable[[Iterable[float]], float] = min if fastest else statistics.median
     steps = _over_rounds([{k: ms[fastest] for k, ms in entry["steps"].items()} for entry in rounds], over)
     prefill = _over_rounds([entry["prefill"] for entry in rounds], over)

@@ -1,4 +1,4 @@
-"""The gate of the number formats: what each changes in the PASTA model's answers, against float32."""
+"""Checks of the number formats: what each changes in the PASTA model's answers, against float32."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -86,8 +86,8 @@ class FormatBench:
 
 
 def _log_probabilities(engine: Engine, request: Request, ids: Sequence[int]) -> Tensor:
-    """Log-probabilities [tokens, vocab] of every choice of an answer with these ids, thread by thread: in which order
-    threads decode depends on drafts, and so on time."""
+    """Log-probabilities [tokens, vocab] of every choice of an answer with these ids, ordered by thread: the order in
+    which threads decode depends on drafts, and so on time."""
     vocabulary = engine.loaded.model.config.vocab_size
     engine.submit(request.replace(forced=tuple(ids), logprobs=vocabulary))
     rows: dict[Path, list[Tensor]] = {}
@@ -119,7 +119,8 @@ def same_rows(loaded: LoadedModel) -> bool:
 
 
 def rows_apart(layer: Callable[[Tensor], Tensor], x: Tensor, *, padded: bool) -> bool:
-    """Whether no row of ``x`` [N, width] has another output beside an outlier than alone, or ``padded`` by zeros."""
+    """Whether each row of ``x`` [N, width] has the same output alone and beside an outlier; also with zeros beside it
+    (``padded``)."""
     x = x.clone()
     x[len(x) // 2] *= 1000
     together = layer(x)
@@ -132,7 +133,7 @@ def rows_apart(layer: Callable[[Tensor], Tensor], x: Tensor, *, padded: bool) ->
 
 
 def formats_report(file: RecordFile, names: Sequence[str]) -> tuple[list[Metric], dict[str, str]]:
-    """The metrics of the gate, and the table by its title."""
+    """Metrics of the check of number formats, and the table by its title."""
     rows = file.records["rows"]
     records = [record for key, record in file.records.items() if key != "rows"]
     base = bootstrap_mean([record[_BASE]["quality"] for record in records])

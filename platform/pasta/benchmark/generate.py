@@ -21,7 +21,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "static, not compiled": {"cache_implementation": "static", "disable_compile": True},
 }
 
-#: The attention that transformers takes by itself where that is not sdpa: Gemma 2 has soft-capped scores.
+#: Attention that transformers chooses itself for families where it is not sdpa: Gemma 2 caps its scores.
 _THEIRS = {"gemma2": "eager"}
 
 

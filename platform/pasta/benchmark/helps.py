@@ -1,7 +1,7 @@
-"""What each help of the engine is worth on the shipped models, and whether it changes a token.
+"""What each of the engine's optimisations ("helps") is worth on the shipped models, and whether it changes a token.
 
-In float32 none may. Each prompt is decoded greedily and sampled, with the helps in turn. Every fourth answer has limits
-that may cut it.
+In float32 none may change one. Every prompt is decoded greedily and sampled, with each set of helps in turn. Every
+fourth answer has limits that may cut it.
 """
 
 import time
@@ -18,7 +18,7 @@ from pasta.stages.records import Record, RecordFile
 from pasta.statistics import bootstrap
 
 _SIZES: dict[str, Any] = {"num_slots": 1, "reuse_prefixes": False}
-#: The engine's settings by the helps that are on; the first is compared with.
+#: The engine's settings for each set of helps; the others are compared with the first.
 WAYS = {
     "no help": EngineConfig(**_SIZES, jump_forward=False, drafts=0),
     "jump-forward": EngineConfig(**_SIZES, drafts=0),

@@ -66,8 +66,8 @@ def machine_identity(device: "torch.device | None" = None) -> dict[str, Any]:
 
 
 def code_fingerprint(*more: Path) -> str:
-    """A digest of the sources that affect a measurement: the benchmarks but for their reports, what they use, and
-    those in the directories ``more``."""
+    """A digest of the sources that affect a measurement: the benchmarks (without their reports), the packages they use,
+    and the sources in the directories ``more``."""
     root = Path(pasta.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(file for directory in more for file in directory.rglob("*.py")):

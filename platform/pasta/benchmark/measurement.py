@@ -45,7 +45,7 @@ class Measurement:
         return file
 
     def progress(self, stage: str, total: int, unit: str, found: int) -> Progress:
-        """What prints how far a stage is."""
+        """A function that prints how far a stage is."""
         return Progress(stage, total, unit, found, again=" (--fresh measures again)", say=self.say)
 
     def write(self, report: Report, *, complete: bool, **more: Any) -> None:

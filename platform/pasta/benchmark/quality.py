@@ -1,7 +1,7 @@
 """Checks that outputs are well-formed, and grades atlas answers exactly.
 
-Statement accuracy is pooled: right statements ÷ all statements, over all answers together. An evaluation's quality is a
-mean over answers instead (``pasta.judges.grader``), in which a short answer weighs as much as a long one.
+Statement accuracy is pooled: right statements ÷ all statements, counted over all answers together. An evaluation's
+quality is a mean over answers instead (``pasta.judges.grader``), in which a short answer weighs as much as a long one.
 """
 
 from collections import defaultdict

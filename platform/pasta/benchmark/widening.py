@@ -1,14 +1,14 @@
-"""Widening: a larger model that says what a small one says (Net2Net, Chen, Goodfellow and Shlens 2016).
+"""Widening: makes a larger model that answers as a small one does (Net2Net, Chen, Goodfellow and Shlens 2016).
 
-What a step costs follows from a model's size, what it decodes from its weights. A widened model has the cost of the
-large one and the answers, threads and drafts of the small one, so that these can be measured together where no large
-model was trained.
+The cost of a step follows from a model's size; the tokens follow from its weights. A widened model costs what the large
+one costs, and has the answers, threads and drafts of the small one. So cost and answers can be measured together, where
+no large model was trained.
 
 The states of the small model are the first ``d`` of ``D`` dimensions, the others are zero. Embeddings and what is added
-to them grow by sqrt(D / d), so that RMSNorm sees the same mean square, and the norms' weights shrink by as much. A head
-of ``r`` times as many dimensions has the small one's where rotary embedding turns them alike: its dimension ``r * i``
-turns as dimension ``i`` of the small one. Added heads, units and layers have random weights where they read zeros or
-are not read, so that no weights are cheaper than others, and zeros where they would change something.
+to them grow by sqrt(D / d), so that RMSNorm sees the same mean square; the norms' weights shrink by as much. A head
+with ``r`` times as many dimensions holds the small head's where rotary embedding turns both alike: its dimension ``r *
+i`` turns as dimension ``i`` of the small one. Added heads, units and layers get random weights where they read zeros or
+are not read, so that none are cheaper than others, and zeros where they would change the output.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from pasta.engine.head_files import HeadShape, weights_fingerprint
 from pasta.engine.heads import DraftHeads, read_heads, write_heads
 from pasta.errors import UserError
 
-#: Spread of the random weights: small beside those that matter, so that these are rounded as before.
+#: Standard deviation of the random weights: small beside the weights that matter, so that these are rounded as before.
 _SPREAD = 0.01
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 _SAME = ("model_type", "hidden_act", "rms_norm_eps", "sliding_window", "tie_word_embeddings")
@@ -156,9 +156,7 @@ def _widened(
             if old is not None:
                 if kind == "q_norm":
                     new[dims] = old
-                elif (
-                    kind == "k_norm"
-                ):  # for the zeros among a head's dimensions, less the scale of its scores
+                elif kind == "k_norm":  # zeros among a head's dimensions scale its scores down: undo that
                     new[dims] = old / math.sqrt(stretch)
                 else:  # the last one also for the output layer
                     new[: len(old)] = old / growth ** (2 if kind == "norm" else 1)
@@ -167,14 +165,14 @@ def _widened(
             if kind in ("embed_tokens", "lm_head"):
                 assert old is not None
                 new[: len(old)] = 0.0
-                new[:, :d] = old[small.pad_token_id] * growth  # as unlikely
+                new[:, :d] = old[small.pad_token_id] * growth  # as unlikely as in the small model
                 new[: len(old), :d] = old * growth
             elif kind in rows:
-                new[:, :d] = 0.0  # what is added reads zeros alone
+                new[:, :d] = 0.0  # it reads added dimensions, which are zero
                 if old is not None:
                     new[rows[kind], :d] = old
             elif old is not None:
-                new[:, : read[kind]] = 0.0  # what is added is not changed, and changes nothing
+                new[:, : read[kind]] = 0.0  # it writes zeros: the states stay as they are
                 new[:d, columns[kind]] = old * growth
         out[name] = new if kind.endswith("norm") else new.to(torch.bfloat16)
     return out

@@ -108,11 +108,11 @@ def check_shared(size: int, models: Iterable[str | None], engine: EngineSection)
 
 
 def check_room(source: str, prompts: Sequence[Prompt], limits: Limits, slot_tokens: int) -> None:
-    """Compare the slots of an engine with the shortest and the longest prompt (in characters), as the model ``source``
+    """Compare an engine's slots with the shortest and the longest prompt (in characters), as the model ``source``
     encodes them.
 
-    Raises UserError if no slot would hold the longest answer to the shortest prompt. Says on stderr if none would hold
-    that to the longest prompt: such answers may be cut sooner than the limits say.
+    Raises UserError if no slot would hold the longest answer to the shortest prompt. Prints a warning on stderr if none
+    would hold the longest answer to the longest prompt: such answers may end sooner than the limits say.
     """
     codec = Codec(AutoTokenizer.from_pretrained(source))
     by_length = sorted(
@@ -137,7 +137,7 @@ def check_room(source: str, prompts: Sequence[Prompt], limits: Limits, slot_toke
 def _prompt_tokens(codec: Codec, prompt: Prompt) -> int:
     try:
         return len(encode_messages(codec, prompt.messages))
-    except CodecError:  # said of the prompt itself, when its turn comes
+    except CodecError:  # the prompt itself gets an error when its turn comes
         return 0
 
 

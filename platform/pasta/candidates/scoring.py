@@ -33,7 +33,7 @@ from pasta.stages.records import Record
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
 
-#: What ``pasta.data.pairs`` reads; named here too, because importing that takes a training stack.
+#: The file that ``pasta.data.pairs`` reads. Its name stands here too: importing that module takes a training stack.
 PAIRS_FILE = "pairs.jsonl"
 #: Why a prompt gives no pair.
 DROPPED = ("skipped", "baseline_cut", "too_few", "identical", "ties")

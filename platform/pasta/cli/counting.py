@@ -18,7 +18,7 @@ def codec_source(name: str) -> tuple[str, Callable[[], Codec]]:
     """
     atlas = _atlas_directory() if name in ("atlas", "auto") else None
     if name == "words" or (name == "auto" and atlas is None):
-        # A codec knows its vocabulary, and that of words differs from document to document.
+        # One codec a document: a codec knows its vocabulary, and the vocabulary of words differs by document.
         return "words", lambda: Codec(WordTokenizer())
     if name == "atlas" and atlas is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a configuration may ask of the atlas, checked before anything is made. Imports nothing heavy."""
+"""Checks the keys of configurations that ask for atlas data, before anything is made. Imports nothing heavy."""
 
 import math
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ MAX_SHARDS = 10_000
 def check_asked(
     source: str, counts: Mapping[str, int | None], mixture: Mapping[str, float], echo: float, talk: float
 ) -> None:
-    """Raise ValueError for ``counts`` (by their keys) of documents, a ``mixture`` or a share out of range.
+    """Raise ValueError if ``counts`` of documents (by their keys), a ``mixture`` or a share is out of range.
 
-    Of other sources than ``atlas`` there are no families to mix, no exercises and no talk.
+    Only the source ``atlas`` has families to mix, copying exercises and talk: other sources must leave these keys out.
     """
     most = SHARD_DOCUMENTS * MAX_SHARDS
     for key, count in counts.items():

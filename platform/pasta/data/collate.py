@@ -1,4 +1,4 @@
-"""From packed rows to a training batch: padded tensors and the compact description of who sees whom."""
+"""Makes a training batch of packed rows: padded tensors, and a compact description of which segments see which."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

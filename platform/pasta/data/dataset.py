@@ -1,8 +1,7 @@
-"""Training data on disk: examples from the atlas or from a JSONL file, packed, made once and found again.
+"""Training data on disk: examples from the atlas or from a JSONL file, packed into rows. Made once, then found again.
 
 A prepared directory holds ``train/`` and, if asked for, ``eval/`` (Arrow), ``tokenizer/``, and ``manifest.json`` with
-what is in it.
-It is named after a fingerprint of everything that went in, and appears only when it is whole.
+its figures. It is named after a fingerprint of everything that it was made from, and appears only when it is complete.
 """
 
 import hashlib
@@ -70,9 +69,9 @@ def prepare_data(options: DataSection, tokenizer: Any, cache_dir: Path, num_proc
 def prepare_once(
     target: Path, tokenizer: Any, write: Callable[[Path], dict[str, int]]
 ) -> tuple[Path, dict[str, int], bool]:
-    """The directory ``target`` with what ``write`` puts into it, its counts, and whether it was made before.
+    """The directory ``target`` with what ``write`` puts into it, its counts, and whether it had been made before.
 
-    It also holds the tokenizer and a ``manifest.json`` of the counts, and appears only when it is whole.
+    It also holds the tokenizer and a ``manifest.json`` of the counts, and appears only when it is complete.
     """
     manifest = target / "manifest.json"
     if manifest.is_file():
@@ -125,7 +124,7 @@ def read_jsonl(path: Path) -> Iterator[Annotated]:
 
 
 class _Counter:
-    """Examples of annotated answers that fit a row, counting what passes and what does not."""
+    """Makes examples of annotated answers that fit a row; counts those that fit and those that do not."""
 
     def __init__(self, annotated: Iterable[Annotated], codec: Codec, options: DataSection) -> None:
         self._annotated = annotated
@@ -273,7 +272,8 @@ def _fingerprint(options: DataSection, tokenizer: Any) -> str:
 
 
 def data_fingerprint(values: dict[str, Any], tokenizer: Any) -> str:
-    """The name of data that depend on ``values`` and on a tokenizer: its vocabulary, template, rule of positions."""
+    """The name of data that depend on ``values`` and on a tokenizer: on its vocabulary, template and rule of
+    positions."""
     values |= {"vocabulary": sorted(tokenizer.get_vocab().items()), "chat_template": tokenizer.chat_template}
     if (scheme := stored_scheme(tokenizer)) != DEFAULT:
         values["positions"] = scheme

@@ -1,8 +1,8 @@
-"""A language model behind an OpenAI-compatible endpoint: limits kept, failures retried, tokens and cost counted.
+"""A language model behind an OpenAI-compatible endpoint. Keeps rate limits, retries failures, counts tokens and cost.
 
-The official client does the HTTP. Transient failures (429, 5xx, timeouts, a broken connection, an answer that is no
-chat completion) are retried with exponential backoff; permanent ones (a refused key, an unknown model, no quota) raise
-at once, in one line.
+The official client does the HTTP. Transient failures (429, 5xx, timeouts, a broken connection, a body that is no chat
+completion) are retried with exponential backoff. Permanent ones (a refused key, an unknown model, no quota) raise at
+once, in one line.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import openai
 
 T = TypeVar("T")
-_CHARS_A_TOKEN = 4  # for the token limit only: what a request really cost is what the endpoint reports
+_CHARS_A_TOKEN = 4  # an estimate for the token limit only: the endpoint reports what a request really cost
 _TRANSIENT = (408, 409, 425, 429)
 _SHOWN = 160
 #: Temperatures that OpenAI's API takes.
@@ -71,7 +71,7 @@ class EndpointSection:
                 f"base_url {self.base_url!r}: expected an address such as https://api.openai.com/v1"
             )
         if self.api_key_env is not None and not _VARIABLE.fullmatch(self.api_key_env):
-            # What stands there may be the key itself: it is not repeated.
+            # The value may be the key itself: the message must not repeat it.
             raise ValueError(
                 "api_key_env: expected the name of an environment variable such as OPENAI_API_KEY, or null"
             )
@@ -110,16 +110,18 @@ class Endpoint:
     """Sends requests to one model within its rate limits. Use it from one event loop."""
 
     def __init__(self, section: EndpointSection, api_key: str | None) -> None:
-        import openai  # a second's work, which a configuration that only names an endpoint need not do
+        # imported late: it takes a second, and a configuration that only names an endpoint does not need it
+        import openai
 
         self.section = section
         self.usage = EndpointUsage()
-        # Any: its overloads take no options by name, and what it returns is read as what it is, not as it is typed.
+        # Typed as Any: the client's overloads take no options by name, and ``_reply`` checks what it returns.
         self._client: Any = openai.AsyncOpenAI(
             base_url=section.base_url,
             api_key=api_key or "none",
             timeout=section.timeout_s,
-            max_retries=0,  # retries are done here: they are counted, and wait as long as the endpoint says
+            # retried here instead: attempts are counted, and wait as long as the endpoint asks
+            max_retries=0,
         )
         self._running = asyncio.Semaphore(section.concurrency)
         self._requests = _Pace(section.requests_per_minute)
@@ -162,7 +164,7 @@ class Endpoint:
             except openai.APITimeoutError:
                 failure, pause = f"no answer within {section.timeout_s:g} s", None
             except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
-                # The client takes most JSON for an answer: what is no chat completion shows when it is read.
+                # The client accepts most JSON as an answer: reading it shows whether it is a chat completion.
                 failure, pause = self._reason(error), None
             if attempt < section.retries:
                 self.usage.retries += 1
@@ -204,7 +206,7 @@ class Endpoint:
         section = self.section
         pause = min(section.backoff_s * 2**attempt, section.max_backoff_s) * random.uniform(0.5, 1.0)
         if asked is not None:
-            # A rate limit holds for all requests to the endpoint.
+            # A rate limit holds for all requests to the endpoint: the others wait too.
             pause = min(asked, section.max_backoff_s)
             self._not_before = max(self._not_before, time.monotonic() + pause)
         await asyncio.sleep(pause)
@@ -239,7 +241,7 @@ class _Pace:
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all, in order; the first failure cancels the rest and is raised."""
+    """The results of all awaitables, in order. The first failure cancels the others and is raised."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return list(await asyncio.gather(*tasks))

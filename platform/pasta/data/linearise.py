@@ -54,12 +54,12 @@ def make_example(codec: Codec, messages: Messages, document: Document, form: For
 
 
 def example_of(rows: Linearised) -> Example:
-    """The example that linearised rows are."""
+    """The example of linearised rows."""
     return Example(rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees)
 
 
 def without_syncs(document: Document) -> Document:
-    """The document with no thread waiting for another before its end."""
+    """The document without its syncs: no thread waits for another before its end."""
 
     def kept(items: tuple[Item, ...]) -> tuple[Item, ...]:
         return tuple(

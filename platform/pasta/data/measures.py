@@ -31,7 +31,7 @@ class Measures:
 
     @property
     def speedup(self) -> float:
-        """Theoretical speedup: the sequential answer's tokens by the critical path, tags counted."""
+        """Theoretical speedup: tokens of the sequential answer ÷ steps of the critical path, tags counted."""
         return self.plain_tokens / self.trace.critical_path
 
 

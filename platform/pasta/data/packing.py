@@ -25,7 +25,7 @@ FEATURES = Features(
         "length": Value("int32"),
     }
 )
-# Best fit needs a choice of lengths to fill rows well, but not the whole corpus in memory.
+# Windows bound the memory: best fit needs many lengths to choose from, but not the whole corpus.
 WINDOW = 4096
 
 

@@ -1,7 +1,7 @@
-"""Preference pairs: two annotated answers to one prompt, the better and the worse, each a row of its own.
+"""Preference pairs: two annotated answers to one prompt, a better and a worse one, each a row of its own.
 
 A prepared directory holds ``train/`` and, if asked for, ``eval/`` (Arrow), ``tokenizer/`` and ``manifest.json``. It is
-named after a fingerprint of everything that went in, and appears only when it is whole.
+named after a fingerprint of everything that it was made from, and appears only when it is complete.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class PreparedPairs:
 
 
 def pairs_file(source: Path) -> Path:
-    """The JSONL file that ``source`` is, or that lies in the stage directory ``source``. Raises UserError."""
+    """The JSONL file at ``source``, or the one in the stage directory ``source``. Raises UserError if there is none."""
     path = source / PAIRS_FILE if os.path.isdir(source) else source
     if not os.path.isfile(path):
         raise UserError(
@@ -123,7 +123,7 @@ class PairCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         batch = ThreadCollator(self.pad_id, self.multiple)([row[side] for side in SIDES for row in rows])
-        del batch["labels"]  # the trainer makes its own, which shift_labels overrule
+        del batch["labels"]  # the trainer makes labels of its own; ``shift_labels`` replace them
         batch["completion_mask"] = (batch["shift_labels"] != IGNORE).long()
         if all(name in rows[0] for name in REFERENCE):
             for name in REFERENCE:

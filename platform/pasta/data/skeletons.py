@@ -73,10 +73,10 @@ class SkeletonPrompts:
         )
 
     def read(self, skeleton: str) -> list[str]:
-        """The points of a skeleton that a model wrote; none if it is not one.
+        """The points of a skeleton that a model wrote; none if the text is no skeleton.
 
-        Strict, for whatever is taken for a point costs a request: every line that is not blank is a point, numbered
-        from 1 without a gap. Only a first line that ends with a colon may stand above them.
+        It reads strictly, since every point costs a request: each line that is not blank is a point, numbered from 1
+        without a gap. Only a first line that ends with a colon may stand above them.
         """
         lines = [line.strip() for line in skeleton.strip().splitlines() if line.strip()]
         if len(lines) > 1 and lines[0].strip("*_").endswith(":") and not _POINT.match(lines[0]):
@@ -129,8 +129,8 @@ PROMPTED = SkeletonPrompts(
         "others.\n\nRequest:\n{request}\n\nOutline:\n{skeleton}"
     ),
 )
-#: For models that are trained to it, such as the atlas': few words, for they are read in every request; points bring
-#: their own list marks and line breaks, so that they join to the very answer that they were cut from.
+#: For models that are trained for it, such as the atlas' models: short, since every request holds these words. Points
+#: bring their own list marks and line breaks, so that they join to exactly the answer that they were cut from.
 TRAINED = SkeletonPrompts(
     skeleton="{request} Say the points first.",
     point="{request}\n{skeleton}\nNow point {number}: {point}",

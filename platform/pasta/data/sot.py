@@ -22,7 +22,7 @@ from pasta.data.skeletons import MIN_POINTS, SkeletonPrompts, write_skeleton
 
 #: The paper asks for three to five words a point.
 POINT_WORDS = 5
-#: An answer of less than so many times its skeleton's characters is sooner written than planned.
+#: An answer is planned only if it is so many times as long as its skeleton, in characters; else writing it is faster.
 _WORTH = 2
 
 
@@ -51,9 +51,9 @@ def split_points(answer: str) -> list[SkeletonPoint]:
 def to_requests(record: Instruction, prompts: SkeletonPrompts, *, routed: bool = False) -> list[Instruction]:
     """A record as the requests of Skeleton-of-Thought with their answers: the skeleton, then each point.
 
-    It is a skeleton of one point and the record itself if there are fewer points than two, more than
-    ``prompts.max_points``, or ones that are hardly longer than their skeleton. With ``routed`` so is every task of the
-    atlas whose steps need each other: the model learns the paper's router (SoT-R) with its skeletons, from the truth.
+    The skeleton has one point, and the record follows unchanged, if the answer has fewer than two points, more than
+    ``prompts.max_points``, or points hardly longer than their skeleton. With ``routed`` the same holds for atlas tasks
+    whose steps need each other: so the model learns the paper's router (SoT-R) from the ground truth.
     """
     points = split_points(record.answer)
     labels = [point.label for point in points]

@@ -87,7 +87,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A record that is not one: its place (file and line), what is wrong, and its beginning."""
+    """A record that cannot be read: its place (file and line), what is wrong, and its beginning."""
 
     place: str
     reason: str
@@ -95,10 +95,8 @@ class Broken:
 
 
 def source_files(source: SourceSection) -> list[Path]:
-    """The local files (or the one saved data set) behind a source; none for the atlas and for the Hub.
-
-    Raises UserError if the path looks local and nothing is there.
-    """
+    """The local files (or the one saved data set) of a source; none for the atlas and for the Hub. Raises UserError if
+    the path looks local and nothing is there."""
     if source.path == ATLAS:
         return []
     path = Path(source.path)
@@ -150,7 +148,7 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
 
 
 def _check_selection(source: SourceSection) -> None:
-    """Raise UserError, naming the key, for what chooses within a data set where there are only files."""
+    """Raise UserError, naming the key, if a key that chooses within a data set is given for files."""
     files = source_files(source)
     try:
         if files and files[0].is_dir():

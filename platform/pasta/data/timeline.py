@@ -66,7 +66,7 @@ def timeline_rows(
     """The rows of a trace, in reading order. The arguments are those of :func:`render_timeline`."""
     if origin is None:
         origin = min((thread.times[0] for thread in trace.threads if thread.times), default=0.0)
-    # When each token of each thread was there.
+    # When each token of each thread was decoded.
     moments: list[tuple[float, ...]] = [
         t.steps if unit == "steps" else tuple(time - origin for time in t.times) for t in trace.threads
     ]

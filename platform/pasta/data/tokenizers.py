@@ -10,7 +10,7 @@ from pasta.errors import UserError
 from pasta.lang import Codec, add_control_tokens
 
 ATLAS = "atlas"
-# Hugging Face warns when a text is longer than a model's context; here nothing is fed to a model.
+# Hugging Face warns about texts longer than a model's context; here texts are only counted.
 _QUIET = ("transformers.tokenization_utils_base",)
 
 

@@ -1,6 +1,6 @@
-"""Makes hostile requests: bodies that no client of good will sends, each within the largest that the service takes.
+"""Makes hostile requests: bodies that no well-meaning client sends, each within the service's size limit.
 
-The number of a request and the seed make it, alone: one that was answered wrongly can be made again.
+A request follows from its number and the seed alone, so that one that was answered wrongly can be made again.
 """
 
 import json
@@ -28,7 +28,7 @@ _VALID: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "The capital of France", "return_token_strs": True},
     "/detokenize": {"tokens": [5, 6, 7]},
 }
-#: JSON texts of values that are wrong, or at the edge of what is right, for some field or other.
+#: JSON texts of values that are wrong for some field, or only just right.
 _ITEMS = (
     *(
         "1",
@@ -108,7 +108,7 @@ _TYPES = (
     ),
     *("application/json; charset=utf-16", "application/json" * 200, "image/png", "text/event-stream", "*/*"),
 )
-#: How many of one large body arrive together, of some of them.
+#: How many copies of one large body arrive together, for some of them.
 _COPIES = 8
 
 
@@ -137,7 +137,7 @@ class _Maker:
         return min(self.room, self.rng.choice((100, 20_000, self.room)))
 
     def field(self) -> str:
-        """Any field, as often as not one that the route cannot do without."""
+        """Any field; every second time one that the route requires."""
         return self.rng.choice(self.fields if self.rng.random() < 0.5 else [*self.valid])
 
     def with_text(self, name: str, value: str) -> bytes:
@@ -311,7 +311,7 @@ def _no_object(m: _Maker) -> bytes:
 
 
 def _edges(m: _Maker) -> bytes:
-    """Right, and as much as is allowed: this one is to be answered."""
+    """A request that is right, with as much as is allowed: the service has to answer it."""
     likeliest = {"logprobs": True, "top_logprobs": 20} if "top_logprobs" in m.fields else {"logprobs": 5}
     chosen: dict[str, Any] = m.rng.choice(
         (

@@ -15,8 +15,8 @@ import httpx
 from pasta.benchmark.load.sse import EventReader
 from pasta.stages.records import Record
 
-#: ``whole``: all of it came; ``left``: the client went away, as it was told to; ``refused``: 429, or 503 that says when
-#: to come again; ``stuck``: no end in time; ``lost``: anything else.
+#: How a request ended. ``whole``: its answer arrived; ``left``: the client left, as it was told to; ``refused``: 429,
+#: or 503 with Retry-After; ``stuck``: no end in time; ``lost``: anything else.
 Ending = Literal["whole", "left", "refused", "stuck", "lost"]
 _DONE = "[DONE]"
 #: Pieces of a body that is sent slowly.
@@ -81,7 +81,7 @@ class TimedReply:
         return int(self.pasta.get("tokens", 0))
 
     def record(self) -> Record:
-        """What is kept: a digest of the text instead of it, and of the account what metrics are made of."""
+        """The reply as a record: a digest instead of the text, and of the service's account only what metrics need."""
         kept: Record = {
             "ending": self.ending,
             "total_s": round(self.total_s, 6),

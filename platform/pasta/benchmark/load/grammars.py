@@ -1,4 +1,4 @@
-"""Schemas and regular expressions that are small, and large once they are compiled."""
+"""Schemas and regular expressions that are short, but large when compiled."""
 
 import json
 import random
@@ -25,7 +25,7 @@ REGEXES = (
 
 
 def costly_schema(rng: random.Random) -> tuple[str, str]:
-    """A parameter with a schema that costs more than it looks, as JSON text."""
+    """A request's parameter, as JSON text, with a schema that costs more to compile than its length suggests."""
     pattern = rng.choice(REGEXES)
     depth, width = rng.choice(((7, 3), (12, 2), (200, 1), (2, 80))), rng.choice((50, 300, 2000))
     made: Any = rng.choice(

@@ -1,5 +1,5 @@
-"""Sends a service hostile requests, one after another or a large one several times at once: what it answers, and how
-long each keeps others waiting."""
+"""Sends hostile requests to a service, one after another, or a large one several times at once. Checks what the service
+answers, and how long each request keeps others waiting."""
 
 import asyncio
 import json
@@ -24,10 +24,10 @@ HELD_MS = 50.0
 HEALTH_MS = 100.0
 #: Requests of a record: an interrupted run goes on after the last whole one.
 _BLOCK = 100
-#: How long the service remembers how long its event loop was held, and what of that is as good as nothing.
+#: The service reports its longest hold of so many seconds; a hold of less than so many milliseconds counts as none.
 _REMEMBERED_S, _QUIET_MS = 11.0, 15.0
 _MEMORY_EVERY = 5
-#: What an answer of an error holds, as OpenAI's do.
+#: The fields of an error's body, as OpenAI's errors have.
 _ERROR = {"message", "type", "param", "code"}
 
 
@@ -79,8 +79,8 @@ async def hostile(bench: Bench, key: str) -> Record:
 async def _beside_health(
     http: httpx.AsyncClient, request: HostileRequest, timeout_s: float
 ) -> tuple[tuple[str, str], float]:
-    """What the request was answered (of several copies the one that was answered wrongly, if any), and the milliseconds
-    of the slowest answer to GET /health meanwhile."""
+    """Send a request with GET /health beside it. Returns the request's answer (of several copies, one that was answered
+    wrongly if there is any), and the milliseconds of the slowest GET /health."""
     sent = asyncio.gather(*(_send(http, request, timeout_s) for _ in range(request.copies)))
     slowest = 0.0
     while not sent.done():
@@ -95,7 +95,7 @@ async def _beside_health(
 
 
 async def _send(http: httpx.AsyncClient, request: HostileRequest, timeout_s: float) -> tuple[str, str]:
-    """The status of an answer, or what came in its place; and what is wrong with it, if anything is."""
+    """Send a request; returns the answer's status, or what came instead, and what is wrong with it (empty: nothing)."""
     try:
         async with asyncio.timeout(timeout_s):
             headers = {name.encode(): value.encode("latin-1") for name, value in request.headers.items()}
@@ -108,7 +108,7 @@ async def _send(http: httpx.AsyncClient, request: HostileRequest, timeout_s: flo
 
 
 def judged(response: httpx.Response) -> tuple[str, str]:
-    """The status of an answer, of a stream that of its error if it has one; and what is wrong with it."""
+    """The status of an answer (of a stream, the status of its error if it has one), and what is wrong with it."""
     status = str(response.status_code)
     if response.status_code >= 500:
         return status, f"{status}: {response.text[:200]}"
@@ -142,7 +142,8 @@ async def _routes(http: httpx.AsyncClient) -> Routes:
 
 
 async def _quiet(http: httpx.AsyncClient) -> dict[str, Any]:
-    """The Gateway's state once nothing has held its event loop for a while: a longer hold would hide what comes."""
+    """The Gateway's state, once nothing has held its event loop for a while: an earlier, longer hold would hide a new
+    one."""
     until = perf_counter() + _REMEMBERED_S
     while (state := await _gateway(http))["busy_ms"] > _QUIET_MS and perf_counter() < until:
         await asyncio.sleep(0.5)

@@ -199,7 +199,7 @@ def refuse_report(records: Sequence[Record]) -> Report:
 
 
 def soak_report(records: Sequence[Record]) -> Report:
-    """What must not happen, and what did."""
+    """Counts of what must not happen in a soak, and of what happened."""
     (record,) = records
     wrong, ended = record["wrong"], record["endings"]
     lost = sum(each["ending"] == "lost" for each in wrong)
@@ -242,7 +242,7 @@ def soak_report(records: Sequence[Record]) -> Report:
 
 
 def hostile_report(records: Sequence[Record]) -> Report:
-    """What hostile requests were answered, and how long they kept others waiting."""
+    """How hostile requests were answered, and how long they kept others waiting."""
     statuses: dict[str, Counter[str]] = {}
     for record in records:
         for kind, counts in record["statuses"].items():

@@ -31,10 +31,10 @@ LEAVE_AFTER = 4
 REFUSE_CLIENTS = 8
 #: How often a prompt is timed each way on each side for the speedup.
 REPEATS = 3
-#: A client asks again after so long on average: sooner than Retry-After says, but the service is to be found busy, not
-#: to be flooded (two cores write about a hundred refusals a second).
+#: Mean pause before a client asks again. It is shorter than Retry-After, since the service must be busy; but not so
+#: short that refusals alone take the processor (two cores write about a hundred a second).
 _PAUSE_S = 0.25
-#: Seconds after which a decoder that is not back, or a request whose threads have not stopped, is an error.
+#: Seconds after which a decoder that is not back, or a request with running threads, counts as an error.
 _BACK_S, _STOPPED_S = 300.0, 20.0
 T = TypeVar("T")
 #: MiB of each of the service's processes, by what it is.
@@ -74,7 +74,8 @@ class Bench:
         return [Ask(prompt, found.model, body, self.settings.max_tokens) for prompt in prompts]
 
     async def whole(self, asks: Sequence[Ask], clients: int) -> tuple[list[TimedReply], float]:
-        """Answers, all of them whole, and seconds. Raises ``UserError`` if the service lost one."""
+        """Have the service answer the requests; returns answers and seconds. Raises ``UserError`` if one is not
+        whole."""
         answers, seconds = await self.service.run(asks, clients)
         for answer in answers:
             if answer.ending != "whole":
@@ -84,7 +85,7 @@ class Bench:
         return answers, seconds
 
     async def warm_up(self, clients: int) -> None:
-        """Let the service have answered both ways, so many clients at once."""
+        """Have the service answer both ways, from so many clients at once."""
         for way in self.ways:
             prompts = [self.prompts[n % len(self.prompts)] for n in range(clients)]
             await self.whole(self.asks(way, prompts), clients)

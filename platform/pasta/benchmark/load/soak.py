@@ -28,14 +28,14 @@ LEAVING, UNSTREAMED, SEQUENTIAL = 0.05, 0.2, 0.3
 SLOW_READERS, SLOW_UPLOADS = 0.03, 0.03
 #: A slow reader waits so long after each bit (about 4 KiB); a slow upload takes so long. The service allows both.
 _READ_PAUSE_S, _UPLOAD_S = 0.1, 4.0
-#: What is killed, in turn; of these the ones whose death cuts the requests that they hold.
+#: The kinds of processes that are killed, in turn; and those whose death ends the requests that they hold.
 VICTIMS = ("Decoder", "Interpreter", "Gateway")
 _HOLDERS = VICTIMS[1:]
 #: How long it may take until a request hears of such a death.
 _HEARD_WITHIN_S = 30.0
 _LENGTHS = (16, 64, 256, None)
 _PLACEMENTS = ("local", "spread", "auto")
-#: A process that is killed each third time lives long enough to be judged.
+#: Every third time a process is spared: one that lives longer shows whether its memory grows.
 _MEMORY_EVERY_S = 3.0
 _IDLE_WITHIN_S = 30.0
 #: How long a client waits before it sends a request again, unless it was told.
@@ -84,7 +84,7 @@ async def soak(bench: Bench, key: str) -> Record:
     begun = perf_counter()
 
     async def patient(ask: Ask) -> TimedReply:
-        """Send a request, again after Retry-After while it is refused, or was cut by a death that may cut it."""
+        """Send a request. Send it again after Retry-After if it was refused, or if a killed process ended it."""
         give_up = perf_counter() + settings.timeout_s
         while True:
             sent_s = perf_counter() - begun
@@ -96,7 +96,7 @@ async def soak(bench: Bench, key: str) -> Record:
             await asyncio.sleep(answer.retry_after_s or _AGAIN_S)
 
     def sent() -> Iterator[Ask]:
-        """The requests, as long as there is time."""
+        """The requests in order, until the time is up."""
         for ask in asks:
             if perf_counter() > until or interrupted.is_set():
                 return
@@ -104,7 +104,7 @@ async def soak(bench: Bench, key: str) -> Record:
             yield ask
 
     async def teller() -> None:
-        """Say how far it is."""
+        """Print progress at intervals."""
         while True:
             await asyncio.sleep(_SAY_EVERY_S)
             bench.say(progress(counts, len(asks), perf_counter() - begun, len(kills), settings.soak_s))
@@ -192,8 +192,8 @@ def progress(
 
 
 def was_cut(answer: TimedReply, sent_s: float, kills: Sequence[tuple[float, str]]) -> bool:
-    """Whether a request was open when an Interpreter or a Gateway was killed, and ended as it may then: with an error
-    that says, or a broken connection that lets guess, that it may be sent again."""
+    """Whether a request was open when an Interpreter or a Gateway was killed, and ended as is allowed then: with an
+    error that says it may be sent again, or with a broken connection."""
     ended_s = sent_s + answer.total_s
     open_then = any(kind in _HOLDERS and sent_s < at and ended_s < at + _HEARD_WITHIN_S for at, kind in kills)
     return answer.ending == "lost" and answer.retryable and open_then

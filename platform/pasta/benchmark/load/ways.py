@@ -1,4 +1,4 @@
-"""The two ways of answering that are compared."""
+"""The two ways of answering that are compared: in parallel, and sequentially."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -16,11 +16,11 @@ _TOKENS = 24
 
 
 def check_tokens(weights: Weights, prompts: Sequence[Sequence[int]], say: Callable[[str], None]) -> Record:
-    """Decode greedily with llama.cpp in f32 and with the engine in float32, and compare: how many tokens, how many of
-    them are the same, and the largest difference of a log-probability, up to the first token that is not.
+    """Decode greedily with llama.cpp in f32 and with the engine in float32, and compare.
 
-    llama.cpp knows no sliding window for this family, so the engine sees all tokens too. Both choose among the tokens
-    that the engine allows in a sequential answer: text, and its end.
+    Returns the number of tokens, how many are the same, and the largest difference of a log-probability up to the first
+    token that differs. llama.cpp knows no sliding window for this family, so the engine sees all tokens too. Both
+    choose among the tokens that the engine allows in a sequential answer: text, and its end.
     """
     loaded = weights.load("float32", context=1024)
     config, grammar = loaded.model.config, loaded.codec.grammar

@@ -142,7 +142,7 @@ class ShapeComparison:
 
     @property
     def narrow(self) -> list[str]:
-        """The formats in which growth and replay are measured: those of at most 16 bits, if there are any."""
+        """The formats in which growth and replay are measured: those of at most 16 bits, or all if there are none."""
         return [name for name in self.formats if bits_of(name) <= 16] or self.formats
 
     @contextlib.contextmanager
@@ -250,7 +250,7 @@ class ShapeComparison:
 
 
 def _compile_everywhere() -> Any:
-    """A compile configuration that ``generate`` follows on a CPU too, where by itself it compiles nothing."""
+    """A compile configuration with which ``generate`` compiles on a CPU too; by default it compiles nothing there."""
     from transformers import CompileConfig
 
     config = CompileConfig(mode="default")

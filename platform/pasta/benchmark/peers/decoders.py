@@ -13,8 +13,8 @@ from pasta.stages.records import Record
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``first_s`` until the first token, ``seconds`` for the ``tokens`` after it, and of these the median, which other
-    work on the machine sways little, and the least."""
+    """How long a run took: ``first_s`` to the first token, ``seconds`` for the ``tokens`` after it. The median and the
+    least time of a token are less affected by other work on the machine."""
 
     first_s: float
     tokens: int
@@ -76,8 +76,8 @@ class Chosen:
 
 
 def fastest_setup(decoder: Peer, prompt: Sequence[int], count: int) -> Record:
-    """The settings in which ``decoder`` is fastest, by the least time of a token in two runs of each, in turn: other
-    work on the machine only adds to it."""
+    """The settings in which ``decoder`` is fastest: those with the least time of a token in two runs of each, taken in
+    turn. Other work on the machine only adds to a time."""
     best: dict[int, float] = {}
     for _ in range(2 if len(decoder.setups) > 1 else 1):
         for number, setup in enumerate(decoder.setups):

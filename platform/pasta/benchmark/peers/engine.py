@@ -41,8 +41,8 @@ class Ours:
         torch.set_num_threads(setup["threads"])
 
     def decode(self, prompt: Sequence[int], count: int) -> Timing:
-        """Decode ``count`` tokens after ``prompt``: chosen greedily, and then replaced by given ones, so that no
-        end of text comes before."""
+        """Decode ``count`` tokens after ``prompt``: each is chosen greedily and then replaced by a given one, so that
+        no end of text stops the run."""
         codec = self.loaded.codec
         forced = [*codec.encode_text(" a")[:1] * (count - 1), codec.eos_id]
         begun = time.perf_counter()
@@ -63,7 +63,7 @@ class OurSession:
         assert lanes == 1 or len(prompts) == 1
         codec = loaded.codec
         (filler,) = codec.encode_text(" a")[:1]
-        # Those that are prefilled first decode while the others are prefilled.
+        # Sequences that are prefilled first decode while the others are prefilled.
         chunks = sum(-(-len(prompt) // EngineConfig().prefill_chunk) for prompt in prompts)
         text = [filler] * (steps + chunks + 2)
         forced, progress = [*text, codec.eos_id], ThreadProgress()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pasta.errors import UserError
 
-#: Families of which llama.cpp computes the same function, by ``model_type``; it knows no window in a layer of Qwen 3.
+#: Families, by ``model_type``, for which llama.cpp computes the same function. Its Qwen 3 has no sliding window.
 CONVERTED = ("llama", "qwen3")
 _BLOCK = 32
 _LAYER = {
@@ -109,8 +109,8 @@ def _tensors(
 
 
 def interleaved(tensor: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of each head: for its ``llama`` llama.cpp rotates neighbours where transformers rotates halves
-    (``permute`` in llama.cpp's convert_hf_to_gguf.py)."""
+    """Reorder the rows of each head. llama.cpp's ``llama`` rotates neighbouring dimensions where transformers rotates
+    halves (``permute`` in llama.cpp's convert_hf_to_gguf.py)."""
     shape = tensor.shape
     halves = tensor.reshape(heads, 2, shape[0] // heads // 2, *shape[1:])  # [H, 2, D/2, in]
     return halves.swapaxes(1, 2).reshape(shape)

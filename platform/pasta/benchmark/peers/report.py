@@ -10,7 +10,8 @@ from pasta.markdown import markdown
 from pasta.stages.records import Record
 from pasta.statistics import bootstrap
 
-#: Least ratio to llama.cpp's best format of no more bits, and most of 8 lanes to 1, by shape (issue's table).
+#: Targets by shape: the least ratio to llama.cpp's best format of no more bits, and the most that 8 lanes may cost
+#: against one.
 _SEQUENTIAL = {"llama-400m": 1.0, "shipped": 0.8}
 _LANES = {"llama-400m": 1.35}
 _REPLAY = {"llama-400m": 1.3}
@@ -22,7 +23,7 @@ _BITS |= {f"llama.cpp {theirs}": bits for bits, theirs in FORMATS.values()}
 
 
 def check_report(shape: str, record: Record | None) -> Found:
-    """How far llama.cpp's function is the engine's."""
+    """How closely llama.cpp computes the engine's function."""
     if record is None:
         return [], {}
     share = record["same"] / record["tokens"]

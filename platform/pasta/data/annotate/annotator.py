@@ -30,7 +30,8 @@ NO_USAGE = TeacherUsage()
 
 @dataclass(frozen=True, slots=True)
 class RefusedAnnotation:
-    """An annotation that failed a check, if there was one, and why: a short word that is counted, and the story."""
+    """An annotation that failed a check, if there was one, and why: ``reason``, a short word to count by, and the
+    details."""
 
     annotated: str | None
     reason: str
@@ -41,8 +42,8 @@ class RefusedAnnotation:
 class Proposal:
     """An annotator's proposal for one record: the annotated answer in text form, or the reason why there is none.
 
-    ``reason`` is a short word that rejects are counted by, ``detail`` the whole story. ``refused`` are those that the
-    annotator itself refused on the way, ``judged`` is what checking them cost.
+    ``reason`` is a short word that rejects are counted by, ``detail`` explains it. ``refused`` are annotations that the
+    annotator itself refused before it proposed this one; ``judged`` is what its judge cost.
     """
 
     annotated: str | None
@@ -58,7 +59,7 @@ class Proposal:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Proposal":
-        """From what ``to_dict`` gave."""
+        """The inverse of ``to_dict``."""
         refused = tuple(RefusedAnnotation(**each) for each in values["refused"])
         usage, judged = (TeacherUsage(**values[name]) for name in ("usage", "judged"))
         return cls(**{**values, "usage": usage, "refused": refused, "judged": judged})
@@ -72,13 +73,11 @@ class Annotator(Protocol):
 
     @property
     def is_costly(self) -> bool:
-        """Whether a proposal is worth writing down before its shard is finished."""
+        """Whether proposals cost money, so that each is written to disk before its shard is finished."""
 
     def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
-        """Call ``deliver`` once for each record, in any order, as soon as its proposal is there.
-
-        Raises UserError if it makes no sense to go on with other records.
-        """
+        """Call ``deliver`` once for each record, in any order, as soon as its proposal is there. Raises UserError if no
+        further record can be annotated."""
 
 
 class PlainAnnotator:
@@ -93,7 +92,7 @@ class PlainAnnotator:
 
 
 class AtlasAnnotator:
-    """Annotates the atlas's own answers to its prompts by ground truth: their plan says what is independent."""
+    """Annotates the atlas's own answers by ground truth: the plan of each answer tells which parts are independent."""
 
     is_costly = False
 

@@ -23,7 +23,7 @@ _BLANK = re.compile(r"\n\n+")
 _SENTENCE = ". "
 _MIN_FORKS = 3
 _MIN_DETAILS = 10
-#: A paragraph's text that stays: 20 characters, of which the script's own mark of a fork takes 11.
+#: Characters of a paragraph that stay with the parent: 20, of which the script's own mark of a fork takes 11.
 _MIN_PARAGRAPH, _MIN_OPENING = 20, 9
 
 
@@ -69,7 +69,7 @@ def _list_spans(answer: str) -> list[tuple[int, int]]:
 
 
 def _paragraph_spans(answer: str) -> list[tuple[int, int]]:
-    """What follows the first sentence of each paragraph that has more than one."""
+    """What follows the first sentence, for each paragraph with more than one."""
     if any(word in answer.lower() for word in _ABBREVIATIONS):
         return []
     spans: list[tuple[int, int]] = []

@@ -61,7 +61,7 @@ class AnnotationSections:
             )
 
     def rewrite(self, record: Instruction) -> Sequence[Instruction]:
-        """The records that are made of one before anything else."""
+        """The records to annotate that are made of one record: with ``sot`` its requests, else the record itself."""
         return (
             to_requests(record, self.skeletons, routed=self.routed) if self.annotator == "sot" else [record]
         )

@@ -1,4 +1,5 @@
-"""Annotates the atlas as a teacher who goes by looks: the start of the experiment that shows what preferences buy.
+"""Annotates the atlas as an imperfect teacher would, who judges by the layout: the start of the experiment on what
+preference training gains.
 
 It knows where the parts of an answer begin, for that can be seen. Whether they need each other it guesses from the
 layout: independent parts laid out as a list are mostly marked, those in one paragraph mostly not, and steps that need
@@ -92,7 +93,7 @@ class ImperfectAnnotator:
 
 
 def guessed(task: AtlasTask, record: str, options: ImperfectSection) -> Plan:
-    """The plan that the teacher sees in the answer to a task; the answer's text is the same."""
+    """The plan that the imperfect teacher sees in the answer to a task; the answer's text stays the same."""
     rng = random.Random(f"imperfect:{options.seed}:{record}")
     # Every guess is drawn for every record, so that a change of one probability leaves the others' guesses alone.
     is_marked, merges, forgets = (
@@ -109,7 +110,8 @@ def guessed(task: AtlasTask, record: str, options: ImperfectSection) -> Plan:
 
 
 def as_parts(task: AtlasTask) -> Plan:
-    """A task of dependent steps as if its steps were parts and only its last statement read them."""
+    """The plan of a task of dependent steps, as if its steps were independent parts that only its last statement
+    reads."""
     family = FAMILIES[task.spec["family"]]
     assert isinstance(family, Steps), f"{family.name} has dependent steps"
     first, *steps, last = family.laid_out_steps(task.spec["params"], task.spec["layout"])
@@ -129,7 +131,7 @@ def _unmarked(plan: Plan) -> list[Node]:
 
 
 def _merged(plan: Plan) -> list[Node]:
-    """Neighbouring parts as one, two by two, at every depth."""
+    """The plan with neighbouring parts merged, two by two, at every depth."""
     out: list[Node] = []
     open_pair = False
     for node in plan:

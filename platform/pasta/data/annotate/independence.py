@@ -55,8 +55,8 @@ class IndependenceSection:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The text of one segment. ``hidden`` are the earlier stretches, by index, that it does not see; both it and they
-    say something, so that list markers are left out."""
+    """The text of one segment. ``hidden`` are the indices of earlier stretches that it does not see. Stretches without
+    words (list markers) are left out of both."""
 
     text: str
     hidden: tuple[int, ...]
@@ -95,7 +95,7 @@ def says_something(text: str) -> bool:
 def questions_for(
     messages: Sequence[Mapping[str, str]], stretches: Sequence[Stretch]
 ) -> list[dict[str, str]]:
-    """The chat messages that ask about every stretch that something is hidden from; numbers count from 1."""
+    """The chat messages that ask about every stretch with hidden ones before it; numbers count from 1."""
     written = "\n".join(
         f'<stretch number="{number}">{stretch.text}</stretch>'
         for number, stretch in enumerate(stretches, start=1)

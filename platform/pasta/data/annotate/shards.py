@@ -30,7 +30,7 @@ Rewrite = Callable[[Instruction], Sequence[Instruction]]
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """A finished shard: how many of its records were kept with and without chunks, and how many not, and why.
+    """A finished shard: how many of its records were kept with chunks, kept without, and rejected, and why.
 
     ``broken`` names the first unreadable records, ``seconds`` is the wall clock of the run that finished it.
     ``refused`` counts proposals that the annotator itself refused, also of records that were kept; ``judged`` is what
@@ -61,7 +61,7 @@ class ShardResult:
 
 
 def finished_shard(directory: Path, index: int) -> ShardResult | None:
-    """The result of a shard that is finished, or None."""
+    """The result of a finished shard, or None if the shard is not finished."""
     try:
         return ShardResult.of(read_json(_path(directory, "shard", index, ".json")))
     except (UserError, TypeError, KeyError):
@@ -97,9 +97,8 @@ def annotate_shard(
 ) -> ShardResult:
     """Annotate a shard into ``directory``, or find it finished there.
 
-    ``rewrite`` says which records are made of one that was read; those are what is annotated and counted. Raises
-    UserError if the source cannot be read or the annotator sees no sense in going on; costly proposals made by then are
-    found again by the next call.
+    ``rewrite`` turns a record that was read into the records that are annotated and counted. Raises UserError if the
+    source cannot be read or the annotator gives up; the next call finds costly proposals made so far again.
     """
     done = finished_shard(directory, shard.index)
     if done is not None:
@@ -152,10 +151,8 @@ def annotate_shard(
 
 
 class Journal:
-    """Proposals by record number, on disk before anything else happens to them.
-
-    A last line that a killed process left unfinished is dropped.
-    """
+    """Proposals by record number, on disk before they are used. A last line that a killed process left unfinished is
+    dropped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -34,8 +34,8 @@ def summarise_annotations(
     """The summary of finished shards in ``directory``. Raises UserError if not one record could be kept.
 
     ``prices`` are what a million tokens of the teacher cost, read and written, ``judge_prices`` those of its judge.
-    Answers of the atlas are compared with its truth (``marks``). Speedups are theoretical: tokens of the answer by
-    steps of its critical path; means of them are geometric.
+    Answers to atlas tasks are compared with the ground truth (``marks``). Speedups are theoretical: tokens of the
+    answer by steps of its critical path; means of them are geometric.
     """
     truth = TruthTally()
     figures = []

@@ -38,8 +38,8 @@ class SyntacticSection:
     Lists inside items become chunks of chunks down to ``max_depth``. ``head`` says who writes an item's title: the
     ``parent``, as in APAR, or the ``chunk``. An item without a title is a chunk as a whole, or with ``untitled:
     sentence`` its first sentence is its title, as a paragraph's is. ``topics: shortest`` gives all chunks the topic
-    ``x``, for what a chunk is about stands before it where the parent has written its title. ``sync: conclusion``
-    waits for all chunks before a closing paragraph; ``none`` never waits.
+    ``x``: where the parent writes the titles, they already tell what each chunk is about. ``sync: conclusion`` waits
+    for all chunks before a closing paragraph; ``none`` never waits.
     """
 
     lists: bool = True
@@ -135,7 +135,8 @@ def annotate_text(answer: str, options: SyntacticSection) -> Document:
 def part_starts(answer: str) -> list[int]:
     """The characters at which the parts begin that a reader sees: items of a list and paragraphs.
 
-    Where there are several lists, each is one part with the paragraph above it; so are a heading and what follows it.
+    Where there are several lists, each list is one part together with the paragraph above it; so are a heading and what
+    follows it.
     """
     lines = _lines(answer)
     blocks = _blocks(lines, 0, len(lines), SyntacticSection())

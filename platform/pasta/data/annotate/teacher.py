@@ -24,7 +24,7 @@ from pasta.data.instructions import Instruction
 
 # Statuses that may concern one record only: it is too long, or its content is refused.
 _REFUSED_RECORD = (400, 413, 422)
-# What a second proposal would meet too.
+# Statuses that a second proposal would get too.
 _RECORDS_FAULT = ("refused", "no answer")
 _PROBE = [{"role": "user", "content": "Answer with the word yes."}]
 
@@ -219,7 +219,8 @@ class _Lesson:
 
 
 async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[RefusedAnnotation, TeacherUsage]:
-    """What becomes of a request without an answer. Raises the error again if it is not the record's own fault."""
+    """Turn a failed request into a proposal that rejects its record. Raises the error again if the record is not at
+    fault."""
     if error.status is not None and error.status not in _REFUSED_RECORD:
         raise error
     try:
@@ -233,7 +234,7 @@ async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[RefusedAn
 
 
 def _share_of(whole: EndpointSection, share: float) -> EndpointSection:
-    """The limits of one worker of several."""
+    """One worker's share of the run's limits."""
     return replace(
         whole,
         concurrency=max(1, round(whole.concurrency * share)),

@@ -10,12 +10,12 @@ from pasta.lang import parse
 
 @dataclass(slots=True)
 class TruthTally:
-    """Counts over annotated answers of the atlas; others are passed over.
+    """Counts over annotated answers of the atlas; other records are ignored.
 
-    Of parts: ``num_true`` that the truth marks, ``num_marked`` that the annotations mark, ``num_right`` that both mark,
-    one by one (two parts in one chunk are none of them). Of answers: ``num_dependent`` in which nothing is independent,
-    and how many of them fork; ``num_reading`` that fork where something reads the parts, and how many of them have
-    every sync where it belongs.
+    Parts: ``num_true`` that the truth marks, ``num_marked`` that the annotations mark, ``num_right`` that both mark,
+    each alone (two parts in one chunk count as none of them). Answers: ``num_dependent`` in which nothing is
+    independent, and how many of them fork; ``num_reading`` that fork where something reads the parts, and how many of
+    them have every sync in its place.
     """
 
     num_answers: int = 0
@@ -45,8 +45,8 @@ class TruthTally:
             self.num_syncs_right += found.sync_right
 
     def marks(self) -> dict[str, float | None]:
-        """Shares, None where there is nothing to tell from: ``precision`` of the marked parts, ``recall`` of the true
-        ones, ``wrong_forks``, ``syncs_right``; and the number of answers."""
+        """Shares, or None where nothing was counted: ``precision`` of the marked parts, ``recall`` of the true ones,
+        ``wrong_forks``, ``syncs_right``; and the number of answers."""
         return {
             "answers": self.num_answers,
             "precision": _share(self.num_right, self.num_marked),

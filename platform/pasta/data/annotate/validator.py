@@ -75,7 +75,7 @@ class Validator:
         self.codec: Codec = _Remembering(codec)
 
     def check(self, annotated: str, answer: str) -> Checked:
-        """Read ``annotated`` (text form), put right what is certain, set its estimates, and measure it.
+        """Read ``annotated`` (text form), repair what has only one right form, set its estimates, and measure it.
 
         The result strips to ``answer`` exactly. Raises Unrepairable with code ``malformed``, ``differs`` or
         ``tokenizer``.
@@ -149,7 +149,7 @@ class Validator:
 
 
 class _Remembering(Codec):
-    """A codec that knows the texts it has just encoded: one record's are encoded for its check, its estimates, its
+    """A codec that caches the encodings of one record's texts. Each is encoded for its check, its estimates, its
     measures, and once more for each level of nesting."""
 
     def __init__(self, codec: Codec) -> None:
