@@ -50,5 +50,5 @@ def _softcapped(
 
 
 AttentionInterface.register(GROUPED, grouped_attention)
-# A mask always, and an additive one: the function has no other way to know what is causal.
+# There is always a mask, and it is additive: the function cannot know otherwise what is causal.
 AttentionMaskInterface.register(GROUPED, eager_mask)

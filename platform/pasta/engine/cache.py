@@ -49,7 +49,7 @@ class LaneCache(Cache):
         self.before, self.index, self.window, self.flat = before, index, window, flat
 
     def spread(self, states: Tensor) -> Tensor:
-        """Spread what flat tokens [1, R, width] have over all [B, Q, width], zeros where none is."""
+        """Scatter flat rows [1, R, width] to their places among all tokens [B, Q, width]; zeros elsewhere."""
         if self.flat is None:
             return states
         assert self.window is not None
@@ -58,7 +58,7 @@ class LaneCache(Cache):
         return out.index_copy_(0, self.flat, states[0]).view(batch, queries, -1)
 
     def flatten(self, states: Tensor) -> Tensor:
-        """Take from all tokens [B, Q, width] the flat ones [1, R, width]."""
+        """Gather from all tokens [B, Q, width] the flat rows [1, R, width]."""
         return states if self.flat is None else states.flatten(0, 1).index_select(0, self.flat)[None]
 
     def update(

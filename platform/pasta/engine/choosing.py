@@ -37,10 +37,10 @@ class GrammarFailed(UserError):
     """The grammar that an answer follows allows no further token: it has reached a limit."""
 
 
-#: In a list of tokens that are known before they are chosen: this one is not.
+#: Stands for an unknown token in a list of tokens known in advance.
 _UNKNOWN = -2
 
-#: Guesses the tokens after those that were chosen from the last N rows [N]: tokens and odds [N, depth].
+#: A function that guesses the tokens after those chosen from the last N rows [N]. Returns tokens and odds [N, depth].
 Guesser = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -122,7 +122,7 @@ class Chooser:
             for feed in feeds[number]:
                 if not feed.wants_logits:
                     continue
-                if slot.scored(feed):  # it chooses nothing
+                if slot.scored(feed):  # a row of the prompt: it chooses nothing
                     following = slot.interpreter.prompt[feed.position + 1]
                     rows.append(Row(slot, feed.thread, (), slot.allowed(feed.thread), following))
                     continue
@@ -137,7 +137,7 @@ class Chooser:
         return rows
 
     def choices(self, rows: Sequence[Row]) -> Choices:
-        """What the tokens of these rows are chosen by."""
+        """What the tokens of these rows are chosen by: constraints, parameters and stream keys."""
         params = [row.slot.request.sampling for row in rows]
         keys = [
             stream_key(p.seed, t.path, len(t.tokens) + len(row.drafts)) if p.temperature > 0 else 0
@@ -254,7 +254,7 @@ class Chooser:
 
     @staticmethod
     def _masks(rows: Sequence[Row]) -> dict[int, npt.NDArray[np.bool_]]:
-        """The tokens [vocab] that go on in the grammars of structured answers, by the number of the row."""
+        """For each structured answer's row, by its number: the tokens [vocab] that its grammar allows."""
         found = {}
         for at, (row, thread) in enumerate(zip(rows, _threads(rows), strict=True)):
             if row.slot.matcher is None or row.constraint.base != "text":
@@ -264,7 +264,7 @@ class Chooser:
         return found
 
     def _edits(self, rows: Sequence[Row], masks: Mapping[int, npt.NDArray[np.bool_]]) -> list[Edit]:
-        """What the requests want of the logits of text; ``masks`` are what their grammars allow."""
+        """The changes that requests ask for in logits of text; ``masks`` are what their grammars allow."""
         edits = []
         for at, row in enumerate(rows):
             visible = row.slot.visible
@@ -276,13 +276,13 @@ class Chooser:
             if early:
                 barred = (*barred, *params.stop_token_ids)
             if barred and at in masks and set(np.flatnonzero(masks[at])) <= set(barred):
-                barred = ()  # the grammar leaves nothing else
+                barred = ()  # the grammar allows nothing else
             edits.append(Edit(at, params, visible.prompt, seen, row.drafts, barred))
         return edits
 
 
 def _sampled(permitted: Tensor, likeliest: Tensor, scores: Scores) -> Tensor:
-    """``sample`` for the rows that have a temperature alone: noise for the others would be computed for nothing."""
+    """``sample`` for the rows with a temperature only: it would compute noise for the others in vain."""
     own = np.flatnonzero(scores.choices.temperatures > 0)
     if len(own) == len(likeliest):
         return sample(permitted, likeliest, scores.numbers, cut=scores.choices.cut)
@@ -301,7 +301,7 @@ def _threads(rows: Iterable[Row]) -> list[Thread]:
 
 
 def _forced(row: Row) -> int:
-    """The token that a replay says next, -1 at its end."""
+    """The next token of a replay, -1 at its end."""
     if row.slot.forced is None:
         return _UNKNOWN
     t = row.slot.interpreter.threads[row.thread]
@@ -311,8 +311,8 @@ def _forced(row: Row) -> int:
 
 
 class Read(NamedTuple):
-    """What the host is told of N rows: the tokens, ``None`` where there is none, with their log-probabilities where
-    the request wants them, and what draft heads guess after them, if they were asked."""
+    """The tokens chosen from N rows, copied to the host: ``None`` where there is none. With their log-probabilities
+    where the request wants them, and with what draft heads guess after them, if they were asked."""
 
     tokens: list[int | None]
     logprobs: list[Logprobs | None]
@@ -320,8 +320,8 @@ class Read(NamedTuple):
 
 
 def _read(rows: Sequence[Row], logits: Tensor, chosen: Tensor, guesser: Guesser | None = None) -> Read:
-    """Have the host told at once of the rows with these ``logits`` [N, V], of which the last M, those that are not
-    scored, have ``chosen`` tokens [M]."""
+    """Copy to the host what it needs of the rows with these ``logits`` [N, V]. The last M rows, which score no prompt,
+    have ``chosen`` tokens [M]."""
     if not rows:
         return Read([], [])
     told = [chosen]

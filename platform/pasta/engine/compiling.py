@@ -13,8 +13,8 @@ from torch._dynamo.exc import TorchDynamoException
 from pasta.errors import UserError, first_line
 
 _BACKEND = "inductor"
-#: Sizes are symbols in what is compiled, but for those that are 1: some variants serve all shapes. torch gives up after
-#: eight by default.
+#: Sizes are symbols in compiled code, except those that are 1: a few variants serve all shapes. torch gives up after
+#: eight variants by default.
 _MOST_VARIANTS = 64
 
 

@@ -60,7 +60,7 @@ def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadPr
         tokens = sum(isinstance(event, TokenEvent) for event in events)
         if prefilled and tokens == lanes:
             found.append(spent)
-        prefilled |= tokens > 0  # the first tokens come with the last of the prompt
+        prefilled |= tokens > 0  # the step that ends the prompt also gives the first tokens
     engine.cancel(request_id)
     return min(found)
 

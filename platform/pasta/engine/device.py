@@ -1,7 +1,7 @@
-"""What an engine keeps on its device, and each thing that is done to it: a forward, and moves in the cache.
+"""An engine's state on its device, and the operations on it: forwards, and moves in the cache.
 
-With tensor parallelism every process has such a state, for its part of the model and of the cache, and the first one
-tells the others what it does (pasta/engine/ranks.py).
+With tensor parallelism every process has such a state, for its part of the model and of the cache. The first process
+tells the others which operations it runs (pasta/engine/ranks.py).
 """
 
 import functools
@@ -24,7 +24,7 @@ from pasta.engine.request import EngineConfig
 from pasta.engine.shapes import Shape
 from pasta.engine.transfer import to_device
 
-#: Segments that the visibility table has room for at first; it grows, but then graphs are captured anew.
+#: Segments for which the visibility table has room at first. A table that grows has to be captured in graphs anew.
 _SEGMENTS_AT_START, _SEGMENTS_WITH_GRAPHS = 32, 512
 _Arguments = ParamSpec("_Arguments")
 
@@ -32,7 +32,8 @@ _Arguments = ParamSpec("_Arguments")
 def _told(
     method: Callable[Concatenate["DeviceState", _Arguments], None],
 ) -> Callable[Concatenate["DeviceState", _Arguments], None]:
-    """What is done here the other ranks are told, if there are any: arguments are small, and the same everywhere."""
+    """Decorates a method that the other ranks, if there are any, must run too: tells them, then runs it here. Its
+    arguments are small, and the same on all ranks."""
 
     @functools.wraps(method)
     def tell_and_do(self: "DeviceState", *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
@@ -52,7 +53,7 @@ class DeviceState:
         self.device = loaded.model.device
         self.dtype = loaded.model.dtype
         self._ranks = loaded.ranks
-        #: Among those of the processes that share the model.
+        #: This state's number among those of the processes that share the model.
         self.number = 0 if loaded.ranks is None else loaded.ranks.add_state(loaded.number, config)
         slots, width = config.num_slots, config.slot_tokens + 1
         self.cache = LaneCache(
@@ -100,19 +101,19 @@ class DeviceState:
 
     @_told
     def hold(self, slot: int, count: int) -> None:
-        """The first ``count`` tokens of a slot are in segment 0 at positions 0, 1, …"""
+        """Begin a slot with ``count`` tokens in segment 0 at positions 0, 1, …"""
         self.key_segments[slot, :count] = 0
         self.key_positions[slot, :count] = self._key_index[:count]
 
     @_told
     def hide(self, places: Sequence[int]) -> None:
-        """The tokens at these places, counted over all slots, are of no segment any more."""
+        """Take the tokens at these places, counted over all slots, out of every segment: no later token sees them."""
         hidden = to_device(torch.tensor(places), self.device)
         self.key_segments.view(-1).index_fill_(0, hidden, -1)
 
     @_told
     def learn(self, slot: int, known: int, rows: npt.NDArray[np.bool_]) -> None:
-        """What the segments of a slot from ``known`` on see [new, total]: the table grows if it is too small."""
+        """Note what a slot's segments from ``known`` on see [new, total]. The table grows if it is too small."""
         size, (new, total) = self.sees.shape[-1], rows.shape
         if total > size:
             grown = self.sees.new_zeros((len(self.sees), 2 * total, 2 * total))
@@ -138,7 +139,7 @@ class DeviceState:
             self.sees[at],
             segments,
             self.key_segments[at, : shape.keys],
-            # Not by place: a token may stand where a hidden one was.
+            # Not by place in the cache: a token may stand where a hidden one was.
             positions,
             key_positions,
         )

@@ -22,20 +22,20 @@ from pasta.engine.slot import Slot
 from pasta.engine.transfer import Stopwatch, to_device
 from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, forced_token, supposed
 
-#: Weight of what a step or a draft has told at the next one.
+#: Weight of the older measurements when a new step or draft is measured.
 _DECAY = 0.98
-#: The same of what guesses have saved, and how many steps go by without them if that is nothing.
+#: The same weight for what guesses have saved; and the steps without guesses after which they are tried again.
 _WORTH_DECAY, _STEPS_WITHOUT = 0.9, 64
-#: A forward, or the guesses for one, counts for at most so many times the last one of as many rows or lanes.
+#: A measurement counts for at most so many times the last one with as many rows or lanes.
 _GROWTH = 1.05
 
 
 @dataclass(slots=True)
 class StepCost:
-    """What a forward costs by its rows: a line through the measured ones, of which older ones count less.
+    """What a forward costs by its number of rows: a line fitted to measurements, of which older ones weigh less.
 
-    Other work, and what a forward does for the first time, only adds to one. So the first one of so many rows does not
-    count, and none counts for much more than the last one of as many rows.
+    Other work, and what a forward does for the first time, only adds to its time. So the first measurement of each
+    number of rows does not count, and no other counts for much more than the last one of as many rows.
     """
 
     weight: float = 0.0
@@ -76,7 +76,7 @@ class StepCost:
             return 1.0, 0.05
         rows_mean, mean = self.rows / self.weight, self.seconds / self.weight
         spread = self.rows_rows / self.weight - rows_mean**2
-        # As many as if forwards that differ little had cost a twentieth more for each row.
+        # Weighted as if forwards of nearly equal size had cost a twentieth more for each row.
         prior = 0.05 * mean / max(rows_mean, 1.0)
         together = self.rows_seconds / self.weight - rows_mean * mean
         slope = (together + 0.1 * prior) / (spread + 0.1)
@@ -96,8 +96,8 @@ class Place:
 
 @dataclass(slots=True)
 class Drafted:
-    """A lane's draft: of each of its tokens what guessed it (``None``: the grammar), and how likely it is right
-    together with those before it. ``allowed`` is what may follow each of its tokens, if they go through a promise."""
+    """A lane's draft: for each of its tokens what guessed it (``None``: the grammar), and the odds that it and those
+    before it are right. ``allowed`` is what may follow each of its tokens, if they go through a promise."""
 
     place: Place
     tokens: list[int]
@@ -120,14 +120,14 @@ class Drafter:
         self._most, self._runner = config.drafts, runner
         self._heads = heads if config.draft_heads else None
         self.cost = StepCost()
-        #: What guesses for so many rows cost in seconds, and those for this step.
+        #: Seconds that guesses for so many rows cost, and seconds of this step's guesses.
         self._guess_costs: dict[int, float] = {}
         self._guess_s = 0.0
-        #: The seconds of the last forward in which the heads guessed for the next step, and what these count for.
+        #: Seconds of the last forward in which the heads guessed for the next step, and the share that guessing took.
         self.guessed_s = self._ahead_s = 0.0
         self._watch: Stopwatch | None = None
         self._rows_guessed, self._drafts_pay = 0, True
-        #: What guesses have lately saved, as a share of a step's time, and how many steps have gone by without.
+        #: What guesses have saved lately, as a share of a step's time; and the number of steps since the last guesses.
         self._worth, self._steps_without = 1.0, 0
         # Share of tokens that were right, by guesser: the length of a context, or -1 - tenths of the heads' own odds.
         self._prior = dict.fromkeys(CONTEXTS, 0.6) | {-1 - tenth: (tenth + 0.5) / 10 for tenth in range(10)}
@@ -160,8 +160,8 @@ class Drafter:
                     self.allowed[number, t.id] = drafted.allowed
 
     def reads(self, rows: Sequence[Row], hidden: Tensor | None) -> tuple[Tensor | None, Guesser | None]:
-        """What a forward's lanes keep for the next step: the states ``hidden`` of these ``rows``, or what guesses from
-        them at once."""
+        """Reads a forward's states ``hidden`` for these ``rows``: keeps them for the next step, or has the heads guess
+        from them at once."""
         self.guessed_s = self._ahead_s = 0.0
         if not self._runner.guesses_ahead:
             return hidden, None
@@ -180,7 +180,7 @@ class Drafter:
             slot.states[lane.thread] = len(slot.interpreter.threads[lane.thread].tokens), lane.states[lane.at]
 
     def learn(self, lanes: Mapping[int, Sequence[Lane]]) -> None:
-        """See how long guesses took, and how many drafts of each slot's lanes were right."""
+        """Update the cost of guesses, and how many drafts of each slot's lanes were right."""
         if self._watch is not None:
             self.guessed_s = self._watch.seconds()
             self._ahead_s = self._learnt(self._rows_guessed, self.guessed_s)
@@ -199,7 +199,7 @@ class Drafter:
                         break
 
     def _price(self, numbers: range) -> Callable[[Collection[int]], float]:
-        """The seconds of a step of these slots by how many lanes each feeds, with the guesses made for it."""
+        """Seconds of a step of these slots, by how many lanes each slot feeds, with the guesses made for it."""
         fixed, row = self.cost.line()
         return lambda lanes: self._guess_s + fixed + row * self._runner.num_rows(numbers, lanes)
 
@@ -207,11 +207,11 @@ class Drafter:
         """Whether drafts would pay if all of them were right."""
         fed = [*map(len, feeds.values())]
         if not self._most or min(fed) < max(fed) or len(numbers) > len(feeds):
-            return self._most > 0  # some may be free
+            return self._most > 0  # some rows may be free: captured steps are padded
         lanes = sum(feed.wants_logits for rows in feeds.values() for feed in rows)
         price = self._price(numbers)
         rate = lanes / price(fed)
-        # Where steps are not padded each further row costs the same.
+        # Where steps are not padded, each further row costs the same.
         more = range(1, self._most + 1 if self._runner.pads else 2)
         return any((lanes + n * len(fed)) / price([count + n for count in fed]) > rate for n in more)
 
@@ -273,7 +273,7 @@ class Drafter:
         return found
 
     def _guesses(self, known: Sequence[tuple[Slot, Thread, int, Tensor | Guess]]) -> list[Guess]:
-        """What follows each thread's token before the given one: guessed from the state that chose it, or already."""
+        """What follows each thread's given token: guessed now from the state that chose it, or guessed already."""
         made = [state for *_, state in known if isinstance(state, Guess)]
         if self._heads is None or len(made) == len(known):
             return made
@@ -285,15 +285,15 @@ class Drafter:
         return [Guess(*own) for own in zip(last, *found, strict=True)]
 
     def _learnt(self, count: int, spent: float) -> float:
-        """What guesses for so many rows cost, which have taken ``spent`` seconds now: other work on the machine only
-        adds to it."""
+        """Update the cost of guesses for so many rows, which took ``spent`` seconds now. Other work on the machine only
+        adds to a time."""
         seconds = min(spent, _GROWTH * self._guess_costs.get(count, float("inf")))
         self._guess_costs[count] = seconds
         return seconds
 
     def _asks(self) -> bool:
-        """Whether to have the heads guess: if guesses have lately saved more than they cost, and now and then all the
-        same, since guesses that are not made cannot show that they would pay again."""
+        """Whether to have the heads guess: yes if guesses have lately saved more than they cost. Also every so many
+        steps in any case, since only guesses that are made can show that they pay again."""
         self._steps_without = 0 if self._worth >= 0 else (self._steps_without + 1) % _STEPS_WITHOUT
         return not self._steps_without
 
@@ -310,7 +310,7 @@ class Drafter:
         promise = slot.interpreter.grammar.control.promise
         if t.mode == Mode.TEXT and promise not in tokens:
             return self._text(place, tokens[:most], guessers)
-        if slot.visible is not None:  # penalties are told of text alone
+        if slot.visible is not None:  # penalties know text only
             return self._text(place, tokens[:most] if t.mode == Mode.TEXT else [], guessers)
         found: list[int] = []
         who: list[int | None] = []
@@ -350,9 +350,9 @@ class Drafter:
             if tokens / seconds > rate:
                 best, rate, cheapest = counts.copy(), tokens / seconds, seconds
             elif len(numbers) == 1 and not self._runner.pads:
-                break  # those that follow are less likely, and cost as much
+                break  # tokens after it are less likely, and cost as much
         if found and not any(best):
-            # Drafts that are not tried cannot show that they would pay again.
+            # Only drafts that are tried can show that they pay again.
             for guesser, prior in self._prior.items():
                 self._right[guesser] += 0.002 * (prior - self._right[guesser])
         if self._guess_s:
@@ -382,13 +382,13 @@ def _through_promise(
     Behind a promise's end tokens have other positions, and another segment.
     """
     ahead, grammar = supposed(interpreter, thread), interpreter.grammar
-    # What ends a thread, or has it wait, concerns others.
+    # Tokens that end a thread, or make it wait, concern other threads.
     ends = {grammar.control.sync, grammar.control.async_close, *grammar.eos_ids}
     while True:
         guess = next(guesses, None)
         if (forced := forced_token(ahead, thread)) is not None:
             if guess is not None and guess[0] != forced:
-                guesses = iter(())  # the rest follows from what is wrong
+                guesses = iter(())  # a wrong guess: the rest depends on it
             token, guesser = forced, None
         elif guess is None or guess[0] in ends or not ahead.allowed(thread).permits(guess[0], grammar):
             return

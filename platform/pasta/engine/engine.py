@@ -260,8 +260,8 @@ class Engine:
         return events
 
     def _share(self) -> list[Event]:
-        """Let requests go on that have waited for another one's prefill; choose the first tokens of those that have
-        nothing left to feed."""
+        """Continue requests that waited for another one's prefill; choose the first token of those with nothing left to
+        feed."""
         events: list[Event] = []
         for number, slot in enumerate(self._slots):
             if slot and slot.bulk and (logits := self.prefixes.advance(number, slot)) is not None:
@@ -300,7 +300,7 @@ class Engine:
         return events
 
     def _wake(self) -> list[Event]:
-        """Let threads go on that wait for their turn, or for lent limits to come back."""
+        """Continue threads that waited for their turn, or for lent limits to come back."""
         events: list[Event] = []
         for number, slot in enumerate(self._slots):
             if slot and slot.waiting:
@@ -340,7 +340,7 @@ class Engine:
         return events
 
     def _failed(self, number: int, request_id: str, error: Exception) -> DoneEvent:
-        """End a request whose own error it is."""
+        """End a request that failed by its own fault."""
         self._free(number, failed=True)
         return DoneEvent(request_id, time.perf_counter(), self.num_steps, 0, "failed", None, error)
 

@@ -35,7 +35,8 @@ def read_model_config(path: str | Path) -> "PretrainedConfig":
 
 
 def depends_on_length(config: Any) -> bool:
-    """Whether a model turns a token's keys by the length of what is fed with it (dynamic and longrope scaling)."""
+    """Whether a model's rotary embedding of a token depends on the length fed with it (dynamic and longrope
+    scaling)."""
     found = getattr(config, "rope_parameters", None) or {}
     kinds = [found, *(value for value in found.values() if isinstance(value, dict))]
     return any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds)

@@ -1,8 +1,8 @@
-"""Number formats: what a model computes in, and which one this machine is fastest in.
+"""Number formats: what a model computes in, and which format is fastest on this machine.
 
-``auto`` times float formats on the linear layers of the model's first decoder layer: in decoding they are nearly all of
-the work, and which format reads and multiplies them fastest differs between CPUs by several times. What it took and why
-is logged, and stands in ``LoadedModel.format``.
+``auto`` times float formats on the linear layers of the model's first decoder layer: decoding spends nearly all of its
+time in such layers, and the formats' speeds differ several times between CPUs. The choice and its reason are logged,
+and kept in ``LoadedModel.format``.
 """
 
 import copy
@@ -24,9 +24,9 @@ _TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 #: Rows that the layers are timed with: one thread alone, and a parallel answer.
 _ROWS = (1, 8)
 _ROUNDS = 7
-#: ``auto`` leaves bfloat16, which takes half the memory, only for a float32 that is clearly faster. CPUs have products
-#: of bfloat16, and it is 1.5 to 3 times as fast, or they have none, and it is half as fast: what other work does to a
-#: timing lies between, so that replicas on one kind of machine choose alike.
+#: ``auto`` chooses float32 only where it is clearly faster than bfloat16, which takes half the memory. CPUs with
+#: products of bfloat16 run it 1.5 to 3 times as fast, the others half as fast. Timing errors from other work are
+#: smaller than that, so that replicas on one kind of machine choose alike.
 _MARGIN = 1.25
 
 
@@ -40,7 +40,7 @@ class NumberFormat:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What activations, caches and all that is no linear layer are held in."""
+        """The dtype of activations, caches and everything else that is no linear layer."""
         if self.name in quantising.GPU_FORMATS:
             return torch.bfloat16 if self.on_gpu else torch.float32
         return _TORCH[self.name]
@@ -143,7 +143,7 @@ def _runner(linears: list[nn.Linear], dtype: torch.dtype, device: torch.device) 
 
 @torch.inference_mode()
 def _timed(runners: Mapping[str, Callable[[int], None]], device: torch.device) -> dict[str, float]:
-    """Seconds of each, the fastest of several rounds in turn: what else the machine does only adds to a round."""
+    """Seconds of each candidate: the fastest of several rounds in turn, since other work only adds to a round."""
     best: dict[tuple[str, int], float] = {}
     for _ in range(_ROUNDS):
         for name, run in runners.items():

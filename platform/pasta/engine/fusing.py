@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from pasta.engine.attention import grouped_attention
 
-#: Activations between gate and up that there is a kernel for, by the class that transformers takes: whether GELU.
+#: Activations between gate and up that have a kernel, by transformers' class; the value says whether it is GELU.
 _GATES = {"SiLUActivation": False, "SiLU": False, "GELUTanh": True, "PytorchGELUTanh": True}
 
 
@@ -142,7 +142,8 @@ def use_kernels(model: nn.Module) -> None:
 
 
 def whole_rows(model: nn.Module) -> int:
-    """How many rows of one slot a forward may have so that none depends on those beside it; 0 if no number is known.
+    """The most rows that one slot may have in a forward such that no row's result depends on its neighbours; 0 if there
+    is no such number.
 
     The kernels compute rows one by one (``cpp/attention.h``: ``kFewRows``); other products do not.
     """
@@ -152,7 +153,7 @@ def whole_rows(model: nn.Module) -> int:
 
 
 def _stacked(*linears: nn.Linear) -> nn.Linear:
-    """One layer whose outputs are those of the layers one after another."""
+    """One linear layer that computes the outputs of several, one after another."""
     first = linears[0]
     with torch.device("meta"):
         made = nn.Linear(first.in_features, sum(linear.out_features for linear in linears), bias=False)

@@ -22,10 +22,10 @@ from pasta.engine.request import EngineConfig
 from pasta.engine.shapes import Shape
 from pasta.engine.supported import check_captured, why_not_captured
 
-#: The most lanes of a slot, and rows of all slots, that are captured: wider steps keep a GPU busy by themselves.
+#: The most lanes of a slot, and the most rows of all slots, in a captured step: wider steps keep a GPU busy anyway.
 _MOST_LANES, _MOST_ROWS = 32, 256
 _LEAST_KEYS = 256
-#: What is captured at start-up: a few lanes of each request, over contexts up to this long.
+#: Captured at start-up: steps with up to so many lanes a request, over contexts up to this long.
 _COMMON_LANES, _COMMON_KEYS = 8, 1024
 _log = logging.getLogger(__name__)
 
@@ -34,10 +34,11 @@ Step = Callable[[Shape, Tensor], tuple[Tensor, ...]]
 
 
 class Recorder(Protocol):
-    """What captures graphs."""
+    """Captures graphs."""
 
     def record(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture what ``run`` launches; returns what launches it again, on the same memory."""
+        """Capture the operations that ``run`` launches. Returns a function that launches them again, on the same
+        memory."""
 
 
 class CudaRecorder:
@@ -63,10 +64,8 @@ class CudaRecorder:
 
 
 def recorder_for(loaded: LoadedModel, config: EngineConfig) -> Recorder | None:
-    """What captures this model's steps; ``None`` if none are captured.
-
-    Raises ``UserError`` if they are to be and cannot.
-    """
+    """The recorder that captures this model's steps; ``None`` if none are captured. Raises ``UserError`` if they must
+    be and cannot."""
     device = loaded.model.device
     why = why_not_captured(device)
     if not why and loaded.ranks is not None:

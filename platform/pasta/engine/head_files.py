@@ -1,4 +1,4 @@
-"""The files of draft heads beside a model, and whether they fit it: told without torch, before anything starts."""
+"""The files of draft heads beside a model. Checks whether they fit the model, without torch, before anything starts."""
 
 import hashlib
 from contextlib import suppress
@@ -11,7 +11,7 @@ from pasta.engine.snapshots import model_directory
 from pasta.errors import UserError, first_line
 from pasta.rows import read_json
 
-#: The files of a model directory that hold the heads: their weights, and what they are.
+#: The files in a model directory that hold the heads: their weights, and their settings.
 WEIGHTS, SETTINGS = "draft_heads.safetensors", "draft_heads.json"
 
 
@@ -20,7 +20,7 @@ class HeadShape:
     """``depth`` tokens are guessed, by layers of ``width`` units between states of ``hidden_size`` numbers.
 
     ``guessed`` of the ``vocab_size`` tokens may be guessed, all if it is 0: the output layer is applied once a depth,
-    and where it has many tokens, most of what guesses cost is there (FR-Spec, Zhao et al. 2025).
+    and where it has many tokens, it is most of the cost of a guess (FR-Spec, Zhao et al. 2025).
     """
 
     hidden_size: int

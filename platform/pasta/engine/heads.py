@@ -36,7 +36,7 @@ from pasta.files import write_whole
 
 
 class DraftHeads(nn.Module):
-    """The heads' own weights, and which ``tokens`` [guessed] they guess; the embedding and the output layer are the
+    """The heads' own weights, and the ``tokens`` [guessed] that they may guess. Embedding and output layer are the
     model's."""
 
     tokens: Tensor
@@ -50,13 +50,13 @@ class DraftHeads(nn.Module):
         )
         downs = [nn.Linear(width, hidden, bias=False) for _ in range(shape.depth)]
         for down in downs:
-            nn.init.zeros_(down.weight)  # every token is as likely at first
+            nn.init.zeros_(down.weight)  # at first every token is equally likely
         self.down = nn.ModuleList(downs)
         self.register_buffer("tokens", torch.arange(shape.guessed or shape.vocab_size), shape.guessed > 0)
 
     def forward(self, depth: int, known: Tensor) -> Tensor:
-        """What head ``depth`` (from 0) has the output layer score [..., hidden], from the hidden state and the
-        embeddings of the tokens since, one after another [..., (depth + 2) * hidden]."""
+        """What the output layer scores for head ``depth`` (from 0): [..., hidden]. ``known`` holds the hidden state and
+        the embeddings of the tokens since, one after another [..., (depth + 2) * hidden]."""
         said: Tensor = self.down[depth](F.silu(self.up[depth](known)))
         return said
 
@@ -91,7 +91,7 @@ class HeadRunner:
         return like.new_zeros(count, like.shape[1]), like.new_zeros(count, dtype=torch.long)
 
     def guess(self, hidden: Tensor, tokens: Tensor) -> tuple[list[list[int]], list[list[float]]]:
-        """``following`` on the host, which waits for it."""
+        """Call ``following`` and copy its result to the host, which waits for it."""
         found, odds = self.following(hidden, tokens)
         return found.tolist(), odds.tolist()
 

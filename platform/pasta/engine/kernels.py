@@ -31,7 +31,7 @@ def library() -> Path:
 
 
 def instructions() -> str:
-    """What this CPU says of its instructions, in one line."""
+    """A description of this CPU's instruction sets, in one line."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():
@@ -70,7 +70,7 @@ def ready() -> bool:
 
 
 def runs(dtype: torch.dtype) -> bool:
-    """Whether the kernels are there for activations of this type."""
+    """Whether the kernels are loaded and run on activations of this type."""
     if dtype == torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported():
         return False
     return dtype in (torch.float32, torch.bfloat16) and ready()

@@ -112,7 +112,7 @@ def load_model(
         codec = Codec(tokenizer, sequential=sequential)
         model = AutoModelForCausalLM.from_pretrained(
             where,
-            # What the checkpoint has, until it is known what it will be.
+            # Load in the checkpoint's own dtype until the number format is chosen.
             dtype=dtype if dtype in DTYPES else "auto",
             attn_implementation=GROUPED,
             distributed_config=None if ranks is None else DistributedConfig(tp_size=ranks.size),

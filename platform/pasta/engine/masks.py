@@ -32,7 +32,7 @@ def expand(sees: Tensor, q_seg: Tensor, k_seg: Tensor, q_index: Tensor, k_index:
 
 
 def _in_engine(tensor: Tensor) -> bool:
-    """Whether a mask is for the engine, on a CPU that there are kernels for: a step is bound by small operators."""
+    """Whether a mask is made for decoding on a CPU with kernels: there small operators bound a step."""
     return torch.is_inference_mode_enabled() and tensor.device.type == "cpu" and kernels.ready()
 
 

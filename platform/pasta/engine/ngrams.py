@@ -1,4 +1,4 @@
-"""Looks up what may follow: answers repeat their prompt, themselves, and each other, since chunks of one are alike."""
+"""Looks up tokens that may follow. Answers repeat their prompt and themselves, and chunks of one answer are alike."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ CONTEXTS = (4, 3, 2)
 
 
 class Ngrams:
-    """Where each short sequence of tokens stood last: in the prompt, or in the text of any thread."""
+    """Where each short sequence of tokens occurred last: in the prompt, or in the text of any thread."""
 
     def __init__(self, prompt: Sequence[int]) -> None:
         self._found: dict[tuple[int, ...], tuple[Sequence[int], int]] = {}
@@ -27,8 +27,8 @@ class Ngrams:
                 self._read[t.id] = len(t.tokens)
 
     def following(self, t: Thread, most: int) -> tuple[list[int], int]:
-        """Return up to ``most`` tokens that followed where a thread's last tokens stood before, and how many of these
-        stood there."""
+        """Return up to ``most`` tokens that followed the last occurrence of a thread's last tokens, and the length of
+        the match."""
         context = t.tokens[-CONTEXTS[0] :]
         if t.parent is None and not t.is_chunk:
             context = [*self._prompt[-CONTEXTS[0] :], *context]

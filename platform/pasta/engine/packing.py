@@ -21,7 +21,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _int8_linear(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor, bias: Tensor | None) -> Tensor:
     row_scales = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127.0
-    # Unsigned with 128 for zero: with signed activations oneDNN has no fast product.
+    # Unsigned, with 128 for zero: oneDNN has no fast product for signed activations.
     quantised = (torch.round(x / row_scales) + 128.0).to(torch.uint8)
     out = torch.ops.onednn.qlinear_pointwise(
         quantised, 1.0, 128, weight, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""

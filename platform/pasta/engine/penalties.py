@@ -1,4 +1,4 @@
-"""What a request wants of its text's logits: biases, no end too soon, and penalties on what the text says already.
+"""Changes the logits of text as a request asks: biases, no end before ``min_tokens``, and penalties on repeated text.
 
 A thread's penalties count the text that it sees: the prompt, its own text, its ancestors' up to its fork, and the
 chunks that were joined. So they do not depend on how far other threads are, nor on where a chunk is decoded. Tags are
@@ -129,7 +129,7 @@ def _penalised(logits: Tensor, edits: Sequence[Edit]) -> Tensor:
 
 
 def _counts(tokens: Sequence[Sequence[Sequence[int]]], like: Tensor) -> Tensor:
-    """How often each token is in each row's lists: as ``like`` [N, V]."""
+    """How often each token is in each row's list, as a tensor of the shape and dtype of ``like`` [N, V]."""
     num_rows, vocab_size = like.shape
     flat = np.concatenate([np.asarray(own, dtype=np.int64) for row in tokens for own in row])
     flat += np.repeat(np.arange(num_rows) * vocab_size, [sum(map(len, row)) for row in tokens])

@@ -38,7 +38,7 @@ class Prefix:
     """The first tokens of a request: ``tokens`` [n] are those that its slot holds or, while it is prefilled, will hold.
 
     No logits are wanted of the first ``num_known`` tokens. ``logits`` [V] choose the token after the first
-    ``num_prompt``, once those have been fed. ``leader`` is the request that this one waits for, until that one holds
+    ``num_prompt``, once those have been fed. This request waits for ``leader``, another request, until the leader holds
     ``awaited`` tokens.
     """
 
@@ -91,7 +91,7 @@ class Prefixes:
     ) -> None:
         """``row_s``: the seconds that a row adds to a forward; 0 while nobody knows."""
         self.counts = PrefixCounts()
-        #: The names of all that the slots hold (``pasta.placement.prefix_digests``); another thread may read it.
+        #: The names of all prefixes in the slots (``pasta.placement.prefix_digests``); another thread may read them.
         self.digests: frozenset[bytes] = frozenset()
         self._runner, self._chunk, self._num_slots = runner, config.prefill_chunk, config.num_slots
         self._grain = 1 if config.prefill_chunk <= whole_rows(runner.model) else config.prefill_chunk
@@ -139,8 +139,8 @@ class Prefixes:
         return next((number for number, kept in self._kept.items() if own.common(kept) == len(tokens)), None)
 
     def advance(self, number: int, slot: Slot) -> Tensor | None:
-        """Let a request that waits go on, if it need not wait any longer. Returns the logits [V] that choose its first
-        token if nothing is left to feed before."""
+        """Continue a waiting request if it need not wait longer. Returns the logits [V] that choose its first token if
+        nothing is left to feed before."""
         own = self._running.get(number)
         if own is None:
             return None
@@ -169,7 +169,7 @@ class Prefixes:
         own = self._running.pop(number, None)
         if own is None or failed:
             self._runner.release(number)
-            if own is not None:  # what it took over may be why
+            if own is not None:  # the tokens that it took over may be the cause
                 self._forget([kept for kept, prefix in self._kept.items() if own.common(prefix)])
                 self._publish()
             return
@@ -179,7 +179,7 @@ class Prefixes:
         self._runner.release(number, keep=len(own.tokens))
         for prefix in self._kept.values():
             if 2 * own.common(prefix) > len(prefix.tokens):
-                prefix.last_used = 0  # this one serves the same requests
+                prefix.last_used = 0  # a slot that serves the same requests
         if len(own.tokens):
             self._use(own)
             self._kept[number] = own
@@ -187,7 +187,7 @@ class Prefixes:
         self._publish()
 
     def forget(self) -> None:
-        """Drop what requests that have ended have left."""
+        """Drop the tokens that ended requests have left."""
         self._forget(list(self._kept))
         self._publish()
 
@@ -230,7 +230,7 @@ class Prefixes:
         return count if count >= self._chunk or count * self._row_s() > self.copy_s else 0
 
     def _take_over(self, own: Prefix, slot: Slot, number: int, count: int, other: Prefix) -> None:
-        """Begin a request with the first ``count`` tokens, which its slot holds now; ``other`` has computed them."""
+        """Begin a request with the first ``count`` tokens, which its slot now holds; ``other`` has computed them."""
         new = count - self._runner.num_tokens[number]
         self._runner.hold(number, count)
         slot.skip(new)
@@ -240,7 +240,7 @@ class Prefixes:
             own.logits = other.logits
 
     def _comes(self, leader: Prefix, awaited: int) -> bool:
-        """Whether a request is still being prefilled and has not come to so many tokens."""
+        """Whether a request is still being prefilled and holds fewer than so many tokens."""
         return any(
             prefix is leader and self._runner.num_tokens[number] < awaited
             for number, prefix in self._running.items()
@@ -250,7 +250,7 @@ class Prefixes:
         return self._kept[number] if number in self._kept else self._running[number]
 
     def _timed_copy(self, count: int) -> float:
-        """The seconds of copying so many tokens of a slot, none of which is used yet: the least of a few."""
+        """Seconds to copy so many tokens of an unused slot: the least of a few copies."""
         times = []
         for _ in range(3):
             begun = time.perf_counter()
@@ -261,8 +261,8 @@ class Prefixes:
     # -- room ------------------------------------------------------------------------------------------
 
     def _move(self, number: int, old: Prefix, own: Prefix) -> bool:
-        """Move a prefix out of the slot of a new request, ``own``, to the free slot that was used least recently, and
-        that the request needs nothing of. Returns whether there is one."""
+        """Move a prefix out of the new request ``own``'s slot, to the least recently used free slot that the request
+        needs nothing of. Returns whether there was one."""
         last_used = {
             other: self._kept[other].last_used if other in self._kept else -1
             for other in range(self._num_slots)

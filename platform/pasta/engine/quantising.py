@@ -1,6 +1,7 @@
-"""Number formats of linear layers on a GPU, by torchao (the ``gpu`` extra): imported when one is asked for.
+"""Number formats of linear layers on a GPU, by torchao (the ``gpu`` extra), which is imported when one is asked for.
 
-In all of them a row of activations has a scale of its own or none: what is decoded beside it changes nothing.
+In all of them each row of activations has a scale of its own, or none: a row's result does not depend on its
+neighbours.
 """
 
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-#: The least compute capability that has each format's products.
+#: The least compute capability with products in each format.
 GPU_FORMATS = {"int8": (8, 0), "fp8": (8, 9), "int4": (8, 0)}
 
 
@@ -43,7 +44,7 @@ def torchao_config(name: str) -> Any:
         return Float8DynamicActivationFloat8WeightConfig(granularity=PerRow(), set_inductor_config=False)
     if name == "int8":
         return Int8WeightOnlyConfig(set_inductor_config=False)
-    # The layout of torch's own 4-bit product; others take a library of kernels.
+    # This layout is for torch's own 4-bit product; other layouts need a library of kernels.
     return Int4WeightOnlyConfig(int4_packing_format="tile_packed_to_4d", set_inductor_config=False)
 
 

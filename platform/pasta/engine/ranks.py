@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 #: How long a rank waits for the others within a forward.
 _STEP = timedelta(minutes=2)
-#: How long it waits for the others to meet it.
+#: How long a rank waits at start for the others to connect.
 _MEETING = timedelta(minutes=10)
 #: How long it waits for the next message: an engine may be idle as long as it likes.
 _IDLE = timedelta(days=3650)
-#: Messages that are no method of a ``DeviceState``.
+#: Messages that name no method of a ``DeviceState``.
 _LOAD, _STATE = "load model", "make state"
 
 
@@ -94,7 +94,7 @@ class Ranks:
 
 
 def follow(ranks: Ranks) -> NoReturn:
-    """On ranks other than 0: do what rank 0 tells. Raises ``RuntimeError`` when a rank has ended."""
+    """Run on ranks other than 0: do what rank 0 tells this rank. Raises ``RuntimeError`` when a rank has ended."""
     from pasta.engine.device import DeviceState
     from pasta.engine.loading import LoadedModel, load_model
 

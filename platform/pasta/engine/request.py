@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: OpenAI's bound of a bias.
 MAX_LOGIT_BIAS = 100.0
-#: OpenAI's bounds of its penalties; of the other one, those within which no logit overflows.
+#: OpenAI's bounds of its two penalties. The repetition penalty's bounds keep logits from overflowing.
 _PENALTIES = (
     ("frequency_penalty", -2.0, 2.0),
     ("presence_penalty", -2.0, 2.0),
@@ -93,12 +93,12 @@ class SamplingParams:
 
     @property
     def stops(self) -> bool:
-        """Whether the answer may end by what it says."""
+        """Whether something that the answer says may end it."""
         return bool(self.stop or self.stop_token_ids)
 
     @property
     def penalises(self) -> bool:
-        """Whether a logit depends on the text before."""
+        """Whether a logit depends on the text so far."""
         return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1.0)
 
     @property
@@ -308,7 +308,7 @@ class DoneEvent(Event):
 
 
 class EngineFull(UserError):
-    """A chunk of an answer elsewhere finds no free slot; it does not wait for one."""
+    """A chunk of another engine's answer found no free slot; chunks do not wait for one."""
 
 
 class UnknownRequest(UserError):

@@ -36,7 +36,7 @@ class Runner:
         slots, width = config.num_slots, config.slot_tokens + 1
         self._scratch = config.slot_tokens
         codec = loaded.codec
-        #: What tokens are permitted by, and the token that promises' biases are for.
+        #: The table of constraints, and the token that promise biases apply to.
         self.constraints = ConstraintTable(codec.grammar, self.model_config.vocab_size, self.device)
         self.promise = codec.control.promise
         self.num_tokens = [0] * slots
@@ -49,8 +49,8 @@ class Runner:
         self._to_hide: list[int] = []  # places, counted over all slots
         fused = any(isinstance(module, FusedAttention) for module in self.model.modules())
         self._can_be_flat = fused and self.device.type == "cpu" and not self.state.compiles
-        #: The states [N, hidden] that the last forward's logits were made of, where there are draft heads to read them;
-        #: those of a captured step hold until the next one.
+        #: The states [N, hidden] from which the last forward's logits were made, if draft heads read them. Those of a
+        #: captured step are valid until the next step.
         self.hidden: Tensor | None = None
         self._heads = loaded.heads if self.state.keeps_hidden else None
         #: Whether draft heads guess right after a token is chosen, so that the host need not wait for them.
@@ -74,7 +74,7 @@ class Runner:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Do before the first request what a later one would wait for."""
+        """Do ahead what would otherwise delay the first request."""
         if self._graphs is not None:
             self._graphs.prepare()
         if self._guess_graphs is not None:
@@ -99,7 +99,8 @@ class Runner:
         return self._tokens[slot, : int(leading.cumprod().sum())].copy()
 
     def hold(self, slot: int, count: int) -> None:
-        """Let a slot begin with ``count`` tokens in segment 0 at positions 0, 1, …, which its first places keep."""
+        """Begin a slot with ``count`` tokens in segment 0 at positions 0, 1, …, which are in its first places
+        already."""
         self.state.hold(slot, count)
         self._segments[slot, :count], self._positions[slot, :count] = 0, np.arange(count)
         self.num_tokens[slot] = count
@@ -114,7 +115,7 @@ class Runner:
         self.state.clear(slot, first, stop)
 
     def hide(self, slot: int, places: Sequence[int]) -> None:
-        """Show the tokens at these places of a slot to no later one; their places are used again."""
+        """Hide the tokens at these places of a slot from all later ones; the places are used again."""
         if places:
             self._segments[slot, list(places)] = -1
             self._to_hide += [slot * (self._scratch + 1) + place for place in places]
@@ -205,7 +206,7 @@ class Runner:
     def _inputs(
         self, shape: Shape, feeds: Mapping[int, Sequence[Feed]], choices: Choices
     ) -> npt.NDArray[np.int64]:
-        """All that a step of this shape takes from the host."""
+        """All inputs of a step of this shape, as the host lays them out."""
         inputs = shape.padding(self._scratch)
         fed, rows, numbers, flat = shape.split(inputs)
         wanted: list[int] = []
@@ -226,10 +227,8 @@ class Runner:
         return inputs
 
     def _flat(self, num_slots: int, lanes: Collection[int]) -> int:
-        """How many tokens R are fed flat; 0 where little is padding, and spreading them for attention costs more.
-
-        Slots seldom have as many lanes each: of [B, Q] tokens two thirds are padding.
-        """
+        """How many tokens R are fed flat; 0 if little of [B, Q] is padding, where spreading tokens for attention costs
+        more. Slots seldom have equally many lanes: about two thirds of [B, Q] are padding."""
         fed = sum(lanes)
         return fed if self._can_be_flat and 4 * fed <= 3 * num_slots * max(lanes) else 0
 

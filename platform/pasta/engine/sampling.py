@@ -108,7 +108,7 @@ class ConstraintTable:
 
 
 class Choices(NamedTuple):
-    """What the tokens of N rows are chosen by: as numbers, to be copied to the device at once.
+    """Everything that the choice of N rows' tokens depends on, as numbers, to be copied to the device at once.
 
     ``numbers`` [7, N]: three rows of integers, of which ``constraint`` is a row of the ``ConstraintTable`` and ``key``
     the row's stream key; then the bits of four rows of doubles. The other fields say what any row asks for.
@@ -121,7 +121,7 @@ class Choices(NamedTuple):
 
     @classmethod
     def of(cls, constraints: Sequence[int], params: Sequence[SamplingParams], keys: Sequence[int]) -> Self:
-        """Of rows with these constraints (by their rows in the table), parameters and stream keys."""
+        """Make it for rows with these constraints (by their rows in the table), parameters and stream keys."""
         numbers = np.array(
             [constraints, keys, [min(p.top_k, _MOST) for p in params]] + 4 * [keys], dtype=np.int64
         )
@@ -141,7 +141,7 @@ class Choices(NamedTuple):
 
     @property
     def temperatures(self) -> npt.NDArray[np.float64]:
-        """Those of the rows [N]."""
+        """The temperatures of the rows [N]."""
         return self.numbers[4].view(np.float64)
 
 
@@ -208,11 +208,11 @@ def _kept(logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, mi
     ordered, ids = logits.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
     scaled = _scaled(ordered, ordered[:, 0], temperatures)
-    # The likeliest token's distance is 0: another one's probability is exp of its own times that one's.
+    # The largest scaled logit is 0, so exp of a token's scaled logit is its probability over the likeliest token's.
     in_k = ((rank < top_k[:, None]) | (top_k[:, None] == 0)) & (scaled >= min_p.log()[:, None])
     probabilities = scaled.masked_fill(~in_k, float("-inf")).softmax(dim=-1)
-    # The smallest set that reaches top_p: a token stays if those before it do not reach it. Off is off: rounding
-    # may have the sum of all but the last reach 1.
+    # The smallest set that reaches top_p: a token stays unless the tokens before it reach top_p together. Where top_p
+    # is off, keep all: rounding may have all but the last sum to 1.
     before = probabilities.cumsum(dim=-1) - probabilities
     keep = in_k & ((before < top_p[:, None]) | (top_p[:, None] >= 1.0) | (rank == 0))
     return torch.zeros_like(keep).scatter_(1, ids, keep)

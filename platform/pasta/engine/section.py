@@ -33,7 +33,8 @@ def check_format(name: str) -> None:
 
 
 def check_device(name: str) -> None:
-    """Raise ``UserError`` for what no machine has a device of; a device that this one lacks is not judged."""
+    """Raise ``UserError`` for a name that no machine has as a device. Whether this machine has the device is checked
+    elsewhere."""
     if not _DEVICE.fullmatch(name):
         raise UserError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N")
 
@@ -57,10 +58,10 @@ def check_tensor_parallel(
         raise UserError(
             f"{key}: {size} processes cannot share the model's {heads} key-value heads; expected a divisor of {heads}"
         )
-    # The other formats' layouts are not cut into parts.
+    # Other formats' layouts cannot be cut into parts.
     if dtype not in (floats := ("auto", *DTYPES)):
         raise UserError(f"{dtype_key}: {dtype!r}, but {key} is {size}; expected one of {', '.join(floats)}")
-    # Captured steps would take part in sums that the other processes know nothing of.
+    # Captured steps would include sums over the ranks that the other processes do not run.
     for name, refused, expected in (("cuda_graphs", "on", "auto or off"), ("compile", "on", "off")):
         if getattr(settings, name) == refused:
             raise UserError(f"engine.{name}: {refused!r}, but {key} is {size}; expected {expected}")

@@ -25,7 +25,7 @@ class SummedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, ranks: Ranks) -> None:
         super().__init__()
         self._bias = linear.bias
-        linear.register_parameter("bias", None)  # added once, to the sum
+        linear.register_parameter("bias", None)  # the bias is added once, to the sum
         self.part = linear
         self._group = ranks.sums
 
@@ -77,7 +77,7 @@ def use_local_parts(model: Any, ranks: Ranks) -> None:
     Raises ``UserError`` if the model's plan cuts anything in a way that is not known here.
     """
     plan = model.tp_plan
-    # By the whole one, which is kept for its id: the embedding may be the output layer's weights too.
+    # By the whole module's id, which is kept: the embedding may share the output layer's weights.
     local: dict[int, tuple[DTensor, nn.Parameter]] = {}
     for name, module in list(model.named_modules()):
         cut = {key: p for key, p in module.named_parameters(recurse=False) if isinstance(p, DTensor)}

@@ -81,30 +81,30 @@ class Slot:
             )
         self.bulk = True
         self.forced = None if request.forced is None else self._forced_by_path(limits, request.forced)
-        # Chunks that other engines decode: their <async>, which is fed when they come back, and their limits.
+        # Chunks that other engines decode: the <async> of each, which is fed when the chunk comes back, and its limits.
         self._held_open: dict[int, Feed | None] = {}
         self._lent: dict[int, Limits] = {}
         #: Threads whose next tokens wait for their turn, or for lent limits to come back.
         self.waiting: dict[int, Lane] = {}
         # A forced token has no log-probability: it needs no row of logits.
         self._jumps = config.jump_forward and request.logprobs is None
-        #: What drafts are made of, if this request wants any.
+        #: Where drafts are looked up, if this request wants drafts.
         self.ngrams: Ngrams | None = None
         self._runs_ahead = self._jumps
         if config.drafts and request.drafts:
             self.ngrams, self._runs_ahead = Ngrams(self.interpreter.prompt), True
-        #: Of each thread that has emitted: how many tokens then, and the hidden state that chose the last of them, or
-        #: what draft heads have guessed from it.
+        #: For each thread that has emitted: how many tokens it had then, and the hidden state that chose the last of
+        #: them, or what draft heads have guessed from that state.
         self.states: dict[int, tuple[int, Tensor | Guess]] = {}
         self._short = False
-        #: The text that its threads see, if their logits are changed by it.
+        #: The text that its threads see, for requests whose logits are changed by it.
         self.visible = (
             VisibleText(self.interpreter) if request.sampling.adjusts and self.forced is None else None
         )
         follows = request.structure if self.forced is None else None
-        #: Where the answer is in the grammar that its text follows.
+        #: The answer's place in its grammar, if it has one.
         self.matcher = None if follows is None else follows.matcher()
-        # Of a chunk of an answer elsewhere, the home reads whether it ends the answer.
+        # A chunk of another engine's answer does not look for the answer's end: its home does.
         self.stops = request.sampling.stops and request.snapshot is None
         self._text = (
             AnswerText(codec, request.sampling, stops=self.stops)
@@ -114,14 +114,14 @@ class Slot:
         it = self.interpreter
         rows = zip(it.prompt, it.prompt_positions, it.prompt_segments, strict=True)
         feeds = [Feed(0, *row, wants_logits=False) for row in rows]
-        #: How likely the prompt's tokens are, from the second on, as far as they are scored.
+        #: Log-probabilities of the prompt's tokens from the second on, as far as they are scored.
         self.prompt_logprobs: list[Logprobs] = []
         self.pending = deque(self._continued([*feeds, *it.take_feeds(), *self._replay(request.progress)]))
 
     def _replay(self, progress: ThreadProgress) -> list[Feed]:
         """Replay the tokens that were decoded elsewhere; returns those to feed."""
         it = self.interpreter
-        # In another order the same tokens may come closer to a limit.
+        # Limits depend on the order: in another one the same tokens may come closer to a limit.
         strict, it.strict = it.strict, False
         threads = {thread.path: thread.id for thread in it.threads}
         for path, token in progress.tokens:
@@ -200,7 +200,7 @@ class Slot:
             TokenEvent(self.request.request_id, now, step, thread, token, text, t.path, logprobs)
         ]
         self._follow(actions, events, now, step)
-        # A draft that ends a promise is fed already, the chunk that begins with it is not.
+        # A draft that ends a promise has been fed already; the chunk that it opens has not.
         self.pending.extend(self._fed_here(self.interpreter.take_feeds())[fed:])
         return events
 
@@ -222,20 +222,20 @@ class Slot:
         return turn(self.interpreter.threads[thread])
 
     def may_emit(self, thread: int, token: int) -> bool:
-        """Whether a thread may emit its next token now. If not, it waits: for its turn, or for lent limits."""
+        """Whether a thread may emit its next token now. If not, it waits for its turn, or for lent limits."""
         it = self.interpreter
         if self.forced is not None:
             return self.forced[it.threads[thread].path][len(it.threads[thread].tokens)] == token
         if self.shares:
             fits = it.allowed(thread).permits(token, it.grammar)
-            # A chunk that has nothing to wait for is given back.
+            # A chunk that cannot wait for anything is given back.
             self._short |= not fits and not self._lent
             if not fits:
                 return False
         return not self._runs_ahead or may_emit(it, thread, self._held_open)
 
     def may_draft(self) -> bool:
-        """Whether drafts may be fed; what has been written is read for them."""
+        """Whether drafts may be fed now. Also reads the text written so far, to look drafts up in it."""
         if self.ngrams is None:
             return False
         self.ngrams.read(self.interpreter.threads)
@@ -243,7 +243,7 @@ class Slot:
 
     @property
     def shares(self) -> bool:
-        """Whether limits are lent, by this request or to it; that must not change its text."""
+        """Whether limits are lent by this request or to it; that must not change its text."""
         return bool(self._lent) or self.request.lent
 
     def allowed(self, thread: int) -> Constraint:

@@ -1,6 +1,6 @@
 """Structured output: text that follows a JSON schema or a regular expression, by llguidance's token masks.
 
-llguidance is imported on first use: who asks for no structure needs it not.
+llguidance is imported on first use: requests without a structure do not need it.
 """
 
 import json
@@ -60,12 +60,12 @@ class Structure:
 
 
 class GrammarMatcher:
-    """Where one answer is in its grammar."""
+    """One answer's place in its grammar."""
 
     def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
         self._matcher, self._vocab_size = matcher, vocab_size
         self._read = 0
-        #: Why nothing may follow any more; empty as long as the grammar goes on.
+        #: Why the grammar allows nothing more; empty while it does.
         self.error = ""
 
     def allowed(self, tokens: Sequence[int], drafts: Sequence[int] = ()) -> npt.NDArray[np.bool_] | None:

@@ -1,6 +1,5 @@
-"""What this machine can run: asked where a model is loaded, and before anything starts. It imports torch, but no
-model.
-"""
+"""What this machine can run. Used when a model is loaded, and for checks before anything starts. Imports torch, but no
+model."""
 
 import torch
 

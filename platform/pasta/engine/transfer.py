@@ -1,4 +1,4 @@
-"""Where the host meets its device: copies to it that wait for nothing, and a step's one copy back."""
+"""Copies between the host and its device: to the device without waiting, and one copy back a step."""
 
 import time
 from typing import Any
@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host from where a copy to ``device`` waits for nothing that the device still does.
+    """A tensor on the host from which a copy to ``device`` need not wait for work that the device still has.
 
-    Pinned memory is not used again before the copies from it are done: torch's allocator sees to that.
+    torch's allocator does not reuse pinned memory before copies from it are done.
     """
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
@@ -40,24 +40,24 @@ def fetch(*told: Tensor) -> list[Any]:
 
 
 def copy_back(packed: Tensor) -> npt.NDArray[np.int64]:
-    """Wait until the device has come to ``packed``, and copy it: nothing else in a step waits for the device."""
+    """Wait until the device has computed ``packed``, and copy it. Nothing else in a step waits for the device."""
     found: npt.NDArray[np.int64] = packed.cpu().numpy()
     return found
 
 
 class Stopwatch:
-    """Times what a device is given to do between the making of this and ``stop``."""
+    """Times the work given to a device between this object's making and ``stop``."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._begun, self._ended = self._now(), None
 
     def stop(self) -> None:
-        """What follows is not timed."""
+        """Stop: later work is not timed."""
         self._ended = self._now()
 
     def seconds(self) -> float:
-        """The time that it took. Waits for nothing if something computed after ``stop`` has been fetched."""
+        """The seconds that the work took. It need not wait if something computed after ``stop`` has been fetched."""
         if self._device.type == "cuda":
             return float(self._begun.elapsed_time(self._ended)) / 1000
         return float(self._ended - self._begun)

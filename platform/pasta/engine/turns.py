@@ -1,4 +1,4 @@
-"""Prefills what a conversation's next turn begins with, while the engine has nothing else to do.
+"""Prefills the beginning of a conversation's next turn while the engine has nothing else to do.
 
 A parallel answer cannot be taken over (``prefixes.py``): the next turn would prefill its text once more, while its user
 waits. So when a request of a conversation ends, its prompt and answer as the chat template puts them before the next
@@ -20,7 +20,7 @@ from pasta.lang import Codec, turn_tail
 
 
 class NextTurns:
-    """The turns that may follow, newest first, at most one for each slot."""
+    """Next turns that may follow, newest first, at most one for each slot."""
 
     def __init__(self, runner: Runner, prefixes: Prefixes, codec: Codec, config: EngineConfig) -> None:
         self._runner, self._prefixes, self._codec, self._config = runner, prefixes, codec, config
@@ -39,7 +39,7 @@ class NextTurns:
         return self._slot is not None or bool(self._ended)
 
     def add(self, request: Request, text: str) -> None:
-        """A request has ended with this answer."""
+        """Note that a request has ended with this answer."""
         if self._enabled and request.conversation and request.snapshot is None:
             self._ended.append((request, text))
 
@@ -61,7 +61,7 @@ class NextTurns:
             self.stop()
 
     def stop(self) -> None:
-        """Leave the slot to others; what it holds by now stays."""
+        """Stop using the slot; the tokens it holds by now stay."""
         if self._slot is not None:
             self._slot = None
             self._prefixes.leave(self._number, failed=False)
@@ -69,7 +69,7 @@ class NextTurns:
     def _begin(self, request: Request, text: str) -> None:
         number = self._prefixes.holder(request.prompt_ids, request.cache_salt)
         if number is None or self._tail is None:
-            return  # others have needed its slot
+            return  # other requests have needed its slot
         ids = [*request.prompt_ids, *self._codec.encode_lossy(text), *self._tail]
         if len(ids) > self._config.slot_tokens:
             return

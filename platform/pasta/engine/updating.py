@@ -1,4 +1,4 @@
-"""New weights for an engine that decodes: the model changes in place, and all that it computed before is forgotten."""
+"""Changes the weights of a decoding engine in place, and forgets all that it computed before."""
 
 import itertools
 from collections.abc import Mapping
