@@ -1,4 +1,4 @@
-"""Files that users name: read with one clear line for what is wrong, written whole or not at all."""
+"""Files that users name: reading them reports a problem in one clear line; writing one is all or nothing."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from pasta.errors import UserError
 
 #: Room that is left in the length of a directory's path for the files in it.
 _ROOM_CHARS = 200
-#: Characters that the name of a directory gets while it is written.
+#: Characters added to a directory's name while it is being written.
 _BESIDE_CHARS = 30
 
 
@@ -23,7 +23,7 @@ def reading(path: str | os.PathLike[str], *, key: str = "", expected: str = "") 
     """
     try:
         yield
-    except BrokenPipeError:  # of the output, whose reader went away
+    except BrokenPipeError:  # a broken pipe is about the output, whose reader has gone
         raise
     except (OSError, UnicodeDecodeError, ValueError) as error:
         if isinstance(error, UserError):
@@ -103,7 +103,7 @@ def writing(path: Path) -> Iterator[None]:
 def check_directory(path: Path, key: str, made: Path | None = None) -> None:
     """Raise UserError, naming ``key``, unless ``path`` is a directory to write in, or one can be made there.
 
-    Nothing is made. With ``made``, a path that follows from ``path``, that one is checked.
+    Nothing is made. With ``made``, a path derived from ``path``, ``made`` is checked instead.
     """
     try:
         _check_can_be_made((made or path).absolute())

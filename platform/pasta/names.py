@@ -11,7 +11,7 @@ from pasta.rows import short_repr
 FREE_TEXT = "free text"
 
 
-# What file systems take: bytes of a name, and of a path.
+# File systems' limits, in bytes: of a name, and of a path.
 _NAME_BYTES, _PATH_BYTES = 255, 4095
 
 

@@ -53,7 +53,7 @@ class Home:
 
 
 class Placement(Protocol):
-    """One way to place chunks."""
+    """A policy of where chunks are decoded."""
 
     def leaves(self, home: Home, estimate: int, visible: int) -> bool:
         """Whether a chunk of ``estimate`` tokens that sees ``visible`` tokens should leave its home."""
@@ -84,7 +84,7 @@ class Spread:
         return True
 
     def choose(self, home: str, loads: Mapping[str, int]) -> str:
-        """The least loaded."""
+        """The least loaded replica."""
         return min({home: 0, **loads}, key=lambda name: (loads.get(name, 0), name != home, name))
 
 
@@ -109,8 +109,8 @@ POLICIES: dict[Policy, Placement] = {"local": Local(), "spread": Spread(), "auto
 def prefix_digests(tokens: Sequence[int], chunk: int, salt: str) -> list[tuple[int, bytes]]:
     """Name the beginnings of a prompt that another one can share: each number of whole chunks, and all of it.
 
-    Returns (number of tokens, digest) in rising order. Decoders tell what they hold by these names, and an Interpreter
-    compares them with those of a new prompt. Prompts of another salt have other names.
+    Returns (number of tokens, digest) in rising order. Decoders report what they hold by these names; an Interpreter
+    compares them with the names of a new prompt. Another salt gives other names.
     """
     names = []
     digest = hashlib.blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=8)

@@ -1,4 +1,4 @@
-"""JSON values and rows: the one reader of what users and earlier stages hand over as JSON or JSON lines.
+"""JSON values and rows: the one reader of JSON and JSON lines from users and from earlier stages.
 
 Every failure is a UserError of one line: bytes that are not UTF-8, text that is not JSON, a number of thousands of
 digits, nesting beyond ``MAX_DEPTH``, half of a surrogate pair.
@@ -103,7 +103,7 @@ def read_whole_rows(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def placed(place: str, expected: str = "") -> Iterator[None]:
-    """Put the place in front of a UserError's message, and behind it what was ``expected`` if it does not say so."""
+    """Put the place in front of a UserError's message; append what was ``expected`` if the message does not say so."""
     try:
         yield
     except UserError as error:

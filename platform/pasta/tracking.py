@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-#: As many as W&B takes.
+#: W&B's own limit.
 _NAME_CHARS = 128
 
 
@@ -76,8 +76,8 @@ class WandbTracker(Tracker):
             mode="online" if options.mode == "online" else "offline",
             settings=wandb.Settings(silent=True, console="off"),
         )
-        # wandb names its service here for processes started later. They must have their own: a shared one holds the
-        # run of a worker that was killed, and refuses it to the worker that takes over.
+        # wandb names its service here for processes started later. Each worker must have a service of its own: a shared
+        # one keeps the run of a worker that was killed, and refuses it to the worker's replacement.
         os.environ.pop(SERVICE, None)
 
     def log(self, figures: Mapping[str, float], step: int) -> None:

@@ -42,9 +42,9 @@ class EvalPromptsSection(PromptsSection):
 class SotSection:
     """How skeletons and points are asked for.
 
-    ``style`` chooses the words: ``prompted`` for a model that follows instructions, ``trained`` for one that was
-    trained on what ``jobs.annotate`` makes with ``annotator: sot``; ``prompts`` gives words of your own instead. A
-    skeleton that is cut at ``max_skeleton_tokens`` is none; a point's text ends at ``max_point_tokens``.
+    ``style`` chooses the words: ``prompted`` for a model that follows instructions, ``trained`` for one trained on the
+    data that ``jobs.annotate`` makes with ``annotator: sot``; ``prompts`` gives words of your own instead. A skeleton
+    cut at ``max_skeleton_tokens`` is not used; a point's text ends at ``max_point_tokens``.
     """
 
     style: Style = "prompted"
@@ -110,11 +110,12 @@ class MethodSection:
             )
 
     def identity(self) -> dict[str, Any]:
-        """What its answers and their times depend on: without how it is drawn, and an endpoint's prices."""
+        """What the method's answers and their times depend on: all but how it is drawn, and an endpoint's prices."""
         values = to_dict(self)
         del values["line"], values["label"]
         if self.hint_factor == 1.0:
-            del values["hint_factor"]  # records from before there was one stay good
+            # absent at its default, so that records from before this key stay valid
+            del values["hint_factor"]
         if self.endpoint is not None:
             kept = ("base_url", "model", "max_tokens_key", "extra_body")
             values["endpoint"] = {key: values["endpoint"][key] for key in kept}
@@ -181,7 +182,7 @@ class EvaluateConfig:
         return any(section.model is not None for section in self.methods.values())
 
     def measured(self) -> dict[str, Any]:
-        """What is compared with what."""
+        """The models and files that the evaluation compares."""
         methods = {name: section.identity() for name, section in self.methods.items()}
         return {"baseline": self.baseline, "methods": methods}
 
@@ -196,9 +197,10 @@ class EvaluateConfig:
             "engine": to_dict(self.engine),
         }
         if self.repeats:
-            # What times depend on, and answers do not.
+            # Times depend on these, answers do not.
             values["threads"] = self.workers.threads
-            if self.workers.tensor_parallel > 1:  # records from before there was one stay good
+            # absent at its default, so that records from before this key stay valid
+            if self.workers.tensor_parallel > 1:
                 values["tensor_parallel"] = self.workers.tensor_parallel
         return values
 

@@ -28,7 +28,7 @@ def check_prompts(section: JudgeSection, prompts: Iterable[EvalPrompt]) -> None:
 
 
 def answer_judge(section: JudgeSection, work_dir: Path, api_key: str | None, baseline: str) -> Judging:
-    """Make the judge; returns what rates some records and says what that took."""
+    """Make the judge. Returns a function that rates records and reports what it used."""
     judge = make_judge(section, work_dir, api_key)
     pairwise = section.kind != "grader"
     return metered(judge, lambda records: judge_answers(judge, records, baseline=baseline, pairwise=pairwise))

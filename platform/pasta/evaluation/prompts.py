@@ -17,7 +17,7 @@ from pasta.rows import messages_of, numbered, placed, read_json, read_rows
 from pasta.stages.stage import read_manifest
 
 ATLAS = "atlas"
-#: Tasks drawn for each that is wanted, before it is said that there are not so many distinct ones.
+#: Tasks drawn for each one wanted, before the error that there are not so many distinct ones.
 _DRAWS = 50
 _ROW = '{"messages": [{"role", "content"}, …]}, a user\'s message last'
 _ARRAY = 'a JSON array of objects with "instruction", as AlpacaEval\'s'
@@ -54,12 +54,13 @@ def read_prompts(section: PromptsSection) -> list[Prompt]:
 
 
 def digest(prompts: Iterable[Prompt]) -> str:
-    """What tells these prompts from others, whatever source they came from."""
+    """A digest of these prompts, whatever source they come from."""
     return hashlib.sha256(" ".join(prompt.id for prompt in prompts).encode()).hexdigest()[:16]
 
 
 def read_eval_prompts(section: PromptsSection) -> list[EvalPrompt]:
-    """The same for an evaluation: of the atlas its held-out tasks, families in proportion. Raises UserError."""
+    """As ``read_prompts``, for an evaluation: of the atlas, held-out tasks with families in proportion. Raises
+    UserError."""
     if section.source == ATLAS:
         assert section.count is not None, "PromptsSection guarantees it"
         try:
@@ -71,7 +72,7 @@ def read_eval_prompts(section: PromptsSection) -> list[EvalPrompt]:
 
 
 def source_paths(section: PromptsSection) -> dict[str, str]:
-    """What a stage reads for its prompts, for its manifest: empty for the atlas."""
+    """The files that a stage reads its prompts from, for its manifest; empty for the atlas."""
     return {} if section.source == ATLAS else {"prompts.source": str(Path(section.source).absolute())}
 
 

@@ -38,7 +38,7 @@ class Interpreter:
         self.grammar = grammar
         self.limits = limits
         self.prompt = list(prompt)
-        self.num_prompt = len(self.prompt)  # of a chunk, what follows in it is text that it sees
+        self.num_prompt = len(self.prompt)  # for a chunk: text after it is text that the chunk sees
         self.prompt_positions = list(range(len(self.prompt)))
         self.prompt_segments = [0] * len(self.prompt)
         self.parallel = parallel

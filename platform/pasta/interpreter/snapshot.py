@@ -1,4 +1,4 @@
-"""What another engine needs to decode a chunk: the tokens that the chunk sees, and how they see each other."""
+"""What another engine needs to decode a chunk: the tokens that the chunk sees, and which of them see which."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

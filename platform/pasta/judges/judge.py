@@ -42,25 +42,23 @@ class Judge(Protocol):
 
 
 def why_unfit(candidate: Record) -> str:
-    """Say why a candidate cannot be chosen: ``cut`` at the length limit, or ``empty``; "" if it can."""
+    """Return why a candidate cannot be chosen: ``cut`` at the length limit, or ``empty``; "" if it can."""
     if candidate["finish_reason"] != "stop":
         return "cut"
     return "" if strip(candidate["annotated"]).strip() else "empty"
 
 
 def why_dropped(record: Record) -> str:
-    """Say why a whole record is not judged: its prompt was ``skipped``, or its twin's answer was cut; "" if it is."""
+    """Return why a whole record is not judged: its prompt was ``skipped``, or its twin's answer was cut; "" if it is
+    judged."""
     if "skipped" in record:
         return "skipped"
     return "" if record["twin"]["finish_reason"] == "stop" else "baseline_cut"
 
 
 def judge_records(judge: Judge, records: Sequence[Record]) -> list[Record]:
-    """Judge sample records; returns ``{"id", "verdicts"}`` of each: a verdict ``{"quality", …}`` a candidate, null for
-    those unfit.
-
-    Equal texts of one prompt are judged once: they may differ in their tags alone.
-    """
+    """Judge sample records; returns ``{"id", "verdicts"}`` of each: a verdict ``{"quality", …}`` for each candidate,
+    null for an unfit one. Equal texts of one prompt are judged once: such answers may differ in their tags only."""
     cases: list[Case] = []
     texts: list[list[str | None]] = []
     for record in records:

@@ -35,7 +35,7 @@ def make_judge(section: JudgeSection, work_dir: Path, api_key: str | None = None
 
 
 def metered(judge: Judge, ask: Callable[[T], R]) -> Metered[T, R]:
-    """``ask`` with what it made ``judge`` use: requests, tokens and cost of that call alone."""
+    """Call ``ask`` and report what it made ``judge`` use: requests, tokens and cost of that call alone."""
     before: dict[str, float] = {}
 
     def work(given: T) -> tuple[R, dict[str, float]]:

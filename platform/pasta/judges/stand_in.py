@@ -1,8 +1,8 @@
-"""Plays the large models that a run asks, for trying and testing one without them: ``pasta stand-in``.
+"""Plays the large models that a run asks, so that a run can be tried and tested without them: ``pasta stand-in``.
 
-It knows the atlas, and nothing else. As a teacher it annotates by looks (``pasta.data.annotate.imperfect``); as a judge
-of independence it knows which statements need which, and errs with a set probability; as a judge of two answers it
-prefers the one with more right statements.
+It knows the atlas only. As a teacher it annotates by layout (``pasta.data.annotate.imperfect``). As a judge of
+independence it knows which statements need which, and errs with a set probability. As a judge of two answers it prefers
+the one with more right statements.
 """
 
 import json
@@ -38,7 +38,7 @@ _PAIR = re.compile(
 class StandIn:
     """``errors`` are the teacher's. Each verdict on independence is wrong with probability ``judge_error``.
 
-    What it says follows from the request and its ``seed``: asked twice alike, it says the same.
+    Its replies follow from the request and ``seed``: the same request gets the same reply.
     """
 
     errors: ImperfectSection = field(default_factory=ImperfectSection)
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "choices": [
                     {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
                 ],
-                # In words: it has no tokenizer of its own.
+                # counted in words: the stand-in has no tokenizer
                 "usage": {
                     "prompt_tokens": read,
                     "completion_tokens": written,

@@ -19,7 +19,7 @@ from pasta.judges.config import TeacherJudgeSection
 from pasta.judges.judge import Case, Verdict
 from pasta.stages.records import RecordFile
 
-_TOP_LOGPROBS = 5  # the least that all known endpoints grant
+_TOP_LOGPROBS = 5  # the smallest bound that all known endpoints accept
 _DECORATION = "\\s\"'`*.:()\\[\\]"
 _VERDICT = re.compile(rf"[{_DECORATION}]*(?:Answer\s+)?([AB])[{_DECORATION}]*")
 _SHOWN = 120
@@ -64,7 +64,7 @@ class TeacherJudge:
 
     async def _compare(self, case: Case, answer: str) -> Verdict:
         if answer == case.baseline:
-            return Verdict(0.5, {"equal": True})  # what both orders of a pair of equals must come to
+            return Verdict(0.5, {"equal": True})  # the mean over both orders of two equal answers
         first, second = await all_of(
             [
                 self._verdict(_ask(case.messages, answer, case.baseline)),
@@ -79,7 +79,7 @@ class TeacherJudge:
         return Verdict(sum(shares) / 2, {"orders": shares, "weighted": all(e["weighted"] for e in orders)})
 
     async def _verdict(self, messages: list[dict[str, str]]) -> Mapping[str, Any]:
-        """``{"a": the share of belief that A is better, "weighted"}``, or ``{"invalid": what was said instead}``."""
+        """``{"a": the share of belief that A is better, "weighted"}``, or ``{"invalid": the reply}``."""
         key = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:24]
         if key in self._journal:
             return self._journal.records[key]

@@ -29,11 +29,11 @@ from pasta.lang.tokenizer import CodecError, Tokenizer, control_ids, num_ids, sp
 
 MAX_ESTIMATE = 2000
 _TOPIC_OPEN = ' topic="'
-# A SentencePiece tokenizer adds a space at the start of a text and drops it on decoding. Behind an anchor
-# neither happens. The empty anchor comes first: most tokenizers are exact without one.
+# A SentencePiece tokenizer adds a space at the start of a text and drops it when it decodes. Behind an anchor it does
+# neither. The empty anchor comes first: most tokenizers need none.
 _ANCHORS = ("", "\n", ":", "=", "a")
 _PROBES = ("a", " a", "  a", "a ", "\n- a", " ", "1.", "é", "«", "\n\nA b")
-# Spellings of the characters that a topic must not hold; only vocabulary entries with one of these are decoded singly.
+# Spellings of characters that a topic must not hold. Only vocabulary entries with one of these are decoded one by one.
 _SUSPECT = re.compile('["<>\r\nĊč]')
 _HALF_OF_PAIR = re.compile("[\ud800-\udfff]")
 _BANNED_IN_TOPIC = re.compile('["<>\r\n]')
@@ -51,7 +51,7 @@ class Codec:
         self, tokenizer: Tokenizer, *, sequential: bool = False, positions: Positions | None = None
     ) -> None:
         self._tokenizer = tokenizer
-        #: Where a thread goes on after a promise: what the tokenizer carries, unless another rule was given.
+        #: Where a thread goes on after a promise: the tokenizer's stored rule, unless another rule was given.
         self.positions = positions or Positions(stored_scheme(tokenizer))
         vocabulary = tokenizer.get_vocab()
         #: Whether the model can write tags.

@@ -1,7 +1,8 @@
-"""Where a parent's positions go on after a promise: the rule, what may replace it, and how a model carries it.
+"""Where a parent's positions go on after a promise: the default rule, its alternatives, and how a model stores its
+rule.
 
-The rule is stored with the model, as ``pasta_positions`` in its ``tokenizer_config.json``: whoever reads the tokenizer
-(training data, engine, service, simulator) has it. A model without the key follows the default.
+The rule is stored as ``pasta_positions`` in the model's ``tokenizer_config.json``, where training data, engine, service
+and simulator read it. A model without the key follows the default.
 """
 
 from dataclasses import dataclass

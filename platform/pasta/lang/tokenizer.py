@@ -78,7 +78,7 @@ def stored_scheme(tokenizer: Any) -> Scheme:
 
 
 def store_scheme(tokenizer: Any, scheme: Scheme) -> None:
-    """Have a Hugging Face tokenizer carry the rule, in its files too."""
+    """Store the rule in a Hugging Face tokenizer, and in its files when it is saved."""
     if scheme == DEFAULT:
         tokenizer.init_kwargs.pop(KEY, None)  # a model of the default rule has no key
     else:

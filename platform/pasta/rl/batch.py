@@ -1,4 +1,4 @@
-"""Sampled answers as a training batch: the token ids say all, threads and masks follow from them."""
+"""Makes a training batch of sampled answers: threads and masks follow from their token ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class ThreadBatch:
     predicted_by: list[list[int]]
 
     def by_token(self, values: Tensor, length: int) -> Tensor:
-        """What ``values`` [B, S] say at the rows that predict an answer's tokens, [B, length]; 0 for given ones."""
+        """Read ``values`` [B, S] at the rows that predict an answer's tokens: [B, length]; 0 for given ones."""
         index = torch.full((len(self.predicted_by), length), -1, dtype=torch.long)
         for row, sources in enumerate(self.predicted_by):
             index[row, : len(sources)] = torch.tensor(sources, dtype=torch.long)
@@ -39,7 +39,7 @@ class ThreadBatch:
 def thread_batch(
     grammar: TagGrammar, answers: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int
 ) -> ThreadBatch:
-    """The batch of some answers: of each the ids of its prompt, and of the answer in storage order, end-of-text last.
+    """The batch of some answers: for each the ids of its prompt, and of the answer in storage order, end-of-text last.
 
     Raises ``ConstraintError`` for an answer that is not well-formed.
     """

@@ -1,7 +1,7 @@
-"""The batches of a run: which prompts each has, its answers and their rewards, and the same for every worker.
+"""The batches of a run: the prompts of each, its answers and their rewards. All workers get the same.
 
-One worker, rank 0, asks for answers and judges them; the others get what it found. With ``staleness`` 1 it does so in a
-thread of its own, while all of them train.
+One worker, rank 0, samples answers and judges them, and sends the results to the others. With ``staleness`` 1 it does
+so in a thread of its own, while all of them train.
 """
 
 import random
@@ -25,13 +25,13 @@ from pasta.rl.rollouts import Group, Rollout, Rollouts
 from pasta.rl.weights import whole_weights
 from pasta.stages.records import Record
 
-#: Figures of answers that the trainer averages over a batch: TRL's ``log_metric`` gets them under these names.
+#: Figures of answers that the trainer averages over a batch and logs under these names (TRL's ``log_metric``).
 ANSWER_FIGURES = ("quality", "speedup", "threads", "wrong")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What only rank 0 has: where answers come from, and who judges them."""
+    """What only rank 0 has: the source of answers, and their judge."""
 
     rollouts: Rollouts
     judge: Judge
@@ -62,7 +62,7 @@ class Batches:
     """TRL's ``rollout_func``, and the reward function that goes with it.
 
     ``records`` are the prompts with the twin's answers (``pasta.rl.train.prepare``); ``source`` is None on all ranks
-    but the first. ``close`` ends what samples ahead.
+    but the first. ``close`` stops sampling ahead.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Batches:
         self._figures: dict[str, float] = {}
 
     def close(self) -> None:
-        """Wait for nothing that is still being sampled."""
+        """Stop sampling ahead, without waiting for it."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -107,7 +107,7 @@ class Batches:
     def rewards(
         self, completions: Sequence[Any], answer: Sequence[Record], log_metric: Any, **_: Any
     ) -> list[Any]:
-        """TRL's reward function: what each answer has earned already; None for one without a verdict."""
+        """TRL's reward function: the rewards found already; None for an answer without a verdict."""
         for entry in answer:
             for name in ANSWER_FIGURES:
                 if entry.get(name) is not None:
@@ -123,7 +123,7 @@ class Batches:
         rank 0."""
         ahead, self._ahead = self._ahead, None
         found = ahead[1].result() if ahead is not None and ahead[0] == number else None
-        # The old weights may go only when nobody samples from them any more.
+        # Old weights may be freed only when nothing samples from them any more.
         weights = whole_weights(model, self._dtype, keep=self._source is not None)
         if self._source is None or self._pool is None:
             return None
@@ -164,7 +164,7 @@ class Batches:
 
     @staticmethod
     def _shared(found: AnsweredBatch | None) -> AnsweredBatch:
-        """What rank 0 has found, on every rank."""
+        """Rank 0's results, on every rank."""
         if dist.is_initialized() and dist.get_world_size() > 1:
             box = [found]
             dist.broadcast_object_list(box, src=0)

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: sampling, training, neither."""
+"""Measures where a step's time goes: sampling, training, or neither."""
 
 import time
 
@@ -15,12 +15,12 @@ class StepClock:
         self._rolled: tuple[float, float] = (0.0, 0.0)
 
     def training_ended(self) -> None:
-        """A batch has been learnt from, or none has yet."""
+        """Note that training on a batch has ended, or that none has begun yet."""
         now = time.perf_counter()
         if self._ended is not None:
             seconds = max(now - self._began, 1e-9)
             waited = self._began - self._ended
-            # Sampling that went on while nothing trained.
+            # Time in which answers were sampled and nothing trained.
             rolled = max(0.0, min(self._rolled[1], self._began) - max(self._rolled[0], self._ended))
             self._last = {
                 "training_tokens_per_second": self._tokens / seconds,
@@ -29,10 +29,11 @@ class StepClock:
         self._ended = now
 
     def training_began(self, tokens: int) -> None:
-        """A batch of so many tokens is there."""
+        """Note that a batch of so many tokens has arrived."""
         self._began, self._tokens = time.perf_counter(), tokens
 
     def figures(self, began: float, ended: float, tokens: int) -> dict[str, float]:
-        """Of a batch of ``tokens`` that was sampled from ``began`` to ``ended``, and of the training before it."""
+        """Figures of a batch of ``tokens`` that was sampled from ``began`` to ``ended``, and of the training before
+        it."""
         self._rolled = (began, ended)
         return {"rollout_tokens_per_second": tokens / max(ended - began, 1e-9), **self._last}

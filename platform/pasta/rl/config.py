@@ -25,12 +25,13 @@ from pasta.training.config import (
 
 @dataclass(frozen=True, slots=True)
 class RolloutSection:
-    """Who samples, and when. Each actor holds an engine; it gets the policy's weights after every update of a batch.
+    """Who samples, and when.
 
-    A batch is ``prompts`` prompts with ``sampling.candidates`` answers each. ``staleness`` 0: it is sampled from the
-    weights that then learn from it, and training waits. ``staleness`` 1: the next batch is sampled while this one
-    trains, from weights that are one batch older, as AReaL (arXiv 2505.24298) and TRL's asynchronous trainer do;
-    ratios are then taken to the log-probabilities of the weights that sampled.
+    Each actor holds an engine, which gets the policy's weights after every batch that has trained them. A batch is
+    ``prompts`` prompts with ``sampling.candidates`` answers each. ``staleness`` 0: a batch is sampled from the very
+    weights that it then trains; training waits for it. ``staleness`` 1: the next batch is sampled while this one
+    trains, from weights one batch older, as in AReaL (arXiv 2505.24298) and TRL's asynchronous trainer; importance
+    ratios are then taken to the log-probabilities of the sampling weights.
     """
 
     prompts: int = 16
@@ -43,10 +44,10 @@ class RolloutSection:
 
 @dataclass(frozen=True, slots=True)
 class RewardSection:
-    """What an answer earns: (speedup + λ · quality) / (1 + λ), ``pasta.rl.rewards`` tells how.
+    """The reward of an answer: (speedup + λ · quality) / (1 + λ); ``pasta.rl.rewards`` has the details.
 
-    ``quality_weight`` is λ, ``inf`` for quality before speed, as in ``configs/score/*.yaml``. Of an answer with less
-    than ``min_quality``, speed does not count: ThreadWeaver (arXiv 2512.07843) pays for acceleration only when the
+    ``quality_weight`` is λ, ``inf`` for quality before speed, as in ``configs/score/*.yaml``. If an answer has less
+    than ``min_quality``, its speed does not count: ThreadWeaver (arXiv 2512.07843) pays for acceleration only when the
     answer is right.
     """
 
@@ -66,7 +67,7 @@ class RewardSection:
 
     @property
     def speed_alone_decides(self) -> bool:
-        """Whether quality has no say where all answers are equally good: λ = inf."""
+        """Whether speed alone decides among equally good answers: λ = inf."""
         return math.isinf(self.weight)
 
 
@@ -77,13 +78,15 @@ class GrpoSection:
     ``loss`` says what a sum over tokens is divided by. ``dr_grpo``: one constant, ``limits.max_tokens``, so that no
     token counts more in a short answer (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783). ``grpo``: each answer by its own
     length, as first published. ``bnpo``: all tokens of a forward by their number.
+
     ``divide_by_spread`` divides advantages by their standard deviation in the group, as first published. It is off:
     where all answers are right, speed alone would be scaled up to the size of right and wrong (ThreadWeaver, arXiv
     2512.07843; Dr. GRPO).
+
     Ratios are clipped to 1 − ``epsilon`` … 1 + ``epsilon_high``, by default ``epsilon`` (apart: DAPO, arXiv
-    2503.14476). ``kl_weight`` is β, the weight of the divergence from ``model.init_from`` (0: no reference is kept); it
-    is multiplied by the ratio, which makes its gradient unbiased (DeepSeek-V3.2, arXiv 2512.02556).
-    A batch of answers is learnt from in ``updates`` steps of the optimiser, each on its share of it.
+    2503.14476). ``kl_weight`` is β, the weight of the divergence from ``model.init_from`` (0: no reference is kept); it is
+    multiplied by the ratio, which makes its gradient unbiased (DeepSeek-V3.2, arXiv 2512.02556). The optimiser takes
+    ``updates`` steps on a batch of answers, each on its share of the batch.
     """
 
     loss: Literal["dr_grpo", "grpo", "bnpo"] = "dr_grpo"

@@ -1,14 +1,14 @@
-r"""What an answer earns, by quality and speed.
+r"""The reward of an answer, by quality and speed.
 
-    reward(y) = (speed(y) + λ · quality(y)) / (1 + λ)      speed(y) = speedup(y) where quality(y) ≥ min_quality, else 0
+reward(y) = (speed(y) + λ · quality(y)) / (1 + λ)      speed(y) = speedup(y) where quality(y) ≥ min_quality, else 0
 
 Speedup, quality and λ are those of ``pasta.candidates.scoring``: a larger reward is a larger score, but for the
 threshold. The divisor keeps rewards of one size for every λ, so that λ does not act as a learning rate. With λ = inf
 the reward is quality alone; in a group of answers of equal quality it is speed, as in ``choose_pair``. Advantages are
 the trainer's: a reward minus the mean of its group.
 
-An answer that was cut at the length limit or is empty earns 0: it is worth nothing, and no speed counts. One that the
-judge gave no valid verdict for has no reward, and nothing is learnt from it.
+An answer that was cut at the length limit, or is empty, has reward 0. An answer without a valid verdict has no reward,
+and is left out of training.
 """
 
 from collections.abc import Sequence
@@ -74,5 +74,5 @@ def _quality(entry: Record) -> float | None:
 
 
 def _speedup(entry: Record) -> float:
-    """0 for what is no answer."""
+    """The speedup of an entry; 0 if it is no answer."""
     return float(entry["speedup"]) if "unscored" not in entry else 0.0

@@ -1,4 +1,4 @@
-"""The interface of whoever samples: groups of prompts in, answers out, weights as they become known."""
+"""The interface of samplers: they get prompts and, from time to time, new weights, and return answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Rollout:
 
 
 class Rollouts(Protocol):
-    """Where answers come from: actors of a cluster. One worker of a run has it; the others get what it found."""
+    """A source of answers: actors of a cluster. One worker of a run has it and sends its results to the others."""
 
     def publish(self, weights: Weights, version: int) -> None:
         """Sample with ``weights`` from now on."""

@@ -23,7 +23,7 @@ class Roller:
         self._config = config
         section = config.engine
         loaded = load_model(str(config.model.init_from), dtype=section.dtype, device=section.device)
-        # Drafts are verified by equality and change no token, but they cost where many requests share a forward.
+        # Drafts change no token, since they are verified; but they cost time where many requests share a forward.
         settings = EngineConfig(
             num_slots=section.num_slots,
             slot_tokens=section.slot_tokens,

@@ -54,7 +54,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompts:
-    """A prepared directory, its prompts, and those that were left out: too long, or the twin's answer was cut."""
+    """A prepared directory, the number of its prompts, and of those left out: too long, or with a cut twin's answer."""
 
     path: Path
     num_prompts: int
@@ -192,7 +192,7 @@ def make_trainer(
     install_thread_masks(model)
     tokenizer.padding_side = "left"
     with warnings.catch_warnings():
-        # Every one of TRL's is pinned, and this seam is tested.
+        # TRL's defaults are pinned here, and a test checks this seam.
         warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
         trainer = ThreadGrpoTrainer(
             model=model,

@@ -25,7 +25,7 @@ from pasta.simulation.trace import Messages, Traced
 _HALVINGS = 20
 #: Upper ends of the searches: the factor on a step's cost, seconds an item, spread of the requests.
 _MOST_FACTOR, _MOST_ITEM_S, _MOST_SPREAD = 64.0, 0.1, 2.0
-#: Relative tolerance of a fit: earlier fits are no closer, and later ones would compensate for the rest.
+#: Relative tolerance of a fit. Earlier fits reach no closer one, and later parameters would compensate for the rest.
 _ENOUGH = 1e-4
 #: Rounds in which parameters that depend on each other are fitted in turn.
 _TURNS = 3
@@ -191,7 +191,8 @@ class Fit:
             overhead_s=study.overhead_s,
             schedules=study.schedules,
         ).run(len(scripts))
-        return metrics_of(run, section.gpus_per_replica, "trace")  # it ends, as a trace does
+        # the last block ends the load, as a trace's end does
+        return metrics_of(run, section.gpus_per_replica, "trace")
 
 
 def _solve(rising: Callable[[float], float], wanted: float, low: float, high: float) -> float:
@@ -214,7 +215,7 @@ def _measured(rounds: Sequence[Mapping[str, Any]]) -> Measured:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file; none if it is no such file (who reads it next says what is wrong with it)."""
+    """The objects of a file; none if the file is of another kind (the next reader reports what is wrong with it)."""
     try:
         return [row for _, row in read_rows(path)]
     except UserError:

@@ -15,7 +15,7 @@ from pasta.simulation.replica import Piece, Replica, ReplicaSizes, Shape
 from pasta.simulation.script import Script
 from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, SimulatedSlot
 
-#: Every arriving request looks at the load of all of them.
+#: Placing a request reads the load of all replicas: too many make it slow.
 MOST_REPLICAS = 1024
 
 
@@ -105,10 +105,10 @@ class Totals:
 
 @dataclass(slots=True)
 class SimulatedRun:
-    """A simulation's outcome: the measured requests in the order of their arrival, and what was done between the
-    arrivals of the first and the last of them (``begun``, ``ended``), and until all had ended (``last``).
-    ``covered`` is the share of all steps that lies within what was calibrated, ``largest`` the largest shape of a
-    step in each of its numbers, ``fill`` the share of the rows of all forwards of lanes that decode a token."""
+    """A simulation's outcome: the measured requests in the order of their arrival, and sums over all replicas when the
+    first of them arrived (``begun``), when the last one did (``ended``), and when all had ended (``last``). ``covered``
+    is the share of all steps that lies within what was calibrated, ``largest`` the largest shape of a step in each of
+    its numbers, ``fill`` the share of the rows of all forwards of lanes that decode a token."""
 
     replicas: int
     served: list[ServedRequest] = field(default_factory=list)
@@ -122,7 +122,7 @@ class SimulatedRun:
 
 @dataclass(eq=False)
 class _Body:
-    """A piece with what the cluster knows of it: its request, its replica, its name, and the piece it came from."""
+    """A piece as the cluster sees it: its request, its replica, its name, and the piece that forked it."""
 
     request: ServedRequest
     replica: int
@@ -246,7 +246,7 @@ class Cluster:
         return not self._policy.leaves(home, estimate, visible)
 
     def _leave(self, owner: _Body, left: Left, now: float) -> None:
-        """The home replica tells the Interpreter, which places the chunk."""
+        """Have the home replica tell the Interpreter of a chunk that leaves; the Interpreter places it."""
         self._at(now + self.section.hop_s, lambda t: self._place(owner, left, t))
 
     def _place(self, owner: _Body, left: Left, now: float) -> None:
@@ -317,7 +317,7 @@ class Cluster:
         self._at(end_s, lambda moment: self._finish(number, moment))
 
     def _shared(self, replica: Replica, now: float, end_s: float) -> float:
-        """Return when a step ends that shares its cores."""
+        """When a step ends that shares its cores with other replicas."""
         section = self.section
         if not section.cores:
             return end_s

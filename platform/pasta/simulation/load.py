@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
 
-#: What a study can be expected to end with: every request is an event, and those that wait are kept.
+#: The most requests of a study: each one is an event, and waiting ones are kept in memory.
 MOST: dict[str, float] = {"rate": 10_000, "users": 1_000_000}
 Kind = Literal["poisson", "users", "trace"]
 _NEEDED: dict[str, tuple[str, ...]] = {"poisson": ("rate",), "users": ("users", "think_s"), "trace": ()}

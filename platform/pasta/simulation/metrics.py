@@ -9,7 +9,7 @@ from pasta.simulation.load import Kind
 from pasta.simulation.replica import Shape
 from pasta.statistics import percentile
 
-#: Replicas keep up if at least this share of the arriving requests is answered meanwhile.
+#: Replicas keep up if at least this share of the requests that arrive in a span is answered in it.
 _KEEPS_UP = 0.95
 
 

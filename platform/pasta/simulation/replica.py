@@ -15,7 +15,7 @@ from pasta.simulation.costs import StepCosts
 from pasta.simulation.slots import Left, LiveSlot, SimulatedSlot
 from pasta.sizes import EngineSizes
 
-#: The engine's masks cover cached tokens in buckets of so many.
+#: The engine's masks cover cached tokens in buckets of this size.
 KEY_BUCKET = 64
 #: A forward's slots, lanes of each, and cached tokens that each attends to.
 Shape = tuple[int, float, int]
@@ -23,9 +23,11 @@ Shape = tuple[int, float, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSizes(EngineSizes):
-    """The sizes of a replica's engine, and how its forwards are: ``padded``, neighbouring slots, each padded to the
-    most lanes that one has; without it, what an engine would cost that fed only what there is. With ``jump_forward``
-    the tokens that the grammar forces take no step.
+    """The sizes of a replica's engine, and the shape of its forwards.
+
+    ``padded``: a forward has neighbouring slots, all padded to the most lanes that one of them has. Without it the
+    simulator prices an engine that feeds no padding. With ``jump_forward`` the tokens that the grammar forces take no
+    step.
 
     ``drafts`` is the most that are drafted for a thread, each right with probability ``acceptance`` if those before it
     are: an assumption, which prices a step (``Replica``) and leaves the order of tokens as it is.
@@ -116,7 +118,7 @@ class Replica:
 
     @property
     def num_fed(self) -> int:
-        """Requests and chunks whose lanes the step feeds that has begun."""
+        """Requests and chunks with lanes in the current step."""
         return len(self._fed)
 
     @property

@@ -1,9 +1,9 @@
 """What a request feeds in each step of its replica: the engine's slot without a model.
 
 ``LiveSlot`` drives an interpreter as ``engine/slot.py`` does, token by token. If all chunks stay at home, a slot takes
-part in every step from the end of its prompt to its own end, and what it feeds does not depend on other slots. So
-``ScheduledSlot`` replays what a live slot fed, recorded once for each distinct answer. A test checks that both give
-the same simulation.
+part in every step from the end of its prompt to its own end, and the tokens it feeds do not depend on other slots. So
+``ScheduledSlot`` replays what a live slot fed, recorded once for each distinct answer. A test checks that both give the
+same simulation.
 """
 
 from collections import deque

@@ -1,5 +1,5 @@
-"""A study: the same load decoded one token after another and in parallel, at several loads, and how many replicas it
-takes to reach goals."""
+"""A study: simulates the same load decoded sequentially and in parallel, at several loads, and finds how many replicas
+reach the goals."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace

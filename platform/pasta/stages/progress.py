@@ -16,8 +16,8 @@ def _print(line: str) -> None:
 class Progress:
     """Prints a line as work gets done: ``NAME: DONE/TOTAL UNIT  DETAIL  eta MINUTES min``.
 
-    ``found`` of the ``total`` were done by an earlier run; they count as done, and not for the time that is left. With
-    a tracker every step is recorded as well, as ``JOB/UNIT``. Lines go to ``say``.
+    ``found`` of the ``total`` were done by an earlier run: they count as done, but not towards the rate. With a tracker
+    every step is recorded as well, as ``JOB/UNIT``. Lines go to ``say``.
     """
 
     def __init__(

@@ -15,9 +15,9 @@ Record = dict[str, Any]
 class RecordFile:
     """Records of one stage as JSON lines, by key; the first line holds the configuration they were made with.
 
-    A file of another configuration is set aside (``.old``) when the first record of this one is added: whoever ends
-    before that has changed nothing. A last line that was cut off by a killed process is dropped. ``fresh`` sets any
-    earlier file aside.
+    A file of another configuration is set aside (``.old``) when the first record of this one is added; a run that ends
+    before that changes nothing. A last line that was cut off by a killed process is dropped. ``fresh`` sets any earlier
+    file aside.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, fresh: bool = False) -> None:
@@ -28,7 +28,7 @@ class RecordFile:
         goes_on = bool(lines) and not fresh and lines[0].get("config") == self.config
         if goes_on:
             self.records = {record["key"]: record for record in lines[1:] if "key" in record}
-        self._is_other = len(lines) > 1 and not goes_on  # one without records is not worth keeping
+        self._is_other = len(lines) > 1 and not goes_on  # an empty one is not worth keeping
         if not self._is_other:
             self._write()
 

@@ -89,7 +89,7 @@ def resumable(name: str, where: str) -> Iterator[None]:
 
 
 def nothing_to_do(name: str, output_dir: Path, is_done: bool, restart: str) -> bool:
-    """Whether the stage's output is there already; says so, and what ``--restart`` would do."""
+    """Whether the stage's output exists already. If so, says it, and what ``--restart`` would do."""
     if is_done:
         print(f"{name}: nothing to do: {output_dir} has this configuration (--restart {restart})")
     return is_done

@@ -1,8 +1,9 @@
-"""Stages of work on disk: an immutable output directory with a manifest, whole or not there at all.
+"""Stages of work on disk: each has an immutable output directory with a manifest, which appears only when it is
+complete.
 
-A stage's identity is a digest of its configuration (but for what it is called and where the output goes) and of what it
-reads. Unfinished work lies beside the output, in a hidden directory named after that identity: the same stage started
-again finds it and goes on, another one never takes it for its own.
+A stage's identity is a digest of its configuration (without its names and output directory) and of its inputs.
+Unfinished work lies beside the output, in a hidden directory named after that identity: the same stage started again
+finds it and continues, another stage never takes it for its own.
 """
 
 import hashlib
@@ -21,15 +22,15 @@ from pasta.files import check_beside, write_whole
 from pasta.rows import read_json
 
 MANIFEST = "manifest.json"
-# What a result is called, where it goes and who watches it do not change it.
+# A result does not depend on these keys: its names, where it goes, and how it is tracked.
 _NOT_CONTENT = ("name", "output_dir", "run_dir", "checkpoints", "tracking")
-# Files above this size are told apart by size and time: hashing a 16 GB model at every start would cost a minute.
+# A file above this size is identified by size and time: to hash a 16 GB model at every start would take a minute.
 _HASHED_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a finished stage says of itself; ``inputs`` maps each input's name to its path and fingerprint."""
+    """A finished stage's description of itself; ``inputs`` maps each input's name to its path and fingerprint."""
 
     stage: str
     identity: str
@@ -71,7 +72,7 @@ class Stage:
         )
 
     def difference(self, other: Manifest) -> str:
-        """The first thing in which ``other`` was made differently."""
+        """The first thing that ``other`` was made with differently."""
         if other.stage != self.stage:
             return f"not {self.stage!r}"
         ours, theirs = _flat(self.config), _flat(other.config)
@@ -167,9 +168,9 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def input_fingerprint(name: str, path: str | Path) -> str:
-    """A digest of a file, of a finished stage, or of all files of a directory; a name elsewhere stands for itself.
+    """A digest of a file, of a finished stage, or of all files of a directory; a name on the Hub stands for itself.
 
-    Raises UserError, naming the input, for a local path that is not there.
+    Raises UserError, naming the input, for a local path that does not exist.
     """
     source = Path(path)
     if os.path.isfile(source):

@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from pasta.interpreter import TokenKind
 from pasta.tracking import Tracker
 
-#: What each kind of target is called in the name of its loss.
+#: The name of each kind of target in the name of its loss.
 KIND_NAMES = {
     TokenKind.TEXT: "text",
     TokenKind.PROMISE: "promise",
@@ -23,7 +23,7 @@ KIND_NAMES = {
     TokenKind.EOS: "end",
 }
 
-#: What the trainers log → the name under which it is tracked. All losses are in nats.
+#: The trainers' names of metrics → the names under which they are tracked. All losses are in nats.
 LOGGED = {
     # Supervised and preference runs; token_accuracy and entropy where TRL's fused head reports them.
     "loss": "train/loss",
@@ -77,7 +77,7 @@ LOGGED = {
     "idle_share": "rl/idle_share",
 }
 
-#: Figures of reinforcement learning that a line of progress has.
+#: The figures of reinforcement learning in a progress line.
 _PRINTED = ("reward", "quality", "speedup", "staleness")
 
 

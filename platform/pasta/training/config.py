@@ -50,8 +50,8 @@ class ModelSection:
 
 
 def check_goes_on_from(section: ModelSection, output_dir: Path, expected: str) -> None:
-    """Check the model of a run that goes on from a trained one, which ``expected`` says in an error. Raises
-    ValueError."""
+    """Check the model section of a run that continues from a trained model; ``expected`` describes that model in
+    errors. Raises ValueError."""
     if section.init_from is None:
         raise ValueError(f"model.init_from: expected {expected}")
     if section.tokenizer is not None:
@@ -115,7 +115,7 @@ class ScheduleSection:
             check_unread(self, "with save_steps: 0", "keep_checkpoints")
 
     def check_evaluates(self, key: str, held_out: int) -> None:
-        """Raise ValueError if there are evaluations, and nothing is held out for them; ``key`` says how much is."""
+        """Raise ValueError if evaluations are asked for and no data is held out for them (``key`` sets how much)."""
         if self.eval_steps and not held_out:
             raise ValueError(f"schedule.eval_steps {self.eval_steps}: has no effect with {key}: 0")
 

@@ -2,7 +2,7 @@
 
 The targets follow threads. In flat order the rows of a thread lie beside one another while its next token is the next
 row's; where they do not (a promise's ``/>``, the end of a chunk or a document) nothing is guessed across. A head learns
-what the model itself says there, which is what its guesses are compared with. The tags of a promise are among it.
+the model's own choices, since its guesses are compared with those; the tags of a promise are among them.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from pasta.rows import read_json
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.run import TrainingStage
 
-#: The module in the model that is trained, and its buffer: how often each token was to be guessed.
+#: The name of the trained module in the model, and of its buffer that counts how often each token was to be guessed.
 _NAME, _COUNTS = "draft_heads", "counts"
 
 
@@ -103,7 +103,7 @@ def guess(
     [B, S] are the rows' targets.
     """
     length, chosen = input_ids.shape[1], logits.argmax(dim=-1)
-    # Whether a row's target is the token of the row after it: then both are one thread's.
+    # Whether a row's target is the token of the next row: then both rows are of one thread. [B, S - 1]
     goes_on = shift_labels[:, :-1] == input_ids[:, 1:]  # [B, S - 1]
     batch, row = goes_on.nonzero(as_tuple=True)
     known, found = hidden[batch, row], []
@@ -115,14 +115,15 @@ def guess(
             keep &= goes_on[batch, (ahead - 1).clamp(max=length - 2)]
         batch, row, known, ahead = batch[keep], row[keep], known[keep], ahead[keep]
         known = torch.cat([known, embedding(input_ids[batch, ahead])], dim=-1)
-        # With the output layer's own weight: its module is watched.
+        # With the output layer's own weight: calling its module would trigger its hooks.
         found.append((F.linear(heads(depth, known), output.weight), chosen[batch, ahead]))
     return found
 
 
 @torch.no_grad()
 def head_figures(trainer: Any) -> dict[str, float]:
-    """The share of held-out tokens that each head gets right, if those before are given: ``eval_head_1`` and on."""
+    """The share of held-out tokens that each head gets right, given the right tokens before: ``eval_head_1`` and so
+    on."""
     if trainer.eval_dataset is None:
         return {}
     model = trainer.accelerator.unwrap_model(trainer.model)

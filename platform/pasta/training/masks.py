@@ -1,7 +1,7 @@
-"""Gives unmodified Hugging Face models their thread masks, which are made on the device.
+"""Gives unmodified Hugging Face models their thread masks, made on the device.
 
-A batch holds visibility in compact form (``segment_ids`` and ``sees``). Just before the backbone runs, a hook
-expands that to the mask its architecture takes. Trainer and loss see an ordinary two-dimensional mask.
+A batch holds visibility in compact form (``segment_ids`` and ``sees``). A hook expands it to the mask that the
+architecture takes, just before the backbone runs. Trainer and loss see an ordinary two-dimensional mask.
 """
 
 from typing import Any

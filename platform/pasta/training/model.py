@@ -65,7 +65,7 @@ def inherited_scheme(section: ModelSection, tokenizer: PreTrainedTokenizerBase) 
 
 
 def other_positions(section: ModelSection) -> str:
-    """A line that says so where a run gives the model another rule of positions than ``init_from`` has; else empty."""
+    """A warning line if a run gives the model another rule of positions than ``init_from`` has; else empty."""
     if section.init_from is None or section.positions is None:
         return ""
     try:

@@ -175,7 +175,7 @@ def _held_out_figures(trainer: PreferenceTrainer) -> dict[str, float]:
         for key, name in (("eval_loss", "eval_loss"), ("eval_rewards/accuracies", "eval_accuracy"))
         if key in figures
     }
-    # In nats: how far the pairs moved apart, and what that did to the better answers themselves.
+    # In nats: how far the pairs moved apart, and how the log-probabilities of the better answers changed.
     return out | {
         name: float(figures[key]) / trainer.beta
         for key, name in (("eval_rewards/margins", "eval_delta"), ("eval_rewards/chosen", "eval_chosen_gain"))

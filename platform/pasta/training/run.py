@@ -1,4 +1,4 @@
-"""What supervised and preference runs share: a worker's context, and the arguments of its trainer."""
+"""Shared by supervised and preference runs: a worker's context, and the arguments of its trainer."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -34,8 +34,8 @@ class RunContext:
     """A worker's context.
 
     ``work_dir`` is storage that all workers share. ``report(metrics, checkpoint)`` is called by every worker at every
-    checkpoint, with the directory on rank 0 and None elsewhere. ``stage`` is what the finished model's manifest says
-    it is; without one it has no manifest.
+    checkpoint, with the directory on rank 0 and None elsewhere. ``stage`` describes the finished model in its manifest;
+    without it there is no manifest.
     """
 
     data_dir: Path
@@ -84,7 +84,7 @@ class TrainingStage(Stage):
 def trainer_arguments(
     recipe: OptimisationSection, schedule: ScheduleSection, context: RunContext, *, evaluates: bool
 ) -> dict[str, Any]:
-    """Arguments that every trainer of TRL takes. All that would touch columns behind our back is off."""
+    """Arguments that every trainer of TRL takes. Settings that would remove or rename columns are off."""
     deepspeed = deepspeed_config(recipe.deepspeed)
     if deepspeed is not None:
         compile_no_communication()

@@ -32,7 +32,7 @@ def save_model(
 ) -> None:
     """Write the model saved in ``trained`` to ``output_dir`` in ``dtype``, with ``card`` and ``manifest`` as JSON.
 
-    Written to a directory beside it and renamed, so that ``output_dir`` never holds half a model.
+    It is written to a directory beside ``output_dir`` and renamed, so that ``output_dir`` never holds half a model.
     """
     with outside_deepspeed():
         model = AutoModelForCausalLM.from_pretrained(trained, dtype=getattr(torch, dtype))
@@ -53,7 +53,7 @@ def save_trained(
         save_model(trained, output_dir, section.save_dtype, tokenizer, card, manifest)
         return
     with outside_deepspeed():
-        # The seed is for weights from scratch, on which adapters make no sense.
+        # The seed is for weights from scratch, which get no adapters.
         model = merge_adapter(build_model(section, tokenizer, seed=0), trained)
         model = model.to(getattr(torch, section.save_dtype))
         adapter = trained if lora.keep_adapter else None

@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer under thread masks, and what it finds out on held-out data: losses by kind of token, and answers."""
+"""TRL's SFTTrainer under thread masks. Evaluation adds losses by kind of token, and figures of generated answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -22,7 +22,8 @@ def prepare_inputs(trainer: Trainer, inputs: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def outside_deepspeed() -> Iterator[None]:
-    """Make models whole: under a ZeRO-3 configuration one rank alone would wait for the others to take their parts."""
+    """Load whole models: under a ZeRO-3 configuration a rank that loads alone would wait for the others to take their
+    parts."""
     reference = integration._hf_deepspeed_config_weak_ref
     integration.unset_hf_deepspeed_config()
     try:

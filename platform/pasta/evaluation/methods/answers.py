@@ -10,7 +10,8 @@ from pasta.engine import Result
 from pasta.interpreter import ThreadTrace, TokenKind, Trace, linearise
 from pasta.lang import Codec, to_text
 
-#: Under which name a token is counted in a budget. Both ends of a promise are its, and so is the given ``<async>``.
+#: Under which name each kind of token is counted. Both ends of a promise count as promise, and so does the given
+#: ``<async>``.
 BUDGET_NAMES = {
     TokenKind.TEXT: "text",
     TokenKind.EOS: "text",
@@ -45,8 +46,8 @@ class Answer:
     ``text`` is what a user sees, ``annotated`` the text form of the document (None where there is none). ``tokens`` are
     all that were decoded, over all calls, tags and end-of-text included; ``budget`` is the same by kind of token.
     ``critical_path`` and ``steps`` (forwards from the first token to the last) are None for an endpoint. ``ttft_s`` and
-    ``seconds`` run from the submission, to the first token and to the end; ``seconds`` holds one number a timed run,
-    and what ``Method.answer`` returns is timed once. ``fallback`` says why a method had to decode sequentially instead
+    ``seconds`` run from the submission, to the first token and to the end; ``seconds`` holds one number for each timed
+    run; ``Method.answer`` times one. ``fallback`` says why a method had to decode sequentially instead
     (Skeleton-of-Thought without a usable skeleton).
     """
 
@@ -92,7 +93,8 @@ class Method(Protocol):
     """A way to answer a prompt: batch 1, greedy."""
 
     def answer(self, prompt: Prompt) -> Answer:
-        """Answer once, timed. Raises UserError if this prompt does not fit, EndpointError if nothing will any more."""
+        """Answer once, timed. Raises UserError if this prompt does not fit, EndpointError if the endpoint is gone for
+        good."""
 
 
 def token_budget(response_ids: Sequence[int], codec: Codec) -> dict[str, int]:

@@ -13,7 +13,7 @@ from pasta.evaluation.methods.answers import Answer
 from pasta.interpreter import Limits
 
 T = TypeVar("T")
-# How servers say that a prompt leaves no room for an answer: OpenAI, vLLM, SGLang, llama.cpp, this project.
+# What servers say when a prompt leaves no room for an answer: OpenAI, vLLM, SGLang, llama.cpp, this project.
 _TOO_LONG = re.compile(r"context|too (?:long|large|many tokens)|maximum.*(?:length|tokens)", re.IGNORECASE)
 
 
@@ -47,7 +47,8 @@ class EndpointMethod:
         self._max_tokens = limits.max_tokens
 
     def answer(self, prompt: Prompt) -> Answer:
-        """Answer once, timed. Raises UserError if the prompt is too long, EndpointError if nothing will come."""
+        """Answer once, timed. Raises UserError if the prompt is too long, EndpointError if the endpoint is gone for
+        good."""
         begun = time.perf_counter()
         reply = self._asker.run(self._asker.ask(prompt.messages, self._max_tokens))
         return remote_answer(

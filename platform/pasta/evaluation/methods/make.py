@@ -32,7 +32,7 @@ class EngineMethod:
         """Answer once, timed from the prompt's token ids to the finished text. Raises UserError if it does not fit."""
         codec = self._engine.codec
         request = self._request.replace(prompt_ids=encode_messages(codec, prompt.messages))
-        self._engine.prefixes.forget()  # the first run's prefill would not be timed in the others
+        self._engine.prefixes.forget()  # else the first run alone would pay for the prefill
         begun = time.perf_counter()
         result = self._engine.generate(request)
         seconds = time.perf_counter() - begun
@@ -40,7 +40,7 @@ class EngineMethod:
 
 
 def check_methods(methods: Mapping[str, MethodSection], baseline: str, num_slots: int) -> None:
-    """Raise UserError, one line, for what can be wrong with methods and is seen without weights or a request.
+    """Raise UserError, one line, for a mistake in the methods that shows without weights or a request.
 
     ``num_slots`` is how many requests an engine decodes at once.
     """
@@ -110,7 +110,8 @@ def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str 
 
 
 class _Engines:
-    """Engines by model. One whose methods send several requests at once has slots for them, the others have one."""
+    """Engines by model. A model whose methods send several requests at once gets slots for them, any other gets one
+    slot."""
 
     def __init__(self, section: EngineSection, ranks: Ranks | None) -> None:
         self._section, self._ranks = section, ranks

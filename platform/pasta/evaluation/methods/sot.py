@@ -49,7 +49,7 @@ class SotMethod:
         sequential = self._request(prompt.messages)
         first = self._request(self._words.skeleton_messages(prompt.messages), section.max_skeleton_tokens)
         self._engine.fit(sequential)
-        self._engine.prefixes.forget()  # the first run's prefill would not be timed in the others
+        self._engine.prefixes.forget()  # else the first run alone would pay for the prefill
         begun = time.perf_counter()
         skeleton = self._decode([first])[0]
         steps_before = self._engine.num_steps - skeleton.steps
@@ -122,7 +122,8 @@ class SotEndpointMethod:
         self._limits, self._section, self._words = limits, section, section.words
 
     def answer(self, prompt: Prompt) -> Answer:
-        """Answer once, timed. Raises UserError if the prompt is too long, EndpointError if nothing will come."""
+        """Answer once, timed. Raises UserError if the prompt is too long, EndpointError if the endpoint is gone for
+        good."""
         return self._asker.run(self._answer(prompt))
 
     async def _answer(self, prompt: Prompt) -> Answer:
@@ -163,7 +164,7 @@ def read_points(words: SkeletonPrompts, skeleton: str, finish_reason: str) -> tu
 
 
 def _threads(skeleton: Result, results: Sequence[Result], points: Sequence[str]) -> tuple[AnswerThread, ...]:
-    """The skeleton, then what was decoded after it, each with the point that it writes about (or none)."""
+    """The skeleton, then the texts decoded after it, each with its point (or none)."""
     start = skeleton.critical_path
     topics: Sequence[str | None] = points or [None]
     return (

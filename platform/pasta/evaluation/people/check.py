@@ -1,4 +1,4 @@
-"""Says what is wrong with an answer to a turn."""
+"""Finds what is wrong with an answer to a turn."""
 
 import re
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from pasta.evaluation.people.text import (
     value_of,
 )
 
-#: Sentences of fewer words may occur twice: a heading, "Yes."
+#: Sentences of fewer words may be repeated: a heading, "Yes."
 _REPEATED_WORDS = 4
 _REPEATED_RUN = 5
 _SCOPE_SENTENCES = 3
 _SCOPE_WORDS = 60
-#: Kinds of things, or columns of one, that a sentence about what the model knows has to name.
+#: Kinds of things, or columns, one of which a sentence about what the model knows has to name.
 _SCOPE_NAMED = 3
-#: A name among as many words at the start of a sentence is what the sentence is about.
+#: A sentence is about a name that stands within so many words of its start.
 _BEGINNING = 4
 _GREETINGS = ("hello", "hi", "hey", "welcome", "greetings", "good day", "good morning", "good afternoon")
 _KIND_WORDS = {
@@ -41,9 +41,9 @@ _KIND_WORDS = {
     "books": ("book", "novel"),
     "rivers": ("river",),
 }
-#: A question about one fact is answered with as many facts of the thing at most: no fact sheet.
+#: An answer to a question about one fact states at most so many facts about the thing: it is no fact sheet.
 _ANSWERING_FACTS = 3
-#: Columns that speak of other things than their own: an ocean, the periodic table, a boy, light.
+#: Columns whose values may belong to other things: an ocean, the periodic table, a boy, light.
 _SHARED = ("beside", "work", "also", "about")
 _COMPARING = re.compile(
     r"\b(?:both|all|neither|while|whereas|but|unlike|than|share|same|differ|different|compared|contrast|however|only)\b"
@@ -84,7 +84,7 @@ def _form(turn: ExpectedTurn, text: str, finish_reason: str, num_threads: int) -
 
 
 def _repeated_run(text: str) -> str | None:
-    """As many words in a row as an answer about one thing says twice."""
+    """The longest run of words that an answer about one thing may repeat."""
     words = re.findall(r"\w+", text)
     runs = [" ".join(words[at : at + _REPEATED_RUN]) for at in range(len(words) - _REPEATED_RUN + 1)]
     return next((run for at, run in enumerate(runs) if run in runs[:at]), None)
@@ -145,7 +145,7 @@ def _told(turn: ExpectedTurn, name: str, text: str) -> int:
 
 
 def _wrong_values(turn: ExpectedTurn, text: str, column: str) -> Iterator[str]:
-    """Values of a column that belong to none of the things that a part of the answer is about."""
+    """Values of a column that belong to none of the things that this part of the answer is about."""
     for kind in dict.fromkeys(KIND_OF[name] for name in turn.things):
         for part in parts(text, turn.things):
             own = [name for name in part.things if KIND_OF[name] == kind]
@@ -156,7 +156,7 @@ def _wrong_values(turn: ExpectedTurn, text: str, column: str) -> Iterator[str]:
 
 
 def _foreign_values(turn: ExpectedTurn, text: str) -> Iterator[str]:
-    """What can only be said of another kind of thing: a country with the symbol of an element."""
+    """Values that only another kind of thing can have: a country with the symbol of an element."""
     for part in parts(text, turn.things):
         kinds = {KIND_OF[name] for name in part.things}
         allowed = [value for name in part.things for value in facts_of(name).values()]
@@ -196,7 +196,7 @@ def _side_by_side(turn: ExpectedTurn, line: str) -> bool:
 
 @cache
 def _long_values(kind: str) -> re.Pattern[str]:
-    """Facts of a kind in several words that can be said of no other kind."""
+    """Facts of a kind that take several words and fit no other kind."""
     columns = [
         column for column in next(iter(FACTS[kind].values())) if is_fact(column) and column not in _SHARED
     ]
@@ -218,8 +218,8 @@ def _values(kind: str, column: str) -> re.Pattern[str]:
 
 
 def _chosen(turn: ExpectedTurn, text: str) -> str | None:
-    """The one of the things that an answer picks: the only one that a clause with a superlative names, else the one
-    named first (a list that repeats the question, "Of A, B and C, …", left out)."""
+    """The thing that an answer picks: the only one named in a clause with a superlative, else the first one named (a
+    list that repeats the question, "Of A, B and C, …", is ignored)."""
     picked = []
     for clause in (clause for sentence in sentences(text) for clause in re.split(r"[,;:]\s", sentence)):
         named = [name for name in turn.things if has_name(clause, name)]
@@ -252,7 +252,7 @@ def _stated(text: str) -> Iterator[str]:
 
 
 def _strangers(turn: ExpectedTurn, text: str) -> Iterator[str]:
-    """Names that a sentence about none of the things begins with, unless they are among the facts of the things."""
+    """Names at the start of sentences that are about none of the things, unless the things' facts hold those names."""
     known = "\n".join(value for name in turn.things for value in (name, *facts_of(name).values()))
     for sentence in sentences(text):
         if any(has_name(sentence, name) for name in turn.things):

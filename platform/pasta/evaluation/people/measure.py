@@ -15,7 +15,7 @@ from pasta.rows import Messages
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A turn as it went: what the person typed, the answer, its threads, and what is wrong with it."""
+    """One turn of a conversation: what the person typed, the model's answer, its threads, and its faults."""
 
     user: str
     answer: str
@@ -25,7 +25,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class GradedTalk:
-    """A conversation as it went with one model. It is ``right`` if each answer is."""
+    """A conversation with one model. It is ``right`` if every answer is."""
 
     number: int
     kind: str
@@ -39,7 +39,7 @@ class GradedTalk:
 
 
 def talk(method: Method, conversation: Conversation) -> tuple[Exchange, ...]:
-    """Hold a conversation, the model's own answers before each turn, up to the first wrong one."""
+    """Hold a conversation up to the first wrong answer; the model sees its own earlier answers."""
     messages: Messages = []
     held = []
     for turn in conversation.turns:

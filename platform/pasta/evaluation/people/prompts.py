@@ -1,7 +1,7 @@
 """Reads conversations as people type them, each with what right answers contain: ``dev.jsonl`` and ``test.jsonl``.
 
-They were written from the atlas' facts alone, without a look at how its training data is made. Who tunes a model looks
-at ``dev``. A line is a ``Conversation``; files of your own have the same form.
+They were written from the atlas' facts alone, without a look at how its training data is made. To tune a model, look at
+``dev`` only. A line is a ``Conversation``; files of your own have the same form.
 """
 
 from dataclasses import dataclass, field

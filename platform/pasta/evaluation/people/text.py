@@ -1,4 +1,5 @@
-"""Answers as words that can be compared: one case, no accents, numbers in digits, sentences and what they are about."""
+"""Turns answers into comparable words: one case, no accents, numbers in digits; splits them into sentences, and finds
+what each sentence is about."""
 
 import re
 import unicodedata
@@ -12,7 +13,7 @@ _UNITS = {
     word: n
     for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"], 1)
 }
-# "first" to "third" count what a text tells, more often than they are a fact.
+# "first" to "third" are left out: they count an answer's points more often than they state a fact.
 _UNITS |= {word: n for n, word in enumerate(["fourth", "fifth", "sixth", "seventh", "eighth", "ninth"], 4)}
 _TEENS = {"zero": 0, "ten": 10, "eleven": 11, "twelve": 12, "twentieth": 20}
 _TEENS |= {
@@ -31,18 +32,18 @@ _VERB = re.compile(r"\b(?:is|are|was|were|has|have|lies?|lives?|eats?|flows?|end
 _OF_ALL = re.compile(
     r"\b(?:both|all|each|they|neither|none|every|everything|these|either|the others?|the rest)\b"
 )
-#: What a name that only places another thing stands behind.
+#: Words before a name that only serves to place another thing.
 _RELATION = re.compile(
     r"\b(?:after|before|beside|next to|behind|near|neighbou?rs?|borders?|bordering|follows?|following)"
     r"(?: is| are)?:? (?:the )?(?:element |country |planet )?$"
 )
 _ARTICLE = re.compile(r"^(?:the|an?|its|his|her) ")
-#: Columns that are no statement: a name, a pronoun, and what is computed from other columns.
+#: Columns that state nothing: a name, a pronoun, and columns computed from others.
 _NO_FACTS = ("name", "pronoun", "previous")
 
 
 def normalise(text: str) -> str:
-    """Case, accents, typographic quotes and markup away; numbers and ordinals in digits. Line breaks stay."""
+    """Remove case, accents, typographic quotes and markup; write numbers and ordinals in digits. Line breaks stay."""
     text = _INITIALS.sub(r"\1", text)
     text = unicodedata.normalize("NFKD", text)
     text = "".join(letter for letter in text if not unicodedata.combining(letter))
@@ -85,12 +86,12 @@ def facts_of(name: str) -> dict[str, str]:
 
 
 def is_fact(column: str) -> bool:
-    """Whether a column of the fact base states something by itself."""
+    """Whether a column of the fact base states something."""
     return column not in _NO_FACTS and not column.endswith(("_a", "_my"))
 
 
 def value_of(text: str) -> str:
-    """A value of the fact base, as it is looked for."""
+    """A value of the fact base in the form in which texts are searched for it."""
     return _ARTICLE.sub("", normalise(text))
 
 
@@ -103,8 +104,8 @@ class Clause:
 
 
 def parts(text: str, things: Sequence[str]) -> list[Clause]:
-    """The parts of a normalised text. One that names none of ``things`` is about the last that were named, or about
-    all of them before the first is named and after a word such as "both"."""
+    """The clauses of a normalised text. One that names none of ``things`` is about the things named last; before the
+    first is named, or after a word such as "both", about all of them."""
     out = []
     current = frozenset(things)
     for sentence in sentences(text):

@@ -1,4 +1,4 @@
-"""The report's sections on lines of methods as wholes, and on what methods mark against ground truth."""
+"""Sections of the report on whole lines of methods, and on what methods mark compared with the ground truth."""
 
 from pasta.evaluation.report.findings import share, signed
 from pasta.evaluation.results.fronts import REFERENCE

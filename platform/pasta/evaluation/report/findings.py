@@ -48,7 +48,7 @@ def _fastest(summary: Summary) -> list[str]:
 
 
 def _without_loss(summary: Summary) -> list[str]:
-    """The fastest of those that are as good as the baseline, unless it is the fastest of all."""
+    """The fastest method that is as good as the baseline, unless it is the fastest of all."""
     judged = [m for m in summary.placed if m.quality_difference is not None and _speed(summary, m) > 1.0]
     held = [m for m in judged if _value(m.quality_difference) >= -_EQUAL]
     if not judged:
@@ -84,7 +84,7 @@ def _front(summary: Summary) -> list[str]:
 
 
 def _dominated(summary: Summary) -> list[str]:
-    """For each method that is dominated: by which, and by how much at the most telling place."""
+    """For each dominated method: which methods dominate it, and the strongest evidence."""
     out = []
     for method in summary.placed:
         by = [entry for entry in summary.dominations if entry.worse == method.name]
@@ -103,7 +103,7 @@ def _dominated(summary: Summary) -> list[str]:
 
 
 def _dominators(summary: Summary, by: Sequence[Domination]) -> list[str]:
-    """Those that dominate, those of one line together."""
+    """The dominating methods; those of one line are named together."""
     marks = {entry.better: "" if entry.is_clear else _UNCLEAR for entry in by}
     lines: dict[str, list[MethodSummary]] = {}
     for method in summary.placed:

@@ -71,7 +71,7 @@ def choose(outcomes: Sequence[Outcome], speed_name: str) -> list[tuple[str, Outc
 
 
 def featured(summary: Summary) -> str | None:
-    """The method to show first: the fastest on the front that decodes in threads, or else the fastest that does."""
+    """The method to show first: the fastest on the front that decodes in threads, else the fastest that does."""
     threaded = [
         m
         for m in summary.candidates
@@ -86,10 +86,10 @@ def featured(summary: Summary) -> str | None:
 
 
 def _rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Threads in reading order: a thread, then its chunks; the last ones summed up where there are very many."""
+    """Threads in reading order: a thread, then its chunks. Where there are very many, one row sums up the last ones."""
     assert outcome.answer is not None
     threads = outcome.answer["threads"]
-    # Skeleton-of-Thought: its first thread writes no text of the answer, and without points one thread writes it all.
+    # Skeleton-of-Thought's first thread writes no text of the answer; without points a single thread writes all of it.
     main, unnamed = (
         ("skeleton", "whole answer") if "skeleton" in outcome.answer["budget"] else ("main thread", "")
     )

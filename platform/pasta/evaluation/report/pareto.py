@@ -148,7 +148,8 @@ def _shade(axes: Axes, front: Sequence[tuple[float, float]]) -> None:
 
 
 def _place_labels(canvas: Canvas, axes: Axes, summary: Summary, methods: Sequence[MethodSummary]) -> None:
-    """Each method's label where it hides no point and no other label; far from its point, with a thread to it."""
+    """Place each method's label where it covers no point and no other label. A label far from its point gets a line to
+    it."""
     renderer = canvas.figure.canvas.get_renderer()  # type: ignore[attr-defined]
     scale = canvas.figure.dpi / 72
     frame = axes.get_window_extent(renderer)

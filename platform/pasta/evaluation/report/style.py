@@ -31,7 +31,7 @@ _LINES = ("#0072B2", "#009E73", "#6A3D9A", "#8C6D1F")
 _SINGLES = ("#D55E00", "#E69F00", "#CC79A7", "#882255", "#B07C4F", "#999933")
 _LINE_MARKERS, _SINGLE_MARKERS = "oD<>", "s^vphP"
 
-_RC: Any = {  # the keys' type is a list of all that matplotlib knows
+_RC: Any = {  # matplotlib's type for keys is a list of everything it knows
     "font.family": "DejaVu Sans",
     "font.size": 9,
     "axes.labelsize": 9,
@@ -45,7 +45,7 @@ _RC: Any = {  # the keys' type is a list of all that matplotlib knows
     "xtick.color": FAINT,
     "ytick.color": FAINT,
     "text.color": INK,
-    "text.parse_math": False,  # a dollar sign in a prompt starts no formula
+    "text.parse_math": False,  # so that a dollar sign in a prompt starts no formula
     "hatch.linewidth": 0.7,
     "legend.frameon": False,
     "legend.fontsize": 9,
@@ -78,7 +78,7 @@ def looks(summary: Summary) -> dict[str, Look]:
 
 
 def _pick(colors: Sequence[str], markers: str, number: int) -> tuple[str, str]:
-    """When colours come round again, they do so with other markers."""
+    """A colour for each method; when colours repeat, markers differ."""
     turn, place = divmod(number, len(colors))
     return colors[place], markers[(place + turn) % len(markers)]
 
@@ -124,7 +124,7 @@ class Canvas:
     height: float
 
     def resized(self, height: float) -> "Canvas":
-        """The same figure so much higher or lower; what stands at its top stays there."""
+        """A copy of this height; what stands at the top stays there."""
         moved = [(text, (1 - text.get_position()[1]) * self.height) for text in self.figure.texts]
         self.figure.set_size_inches(WIDTH, height)
         for text, top in moved:
@@ -140,14 +140,14 @@ class Canvas:
         )
 
     def text(self, left: float, top: float, text: str, **options: Any) -> float:
-        """Text that begins there, broken into lines where it would leave the figure; the height it takes."""
+        """Write text, broken into lines at the figure's edge; returns the height it takes."""
         placed: dict[str, Any] = {"va": "top", "ha": "left", "linespacing": 1.25, **options}
         artist = self.figure.text(left / WIDTH, 1 - top / self.height, text, **placed)
         artist.set_text("\n".join(self._lines(artist, text, WIDTH - left - 0.15)))
         return self._extent(artist)[1]
 
     def titled(self, title: str, subtitle: str) -> float:
-        """Title and subtitle; where, from the top, the rest may begin."""
+        """Write title and subtitle; returns the distance from the top at which the rest may begin."""
         top = 0.14
         top += self.text(0.15, top, title, fontsize=12, fontweight="bold") + 0.07
         return top + self.text(0.15, top, subtitle, fontsize=9, color=FAINT) + 0.1

@@ -21,7 +21,7 @@ from pasta.statistics import Estimate
 from pasta.tracking import Tracker
 
 REPORT, FIGURES = "report.md", "figures.json"
-_LANES = "lanes"  # a directory: a figure a method
+_LANES = "lanes"  # a directory with a figure for each method
 _ESTIMATES = ("realised", "theoretical", "ratio", "quality", "quality_difference")
 _COUNTS = ("prompts", "skipped", "cut", "fallbacks", "compared", "judged", "invalid")
 
@@ -61,7 +61,7 @@ def write_report(
         },
     )
     text = report_text(summary, outcomes, failures, pictures, title=title, config=config, machines=machines)
-    # The last, so that all it refers to is there.
+    # written last, since it refers to the others
     write_whole(directory / REPORT, text)
     return [*(directory / name for name in pictures), directory / FIGURES, directory / REPORT]
 

@@ -1,1 +1,1 @@
-"""What follows from an evaluation's records: outcomes, summaries, comparisons, win rates."""
+"""Results computed from an evaluation's records: outcomes, summaries, comparisons, win rates."""

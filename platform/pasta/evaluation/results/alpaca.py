@@ -22,7 +22,7 @@ from pasta.evaluation.results.evaluations import Evaluation
 from pasta.evaluation.results.win_rate import Preference, WinRates, win_rates
 from pasta.rows import placed, read_json, short_repr, text_of
 
-#: What the package reads besides the annotations: data set and file.
+#: Files of the package that it reads beside the annotations: data set and file name.
 DATA_SET, DATA_FILE = "tatsu-lab/alpaca_eval", "df_gamed.csv"
 _TEXTS = ("instruction", "output_1", "generator_1", "output_2", "generator_2")
 _DRAW = 1.5
@@ -116,7 +116,7 @@ def official_win_rate(annotations: Sequence[Annotation]) -> OfficialWinRate:
             f"{DATA_FILE} of the data set {DATA_SET} is neither in the local cache nor can it be fetched; where the "
             f"Hub can be reached: hf download --repo-type dataset {DATA_SET} {DATA_FILE}"
         ) from None
-    except Exception as error:  # whatever its dependencies raise when their versions are incompatible
+    except Exception as error:  # incompatible dependencies may raise anything
         raise OfficialUnavailable(
             f"alpaca_eval failed with {type(error).__name__} ({first_line(error)})"
         ) from None
@@ -127,8 +127,8 @@ def official_win_rate(annotations: Sequence[Annotation]) -> OfficialWinRate:
 def outputs_of(evaluation: Evaluation, method: str, generator: str | None = None) -> list[Output]:
     """A method's answers, for AlpacaEval's tool: in its order if the prompts are its 805, else in the evaluation's.
 
-    ``generator`` is the name it gets there, by default the method's. Raises UserError for an unknown method, and for a
-    prompt without an answer: its tool would count the rate over fewer.
+    ``generator`` is its name there, by default the method's. Raises UserError for an unknown method, and for a prompt
+    without an answer, which AlpacaEval's tool would leave out of the rate.
     """
     evaluation.require(method)
     outputs = []

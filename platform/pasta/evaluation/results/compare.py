@@ -318,7 +318,7 @@ def _asked(outcome: Outcome) -> str:
 
 
 def _notes(a: Side, b: Side, configuration: Sequence[Difference]) -> tuple[str, ...]:
-    """Warnings: what makes the two incomparable, or the comparison weaker than it looks."""
+    """Warnings: reasons why the two cannot be compared, or why the comparison is weaker than it looks."""
     notes = []
     differing = [difference.key for difference in configuration]
     if any(key == "judge" or key.startswith(("judge.", "content of judge.")) for key in differing):

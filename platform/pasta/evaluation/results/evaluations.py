@@ -114,7 +114,7 @@ def _read(path: Path, key: str, check: Any) -> tuple[dict[str, Any], list[Record
 
 
 def _checked_config(config: Any) -> dict[str, Any]:
-    """The configuration, if it is a mapping. Raises UserError where what is read of it is of another type."""
+    """The configuration, if it is a mapping. Raises UserError if a part that is read has another type."""
     if not isinstance(config, dict):
         return {}
     methods = config.get("methods", {})

@@ -49,7 +49,7 @@ def failures_of(
 
     For the baseline itself, and where the baseline was not judged, those with the lowest quality; without any quality
     (as the baseline's under a ``pairwise`` judge), those with answers that were cut. Families without a loss are left
-    out. Prompts without a family are one.
+    out. Prompts without a family form one of their own.
     """
     is_judged = not (is_baseline and pairwise)
     families: dict[str, list[Outcome]] = {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-#: (speed, quality) below which a point is worth nothing.
+#: The reference point (speed, quality): points below it are worth nothing.
 REFERENCE = (1.0, 0.7)
 
 
@@ -87,7 +87,7 @@ def area_under(points: Sequence[tuple[float, float]], reference: tuple[float, fl
     total = 0.0
     for faster, better in sorted(points, reverse=True):
         if faster > speed and better > quality:
-            # Slower points count for the quality that they have over faster ones.
+            # A slower point adds only the quality that it has over faster ones.
             total += (faster - speed) * (better - quality)
             quality = better
     return total

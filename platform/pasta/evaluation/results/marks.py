@@ -1,4 +1,4 @@
-"""What a method marks as independent, compared with the atlas' ground truth: why it is fast, and why it errs."""
+"""Compares what a method marks as independent with the atlas' ground truth: this explains its speed and its errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""The outcome of each method on each prompt, compared with the baseline: what all metrics are computed from.
+"""The outcome of each method on each prompt, compared with the baseline. All metrics are computed from outcomes.
 
-Read from the records of an evaluation (``answers.jsonl``) and the verdicts on them (``verdicts.jsonl``).
+They are read from the records of an evaluation (``answers.jsonl``) and the verdicts on them (``verdicts.jsonl``).
 """
 
 import statistics
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def quality_difference(self) -> float | None:
-        """Quality less the baseline's."""
+        """Quality minus the baseline's."""
         if self.quality is None or self.baseline_quality is None:
             return None
         return self.quality - self.baseline_quality
@@ -139,14 +139,14 @@ class RunningSpeedups:
         self._speedups: dict[str, list[float]] = {}
 
     def count(self, record: Record) -> None:
-        """Take in the answers to one prompt."""
+        """Add the answers to one prompt."""
         answers = record["answers"]
         base = answers[self._baseline]
         for method, answer in answers.items():
             if method == self._baseline:
                 continue
             if any(entry.get("finish_reason") != "stop" for entry in (base, answer)):
-                continue  # skipped, or cut: that says nothing of how long it would have taken
+                continue  # skipped, or cut: its full time is unknown
             speedup = realised_speedup(base, answer) if self._is_timed else theoretical_speedup(base, answer)
             if speedup is not None:
                 self._speedups.setdefault(method, []).append(speedup)

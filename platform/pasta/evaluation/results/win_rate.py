@@ -210,7 +210,7 @@ def _is_separable(preferences: Array, x: Array, counts: Array) -> npt.NDArray[np
 def _newton(preferences: Array, x: Array, counts: Array) -> tuple[Array, Array]:
     """Newton's method with step halving, for each row of ``counts`` [resamples, prompts].
 
-    NaN where it does not settle: so near to separable that the maximum lies too far out to mean anything.
+    NaN where it does not converge: the data are so nearly separable that the maximum is too far out to mean anything.
     """
     beta = np.zeros((2, len(counts)))  # θ and φ: [2, resamples]
     best = _likelihood(beta, preferences, x, counts)
@@ -222,7 +222,7 @@ def _newton(preferences: Array, x: Array, counts: Array) -> tuple[Array, Array]:
         h00, h01, h11 = weight.sum(axis=1), weight @ x, weight @ (x * x)
         determinant = np.maximum(h00 * h11 - h01 * h01, 1e-300)
         step = np.stack([h11 * g0 - h01 * g1, h00 * g1 - h01 * g0]) / determinant
-        # What the step can gain: below rounding there is nothing left to find.
+        # The most that the step can gain: below rounding errors nothing is left to find.
         settled = g0 * step[0] + g1 * step[1] < 1e-13 * len(x)
         if settled.all():
             break
