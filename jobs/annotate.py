@@ -66,7 +66,7 @@ class AnnotateConfig:
 
 @dataclass(frozen=True, slots=True)
 class FinishedShard:
-    """A finished shard, by whom (process id), and when (seconds since the epoch)."""
+    """A finished shard: its result, the process id of its worker, and when it finished (seconds since the epoch)."""
 
     result: ShardResult
     worker: int
@@ -136,7 +136,8 @@ def _annotate(
     tracker: Tracker,
     address: str | None,
 ) -> dict[int, ShardResult]:
-    """Do the shards that are not there yet; returns the results of all. Raises UserError with a worker's message."""
+    """Annotate the shards that are not finished yet; returns the results of all. Raises UserError with a worker's
+    message."""
     results = _finished(directory, shards)
     left = {shard.index: shard for shard in shards if shard.index not in results}
     progress = Progress(config.name, len(shards), "shards", len(results), tracker=tracker, job="annotate")
@@ -183,7 +184,8 @@ def _keys(teacher: TeacherSection | None) -> Keys:
 def make_worker(
     data: AnnotationSections, directory: Path, num_workers: int, keys: Keys = NO_KEYS
 ) -> Callable[[Shard], FinishedShard]:
-    """On one of ``num_workers`` workers: what annotates a shard into ``directory``, which holds the tokenizer."""
+    """Make a worker's function: it annotates a shard into ``directory``, which holds the tokenizer. ``num_workers``
+    workers share the teacher's limits."""
     validator = Validator(data.checks, Codec(load_tokenizer(directory / TOKENIZER)))
     annotator = make_annotator(data, validator, num_workers=num_workers, keys=keys)
 

@@ -48,7 +48,7 @@ def check_out(out: Path) -> None:
 
 
 def fields_of(section: type, options: argparse.Namespace) -> dict[str, Any]:
-    """What ``options`` give of the fields of a dataclass, by name; an option that is not given is left out."""
+    """The fields of a dataclass that ``options`` set, by name; options that are not given are left out."""
     names = {field.name for field in dataclasses.fields(section)}
     return {name: value for name, value in vars(options).items() if name in names and value is not None}
 

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(data: AnnotationSections, workers: LightWorkersSection) -> Metric:
-    """Records a second while all workers are busy: Ray's start is not the annotator's."""
+    """Records a second while all workers are busy: Ray's start-up does not count."""
     shards = {shard.index: shard for shard in plan_shards(data.source, data.shard_records)}
     number = workers.num_workers
     finished: dict[int, FinishedShard] = {}
@@ -79,9 +79,10 @@ def _measure(data: AnnotationSections, workers: LightWorkersSection) -> Metric:
 
 
 def steady_rate(finished: Sequence[FinishedShard], num_workers: int) -> tuple[float, int]:
-    """Records a second, and how many were counted, between the last worker's first shard and the first one's last.
+    """Records a second between the end of the last worker's first shard and the end of the first worker's last shard,
+    and how many records that were.
 
-    Raises UserError if there are too few shards for every worker to have finished some in that time.
+    Raises UserError if there are too few shards for that.
     """
     times: dict[int, list[float]] = {}
     for shard in finished:

@@ -34,7 +34,7 @@ from serve.ray_start import ROOT
 CONFIG = ROOT / "configs" / "serve" / "local.yaml"
 _QUESTION = [{"role": "user", "content": "Write for as long as you may."}]
 _TIMEOUT_S = 600.0
-#: What the processes of a service are called in the report, by a word of their command lines.
+#: Names of the service's processes in the report, by a word of their command lines.
 _KINDS = {
     ":Interpreter": "Interpreter",
     ":Gateway": "Gateway",
@@ -61,7 +61,8 @@ class FrontLoad:
 
 
 def with_stand_ins(config: ServiceConfig, load: FrontLoad, interpreters: int) -> ServiceConfig:
-    """The configuration with stand-ins, so many Interpreters and Gateways, and nothing that refuses a request."""
+    """The configuration with stand-ins for Decoders, so many Interpreters and Gateways, and no limit that refuses a
+    request."""
     args = config.args
     changes = {
         "keys": KeySettings(),

@@ -3,8 +3,8 @@
     python -m jobs.benchmark people --split dev
     python -m jobs.benchmark people --split test --models runs/models
 
-The prompts were written from the atlas' facts alone, each with what a right answer contains. Who tunes a model, its
-data or its decoding looks at dev only. Every wrong answer is listed, with what is wrong with it.
+The prompts were written from the atlas' facts alone, each with what a right answer contains. To tune a model, its data
+or its decoding, look at dev only. Every wrong answer is listed, with what is wrong with it.
 """
 
 import argparse

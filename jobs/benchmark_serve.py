@@ -92,7 +92,7 @@ class ServeBenchmark:
             self._kept.say(f"drawn: {picture}")
 
     def violations(self) -> list[str]:
-        """What must not be and was found, a line each: by the soak, or with hostile requests."""
+        """What was found that must not happen, a line each: by the soak, or with hostile requests."""
         return [
             f"{name}: {line}"
             for name, file in self._files.items()
@@ -130,7 +130,7 @@ class ServeBenchmark:
                     progress.add()
 
     def _keep_part(self, name: str, record: Record) -> NoReturn:
-        """Keep what an interrupted soak has found, under another key: the same command measures it anew."""
+        """Keep the records of an interrupted soak under another key: the same command then measures it anew."""
         self._files[name].add("interrupted", record)
         report = Report()
         report.add(*PLAN[name].report([record]))
@@ -168,7 +168,7 @@ class ServeBenchmark:
             max_threads=args.limits.max_threads,
             max_depth=args.limits.max_depth,
             max_chunk_tokens=args.limits.max_chunk_tokens,
-            max_tokens=self.settings.max_tokens + 1,  # the end of text, as the service counts
+            max_tokens=self.settings.max_tokens + 1,  # the end of text counts as a token, as in the service
         )
         config = EngineConfig.of(args.engine)
         return Bare(Models(loaded, config, limits), [*self._ways.values()])
@@ -211,12 +211,12 @@ class ServeBenchmark:
 
 
 def with_layout(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConfig:
-    """The configuration with what a layout needs, and without API keys: only this process asks."""
+    """The configuration as a layout needs it, without API keys: only this process sends requests."""
     changes: dict[str, Any] = {"keys": KeySettings()}
     if layout == "one decoder":
         changes["decoder"] = args.decoder.model_copy(update={"num_replicas": 1})
     if layout == "small budget":
-        # Twice an answer's length: one answer with its prompt fits into either kind's part of the budget, two do not.
+        # Room for two answers: one with its prompt fits into either kind's part of the budget, two do not.
         changes["admission"] = args.admission.model_copy(update={"budget_tokens": 2 * max_tokens})
     return args.model_copy(update=changes)
 
@@ -255,14 +255,14 @@ def memory() -> dict[str, float]:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
             used = process.memory_info()
-            # What is mapped from files and from Ray's object store belongs to nobody alone.
+            # Memory mapped from files or from Ray's object store is shared: it counts for no process.
             mib = (used.rss - getattr(used, "shared", 0)) / 2**20
             found[f"{_title(process.cmdline())} {process.pid}"] = mib
     return found
 
 
 def _title(words: Sequence[str]) -> str:
-    """What a process is: Ray's name for an actor, whatever it is doing; else its program, or its script."""
+    """The name of a process: Ray's name for an actor, whatever it is doing; else its program, or its script."""
     if words and words[0].startswith("ray::"):
         return words[0].partition(".")[0]
     names = [os.path.basename(word) for word in words] or ["?"]

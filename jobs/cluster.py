@@ -1,4 +1,4 @@
-"""What every Ray job shares: a cluster to run on, the environment of its workers, and the version of the code."""
+"""What every Ray job needs: a cluster to run on, the environment of its workers, and the version of the code."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from pasta.errors import UserError
 from pasta.signals import kept_interrupt
 from serve.ray_start import ROOT, python_path, start_ray
 
-#: The variable that says what code runs, where there is no working tree to ask: in an image, or sent to a cluster.
+#: This variable names the code's version where there is no working tree to ask: in an image, or on a cluster.
 CODE_VERSION = "PASTA_CODE_VERSION"
 
 
@@ -20,10 +20,11 @@ CODE_VERSION = "PASTA_CODE_VERSION"
 def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterator[Callable[[], None]]:
     """Ray for the time of the block: the cluster at ``address``, or a local one of ``num_cpus`` that ends with it.
 
-    Yields what raises a Ctrl-C that Ray has swallowed (``kept_interrupt``), for whoever waits for Ray in a loop.
+    Yields a function that raises a Ctrl-C that Ray has swallowed (``kept_interrupt``): call it in loops that wait for
+    Ray.
 
-    Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one.
-    A cluster that is connected already is used as it is. ``threads`` is what each worker computes with. A local one has
+    Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one. A
+    cluster that is connected already is used as it is. ``threads`` is what each worker computes with. A local one has
     no dashboard, which is thirteen processes. Raises UserError for the address of a job server.
     """
     address = _given(address)
@@ -36,9 +37,9 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address is None:
-        # Nobody takes this machine away with notice: Ray Train need not start a process that watches for it.
+        # Nobody announces the end of this machine: Ray Train need not start a process that watches for such notices.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-    # A submitted job has an environment already: what its workers need is added to it instead of refused.
+    # A submitted job has an environment already: add to it what the workers need. Ray would refuse to replace it.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     import ray
 
@@ -49,7 +50,7 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
         try:
             start_ray(
                 lambda: print("Ray was too slow to start; trying once more", file=sys.stderr),
-                # Without any Ray would join a cluster of somebody else's that happens to run on this machine.
+                # Without an address Ray would join any other cluster that happens to run on this machine.
                 address=address or "local",
                 num_cpus=None if address else num_cpus,
                 include_dashboard=None if address else False,
@@ -68,9 +69,9 @@ def is_local(address: str | None) -> bool:
 
 
 def check_engine(section: EngineSection, address: str | None) -> None:
-    """Raise UserError, naming the key, if the engines of a Ray of this process's own cannot run here as configured.
+    """Raise UserError, naming the key, if the engines of a local Ray cannot run here as configured.
 
-    Those on another cluster's machines find out when they load a model.
+    Engines on another cluster's machines report such mistakes when they load a model.
     """
     if is_local(address):
         check_here(section, section.dtype, section.device)
@@ -81,7 +82,7 @@ def _given(address: str | None) -> str | None:
 
 
 def worker_env(threads: int) -> dict[str, str]:
-    """What workers need around them: tools beside this Python, one place for compiled extensions, quiet threads."""
+    """Environment variables of workers: tools beside this Python, one place for compiled extensions, quiet threads."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",

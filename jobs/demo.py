@@ -239,7 +239,7 @@ def figures(run: Run, task: AtlasTask) -> str:
 
 
 def speedup_lines(comparisons: Sequence[SideBySide]) -> list[str]:
-    """What the three prompts say, and what they do not."""
+    """The speedup on the three prompts, and what it does not show."""
     mean = geometric_mean([comparison.speedup for comparison in comparisons])
     each = ", ".join(f"{comparison.speedup:.2f}" for comparison in comparisons)
     return [

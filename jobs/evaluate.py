@@ -139,7 +139,7 @@ def _keys(methods: Mapping[str, MethodSection]) -> dict[str, str | None]:
 
 
 def _needs_workers(judge: JudgeSection | None, answers: RecordFile, verdicts: RecordFile, total: int) -> bool:
-    """Whether a model has anything left to do; neither grading nor asking an endpoint needs one."""
+    """Whether any model has work left. Grading, and asking an endpoint, need no model here."""
     has_reward = judge is not None and judge.reward is not None
     return len(answers) < total or (has_reward and len(verdicts) < total)
 
@@ -191,7 +191,8 @@ def _make_decoder(
     repeats: int,
     ranks: "Ranks | None" = None,
 ) -> Work:
-    """On a worker: the models, loaded once; then a prompt's record, and the machine as it was at the start."""
+    """On a worker: load the models once; then make a prompt's record. Also records the machine as it was at the
+    start."""
     from pasta.benchmark.machine import describe_machine
     from pasta.engine.supported import resolve_device
     from pasta.evaluation.methods.decode import decode_prompt
@@ -209,7 +210,7 @@ def _judge(
     verdicts: RecordFile,
     key: str | None,
 ) -> dict[str, float]:
-    """Rate what is not rated yet; returns figures of what that took."""
+    """Rate the answers that are not rated yet; returns figures of the judge's usage."""
     tally = VerdictTally()
     for record in verdicts.records.values():
         tally.count(record["verdicts"].values())

@@ -1,4 +1,4 @@
-"""A Ray cluster's job server, spoken to through Ray's client: whatever goes wrong is one line."""
+"""A Ray cluster's job server, through Ray's client. Whatever goes wrong is reported in one line."""
 
 import asyncio
 import contextlib
@@ -14,15 +14,15 @@ from pasta.errors import UserError
 
 API_SERVER = "RAY_API_SERVER_ADDRESS"
 EXIT_FAILED = 1
-#: As a process that was ended by SIGTERM, which is what the job server sends.
+#: The exit code of a process that SIGTERM ended: the job server sends SIGTERM.
 EXIT_STOPPED = 143
 _CONNECT_S = 10.0
-#: A job whose log says nothing for this long is asked for: a cluster that is gone says nothing either.
+#: If a job's log says nothing for this long, ask the server for its state: a lost cluster is silent too.
 _SILENCE_S = 60.0
-#: How often a lost log is looked for, at growing intervals, before it is given up: about five minutes.
+#: How often to look for a lost log, at growing intervals, before giving up: about five minutes.
 _ATTEMPTS = 14
 _LONGEST_PAUSE_S = 30.0
-#: What the server says of a job that it does not know.
+#: What the server answers about an unknown job.
 _UNKNOWN = "does not exist"
 
 Say = Callable[[str], None]
@@ -83,8 +83,8 @@ class JobServer:
     def follow(self, job: str, write: Callable[[str], object], say: Say) -> Any:
         """Pass the job's log to ``write`` as it comes, from its beginning, and return its JobDetails when it has ended.
 
-        ``say`` hears, in a line each, what it waits for before there is a log, and when the connection is lost: the
-        log is then taken up where it broke off. Raises UserError when it stays lost; the job does not end with it.
+        Calls ``say`` with a line about what it waits for before there is a log, and when the connection is lost: the
+        log then continues where it broke off. Raises UserError when it stays lost; the job does not end with it.
         """
         log, attempts = _Log(write), 0
         while True:
@@ -157,7 +157,7 @@ class JobServer:
 
 
 class _Log:
-    """A log that is read from its beginning each time, and passed on once."""
+    """A log that the server sends from its beginning each time; passes each part on once."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -177,7 +177,7 @@ class _Log:
 
 
 def exit_code(info: Any) -> int:
-    """What a job's end is for the shell: its own exit code where it has one (128 + N for signal N)."""
+    """The exit code that stands for a job's end: its own where it has one (128 + N for signal N)."""
     if info.status == "SUCCEEDED":
         return 0
     if info.status == "STOPPED":
@@ -197,8 +197,8 @@ def outcome(info: Any) -> str:
 
 
 def _line(text: str, width: int = 300) -> str:
-    """The one line of an error's text that says most: the last of a stack trace, the first of anything else."""
-    # Ray ends what it quotes, a stack trace with its line break, with a full stop.
+    """The most telling line of an error's text: the last of a stack trace, the first of anything else."""
+    # Ray puts a full stop, after a line break for stack traces, at the end of what it quotes.
     lines = [line.strip() for line in text.splitlines() if line.strip(" .")] or ["no reason given"]
     line = lines[-1] if "Traceback" in text else lines[0]
     return line if len(line) <= width else line[: width - 1] + "…"
@@ -214,7 +214,7 @@ def _checked(address: str | None) -> str:
     except ValueError:  # a port that is none
         valid = False
     if not valid or parts.path.strip("/") or parts.query or parts.fragment or parts.username is not None:
-        # What stands before the host may be a password.
+        # Text before the host may be a password: do not repeat it.
         shown = address.rpartition("@")[2]
         raise UserError(f"--address {shown}: {example}, and nothing before or after it")
     return address.rstrip("/")
@@ -235,7 +235,7 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 
 def _quiet() -> None:
-    """Keep Ray's own lines about connections and large files off the terminal: what matters is said here."""
+    """Keep Ray's own lines about connections and large files off the terminal: this module reports what matters."""
     for name in (
         "ray.dashboard.modules.job.sdk",
         "ray.dashboard.modules.dashboard_sdk",
@@ -244,5 +244,5 @@ def _quiet() -> None:
         "ray._private.runtime_env.working_dir",
     ):
         logger = logging.getLogger(name)
-        # These set their own level when they are imported: only a filter outlasts that.
+        # These loggers set their level when they are imported: only a filter outlasts that.
         logger.addFilter(lambda record: record.levelno >= logging.ERROR)

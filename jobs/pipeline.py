@@ -58,7 +58,7 @@ class JobModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stage whose inputs are there: what it would run, and where it stands."""
+    """A stage whose inputs exist: the configuration it would run, and its state."""
 
     instance: Instance
     module: JobModule
@@ -100,7 +100,8 @@ def read_recipe(arguments: Namespace) -> tuple[PipelineConfig, list[Instance]]:
 
 
 def read_stages(config: PipelineConfig, steps: list[Instance]) -> dict[str, Any]:
-    """The configuration of every stage by name, with a stand-in for what earlier ones make: all mistakes at once."""
+    """The configuration of every stage by name, with placeholders for the outputs of earlier stages: finds all mistakes
+    at once."""
     unknown = dict.fromkeys((instance.name for instance in steps), config.output_dir / "unknown")
     return {instance.name: _load(config, instance, unknown)[1] for instance in steps}
 
@@ -187,7 +188,7 @@ def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) 
     module = cast(JobModule, importlib.import_module(f"jobs.{instance.section.job}"))
     overrides = [
         *instance.overrides(outputs),
-        # A place that is never there: only the identity is asked for before the real one is known.
+        # A path that never exists: only the identity is needed before the real path is known.
         f"output_dir={config.output_dir / f'.{instance.name}.unplaced'}",
         f"name={instance.name}",
         f"tracking.mode={config.tracking}",
@@ -201,7 +202,7 @@ def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) 
 
 
 def _finished(config: PipelineConfig, name: str) -> Iterator[Manifest]:
-    """What was made of this stage in ``config.output_dir``, whatever it was made from."""
+    """Finished outputs of this stage in ``config.output_dir``, from whatever inputs they were made."""
     for directory in config.output_dir.glob(f"{name}-????????"):
         if (manifest := read_manifest(directory)) is not None:
             yield manifest

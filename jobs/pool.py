@@ -26,7 +26,7 @@ Work = Callable[[Any], Any]
 
 
 class _Worker:
-    """One actor. What it works with (a model) is made with its first shard, so that a mistake is that shard's error."""
+    """One actor. It makes its model with its first shard, so that a mistake there is that shard's error."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class _Worker:
         self._followers: Followers | None = None
 
     def ready(self) -> None:
-        """Answers as soon as there is a place for this actor."""
+        """Answers as soon as the cluster has a place for this actor."""
 
     def run(self, shard: Any) -> tuple[Any, str | None]:
         """The shard's result, or a user's mistake in one line (not every exception survives pickling)."""
@@ -61,7 +61,7 @@ class _Worker:
         except Exception:
             if self._followers is None:
                 raise
-            # A process that shares the models has ended or hangs, or they are out of step: none can go on.
+            # A process that shares the models has ended or hangs, or they are out of step: this worker cannot go on.
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)
@@ -84,9 +84,9 @@ def run_shards(
     """Give every shard to ``make()`` on some worker; ``on_result(number, result)`` runs here, in order of completion.
     On workers of several processes it is ``make(ranks=…)``, with the ``Ranks`` to load models with.
 
-    A worker that the cluster has no place for, or none any more, holds nothing up as long as there is another. Raises
-    UserError for a user's mistake on a worker, when more than ``max_failures`` workers have died, and, on a Ray of this
-    process's own, if the machine has too few GPUs for the processes of one worker.
+    A worker without a place in the cluster does not hold the others up. Raises UserError for a user's mistake on a
+    worker, when more than ``max_failures`` workers have died, and, on a Ray of this process's own, if the machine has
+    too few GPUs for the processes of one worker.
     """
     if not shards:
         return
@@ -114,7 +114,7 @@ def run_shards(
 
         waiting: deque[int] = deque(sorted(shards))
         idle: list[Any] = []
-        # What each call is about: a worker, and the shard that it has, or None while it starts.
+        # The pending calls: each one's worker, and the shard that the worker has (None while it starts).
         running: dict[Any, tuple[Any, int | None]] = {}
         number: int | None
         missing, failures = set(shards), 0

@@ -27,7 +27,7 @@ from pasta.training.run import TrainingStage
 from serve.imports import uncollected
 
 CONFIG = RlConfig
-#: Prompts that the twin answers together.
+#: How many prompts the twin answers at a time.
 SHARD = 32
 
 

@@ -1,6 +1,8 @@
-"""Answers for reinforcement learning from engines in Ray actors, which get each batch's weights through Ray's object
-store. An actor that dies is replaced, and what it had is sampled again: an answer depends on weights, batch and prompt
-alone, so that nothing differs and nothing counts twice.
+"""Answers for reinforcement learning, sampled by engines in Ray actors. The actors get new weights for each batch
+through Ray's object store.
+
+An actor that dies is replaced, and its share is sampled again. An answer depends on weights, batch and prompt alone, so
+that nothing differs and nothing counts twice.
 """
 
 import os
@@ -46,7 +48,7 @@ class _Sampler:
         self._version = -1
 
     def load(self, weights: Weights, version: int) -> None:
-        """Sample with these weights from now on. What goes wrong is kept for ``sample`` to say."""
+        """Sample with these weights from now on. ``sample`` reports what goes wrong here."""
         self._version = version
         try:
             if self._roller is None:
@@ -99,7 +101,7 @@ class RolloutActors:
     def publish(self, weights: Weights, version: int) -> None:
         import ray
 
-        # One copy in the object store, which all actors of a node read; the old one goes with its last reader.
+        # One copy in the object store for all actors of a node; Ray frees the old one after its last reader.
         self._weights, self._version = ray.put(dict(weights)), version
         for actor in self._actors:
             actor.load.remote(self._weights, version)
@@ -163,7 +165,7 @@ class RolloutActors:
         actor = ray.remote(
             num_cpus=options.cpus,
             num_gpus=1 if use_gpu else 0,
-            # Not in the places that Ray Train has taken for those that train.
+            # Not in the places that Ray Train has reserved for training workers.
             scheduling_strategy=PlacementGroupSchedulingStrategy(placement_group=None),
         )(_Sampler)
         return actor.remote(self._config, os.getcwd())

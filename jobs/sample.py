@@ -30,7 +30,7 @@ from pasta.stages.stage import StageOutput, model_inputs
 if TYPE_CHECKING:
     from pasta.engine.ranks import Ranks
 
-#: How a stage is run and not what comes out of it: it may change between two runs.
+#: Keys that say how a stage is run and do not change its output: they may differ between two runs.
 RUNNING = ("workers",)
 CONFIG = SampleConfig
 PREFIX = "samples"
@@ -111,7 +111,7 @@ def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageO
 
 
 def _make(config: SampleConfig, ranks: "Ranks | None" = None) -> Work:
-    """On a worker: the models, loaded once, and what makes a shard's records with them."""
+    """On a worker: load the models once; then make each shard's records with them."""
     from pasta.candidates.sampling import load_sampler
 
     return load_sampler(config, ranks).sample

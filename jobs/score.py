@@ -58,7 +58,7 @@ def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     """The stage on disk. Raises UserError for samples or a judge that cannot be used."""
     check_judge(config.judge)
     read_stage(config.samples, "sample", "samples", "samples")
-    # What a score depends on; where verdicts are kept and how they are made is no part of it.
+    # The keys that a score depends on: not where verdicts are kept, nor how they are made.
     values = {
         "judge": config.judge.identity(),
         "quality_weight": config.weight,
@@ -145,7 +145,7 @@ def _given(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def _make(section: JudgeSection, work_dir: Path, api_key: str | None) -> Work:
-    """On a worker: the judge, made once; then a shard's verdicts, and what they took."""
+    """On a worker: make the judge once; then a shard's verdicts, and the judge's usage."""
     judge = make_judge(section, work_dir, api_key)
     return metered(judge, lambda path: judge_records(judge, read_shard(path)))
 

@@ -1,4 +1,5 @@
-"""Paths of a configuration, seen from a cluster: what is sent along, and what lies on storage that all nodes share."""
+"""Checks a configuration's paths for a job on a cluster: which are sent along, and which lie on storage that all nodes
+share."""
 
 import json
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ def relocated(config: Any, storage: Path) -> list[str]:
 def check_paths(config: Any, root: Path, where: str = "") -> None:
     """Raise UserError, naming the key after ``where``, for a path that means nothing on the nodes of a cluster.
 
-    Those are places to write that lie in the job's working directory, which is deleted with the job, and files below
+    Refused are places to write inside the job's working directory, which is deleted with the job, and files below
     ``root`` that are not sent.
     """
     for key, value in leaves(to_dict(config)):

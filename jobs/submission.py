@@ -1,6 +1,6 @@
-"""What is sent to a cluster for a job: a command that was checked here first, the code, and named variables.
+"""Prepares a job for a cluster: a command that is checked here first, the code, and named variables.
 
-Nothing in this module speaks to a cluster, or imports Ray.
+Nothing in this module contacts a cluster, or imports Ray.
 """
 
 import importlib
@@ -143,7 +143,7 @@ def _values(variables: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
     values = {}
     for name in variables:
         if not _VARIABLE.fullmatch(name):
-            # What was given may be NAME=SECRET: only the name is repeated.
+            # The value given may be NAME=SECRET: repeat the name only.
             shown = name.partition("=")[0]
             raise UserError(
                 f"--env {shown}: expected a variable's name alone; its value is taken from the environment"

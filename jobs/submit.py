@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line. What a job takes itself is left over: its own parser reads that."""
+    """The command line. Options of the job itself are left over: the job's own parser reads them."""
     made = argparse.ArgumentParser(
         prog="python -m jobs.submit",
         description=__doc__,
@@ -206,7 +206,7 @@ def again(server: JobServer, command: str, job: str) -> str:
 
 
 def print_note(line: str) -> None:
-    """Our own lines go to stderr: what stands on stdout is the job's log."""
+    """Print to stderr: stdout is for the job's log."""
     print(line, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""What the training jobs share: their command line, and a library function run on Ray Train workers.
+"""Shared by the training jobs: their command line, and a way to run a library function on Ray Train workers.
 
 The only module that uses private APIs of Ray Train, written against ray 2.60.0; tests/training/test_private.py fails
 when one of them is gone:
@@ -24,7 +24,7 @@ from serve.imports import uncollected
 
 T = TypeVar("T")
 Train = Callable[[Any, RunContext], Any]
-#: Starts a process that hands out shards of Ray Data: a job's workers read their data from disk.
+#: Starts a process that hands out shards of Ray Data. A job's workers read their data from disk instead.
 UNUSED = "DatasetsCallback"
 #: Starts a process that frees the workers' places should Ray Train's controller die.
 CLEANER = "PlacementGroupCleanerCallback"
@@ -68,7 +68,8 @@ def _fit(
         trainer = TorchTrainer(
             _worker,
             train_loop_config={
-                # Pickled: Ray Train's controller unpickles its settings, and would import all that training needs.
+                # Pickled here: Ray Train's controller unpickles its settings, and would import everything that training
+                # needs.
                 "job": pickle.dumps((train, config, stage)),
                 "data_dir": str(data_dir),
                 "work_dir": str(stage.run_dir),
@@ -93,7 +94,7 @@ def _fit(
 
 
 def without_helpers(trainer: Any, *, local: bool) -> None:
-    """Start no process beside the workers that this job has no use for: two seconds of processor time each.
+    """Do not start two helper processes that this job has no use for: they take two seconds of processor time each.
 
     The places of a ``local`` Ray end with this process. Its cleaner would ask a dashboard every second, and there is
     none.

@@ -84,8 +84,8 @@ class GrpoSection:
     2512.07843; Dr. GRPO).
 
     Ratios are clipped to 1 − ``epsilon`` … 1 + ``epsilon_high``, by default ``epsilon`` (apart: DAPO, arXiv
-    2503.14476). ``kl_weight`` is β, the weight of the divergence from ``model.init_from`` (0: no reference is kept); it is
-    multiplied by the ratio, which makes its gradient unbiased (DeepSeek-V3.2, arXiv 2512.02556). The optimiser takes
+    2503.14476). ``kl_weight`` is β, the weight of the divergence from ``model.init_from`` (0: no reference is kept); it
+    is multiplied by the ratio, which makes its gradient unbiased (DeepSeek-V3.2, arXiv 2512.02556). The optimiser takes
     ``updates`` steps on a batch of answers, each on its share of the batch.
     """
 
