@@ -10,9 +10,6 @@ everything it started.
 import argparse
 import dataclasses
 import json
-import os
-import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,8 +19,9 @@ from typing import Any
 
 import httpx
 
+from pasta.cli.terminal import columns, print_drawing, shorten, wants_color
 from pasta.data.atlas import AtlasTask, grade, heldout_prompts
-from pasta.data.timeline import LEGEND, TimelineRow, render_rows, to_ascii
+from pasta.data.timeline import LEGEND, TimelineRow, render_rows
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.lang import Sync
@@ -79,10 +77,10 @@ def main() -> int:
         config = dataclasses.replace(read_service_config(arguments.config), port=arguments.port)
     parallel, sequential = served_pair(config, arguments.config)
     started = time.perf_counter()
-    show("PASTA: the same prompts, answered one token after another and in parallel threads")
+    print_drawing("PASTA: the same prompts, answered one token after another and in parallel threads")
 
     def progress(line: str) -> None:
-        show(f"[{time.perf_counter() - started:5.1f} s] {line}")
+        print_drawing(f"[{time.perf_counter() - started:5.1f} s] {line}")
 
     comparisons = []
     with (
@@ -94,8 +92,9 @@ def main() -> int:
             progress(f"asking: {shorten(task.prompt, 90)}")
             comparison = ask_both(http, task, parallel, sequential)
             comparisons.append(comparison)
-            show(*comparison_text(comparison, columns=terminal_columns(), color=wants_color()))
-        show(*speedup_lines(comparisons))
+            lines = comparison_text(comparison, across=columns(110, 140), color=wants_color())
+            print_drawing("\n".join(lines))
+        print_drawing("\n".join(speedup_lines(comparisons)))
         progress("stopping")
     progress("everything that was started is stopped")
     return 0
@@ -210,7 +209,7 @@ def rows_of(run: Run, label: str) -> list[TimelineRow]:
     return list(lane(0, 0))
 
 
-def comparison_text(comparison: SideBySide, columns: int, color: bool) -> list[str]:
+def comparison_text(comparison: SideBySide, across: int, color: bool) -> list[str]:
     """A prompt, its answer, and both runs' lanes on one time axis."""
     sequential, parallel = comparison.sequential, comparison.parallel
     lanes = [*rows_of(sequential, "sequential"), *rows_of(parallel, "parallel")]
@@ -218,7 +217,7 @@ def comparison_text(comparison: SideBySide, columns: int, color: bool) -> list[s
     out = ["", f"Q: {comparison.task.prompt}", "", printable(parallel.text), ""]
     if not same:
         out += ["(the sequential model's answer differs:)", "", printable(sequential.text), ""]
-    out += [render_rows(lanes, columns, color, "seconds"), LEGEND]
+    out += [render_rows(lanes, across, color, "seconds"), LEGEND]
     threads = parallel.pasta["threads"]
     out += [
         f"sequential {figures(sequential, comparison.task)}",
@@ -250,38 +249,9 @@ def speedup_lines(comparisons: Sequence[SideBySide]) -> list[str]:
     ]
 
 
-# -- the terminal ----------------------------------------------------------------------------------------
-
-
-def show(*lines: str) -> None:
-    """Print, in ASCII where the terminal knows nothing else."""
-    text = "\n".join(lines)
-    try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        text = to_ascii(text)
-    print(text, flush=True)
-
-
 def printable(text: str) -> str:
     """A model's text without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() or c == "\n" else "·" for c in text.strip())
-
-
-def shorten(text: str, width: int) -> str:
-    """One line of at most ``width`` characters."""
-    text = " ".join(text.split())
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
-def terminal_columns() -> int:
-    """Width to draw in."""
-    return min(shutil.get_terminal_size((110, 24)).columns, 140)
-
-
-def wants_color() -> bool:
-    """Whether the output is a terminal that shows colours."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from serve.gateway.tokens import (
     read_tokenize_request,
 )
 from serve.observe import logs
-from serve.observe.held import LoopWatch
+from serve.observe.event_loop import LoopWatch
 from serve.observe.watch import CountResponses, Watch, watched
 from serve.wire import Finished, Order, Refused, UpdateBatches
 

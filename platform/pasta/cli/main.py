@@ -36,7 +36,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
         return simulate(options.config, options.overrides, options.measured)
     if options.command == "stand-in":
-        from pasta.cli.stand_in import serve_stand_in  # it imports the judges, the others do not
+        from pasta.judges.stand_in import serve_stand_in  # it imports the judges, the others do not
 
         return serve_stand_in(options.port, options.judge_error)
     if options.what == "annotations":

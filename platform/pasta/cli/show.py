@@ -1,14 +1,12 @@
 """``pasta show``: one annotated answer's threads over decoding steps."""
 
-import os
-import shutil
-import sys
 from pathlib import Path
 
 from pasta.cli.counting import codec_source
 from pasta.cli.records import AnnotatedAnswer, RecordError, parse_record, read_whole
+from pasta.cli.terminal import columns, print_drawing, shorten, wants_color
 from pasta.data.measures import Measures, measure_document
-from pasta.data.timeline import LEGEND, render_timeline, to_ascii
+from pasta.data.timeline import LEGEND, render_timeline
 from pasta.errors import UserError
 from pasta.lang import ParseError, parse
 from pasta.rows import numbered
@@ -19,18 +17,14 @@ def show_record(file: Path, number: int, tokenizer: str, field: str, width: int 
     record = _read(file, number, field)
     counted_with, make_codec = codec_source(tokenizer)
     counts = measure_document(record.document, make_codec())
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    columns = width or shutil.get_terminal_size((100, 24)).columns
-    drawing = render_timeline(counts.trace, columns, color, topics=counts.topics, sync_id=counts.sync_id)
+    across = width or columns(100)
+    drawing = render_timeline(
+        counts.trace, across, wants_color(), topics=counts.topics, sync_id=counts.sync_id
+    )
     lines = [drawing, "", LEGEND, counts_text(counts), f"tokens counted with: {counted_with}"]
     if record.prompt:
-        lines = [f"prompt: {_shorten(record.prompt, columns - len('prompt: '))}", "", *lines]
-    text = "\n".join(lines)
-    try:
-        text.encode(sys.stdout.encoding)
-    except UnicodeEncodeError:
-        text = to_ascii(text)
-    print(text)
+        lines = [f"prompt: {shorten(record.prompt, across - len('prompt: '))}", "", *lines]
+    print_drawing("\n".join(lines))
     return 0
 
 
@@ -71,9 +65,3 @@ def _plain(data: bytes, name: str) -> AnnotatedAnswer:
         raise UserError(f"{name}: byte {error.start + 1} is not UTF-8") from None
     except ParseError as error:
         raise UserError(f"{name}: {error}") from None
-
-
-def _shorten(text: str, width: int) -> str:
-    text = "".join(c if c.isprintable() else " " for c in text)
-    text = " ".join(text.split())
-    return text if len(text) <= width else text[: max(width - 1, 1)] + "…"

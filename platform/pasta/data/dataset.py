@@ -19,8 +19,8 @@ from typing import Any
 from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
-from pasta.data.asked import MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.atlas.corpus import Annotated, atlas_answers
+from pasta.data.atlas_keys import MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.packing import to_dataset
 from pasta.data.sections import DataSection

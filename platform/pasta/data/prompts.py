@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field
 
 from pasta.bounds import check_positive, check_unread
-from pasta.data.asked import check_asked
+from pasta.data.atlas_keys import check_atlas_keys
 from pasta.rows import Messages
 
 
@@ -22,7 +22,7 @@ class PromptsSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "count")
-        check_asked(self.source, {"count": self.count}, {}, 0.0, 0.0)
+        check_atlas_keys(self.source, {"count": self.count}, {}, 0.0, 0.0)
         if self.source == "atlas" and self.count is None:
             raise ValueError("count: expected the number of atlas prompts to draw")
         if self.count is None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pasta.bounds import check_not_negative, check_positive, check_unread
-from pasta.data.asked import check_asked
+from pasta.data.atlas_keys import check_atlas_keys
 from pasta.data.linearise import Mode
 
 
@@ -43,7 +43,7 @@ class DataSection:
         if not 1 <= self.row_length <= self.max_length:
             raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
         counts = {"documents": self.documents, "eval_documents": self.eval_documents}
-        check_asked(self.source, counts, self.mixture, self.echo, self.talk)
+        check_atlas_keys(self.source, counts, self.mixture, self.echo, self.talk)
         if self.source != "atlas":
             check_unread(self, "with a file or a stage: only the atlas is made from a seed", "seed")
         if not self.syncs and self.mode == "sequential":

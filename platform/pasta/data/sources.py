@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pasta.bounds import check_positive, check_unread
-from pasta.data.asked import MAX_SHARDS, check_asked
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.tasks import SPLITS
+from pasta.data.atlas_keys import MAX_SHARDS, check_atlas_keys
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
 from pasta.errors import UserError, first_line
 from pasta.files import read_lines, reading
@@ -67,7 +67,7 @@ class SourceSection:
             check_unread(self, "with path: atlas", "format", "subset", "revision")
         if self.path != ATLAS and self.seed is not None:
             raise ValueError("seed: only the atlas is made from a seed")
-        check_asked(self.path, {"records": self.records}, self.mixture, self.echo, self.talk)
+        check_atlas_keys(self.path, {"records": self.records}, self.mixture, self.echo, self.talk)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from pasta.data.atlas.plan import to_document
 from pasta.data.atlas.tasks import task_for_prompt
 from pasta.data.sources import ATLAS
 from pasta.data.tokenizers import find_tokenizer
+from pasta.errors import UserError
 from pasta.lang import Codec, Document, Text, to_text
 
 _STRETCH = re.compile(r'<stretch number="\d+">(.*?)</stretch>', re.DOTALL)
@@ -171,3 +172,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Print nothing a request."""
+
+
+def serve_stand_in(port: int, judge_error: float) -> int:
+    """``pasta stand-in``: serve until Ctrl-C; returns the exit code. Raises UserError for a ``judge_error`` that is no
+    probability, and for a port that is taken."""
+    try:
+        server = StandInServer(StandIn(judge_error=judge_error), port)
+    except (ValueError, OSError, OverflowError) as error:
+        raise UserError(f"stand-in on port {port}: {error}") from None
+    with server:
+        print(f"teacher and judges at {server.url}; Ctrl-C ends it", flush=True)
+        server.serve_forever()
+    return 0

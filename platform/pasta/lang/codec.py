@@ -244,7 +244,6 @@ class Codec:
             text_mask=bytes(text_mask),
             topic_mask=bytes(topic_mask),
             topic_chars=topic_chars,
-            max_estimate=MAX_ESTIMATE,
             positions=self.positions,
         )
 

@@ -55,7 +55,6 @@ class TagGrammar:
     text_mask: bytes
     topic_mask: bytes
     topic_chars: Sequence[int]
-    max_estimate: int
     positions: Positions = field(default_factory=Positions)
 
     @property

@@ -8,7 +8,7 @@ SHARD_DOCUMENTS = 5000
 MAX_SHARDS = 10_000
 
 
-def check_asked(
+def check_atlas_keys(
     source: str, counts: Mapping[str, int | None], mixture: Mapping[str, float], echo: float, talk: float
 ) -> None:
     """Raise ValueError if ``counts`` of documents (by their keys), a ``mixture`` or a share is out of range.

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from serve.observe import held
-from serve.observe.held import Held, LoopWatch
+from serve.observe import event_loop
+from serve.observe.event_loop import Held, LoopWatch
 
 
 def watched(scenario):
@@ -54,7 +54,9 @@ def test_waiting_holds_nothing():
     assert watched(waits).busy_s < 0.05
 
 
-@pytest.mark.parametrize(("later", "longest"), [(3, 0.5), (held.WINDOW_S - 1, 0.5), (held.WINDOW_S, 0.0)])
+@pytest.mark.parametrize(
+    ("later", "longest"), [(3, 0.5), (event_loop.WINDOW_S - 1, 0.5), (event_loop.WINDOW_S, 0.0)]
+)
 def test_a_hold_is_forgotten_after_a_while(later, longest, monkeypatch):
     watch = LoopWatch()
     watch._note(100, Held(0.25, 0.5))
