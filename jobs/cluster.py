@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,13 +68,19 @@ def is_local(address: str | None) -> bool:
     return _given(address) is None
 
 
-def check_engine(section: EngineSection, address: str | None) -> None:
-    """Raise UserError, naming the key, if the engines of a local Ray cannot run here as configured.
+def check_engine(section: EngineSection, address: str | None, models: Iterable[str | None] = ()) -> None:
+    """Raise UserError, naming the key, if the engines of a local Ray cannot run here as configured, or this machine
+    has no room for their caches of these models.
 
     Engines on another cluster's machines report such mistakes when they load a model.
     """
     if is_local(address):
         check_here(section, section.dtype, section.device)
+        for model in dict.fromkeys(models):
+            if model is not None:
+                from pasta.engine.memory import check_cache
+
+                check_cache(section, [(model, section.dtype)], section.device)
 
 
 def _given(address: str | None) -> str | None:

@@ -125,7 +125,7 @@ def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], addres
     from pasta.candidates.sampling import check_room
 
     if config.has_engines:
-        check_engine(config.engine, address)
+        check_engine(config.engine, address, (section.model for section in config.methods.values()))
         source = next(section.model for section in config.methods.values() if section.model is not None)
         check_room(source, [each.prompt for each in prompts], config.limits, config.engine.slot_tokens)
 

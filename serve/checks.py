@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta.engine.head_files import check_heads_beside
+from pasta.engine.memory import check_cache
 from pasta.engine.section import check_here, check_tensor_parallel
 from pasta.errors import UserError, first_line
 from pasta.lang import CodecError
@@ -62,6 +63,13 @@ def check_machine(config: ServeConfig) -> None:
             # Ray hides GPUs from a Decoder that reserves none.
             sees_gpus=config.decoder.num_gpus > 0,
         )
+    check_cache(
+        config.engine,
+        [(model.location, model.dtype) for model in config.models.values()],
+        "auto",
+        engines=config.decoder.num_replicas,
+        sees_gpus=config.decoder.num_gpus > 0,
+    )
 
 
 def _check_tensor_parallel(config: ServeConfig) -> None:

@@ -27,12 +27,15 @@ from pasta.lang.document import MAX_DEPTH
 from pasta.names import Name
 from pasta.placement import Policy
 from pasta.sizes import EngineSettings
+from pasta.stages.workers import MOST_THREADS, MOST_WORKERS
 from serve.ray_start import ROOT
 from serve.wire import DecodingMode
 
 #: Tokens that the shortest answer needs in a slot beside its prompt: its own token, the end of text (which
 #: ``max_tokens`` does not count), and the engine's scratch place.
 ANSWER_ROOM = 2 + SCRATCH
+#: So many replicas of a kind; more than any cluster has room for are refused.
+Replicas = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 #: An origin as browsers send it, ``null`` (of a local file) aside.
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 
@@ -164,8 +167,8 @@ class FrontSettings(_Strict):
     out the admission budget, several Gateways the limits of API keys.
     """
 
-    gateways: PositiveInt = 1
-    interpreters: PositiveInt = 1
+    gateways: Replicas = 1
+    interpreters: Replicas = 1
 
     num_cpus: NonNegativeFloat = 0.1
     resources: Resources = {}
@@ -179,7 +182,7 @@ class AutoscalingSettings(_Strict):
     """
 
     min_replicas: PositiveInt = 1
-    max_replicas: PositiveInt
+    max_replicas: Replicas
     target_lanes: PositiveFloat = 8.0
     upscale_delay_s: NonNegativeFloat = 10.0
     downscale_delay_s: NonNegativeFloat = 300.0
@@ -199,7 +202,7 @@ class DecoderSettings(_Strict):
     the service without its engines.
     """
 
-    num_replicas: PositiveInt = 2
+    num_replicas: Replicas = 2
     tensor_parallel: PositiveInt = 1
     autoscaling: AutoscalingSettings | None = None
     max_surge_percent: int = Field(default=100, ge=0, le=100)
@@ -210,7 +213,7 @@ class DecoderSettings(_Strict):
     num_cpus: PositiveFloat = 0.2
     num_gpus: NonNegativeFloat = 0.0
     resources: Resources = {}
-    threads: PositiveInt = 1
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = 1
 
     @property
     def max_replicas(self) -> int:

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pasta.bounds import check_integers, check_not_negative, check_positive, check_switches
+from pasta.bounds import check_at_most, check_integers, check_not_negative, check_positive, check_switches
+
+#: No machine has room for more: an engine's slots, and the tokens of a slot, a prompt or a row of training.
+MOST_SLOTS, MOST_TOKENS = 1 << 20, 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +14,8 @@ class EngineSizes:
     """How much an engine holds: ``num_slots`` requests decode at once, each within ``slot_tokens`` tokens of cache
     (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step.
 
-    Raises ValueError if one of them is no positive integer.
+    Raises ValueError if one of them is no positive integer, or there are more slots or tokens than any machine has
+    room for.
     """
 
     num_slots: int = 16
@@ -21,6 +25,7 @@ class EngineSizes:
     def __post_init__(self) -> None:
         check_integers(self, "num_slots", "slot_tokens", "prefill_chunk")
         check_positive(self, "num_slots", "slot_tokens", "prefill_chunk")
+        check_at_most(self, num_slots=MOST_SLOTS, slot_tokens=MOST_TOKENS, prefill_chunk=MOST_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)

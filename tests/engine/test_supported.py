@@ -1,5 +1,6 @@
 """What engines on this machine cannot run is said before anything starts, and without torch where all machines can."""
 
+import re
 import sys
 
 import pytest
@@ -7,9 +8,11 @@ import torch
 
 import serve.__main__
 from jobs import benchmark, benchmark_people
+from pasta.engine.memory import check_cache
 from pasta.engine.section import FORMATS, EngineSection, check_here
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("made", [benchmark.parser, benchmark_people.parser, serve.__main__.parser])
@@ -63,3 +66,30 @@ def test_what_every_machine_can_run_is_accepted_without_torch(monkeypatch):
 def test_an_engine_that_does_not_see_the_machine_s_gpus_is_not_judged(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     check_here(EngineSettings(), "int4", "auto", sees_gpus=False)
+
+
+PASTA = str(ROOT / "platform/pasta/data/atlas/models/pasta")
+
+
+def test_a_cache_that_no_memory_here_holds_is_refused_with_what_fits():
+    with pytest.raises(UserError) as caught:
+        check_cache(EngineSettings(num_slots=60_000, slot_tokens=1 << 24), [(PASTA, "float32")], "cpu")
+    said = str(caught.value)
+    assert said.startswith("engine.num_slots: 60000 of engine.slot_tokens 16777216: its cache takes")
+    found = re.search(r"expected at most ([\d,]+) tokens of cache in all slots", said)
+    check_cache(
+        EngineSettings(num_slots=1, slot_tokens=int(found[1].replace(",", "")) - 1),
+        [(PASTA, "float32")],
+        "cpu",
+    )
+
+
+def test_engines_that_share_a_machine_share_its_memory():
+    sizes = EngineSettings(num_slots=16, slot_tokens=2048)
+    check_cache(sizes, [(PASTA, "auto")], "cpu")
+    with pytest.raises(UserError, match="the caches of 10,000 engines take"):
+        check_cache(sizes, [(PASTA, "auto")], "cpu", engines=10_000)
+
+
+def test_a_model_that_is_not_here_has_a_cache_of_unknown_size():
+    check_cache(EngineSettings(num_slots=60_000), [("someone/elsewhere", "auto")], "cpu")

@@ -52,6 +52,19 @@ def test_the_shipped_configuration_is_valid_and_serves_a_model_and_its_twin():
     )
 
 
+def test_more_cache_than_this_machine_has_memory_is_refused(tmp_path):
+    def grow(_, application):
+        application["args"]["engine"]["num_slots"] = 65_536
+
+    file = edited(service_config(tmp_path, model=save_tiny_model(tmp_path / "model")), grow)
+    config = read_service_config(file)
+    sizes = dataclasses.replace(config.args.engine, slot_tokens=1 << 24)
+    config = dataclasses.replace(config, args=config.args.model_copy(update={"engine": sizes}))
+    assert mistake(check_local, config).startswith(
+        "engine.num_slots: 65536 of engine.slot_tokens 16777216: the cach"
+    )
+
+
 def test_ray_serve_can_build_the_arguments_from_a_plain_dictionary():
     """As ``serve deploy`` does."""
     arguments = {"models": {"a": {"path": "x"}}, "engine": {"num_slots": 3}}

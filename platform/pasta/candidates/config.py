@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_at_most, check_positive
 from pasta.data.prompts import PromptsSection
 from pasta.engine import SamplingParams
 from pasta.engine.section import EngineSection, answer_limits, check_slot
@@ -27,6 +27,7 @@ class SamplingSection:
     def __post_init__(self) -> None:
         if self.candidates < 2:
             raise ValueError(f"candidates {self.candidates}: expected at least 2, to choose between")
+        check_at_most(self, candidates=10_000)
         if self.temperature == 0:
             raise ValueError("temperature 0: every candidate would be the same; expected a number above 0")
         self.params("", 0)

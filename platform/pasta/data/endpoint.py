@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_at_most, check_not_negative, check_positive
 from pasta.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class EndpointSection:
                 "api_key_env: expected the name of an environment variable such as OPENAI_API_KEY, or null"
             )
         check_positive(self, "concurrency")
+        check_at_most(self, concurrency=10_000)
         for name in ("requests_per_minute", "tokens_per_minute", "timeout_s", "backoff_s", "max_backoff_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pasta.bounds import check_not_negative, check_positive, check_unread
+from pasta.bounds import check_at_most, check_not_negative, check_positive, check_unread
 from pasta.data.atlas_keys import check_atlas_keys
 from pasta.data.linearise import Mode
+from pasta.sizes import MOST_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class DataSection:
             )
         if not 1 <= self.row_length <= self.max_length:
             raise ValueError(f"row_length {self.row_length}: expected 1 to max_length ({self.max_length})")
+        check_at_most(self, max_length=MOST_TOKENS)
         counts = {"documents": self.documents, "eval_documents": self.eval_documents}
         check_atlas_keys(self.source, counts, self.mixture, self.echo, self.talk)
         if self.source != "atlas":
@@ -70,4 +72,5 @@ class PairsSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "max_length", "pairs")
+        check_at_most(self, max_length=MOST_TOKENS)
         check_not_negative(self, "eval_pairs")

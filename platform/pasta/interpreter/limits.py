@@ -14,8 +14,8 @@ Base = Literal["text", "topic", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on one response. Raises ``UserError`` when one is not a positive integer, or ``max_depth`` is more than
-    documents may have (100).
+    """Bounds on one response. Raises ``UserError`` when one is not an integer from 1 to 2³⁰, or ``max_depth`` is more
+    than documents may have (100).
 
     ``max_tokens`` counts every token of the response, tags included; ``max_chunk_tokens`` one chunk's own
     tokens; ``max_positions`` is the model's context; ``max_depth`` 1 means chunks without chunks inside.
@@ -33,6 +33,8 @@ class Limits:
             value = getattr(self, field.name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UserError(f"{field.name}: {value!r}, expected a positive integer")
+            if value > 1 << 30:
+                raise UserError(f"{field.name}: {value}, expected at most {1 << 30:,}")
         if self.max_depth > MAX_DEPTH:
             raise UserError(f"max_depth: {self.max_depth}, expected at most {MAX_DEPTH}")
 

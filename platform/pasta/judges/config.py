@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pasta.bounds import check_not_negative, check_positive, check_within
+from pasta.bounds import check_at_most, check_not_negative, check_positive, check_within
 from pasta.config import to_dict
 from pasta.data.endpoint import TEMPERATURES, EndpointSection
 from pasta.engine.section import check_device, check_dtype
@@ -43,6 +43,7 @@ class RewardModelSection:
         check_dtype(self.dtype)
         check_device(self.device)
         check_positive(self, "batch_size", "max_length")
+        check_at_most(self, batch_size=1 << 16)
 
 
 @dataclass(frozen=True, slots=True)

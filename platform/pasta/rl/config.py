@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from pasta.bounds import check_not_negative, check_positive
+from pasta.bounds import check_at_most, check_not_negative, check_positive
 from pasta.candidates.config import SamplingSection
 from pasta.data.prompts import PromptsSection
 from pasta.engine.section import DTYPES, EngineSection, answer_limits, check_slot
@@ -40,6 +40,7 @@ class RolloutSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "prompts")
+        check_at_most(self, prompts=1 << 16)
 
 
 @dataclass(frozen=True, slots=True)

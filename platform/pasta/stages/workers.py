@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_at_most, check_positive
+
+#: More than clusters, and machines, have.
+MOST_WORKERS, MOST_THREADS = 10_000, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class WorkersSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_workers", "threads")
+        check_at_most(self, num_workers=MOST_WORKERS, threads=MOST_THREADS)
         _check_failures(self)
 
     @property
@@ -68,6 +72,7 @@ class LightWorkersSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_workers", "cpus")
+        check_at_most(self, num_workers=MOST_WORKERS, cpus=MOST_THREADS)
         _check_failures(self)
 
 

@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pasta.bounds import check_not_negative, check_positive, check_unread
+from pasta.bounds import check_at_most, check_not_negative, check_positive, check_unread
 from pasta.data.sections import DataSection
 from pasta.lang.positions import Scheme
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
+
+#: More than any machine has room for.
+_MOST_ROWS, _MOST_UNITS, _MOST_HEADS = 1 << 16, 1 << 16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class OptimisationSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "learning_rate", "rows", "accumulate", "max_steps", "epochs")
+        check_at_most(self, rows=_MOST_ROWS, accumulate=_MOST_ROWS)
         check_not_negative(self, "warmup_steps", "weight_decay", "max_grad_norm")
         if self.max_steps is not None:
             check_unread(self, "with max_steps, which says when the run ends; expected one of them", "epochs")
@@ -136,6 +140,7 @@ class LoraSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "rank", "alpha")
+        check_at_most(self, rank=_MOST_UNITS)
         if not self.targets:
             raise ValueError("targets []: expected all-linear, or the names of linear layers")
         if not 0.0 <= self.dropout < 1.0:
@@ -153,6 +158,7 @@ class HeadsSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "depth", "width")
+        check_at_most(self, depth=_MOST_HEADS, width=_MOST_UNITS)
         check_not_negative(self, "guessed")
 
 
