@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from jobs.arguments import job_parser
+from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
 from jobs.keys import read_key
 from jobs.pool import run_shards
-from pasta.config import load_config
 from pasta.data.annotate.config import AnnotationSections, make_annotator
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
 from pasta.data.annotate.summary import (
@@ -84,9 +83,8 @@ def parser() -> ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-    config = load_config(options.config, AnnotateConfig, options.overrides)
-    return run(config, restart=options.restart, address=options.address)
+    config, restart, address = parse_arguments(parser(), AnnotateConfig, arguments)
+    return run(config, restart=restart, address=address)
 
 
 def stage(config: AnnotateConfig, *, restart: bool = False) -> StageOutput:

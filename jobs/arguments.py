@@ -1,13 +1,18 @@
-"""The command line that jobs share: a configuration file, single keys set otherwise, and a cluster."""
+"""What the command lines of jobs share: a configuration file, single keys, a cluster; and those of the benchmarks."""
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from pasta.entrypoint import EXIT_INTERRUPTED
 from pasta.errors import UserError
 from pasta.files import check_beside
+
+T = TypeVar("T")
 
 
 def job_parser(
@@ -38,6 +43,63 @@ def job_parser(
     if restart is not None:
         add("--restart", action="store_true", help=restart)
     return parser
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser, cls: type[T], arguments: Sequence[str] | None = None
+) -> tuple[T, bool, str | None]:
+    """The configuration that the command line names, whether to start over, and the cluster's address."""
+    from pasta.config import load_config  # the benchmarks need no pydantic
+
+    options = parser.parse_args(arguments)
+    config = load_config(options.config, cls, options.overrides)
+    return config, options.restart, options.address
+
+
+class Tables(Protocol):
+    """The result of a benchmark, with tables to print."""
+
+    def markdown(self) -> str: ...
+
+
+def benchmark_parser(
+    part: str, description: str | None, *, allow_abbrev: bool = False
+) -> argparse.ArgumentParser:
+    """An empty parser for ``python -m jobs.benchmark PART`` (``""``: without a part)."""
+    return argparse.ArgumentParser(
+        prog=f"python -m jobs.benchmark {part}".rstrip(),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=allow_abbrev,
+    )
+
+
+def benchmark_command(*arguments: str) -> str:
+    """The command line of a benchmark, for its results."""
+    return shlex.join(["python", "-m", "jobs.benchmark", *arguments])
+
+
+def quiet_transformers() -> None:
+    """Keep transformers' warnings and progress bars off the terminal."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def run_benchmark(run: Callable[[], Tables], out: Path) -> int:
+    """Run a benchmark that writes to ``out``, and print its tables; returns the exit code.
+
+    After Ctrl-C it says where the same command resumes.
+    """
+    try:
+        report = run()
+    except KeyboardInterrupt:
+        print(f"interrupted: the same command goes on from the records in {out.parent}/", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(report.markdown())
+    print(f"\nwritten to {out}, records beside it")
+    return 0
 
 
 def check_out(out: Path) -> None:

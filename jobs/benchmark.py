@@ -13,15 +13,22 @@ it is started again with the same options.
 
 import argparse
 import os
-import shlex
 import sys
 from pathlib import Path
 
 import pasta
-from jobs.arguments import check_out, fields_of, numbers
+from jobs.arguments import (
+    benchmark_command,
+    benchmark_parser,
+    check_out,
+    fields_of,
+    numbers,
+    quiet_transformers,
+    run_benchmark,
+)
 from pasta.benchmark.settings import COMMANDS, SIZES, Settings
 from pasta.engine.section import FORMATS_HELP
-from pasta.entrypoint import EXIT_INTERRUPTED, run_main
+from pasta.entrypoint import run_main
 from serve.ray_start import ROOT
 
 MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
@@ -63,34 +70,16 @@ def main(arguments: list[str] | None = None) -> int:
     }
     settings = Settings(**chosen)
     check_out(settings.out)
-    import transformers
-
     from pasta.benchmark.benchmark import Benchmark
 
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    command = shlex.join(["python", "-m", "jobs.benchmark", *given])
-    try:
-        report = Benchmark(settings, command).run(COMMANDS[options.what])
-    except KeyboardInterrupt:
-        print(
-            f"interrupted: the same command goes on from the records in {settings.out.parent}/",
-            file=sys.stderr,
-        )
-        return EXIT_INTERRUPTED
-    print(report.markdown())
-    print(f"\nwritten to {settings.out}, records beside it")
-    return 0
+    quiet_transformers()
+    command = benchmark_command(*given)
+    return run_benchmark(lambda: Benchmark(settings, command).run(COMMANDS[options.what]), settings.out)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m jobs.benchmark",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = benchmark_parser("", __doc__)
     add = made.add_argument
     # serve, front, peers and people are among them for the help; they have parsers of their own.
     add(

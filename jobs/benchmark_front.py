@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from jobs.arguments import check_out, numbers
+from jobs.arguments import benchmark_command, benchmark_parser, check_out, numbers
 from pasta.benchmark.load.client import Ask, TimedReply, closed_loop, connect, send
 from pasta.benchmark.machine import describe_machine
 from pasta.entrypoint import run_main
@@ -145,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             record = asyncio.run(measure_load(started.url, model, load))
         records.append({"interpreters": interpreters, **record})
     written = {
-        "command": shlex.join(["python", "-m", "jobs.benchmark", "front", *given]),
+        "command": benchmark_command("front", *given),
         "machine": describe_machine(),
         "load": dataclasses.asdict(load),
         "records": records,
@@ -159,11 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line behind ``front``."""
-    made = argparse.ArgumentParser(
-        prog="python -m jobs.benchmark front",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = benchmark_parser("front", __doc__, allow_abbrev=True)
     add = made.add_argument
     add("--config", type=Path, default=CONFIG, help="the service (configs/serve/local.yaml)")
     add(

@@ -11,13 +11,18 @@ All run on the CPU. The same command resumes an interrupted run.
 
 import argparse
 import os
-import shlex
-import sys
 from pathlib import Path
 
-from jobs.arguments import check_out, fields_of, numbers
+from jobs.arguments import (
+    benchmark_command,
+    benchmark_parser,
+    check_out,
+    fields_of,
+    numbers,
+    quiet_transformers,
+    run_benchmark,
+)
 from pasta.benchmark.peers.settings import FORMATS, PARTS, SHIPPED, PeerSettings
-from pasta.entrypoint import EXIT_INTERRUPTED
 from serve.ray_start import ROOT
 
 _CONFIGS = ROOT / "configs" / "models"
@@ -38,32 +43,16 @@ def main(arguments: list[str], models: Path, num_cores: int) -> int:
     }
     settings = PeerSettings(**given)
     check_out(out)
-    import transformers
-
     from pasta.benchmark.peers.bench import PeerBenchmark
 
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    try:
-        report = PeerBenchmark(
-            settings, shlex.join(["python", "-m", "jobs.benchmark", "peers", *arguments])
-        ).run()
-    except KeyboardInterrupt:
-        print(f"interrupted: the same command goes on from the records in {out.parent}/", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    print(report.markdown())
-    print(f"\nwritten to {out}, records beside it")
-    return 0
+    quiet_transformers()
+    command = benchmark_command("peers", *arguments)
+    return run_benchmark(lambda: PeerBenchmark(settings, command).run(), out)
 
 
 def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m jobs.benchmark peers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = benchmark_parser("peers", __doc__)
     add = made.add_argument
     shapes = ",".join([SHIPPED, *SHAPES])
     add(

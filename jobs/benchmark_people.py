@@ -9,10 +9,9 @@ or its decoding, look at dev only. Every wrong answer is listed, with what is wr
 
 import argparse
 import json
-import shlex
 from pathlib import Path
 
-from jobs.arguments import check_out
+from jobs.arguments import benchmark_command, benchmark_parser, check_out, quiet_transformers
 from pasta.engine.section import FORMATS_HELP
 from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
 from pasta.files import write_whole
@@ -27,7 +26,6 @@ def main(arguments: list[str], models: Path) -> int:
     check_out(out)
 
     import torch
-    import transformers
 
     from pasta.benchmark.machine import describe_machine, model_fingerprint
     from pasta.engine.section import EngineSection
@@ -36,8 +34,7 @@ def main(arguments: list[str], models: Path) -> int:
     from pasta.evaluation.people.measure import report, shares, talks, to_record
     from pasta.interpreter import Limits
 
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    quiet_transformers()
     torch.set_num_threads(options.threads)
     sections = {
         "twin": MethodSection("sequential", str(options.models / "twin")),
@@ -47,7 +44,7 @@ def main(arguments: list[str], models: Path) -> int:
     methods = make_methods(sections, Limits(max_tokens=options.max_tokens), engine, {})
     held = list(talks(methods, conversations))
     record = {
-        "command": shlex.join(["python", "-m", "jobs.benchmark", "people", *arguments]),
+        "command": benchmark_command("people", *arguments),
         "prompts": file.name,
         "models": {name: model_fingerprint(options.models / name) for name in sections},
         "machine": describe_machine(),
@@ -62,12 +59,7 @@ def main(arguments: list[str], models: Path) -> int:
 
 def parser(models: Path = Path("models")) -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m jobs.benchmark people",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    made = benchmark_parser("people", __doc__)
     add = made.add_argument
     which = made.add_mutually_exclusive_group()
     which.add_argument("--split", choices=SPLITS, default="dev", help="which of the two halves (dev)")

@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +24,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import httpx
 import psutil
 
-from jobs.arguments import check_out, fields_of, numbers
+from jobs.arguments import (
+    benchmark_command,
+    benchmark_parser,
+    check_out,
+    fields_of,
+    numbers,
+    quiet_transformers,
+    run_benchmark,
+)
 from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN, Layout
 from pasta.benchmark.load.scenarios import Bench, Memory
@@ -39,7 +46,7 @@ from pasta.data.atlas import heldout_prompts
 from pasta.data.linearise import Messages
 from pasta.data.prompts import PromptsSection
 from pasta.engine import EngineConfig
-from pasta.entrypoint import EXIT_INTERRUPTED, run_main
+from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.evaluation.prompts import ATLAS, read_prompts
 from pasta.interpreter import Limits
@@ -283,20 +290,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = LoadSettings(**{**fields_of(LoadSettings, options), "out": out, "scenarios": scenarios})
     _check_url(options, settings)
     check_out(settings.out)
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    command = shlex.join(["python", "-m", "jobs.benchmark", "serve", *given])
+    quiet_transformers()
+    command = benchmark_command("serve", *given)
     benchmark = ServeBenchmark(settings, read_service_config(options.config), options.source, command)
     api_key = os.environ.get(options.api_key_env) if options.url else None
-    try:
-        report = benchmark.run(options.url, api_key)
-    except KeyboardInterrupt:
-        print(f"interrupted: the same command goes on from the records in {out.parent}/", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    print(report.markdown())
-    print(f"\nwritten to {out}, records beside it")
+    if code := run_benchmark(lambda: benchmark.run(options.url, api_key), out):
+        return code
     found = benchmark.violations()
     for line in found:
         print(f"error: {line}", file=sys.stderr)
@@ -322,11 +321,7 @@ def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:
 def parser() -> argparse.ArgumentParser:
     """The command line behind ``serve``."""
     defaults = LoadSettings(Path())
-    made = argparse.ArgumentParser(
-        prog="python -m jobs.benchmark serve",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = benchmark_parser("serve", __doc__, allow_abbrev=True)
     add = made.add_argument
     add("--config", type=Path, default=CONFIG, help="the service (configs/serve/local.yaml)")
     add("--url", help="measure the service that runs there; its models are those of --config")

@@ -9,8 +9,8 @@ with ``--set objective.alpha=0.01``; ``--restart`` forgets what was done.
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
-from jobs.arguments import job_parser
-from jobs.training import RESTART, fit, parse_arguments
+from jobs.arguments import job_parser, parse_arguments
+from jobs.training import RESTART, fit
 from pasta.entrypoint import run_main
 from pasta.stages.run import nothing_to_do
 from pasta.training.preference_config import PreferenceConfig

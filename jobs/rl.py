@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from jobs import rollouts
-from jobs.arguments import job_parser
+from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, ray_cluster
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
-from jobs.training import RESTART, fit, parse_arguments
+from jobs.training import RESTART, fit
 from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import read_prompts

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobs.arguments import job_parser
+from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, code_version
 from jobs.pool import Work, run_shards
 from pasta.candidates.config import SampleConfig
 from pasta.candidates.sample_report import num_tokens, sample_figures
-from pasta.config import load_config, to_dict
+from pasta.config import to_dict
 from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import digest, read_prompts, source_paths
@@ -44,9 +44,8 @@ def parser() -> ArgumentParser:
 
 
 def main() -> int:
-    arguments = parser().parse_args()
-    config = load_config(arguments.config, SampleConfig, arguments.overrides)
-    return run(config, restart=arguments.restart, address=arguments.address)
+    config, restart, address = parse_arguments(parser(), SampleConfig)
+    return run(config, restart=restart, address=address)
 
 
 def stage(config: SampleConfig, *, restart: bool = False) -> StageOutput:

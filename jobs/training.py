@@ -10,13 +10,11 @@ when one of them is gone:
 
 import os
 import pickle
-from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.cluster import code_version, is_local, ray_cluster
-from pasta.config import load_config
 from pasta.stages.run import resumable
 from pasta.training.run import RunContext, TrainingConfig, TrainingStage
 from pasta.training.storage import open_url
@@ -30,13 +28,6 @@ UNUSED = "DatasetsCallback"
 CLEANER = "PlacementGroupCleanerCallback"
 
 RESTART = "train from the start, whatever was done before"
-
-
-def parse_arguments(parser: ArgumentParser, cls: type[T]) -> tuple[T, bool, str | None]:
-    """The configuration that the command line names, whether to start over, and the cluster's address."""
-    arguments = parser.parse_args()
-    config = load_config(arguments.config, cls, arguments.overrides)
-    return config, arguments.restart, arguments.address
 
 
 def fit(

@@ -11,26 +11,21 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
 from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.rows import read_json
-from pasta.tracking import Tracker, TrackingSection, start_tracker
+from pasta.stages.run import StageConfig
+from pasta.tracking import Tracker, start_tracker
 from pasta.training.callbacks import CheckpointReporter, ProgressReporter
 from pasta.training.config import LoraSection, ModelSection
 from pasta.training.run import RunContext
 from pasta.training.save import save_trained
 
 
-class RunConfig(Protocol):
+class RunConfig(StageConfig, Protocol):
     """The part of a training configuration that every run reads."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def output_dir(self) -> Path: ...
     @property
     def model(self) -> ModelSection: ...
     @property
     def lora(self) -> LoraSection | None: ...
-    @property
-    def tracking(self) -> TrackingSection: ...
 
 
 T = TypeVar("T", bound=Trainer)
