@@ -33,7 +33,7 @@ def job_parser(
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set one key of it otherwise; may be repeated",
+        help="override one key of it; may be repeated",
     )
     add(
         "--address",

@@ -111,17 +111,17 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--longest",
         type=int,
-        help="leave out those of as many tokens, prompt and tags included (the context)",
+        help="leave out documents of so many tokens or more, prompt and tags included (the context)",
     )
     add("--prompts", type=int, help="held-out prompts (200; formats: 300)")
     add("--max-tokens", type=int, default=1024, help="longest answer (1024)")
     add("--replay-prompts", type=int, default=24, help="documents to replay (24)")
-    add("--replay-seed", type=int, default=0, help="draws them from --documents (0)")
+    add("--replay-seed", type=int, default=0, help="the seed with which they are drawn from --documents (0)")
     add("--dtype", default="auto", help=f"{FORMATS_HELP} (auto)")
     add("--device", default="auto", help="cpu, cuda, cuda:N or auto")
     add("--threads", type=int, default=1, help="threads for the shipped models on a CPU (1)")
     add("--large-threads", type=int, default=_num_cores(), help="threads for the large one (all cores)")
-    add("--repeats", type=int, default=1, help="timed runs of each prompt, of which the median counts (1)")
+    add("--repeats", type=int, default=1, help="timed runs of each prompt; their median counts (1)")
     add("--rounds", type=int, default=10, help="repetitions of step, calibrate, generate and prefix (10)")
     add(
         "--lanes",

@@ -70,7 +70,7 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
         help=f"some of {','.join(FORMATS)} (all that run here)",
     )
     add("--threads", type=int, default=num_cores, help="threads that every decoder may use (all cores)")
-    add("--rounds", type=int, default=6, help="rounds in which each is measured in turn (6)")
+    add("--rounds", type=int, default=6, help="rounds; in each, all are measured in turn (6)")
     add("--tokens", type=int, default=64, help="tokens that each decodes in a round (64)")
     add("--prompt-tokens", type=int, default=128, help="tokens of its prompt (128)")
     points = "1,2,4,8,16,32"
@@ -91,8 +91,8 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
         help='replay these: JSONL of {"prompt", "annotated"}, or a directory of jobs.annotate',
     )
     add("--replay-prompts", type=int, default=12, help="documents to replay (12)")
-    add("--replay-seed", type=int, default=0, help="draws them from --documents (0)")
-    add("--longest", type=int, default=1024, help="leave out those of as many tokens (1024)")
+    add("--replay-seed", type=int, default=0, help="the seed with which they are drawn from --documents (0)")
+    add("--longest", type=int, default=1024, help="leave out documents of so many tokens or more (1024)")
     add("--models", type=Path, default=models, help="directory with twin/ and pasta/ (the shipped ones)")
     add("--weights", type=Path, help="directory for random models and GGUF files (peers/ beside --out)")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/peers.json); records go beside it")

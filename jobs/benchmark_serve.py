@@ -336,8 +336,8 @@ def parser() -> argparse.ArgumentParser:
         ("pairs", "prompts of speedup, spread and disconnect"),
         ("refusals", "requests that are refused"),
         ("soak_clients", "clients of the soak"),
-        ("soak_seed", "what its requests are drawn with"),
-        ("hostile_seed", "what hostile requests are drawn with"),
+        ("soak_seed", "the seed of its requests"),
+        ("hostile_seed", "the seed of the hostile requests"),
     ):
         add(f"--{name.replace('_', '-')}", type=int, help=f"{what} ({getattr(defaults, name)})")
     add(

@@ -52,9 +52,7 @@ def parser() -> ArgumentParser:
     made = job_parser(
         "evaluate", __doc__, "configs/evaluate/atlas.yaml", "measure from the start, whatever was done"
     )
-    made.add_argument(
-        "--report-only", action="store_true", help="write the report of the records that are there"
-    )
+    made.add_argument("--report-only", action="store_true", help="write the report from the existing records")
     return made
 
 

@@ -71,7 +71,9 @@ def parser() -> ArgumentParser:
     """The command line."""
     made = job_parser("pipeline", __doc__, "configs/pipelines/atlas.yaml")
     made.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
-    made.add_argument("--restart", metavar="STAGE", help="make this stage anew, and all that follow from it")
+    made.add_argument(
+        "--restart", metavar="STAGE", help="make this stage again, and all stages that depend on it"
+    )
     return made
 
 

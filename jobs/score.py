@@ -39,9 +39,7 @@ VERDICTS = "verdicts"
 
 def parser() -> ArgumentParser:
     """The command line."""
-    made = job_parser(
-        "score", __doc__, "configs/score/atlas.yaml", "score anew, from the verdicts that are there"
-    )
+    made = job_parser("score", __doc__, "configs/score/atlas.yaml", "score anew, from the existing verdicts")
     made.add_argument("--rejudge", action="store_true", help="forget the verdicts too")
     return made
 

@@ -90,7 +90,7 @@ def _submit_options(command: argparse.ArgumentParser) -> None:
     )
     add("--id", help="the job's id (default: made from job, name and time)")
     add("--detach", action="store_true", help="end when the job is sent")
-    add("--check", action="store_true", help="only say what would be sent")
+    add("--check", action="store_true", help="only print what would be sent")
     for name, kind, what in (
         ("num-cpus", float, "CPUs"),
         ("num-gpus", float, "GPUs"),

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     sizes = EngineSizes()
     made = argparse.ArgumentParser(prog="python -m serve", description=(__doc__ or "").split("\n")[0])
     made.add_argument("model", metavar="MODEL", help="a model directory, or a name on the Hugging Face Hub")
-    made.add_argument("--name", help="what clients call it; default: the last part of MODEL")
+    made.add_argument("--name", help="the model's name for clients; default: the last part of MODEL")
     made.add_argument(
         "--host", default=os.environ.get("PASTA_HOST", "127.0.0.1"), help="default: %(default)s"
     )
@@ -140,7 +140,7 @@ def _check(arguments: argparse.Namespace) -> None:
         if (value := getattr(arguments, option)) < least:
             raise UserError(f"--{option.replace('_', '-')}: {value}, expected at least {least}")
     if arguments.name is not None and not arguments.name.strip():
-        raise UserError("--name: it is empty; expected what clients call the model")
+        raise UserError("--name: it is empty; expected the model's name for clients")
     for option in ("port", "metrics_port"):
         check_port_number(getattr(arguments, option), f"--{option.replace('_', '-')}")
 

@@ -94,7 +94,7 @@ def _add_show(commands: Any) -> None:
 def _add_compare(commands: Any) -> None:
     comparing = commands.add_parser(
         "compare",
-        help="say what changed between two evaluations, and which prompts moved",
+        help="show what changed between two evaluations, and which prompts changed most",
         description="Compare two evaluations on the prompts that both have: configuration, quality, speedups, tokens, "
         "critical path and threads with 95% intervals, task families, and the prompts that moved most. A and B are "
         "directories of jobs.evaluate, or DIR:METHOD; the two may be one directory.",
@@ -135,13 +135,13 @@ def _add_alpaca(commands: Any) -> None:
     exporting.add_argument("evaluation", type=Path, metavar="DIR", help="directory of jobs.evaluate")
     exporting.add_argument("method", metavar="METHOD", help="whose answers")
     exporting.add_argument("--out", type=Path, required=True, metavar="FILE", help="the JSON file to write")
-    exporting.add_argument("--generator", metavar="NAME", help="what it is called there (the method's name)")
+    exporting.add_argument("--generator", metavar="NAME", help="its name in that file (the method's name)")
 
 
 def _add_simulate(commands: Any) -> None:
     simulating = commands.add_parser(
         "simulate",
-        help="how long answers take under load, and how many replicas it needs",
+        help="how long answers take under load, and how many replicas the load needs",
         description="Simulate a service under load, engine step by engine step: latencies, throughput, GPU hours, "
         "where parallel decoding stops paying, how many replicas reach a goal. Writes a report with pictures.",
     )
@@ -158,7 +158,7 @@ def _add_simulate(commands: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="set one key of it otherwise; may be repeated",
+        help="override one key of it; may be repeated",
     )
     simulating.add_argument(
         "--measured",

@@ -15,7 +15,7 @@ from pasta.markdown import markdown
 _ANSWER_LINES, _SAID, _LONGEST = 6, 4, 220
 #: What each figure shows, by file.
 CAPTIONS = {
-    "pareto.png": "Quality against speed: what the claim rests on",
+    "pareto.png": "Quality against speed: the main result",
     "speedups.png": "How speedups spread over prompts",
     "speedup_by_length_and_threads.png": "Where the speedup comes from",
     "lanes.png": "Threads over time",
