@@ -159,7 +159,7 @@ def _values(variables: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
 
 
 def _missing(sections: Mapping[str, Any], sent: Mapping[str, str]) -> list[str]:
-    """What the job will look for in its environment and does not get from here."""
+    """Warnings about environment variables that the job will need and that are not sent."""
     wanted: dict[str, str] = {}
     for where, section in sections.items():
         for key, value in leaves(to_dict(section)):

@@ -160,7 +160,7 @@ def print_log(server: JobServer, job: str) -> int:
 
 
 def resources(options: argparse.Namespace) -> dict[str, Any]:
-    """What the driver reserves, as Ray's client names it. Raises UserError for negative amounts."""
+    """The driver's reservations, as Ray's client names them. Raises UserError for negative amounts."""
     amounts: dict[str, Any] = {
         f"entrypoint_{name}": getattr(options, f"entrypoint_{name}")
         for name in ("num_cpus", "num_gpus", "memory")

@@ -97,7 +97,7 @@ def without_helpers(trainer: Any, *, local: bool) -> None:
 
 
 def _checkpoints(stage: TrainingStage) -> tuple[str, Any]:
-    """Where Ray Train keeps checkpoints: a path, and its file system if it is not this one."""
+    """The place of Ray Train's checkpoints: a path, and its file system if it is not the local one."""
     if stage.checkpoints is None:
         return str(stage.run_dir), None
     from pyarrow.fs import FSSpecHandler, PyFileSystem

@@ -50,7 +50,7 @@ def download(name: str, key: str, *, weights: bool) -> Path:
 
 
 def _answer(name: str) -> Any:
-    """What the Hub says about a model. Raises ``TimeoutError`` after ``ANSWER_S``: a connection may be tried for that
+    """Ask the Hub about a model. Raises ``TimeoutError`` after ``ANSWER_S``: the client may try to connect for that
     long at each of the Hub's addresses."""
     from huggingface_hub import HfApi
 
@@ -70,7 +70,7 @@ def _answer(name: str) -> Any:
 
 
 def _wanted(files: Iterable[str], weights: bool) -> Iterable[str]:
-    """Of a repository's files those of the model: other formats and folders stay where they are."""
+    """The files of the model in a repository, without other formats and folders."""
     top = {file for file in files if "/" not in file}
     yield from (file for file in sorted(top) if file.endswith(_SMALL))
     if not weights:

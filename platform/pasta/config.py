@@ -227,7 +227,7 @@ def _names(value: Any, kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _source_of(dotted: str, source: str, overrides: Sequence[str]) -> str:
-    """Where the value of a key is from: the last override that sets it, or the file."""
+    """The source of a key's value: the last override that sets it, or the file."""
     for override in overrides:
         given = override.partition("=")[0].strip()
         if dotted == given or dotted.startswith(given + "."):

@@ -137,7 +137,8 @@ def _check_can_be_made(directory: Path) -> None:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """What is at ``path``, or None. Raises OSError for what cannot be looked at, and for a link to nothing."""
+    """The status of ``path``, or None if nothing is there. Raises OSError for a path that cannot be looked at, and for
+    a link to nothing."""
     try:
         os.lstat(path)
     except FileNotFoundError:

@@ -80,8 +80,8 @@ async def _on_failure(_: Request, error: Exception) -> JSONResponse:
 
 @dataclass(frozen=True)
 class _Held:
-    """What an open request holds since ``since`` (seconds since the epoch): a place in this Gateway, and one of its
-    key's running requests."""
+    """The holdings of an open request since ``since`` (seconds since the epoch): a place in this Gateway, and one of
+    its key's running requests."""
 
     since: float
     key: str | None

@@ -87,7 +87,7 @@ def refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any, 
 
 
 def refuse_unsupported_in_messages(data: dict[str, Any]) -> None:
-    """The same for the fields of a body's messages, if it has any."""
+    """As ``refuse_unsupported``, for the fields of a body's messages, if it has any."""
     messages = data.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):

@@ -32,7 +32,7 @@ class TokenizeText(_Tokens):
 
     @property
     def input(self) -> PromptInput:
-        """What to encode."""
+        """The text or the messages to encode."""
         return self.prompt if self.prompt is not None else [m.plain() for m in self.messages or ()]
 
 

@@ -1,6 +1,6 @@
-"""What all responses of one Interpreter share: its Decoders, their loads, and the leases of what they decode.
+"""Shared by all responses of one Interpreter: its Decoders, their loads, and the leases of what they decode.
 
-One response over its Decoders is serve/interpreter/response.py.
+serve/interpreter/response.py handles a single response over its Decoders.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ logger = logging.getLogger("ray.serve")
 
 @dataclass(eq=False)
 class Attempt:
-    """What one replica decodes of a response: the main thread (path ``()``) or a chunk, and all chunks that stay with
-    it.
+    """The part of a response that one replica decodes: the main thread (path ``()``) or a chunk, and all chunks that
+    stay with it.
 
     ``started``: the replica has taken it, or nobody needs it any more. ``ended``: its final message has arrived.
     ``offset``: when it began, in seconds on the response's clock.

@@ -16,7 +16,7 @@ _CLASSES = (
 
 
 class _Counts(NamedTuple):
-    """What a text has of each kind. Each count of a text is at most the sum of its tokens' counts."""
+    """Counts of each kind of character in a text. Each count of a text is at most the sum of its tokens' counts."""
 
     words: int
     letters: int

@@ -28,7 +28,7 @@ DECODING, END = "decoding", "end"
 
 @dataclass(frozen=True, slots=True)
 class PlacementEvent:
-    """What placement did with a thread: ``what`` is spill, return or redispatch; seconds since submission."""
+    """A placement event of a thread: ``what`` is spill, return or redispatch; seconds since submission."""
 
     path: tuple[int, ...]
     what: str

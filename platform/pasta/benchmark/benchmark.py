@@ -380,7 +380,7 @@ class Benchmark:
         return self.settings.threads if size == "shipped" else self.settings.large_threads
 
     def _identity(self, size: str) -> dict[str, Any]:
-        """What a stage's records depend on, apart from the stage's own settings."""
+        """The configuration that a stage's records depend on, apart from the stage's own settings."""
         return self._identity_but_format(size) | {"dtype": self._format(size)}
 
     def _identity_but_format(self, size: str) -> dict[str, Any]:

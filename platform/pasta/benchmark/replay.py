@@ -134,7 +134,7 @@ class DocumentReplay:
 
 
 def document_identity(path: Path, tokenizer: str) -> Record:
-    """What records of replayed documents depend on: the content of the files, and the tokenizer."""
+    """The inputs that records of replayed documents depend on: the content of the files, and the tokenizer."""
     digest = hashlib.sha256()
     for file in document_files(path):
         digest.update(file.read_bytes())

@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, checked on construction. Raises ``UserError`` naming the option that is wrong.
+    """The choices of a benchmark run, checked on construction. Raises ``UserError`` naming the option that is wrong.
 
     ``models`` holds the directories ``twin`` and ``pasta``, which are ``widened`` to a transformers configuration if
     one is given; ``model_config`` shapes the large random model. ``documents`` is a JSONL file of ``{"prompt",
@@ -35,10 +35,10 @@ class Settings:
     ``longest`` tokens or more, prompt and tags included. Without ``documents`` the answers of the PASTA model are
     replayed.
 
-    ``repeats`` are timed runs of each prompt, ``rounds`` those of single steps and of ``generate``. ``threads``
-    are torch's for the shipped models, ``large_threads`` for the large one. ``cache_tokens`` is the cache length
-    at which steps are timed, with ``lanes`` and, to calibrate, ``requests`` at once;
-    ``fastest`` calibrates by the fastest steps instead of the median ones.
+    ``repeats`` are timed runs of each prompt, ``rounds`` those of single steps and of ``generate``. ``threads`` are
+    torch's for the shipped models, ``large_threads`` for the large one. ``cache_tokens`` is the cache length at which
+    steps are timed, with ``lanes`` and, to calibrate, ``requests`` at once; ``fastest`` calibrates by the fastest steps
+    instead of the median ones.
     """
 
     models: Path
@@ -85,7 +85,7 @@ class Settings:
 
     @property
     def shipped_name(self) -> str:
-        """What the models are called, and what they are widened to."""
+        """The models' name, with the size that they are widened to."""
         return "shipped model" + (f", widened to {self.widened.stem}" if self.widened is not None else "")
 
     @property

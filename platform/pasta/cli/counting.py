@@ -29,7 +29,7 @@ def codec_source(name: str) -> tuple[str, Callable[[], Codec]]:
 
 
 def _atlas_directory() -> Path | None:
-    """Where the package keeps a trained atlas tokenizer."""
+    """The directory in which the package keeps a trained atlas tokenizer."""
     package = Path(str(importlib.resources.files("pasta.data") / "atlas"))
     return min((file.parent for file in package.rglob("tokenizer.json")), default=None)
 

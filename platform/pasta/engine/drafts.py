@@ -86,7 +86,7 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a lane's draft goes: behind which of the fed tokens of which slot, and whose it is."""
+    """The place of a lane's draft: the slot, the fed token behind which it goes, and its thread."""
 
     number: int
     at: int
@@ -250,8 +250,8 @@ class Drafter:
         return out
 
     def _guessed(self, places: Iterable[Place]) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
-        """What the draft heads guess for each thread: tokens, guessers. They guess from the last token that a known
-        state chose; what the thread has emitted since, because it was forced to, they must have guessed too."""
+        """The draft heads' guesses for each thread: tokens, guessers. They guess from the last token that a known state
+        chose; what the thread has emitted since, because it was forced to, they must have guessed too."""
         if self._heads is None:
             return {}
         self._guess_s = self._ahead_s

@@ -62,8 +62,8 @@ class DraftHeads(nn.Module):
 
 
 class Guess(NamedTuple):
-    """What heads guess after ``token``: the tokens that follow [depth], and how likely they hold each to be if those
-    before it are right."""
+    """The heads' guess after ``token``: the tokens that follow [depth], and the odds of each if those before it are
+    right."""
 
     token: int
     following: list[int]

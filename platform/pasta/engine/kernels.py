@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def library() -> Path:
-    """Where the library of these sources, this torch and this CPU is kept."""
+    """The path of the library for these sources, this torch and this CPU."""
     digest = hashlib.blake2b(f"{torch.__version__} {instructions()}".encode(), digest_size=8)
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())

@@ -76,8 +76,8 @@ class VisibleText:
 
 
 class Edit(NamedTuple):
-    """What to change in a ``row`` of logits: for a thread that sees these tokens of the ``prompt`` and of the answer
-    (``seen`` and ``drafts``), and must choose none of ``barred``."""
+    """Changes to a ``row`` of logits: its thread sees these tokens of the ``prompt`` and of the answer (``seen`` and
+    ``drafts``), and must choose none of ``barred``."""
 
     row: int
     params: SamplingParams

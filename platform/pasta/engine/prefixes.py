@@ -84,7 +84,7 @@ class PrefixCounts:
 
 
 class Prefixes:
-    """What the slots of an engine hold of prompts: those of running requests, and of requests that have ended."""
+    """The prefixes in an engine's slots: of running requests, and of requests that have ended."""
 
     def __init__(
         self, runner: Runner, config: EngineConfig, row_s: Callable[[], float] = lambda: 0.0

@@ -150,8 +150,8 @@ NUM_CHOICES = 7
 
 
 class Scores(NamedTuple):
-    """What a forward tells of N rows: their logits [N, V] and likeliest permitted tokens [N] (-1: none), with what
-    their tokens are chosen by, on the device [7, N] and on the host."""
+    """A forward's results for N rows: logits [N, V] and likeliest permitted tokens [N] (-1: none), with the choices'
+    parameters on the device [7, N] and on the host."""
 
     logits: Tensor
     likeliest: Tensor

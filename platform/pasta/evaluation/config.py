@@ -187,7 +187,7 @@ class EvaluateConfig:
         return {"baseline": self.baseline, "methods": methods}
 
     def identity(self) -> dict[str, Any]:
-        """What records depend on, but for the prompts' own texts."""
+        """The values that records depend on, without the prompts' own texts."""
         values = {
             "prompts": to_dict(self.prompts),
             **self.measured(),

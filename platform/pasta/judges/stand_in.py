@@ -123,7 +123,7 @@ class StandInServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """What a configuration gives as ``base_url``."""
+        """The address for a configuration's ``base_url``."""
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
 

@@ -41,7 +41,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """The block's name in reports."""
         return f"{self.clients} {self.way}"
 
 

@@ -15,7 +15,7 @@ TOLERANCE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What clients saw of a load: seconds of each answer, and answers a second (``None`` if it is not known when they
+    """A load as its clients saw it: seconds of each answer, and answers a second (``None`` if it is not known when they
     were asked for). ``has_answers``: its lines hold the answers too, and so are a trace."""
 
     ttft_s: Distribution

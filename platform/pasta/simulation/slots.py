@@ -172,7 +172,7 @@ class LiveSlot:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What an answer whose chunks all stay at home feeds and emits in each step.
+    """The tokens that an answer feeds and emits in each step, if all of its chunks stay at home.
 
     ``lanes[i]`` threads emit ``emitted[i]`` tokens in step i, of which step 0 ends the prompt; ``rows[i]`` are fed in
     step i + 1: those tokens but the last, each fork's ``<async>``, and a sync when its chunks are there. With one token

@@ -204,7 +204,7 @@ class Study:
 
 
 def at_load(load: LoadSection, value: float) -> LoadSection:
-    """The same load with another value of what its kind is swept by."""
+    """The same load, with another value of the key that a sweep varies for its kind."""
     if load.kind == "users":
         return replace(load, users=int(value))
     return replace(load, rate=value) if load.kind == "poisson" else replace(load, speed=value)
@@ -222,7 +222,7 @@ def goal_value(metrics: RunMetrics, name: str) -> float:
 
 
 def crossovers(points: Sequence[Point]) -> list[Crossover]:
-    """Of every parallel series, if there is a sequential one to compare it with."""
+    """The crossover of every parallel series, if there is a sequential one to compare it with."""
     by_series: dict[Series, list[Point]] = {}
     for point in points:
         by_series.setdefault(point.series, []).append(point)

@@ -42,7 +42,7 @@ class Manifest:
 
 
 class Stage:
-    """What a stage is: its configuration, what it reads, and the identity that follows.
+    """The definition of a stage: its configuration, its inputs, and the identity that follows from both.
 
     ``inputs`` are paths, or names of what lies elsewhere. Raises UserError, naming the input, for a missing path.
     """

@@ -97,10 +97,10 @@ def guess(
     input_ids: Tensor,
     shift_labels: Tensor,
 ) -> list[tuple[Tensor, Tensor]]:
-    """What each head says and what the model does: scores [N, V] and tokens [N], for N rows of the batch.
+    """Each head's scores [N, V] and the tokens that the model chooses [N], for N rows of the batch.
 
-    ``hidden`` [B, S, H] are the model's last states, ``logits`` [B, S, V] what it makes of them; ``shift_labels``
-    [B, S] are the rows' targets.
+    ``hidden`` [B, S, H] are the model's last states, ``logits`` [B, S, V] what it makes of them; ``shift_labels`` [B,
+    S] are the rows' targets.
     """
     length, chosen = input_ids.shape[1], logits.argmax(dim=-1)
     # Whether a row's target is the token of the next row: then both rows are of one thread. [B, S - 1]

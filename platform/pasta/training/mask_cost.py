@@ -103,5 +103,5 @@ def measure_mask_cost(
 
 
 def tokens_per_second(steps: Sequence[TrainingStep]) -> float:
-    """Of all steps together."""
+    """Tokens a second, over all steps together."""
     return sum(step.tokens for step in steps) / sum(step.seconds for step in steps)

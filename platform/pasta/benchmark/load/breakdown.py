@@ -1,7 +1,7 @@
-"""Where a request's milliseconds go: from the client through the service to the lanes of an engine, and back.
+"""Splits a request's milliseconds into stages: from the client through the service to the lanes of an engine, and back.
 
-A request that asks for a trace is told when each stage began (``serve/observe/trace.py``); the client adds when it sent
-the request and had the answer. All run on one machine, whose clock they share.
+With a trace the service reports when each stage began (``serve/observe/trace.py``); the client adds when it sent the
+request and had the answer. All run on one machine, whose clock they share.
 """
 
 import io

@@ -166,7 +166,7 @@ async def _gateway(http: httpx.AsyncClient) -> dict[str, Any]:
 
 
 def hostile_violations(records: Sequence[Record]) -> list[str]:
-    """What was answered wrongly, and what grew, a line each."""
+    """Lists wrong answers and growing processes, a line each."""
     found = [
         f"request {each['number']} ({each['kind']}, {each['path']}): {each['why']}"
         for record in records

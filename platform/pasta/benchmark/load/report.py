@@ -106,7 +106,7 @@ def speedup_report(records: Sequence[Record]) -> Report:
 
 
 def spread_report(records: Sequence[Record]) -> Report:
-    """What chunks elsewhere are worth to an answer that has the service for itself."""
+    """Compares chunks on other decoders with chunks at home, for an answer that has the service to itself."""
     metrics = []
     for placement in ("spread", "auto"):
         gains = bootstrap([record["local"]["total_s"] / record[placement]["total_s"] for record in records])

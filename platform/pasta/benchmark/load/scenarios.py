@@ -43,12 +43,12 @@ Memory = Callable[[], Mapping[str, float]]
 
 @dataclass
 class Bench:
-    """What every scenario works with: the service, the ways, the prompts, and the bare engine (loaded on first use).
+    """The tools of every scenario: the service, the ways, the prompts, and the bare engine (loaded on first use).
 
     ``prompts`` are as many as the scenario with the most needs; ``independent`` are those whose answers have parallel
-    parts. ``memory`` samples the memory of the service's processes; without it memory is not reported. ``say`` prints
-    a line of progress. ``max_body_bytes`` is the largest body that the service takes. ``replicas`` finds the processes
-    of a kind, Interpreter or Gateway; without it only decoders are killed.
+    parts. ``memory`` samples the memory of the service's processes; without it memory is not reported. ``say`` prints a
+    line of progress. ``max_body_bytes`` is the largest body that the service takes. ``replicas`` finds the processes of
+    a kind, Interpreter or Gateway; without it only decoders are killed.
     """
 
     settings: LoadSettings
@@ -170,7 +170,7 @@ async def spread(bench: Bench, key: str) -> Record:
 
 
 async def killed(bench: Bench, key: str) -> Record:
-    """The same requests at once, twice undisturbed (the second time counts) and once with a decoder killed.
+    """Send the same requests at once: twice undisturbed (the second time counts) and once with a decoder killed.
 
     The busiest decoder is killed when the requests have run for ``KILL_AT`` of their undisturbed time.
     """
@@ -264,7 +264,7 @@ async def refuse(bench: Bench, key: str) -> Record:
 
 
 def _part(each: Sequence[T], clients: int) -> Sequence[T]:
-    """What warms a block of many up: a quarter of it, and at least something for each client."""
+    """The requests that warm a block of many up: a quarter of the block, and at least one for each client."""
     return each[: max(clients, -(-len(each) // 4))]
 
 

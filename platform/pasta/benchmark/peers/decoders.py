@@ -1,4 +1,4 @@
-"""What every decoder under comparison does: decode after a prompt, and take single steps from a state that it holds."""
+"""The interface of all decoders under comparison: decode after a prompt, and take single steps from a held state."""
 
 import dataclasses
 import itertools

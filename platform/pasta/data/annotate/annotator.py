@@ -54,7 +54,7 @@ class Proposal:
     judged: TeacherUsage = NO_USAGE
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-able values; ``Proposal.of`` reads them back."""
+        """The fields as JSON-able values; ``Proposal.of`` reads them back."""
         return asdict(self)
 
     @classmethod

@@ -39,7 +39,7 @@ class AparAnnotator:
 
 
 def apar_marks(answer: str) -> list[Mark]:
-    """Where an answer forks; nothing where the rules find no structure."""
+    """Marks for the forks in an answer; none if the rules find no structure."""
     if any(sign in answer for sign in _CONFUSING):
         return []
     spans = _list_spans(answer) or _paragraph_spans(answer)

@@ -19,14 +19,14 @@ from pasta.data.sources import ATLAS, SourceSection
 
 @dataclass(frozen=True, slots=True)
 class AnnotationSections:
-    """What decides the outcome. ``annotator`` is ``teacher`` (an LLM behind an OpenAI-compatible endpoint),
+    """The sections that decide the output. ``annotator`` is ``teacher`` (an LLM behind an OpenAI-compatible endpoint),
     ``syntactic`` (lists and paragraphs by pattern), ``apar`` (APAR's own, stricter patterns), ``atlas`` (ground truth,
     for atlas tasks) or ``imperfect`` (the same tasks, by looks). With ``sot`` nothing is annotated: each record becomes
     the plain requests of Skeleton-of-Thought, in the words of ``skeletons``; ``routed`` ones teach the paper's router
     too, from the atlas' ground truth.
 
-    ``tokenizer`` counts lengths and estimates: ``atlas``, a directory, or a Hub name; it should be the one of the
-    model that will be trained. Work is cut into shards of ``shard_records``; a rerun skips finished shards.
+    ``tokenizer`` counts lengths and estimates: ``atlas``, a directory, or a Hub name; it should be the one of the model
+    that will be trained. Work is cut into shards of ``shard_records``; a rerun skips finished shards.
     """
 
     source: SourceSection

@@ -50,7 +50,7 @@ class ShardResult:
     judged: TeacherUsage = NO_USAGE
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-able values; ``of`` reads them back."""
+        """The fields as JSON-able values; ``of`` reads them back."""
         return asdict(self)
 
     @classmethod

@@ -80,7 +80,7 @@ class Answer:
         )
 
     def to_record(self) -> dict[str, Any]:
-        """As JSON-able values, under the names of the fields."""
+        """The fields as JSON-able values, under their names."""
         record = asdict(self)
         record["seconds"] = list(self.seconds)
         record["threads"] = [

@@ -69,7 +69,7 @@ def has_name(text: str, name: str) -> bool:
 
 
 def place_of(text: str, name: str) -> int | None:
-    """Where a normalised text names a thing first, in characters; None if it does not."""
+    """The position at which a normalised text first names a thing, in characters; None if it does not."""
     found = _name(name).search(text)
     return None if found is None else found.start()
 
