@@ -39,6 +39,7 @@ from pasta.stages.shards import split_into_shards
 from pasta.stages.stage import StageOutput, model_inputs, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import Tracker
+from serve.imports import uncollected, without_torch
 
 if TYPE_CHECKING:
     from pasta.engine.ranks import Ranks
@@ -59,6 +60,8 @@ def parser() -> ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     config = load_config(options.config, EvaluateConfig, options.overrides)
+    with uncollected():
+        without_torch()  # the workers have the models
     if options.report_only:
         if options.restart:
             raise UserError("--report-only: expected without --restart, which forgets the records")
@@ -106,8 +109,8 @@ def report_only(config: EvaluateConfig) -> int:
 
 
 def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool) -> StageOutput:
-    from pasta.candidates.sampling import check_shared
-    from pasta.evaluation.methods.make import check_methods
+    from pasta.candidates.checks import check_shared
+    from pasta.evaluation.methods.checks import check_methods
 
     check_methods(config.methods, config.baseline, config.engine.num_slots)
     models = (section.model for section in config.methods.values())
@@ -120,7 +123,7 @@ def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool)
 
 
 def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], address: str | None) -> None:
-    from pasta.candidates.sampling import check_room
+    from pasta.candidates.checks import check_room
 
     if config.has_engines:
         check_engine(config.engine, address, (section.model for section in config.methods.values()))

@@ -53,7 +53,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
     with uncollected():
         import datasets
 
-        from pasta.candidates.sampling import check_room
+        from pasta.candidates.checks import check_room
         from pasta.rl.train import check_config, prepare
 
     training = stage(config, restart=restart)

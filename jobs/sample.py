@@ -26,6 +26,7 @@ from pasta.stages.records import Record
 from pasta.stages.run import StageRun, nothing_to_do, stage_run
 from pasta.stages.shards import done_shards, iter_records, shard_path, split_into_shards, write_shard
 from pasta.stages.stage import StageOutput, model_inputs
+from serve.imports import uncollected, without_torch
 
 if TYPE_CHECKING:
     from pasta.engine.ranks import Ranks
@@ -45,6 +46,8 @@ def parser() -> ArgumentParser:
 
 def main() -> int:
     config, restart, address = parse_arguments(parser(), SampleConfig)
+    with uncollected():
+        without_torch()  # the workers have the models
     return run(config, restart=restart, address=address)
 
 
@@ -59,7 +62,7 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
     output = _stage(config, prompts, restart)
     if nothing_to_do(config.name, config.output_dir, output.is_done, "samples again"):
         return 0
-    from pasta.candidates.sampling import check_room
+    from pasta.candidates.checks import check_room
 
     check_engine(config.engine, address, (config.model, config.twin))
     check_room(config.model, prompts, config.limits, config.engine.slot_tokens)
@@ -98,7 +101,7 @@ def _sample(
 
 
 def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageOutput:
-    from pasta.candidates.sampling import check_sampled_models
+    from pasta.candidates.checks import check_sampled_models
 
     check_sampled_models(config)
     values = {key: value for key, value in to_dict(config).items() if key not in RUNNING}

@@ -109,6 +109,34 @@ def test_the_build_gateway_and_interpreter_hold_no_torch_and_encode_the_same_tok
     assert ids == [[codec.encode_prompt(messages), codec.encode_text(text)] for codec in codecs]
 
 
+# What jobs.sample and jobs.evaluate check in their own processes.
+CHECKED = """
+import sys
+
+from serve.imports import without_torch
+
+without_torch()
+from pasta.candidates.checks import check_sampled_models, check_room
+from pasta.candidates.config import SampleConfig
+from pasta.config import load_config
+from pasta.data.prompts import Prompt
+from pasta.evaluation.config import EvaluateConfig
+from pasta.evaluation.methods.checks import check_methods
+
+sampled = load_config("configs/sample/atlas.yaml", SampleConfig)
+check_sampled_models(sampled)
+prompts = [Prompt([{"role": "user", "content": "Tell me about France"}])]
+check_room(sampled.model, prompts, sampled.limits, sampled.engine.slot_tokens)
+evaluated = load_config("configs/evaluate/atlas.yaml", EvaluateConfig)
+check_methods(evaluated.methods, evaluated.baseline, evaluated.engine.num_slots)
+sys.exit("torch" in sys.modules)
+"""
+
+
+def test_models_and_methods_are_checked_without_torch():
+    assert subprocess.run([sys.executable, "-c", CHECKED], cwd=ROOT, check=False).returncode == 0
+
+
 # What a worker of jobs.annotate makes of a shard.
 ANNOTATED = """
 import sys

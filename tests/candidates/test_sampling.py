@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
+from pasta.candidates.checks import check_vocabularies
 from pasta.candidates.config import SamplingSection
 from pasta.candidates.sample_report import sample_figures
-from pasta.candidates.sampling import Sampler, check_vocabularies
+from pasta.candidates.sampling import Sampler
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig
 from pasta.errors import UserError

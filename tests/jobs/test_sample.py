@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from jobs import sample
+from pasta.candidates.checks import check_sampled_models, check_shared
 from pasta.candidates.config import SampleConfig
-from pasta.candidates.sampling import check_sampled_models, check_shared, load_sampler
+from pasta.candidates.sampling import load_sampler
 from pasta.config import load_config
 from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main

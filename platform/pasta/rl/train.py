@@ -16,7 +16,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig
 
-from pasta.candidates.sampling import check_model, check_vocabularies
+from pasta.candidates.checks import check_model, check_vocabularies
 from pasta.config import to_dict
 from pasta.data.dataset import prepare_once
 from pasta.data.measures import measure_document

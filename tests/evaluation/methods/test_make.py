@@ -11,7 +11,8 @@ from pasta.data.prompts import Prompt
 from pasta.errors import UserError
 from pasta.evaluation.config import EvaluateConfig
 from pasta.evaluation.methods import make as methods
-from pasta.evaluation.methods.make import check_methods, make_methods
+from pasta.evaluation.methods.checks import check_methods
+from pasta.evaluation.methods.make import make_methods
 from tests.support.models import tiny
 from tests.support.service import save_tiny_model
 from tests.support.tokenizers import byte_level
