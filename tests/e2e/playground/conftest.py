@@ -22,7 +22,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     models[ENDLESS] = {"path": str(folder / "model")}
     for name, directory in (("pasta-atlas", "pasta"), ("pasta-atlas-sequential", "twin")):
         models[name]["path"] = f"platform/pasta/data/atlas/models/{directory}"
-    config["applications"][0]["args"]["engine"] = {"num_slots": 3, "slot_tokens": 8192}
+    # How many Decoders there are is no matter here, and each imports torch.
+    config["applications"][0]["args"]["engine"] = {"num_slots": 6, "slot_tokens": 8192}
+    config["applications"][0]["args"]["decoder"]["num_replicas"] = 1
     file.write_text(yaml.safe_dump(config, sort_keys=False))  # the first model is the page's own choice
     with serving(file, folder / "log") as service:
         yield service.url
