@@ -164,6 +164,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.e2e
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("ray")
 def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_ends_the_run(
     tmp_path: Path, small_disk: Path
 ) -> None:
