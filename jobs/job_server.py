@@ -148,7 +148,7 @@ class JobServer:
                 f"{self.address} is no Ray dashboard; expected an address such as http://HEAD:8265"
             ) from None
         except (requests.RequestException, aiohttp.ClientError, OSError) as error:
-            kind = "timed out" if isinstance(error, requests.Timeout) else _line(str(error))
+            kind = "timed out" if isinstance(error, requests.Timeout) else _line(_cause(str(error)))
             raise UserError(f"{self.address} cannot be reached ({kind}); is the cluster running?") from None
         except (RuntimeError, ValueError) as error:
             if isinstance(error, UserError):
@@ -194,6 +194,11 @@ def outcome(info: Any) -> str:
     if info.status == "FAILED":
         return f"failed with exit code {exit_code(info)}{took}"
     return f"{str(info.status).lower()}{took}"
+
+
+def _cause(text: str) -> str:
+    """What the operating system said, without what its callers have put around it."""
+    return text.rpartition("[Errno")[2].partition("] ")[2].rstrip(")'\" ") or text
 
 
 def _line(text: str, width: int = 300) -> str:

@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from pasta.core_yaml import parse_yaml
 from pasta.entrypoint import run_main
-from pasta.errors import UserError, first_line, one_line
+from pasta.errors import UserError, expected_by, first_line, one_line
 from pasta.files import read_text, shown
 from pasta.names import FREE_TEXT, check_name
 from pasta.rows import MAX_DEPTH, short_repr
@@ -178,9 +178,7 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
         reason = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
         message = f"{dotted}: {reason}" if dotted else reason
     else:
-        expected = (
-            first["msg"].removeprefix("Input should be ").replace("an object", "a mapping of keys to values")
-        )
+        expected = expected_by(first["msg"]).replace("an object", "a mapping of keys to values")
         message = f"{dotted}: expected {expected}, got {short_repr(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
     return one_line(f"{_source_of(dotted, source, overrides)}: {_with_texts_cut(message, data)}{more}")

@@ -1,5 +1,7 @@
 """The one exception family that a user can cause."""
 
+import re
+
 _SHOWN_CHARS = 200
 _LINE_CHARS = 400
 
@@ -23,3 +25,16 @@ def one_line(message: str, limit: int = _LINE_CHARS) -> str:
         return line
     end = limit // 3
     return f"{line[: limit - end - 3]} … {line[-end:]}"
+
+
+def expected_by(message: str) -> str:
+    """What a message of pydantic's says was expected, to stand behind that word."""
+    said = message.removeprefix("Input should be ")
+    if found := re.match(
+        r"Input tag .* found using '(\w+)' does not match any of the expected tags: (.*)", said
+    ):
+        return f"a {found[1]} of {found[2]}"
+    if found := re.match(r"Unable to extract tag using discriminator '(\w+)'", said):
+        return f"an object with a {found[1]}"
+    said = re.sub(r" after validation, not \S+$", "", said)
+    return re.sub(r"^\w+ should (have|match) ", lambda verb: "" if verb[1] == "have" else "the ", said)

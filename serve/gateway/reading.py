@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from pasta.errors import expected_by
 from serve.errors import ApiError
 
 #: Parameters of OpenAI's API and of vLLM's that this service lacks, with the values that ask for nothing.
@@ -56,6 +57,8 @@ MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "tool_calls": ([],),
 }
 
+_PROMPT = "a text, texts, token ids or lists of token ids"
+_PROMPT_ITEM = "a text, a token id from 0 on or a list of such ids"
 _UNION_MEMBER = re.compile(r"(str|constrained-str|list\[.*\])$")
 
 M = TypeVar("M", bound=BaseModel)
@@ -113,7 +116,9 @@ def _explain(error: ValidationError) -> ApiError:
         return ApiError(
             f"Missing required parameter: {param}.", param=param, code="missing_required_parameter"
         )
-    expected = first["msg"].removeprefix("Input should be ")
+    expected = expected_by(first["msg"])
+    if name == "prompt":  # a union of four: say all that may stand there
+        expected = _PROMPT_ITEM if path else _PROMPT
     return ApiError(
         f"{param}: expected {expected}, got {_show(first['input'])}.", param=param, code="invalid_value"
     )

@@ -57,6 +57,14 @@ def test_a_directory_of_runs_that_cannot_be_made(tmp_path: Path, job: str) -> No
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("job", ["annotate", "sample"])
+def test_a_file_system_that_makes_no_directories(job: str) -> None:
+    """/proc says that root may write there, and refuses."""
+    said = refused(job, "output_dir=/proc/out", "tracking.mode=disabled")
+    assert "/proc/" in said
+    assert "cannot be written (" in said
+
+
 def test_verdicts_that_can_be_kept_nowhere(tmp_path: Path) -> None:
     from jobs import score
     from pasta.stages.stage import StageOutput

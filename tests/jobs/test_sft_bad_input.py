@@ -32,6 +32,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"model.architecture": None, "model.tokenizer": None, "model.init_from": "./gone"},
         "model.init_from: ./gone: no such file or directory",
     ),
+    "a model without a tokenizer": (
+        {"model.architecture": None, "model.tokenizer": None, "model.init_from": "docs"},
+        "model.init_from: docs: no tokenizer could be read there",
+    ),
     "missing tokenizer": (
         {"model.tokenizer": "./gone"},
         "model.tokenizer: ./gone: no such file or directory",

@@ -345,7 +345,7 @@ class TestCommandLine:
     def test_an_address_that_nobody_answers_at_is_one_line(self, monkeypatch, capsys):
         assert run(monkeypatch, "list", "--address", "http://127.0.0.1:9") == 2
         error = capsys.readouterr().err
-        assert error.startswith("error: http://127.0.0.1:9 cannot be reached")
+        assert error.startswith("error: http://127.0.0.1:9 cannot be reached (Connection refused); is the")
         assert error.count("\n") == 1
 
     def test_what_list_does_not_have_is_refused(self, monkeypatch, capsys):

@@ -4,6 +4,8 @@ from typing import Any
 
 from pasta.errors import UserError
 
+#: Of anything that is counted: more would never end.
+_MOST = 1 << 20
 _EXPECTED = {1: "a positive integer", 2: "at least 2"}
 
 
@@ -13,10 +15,13 @@ def option_of(name: str) -> str:
 
 
 def check_least(settings: Any, least: int, *names: str, why: str = "") -> None:
-    """Raise ``UserError``, naming the option, for a field that is below ``least`` (1 or 2); ``why`` is put behind."""
+    """Raise ``UserError``, naming the option, for a field that is below ``least`` (1 or 2), which ``why`` explains,
+    or more than any measurement takes."""
     for name in names:
         if (value := getattr(settings, name)) < least:
             raise UserError(f"{option_of(name)}: {value}, expected {_EXPECTED[least]}{why}")
+        if value > _MOST:
+            raise UserError(f"{option_of(name)}: {value}, expected at most {_MOST:,}")
 
 
 def check_interval(settings: Any, *names: str) -> None:

@@ -25,6 +25,7 @@ from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.packing import to_dataset
 from pasta.data.sections import DataSection
 from pasta.errors import UserError
+from pasta.files import writing
 from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, parse
 from pasta.lang.positions import DEFAULT
@@ -78,7 +79,8 @@ def prepare_once(
         return target, read_json(manifest), True
     staging = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
+    with writing(staging):
+        staging.mkdir(parents=True)
     try:
         tokenizer.save_pretrained(staging / TOKENIZER_DIR)
         counts = write(staging)

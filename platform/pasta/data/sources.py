@@ -141,9 +141,8 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
     first = list(itertools.islice(read_source_shard(shards[0], source), _PEEKED))
     broken = [record for record in first if isinstance(record, Broken)]
     if broken and len(broken) == len(first):
-        raise UserError(
-            f"{_KEY}: {broken[0].place}: {broken[0].reason} (nor could any of the first {len(first)} records be read)"
-        )
+        others = f" (nor could any of the first {len(first)} records be read)" if len(first) > 1 else ""
+        raise UserError(f"{_KEY}: {broken[0].place}: {broken[0].reason}{others}")
     return shards
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pasta.config import config_fingerprint, to_dict
 from pasta.errors import UserError
-from pasta.files import check_beside, write_whole
+from pasta.files import check_beside, write_whole, writing
 from pasta.rows import read_json
 
 MANIFEST = "manifest.json"
@@ -140,7 +140,8 @@ class StageOutput(Stage):
 
     def start(self) -> Path:
         """The working directory, made if it is not there."""
-        self.work_dir.mkdir(parents=True, exist_ok=True)
+        with writing(self.work_dir):
+            self.work_dir.mkdir(parents=True, exist_ok=True)
         return self.work_dir
 
     def finish(self, figures: Mapping[str, Any], code_version: str) -> Manifest:

@@ -38,12 +38,13 @@ def make_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
         with tempfile.TemporaryDirectory() as directory:
             tokenizer = train_tokenizer(directory)
     else:
-        _require_directory(source, "model.tokenizer" if section.tokenizer else "model.init_from")
+        key = "model.tokenizer" if section.tokenizer else "model.init_from"
+        _require_directory(source, key)
         try:
             tokenizer = AutoTokenizer.from_pretrained(source)
         except (OSError, ValueError) as error:
             raise UserError(
-                f"model.tokenizer: {source}: no tokenizer could be read there ({first_line(error)})"
+                f"{key}: {source}: no tokenizer could be read there ({first_line(error)})"
             ) from None
     add_control_tokens(tokenizer)
     try:

@@ -128,6 +128,7 @@ def test_bytes_that_are_no_text_are_broken(tmp_path: Path) -> None:
         ("gone.jsonl", None, "gone.jsonl: no such file; expected atlas"),
         ("a.csv", "a,b", "expected a name in .jsonl"),
         ("a.jsonl", "", "holds no records"),
+        ("a.jsonl", "x\n", r"a.jsonl:1: not JSON: [^(]*$"),
         ("a.jsonl", "x\ny\n", r"a.jsonl:1: not JSON: .* \(nor could any of the first 2 records be read\)"),
         ("a.json", "{", "not JSON"),
         ("a.json", "{}", "expected an array of records"),
@@ -177,7 +178,7 @@ def write_parquet(path: Path, columns: dict[str, Any]) -> Path:
     [
         (
             {"text": ["a"]},
-            "row 1: expected messages, conversations, or instruction and output; keys here: 'text' ",
+            "row 1: expected messages, conversations, or instruction and output; keys here: 'text'",
         ),
         ({"instruction": ["a"]}, "row 1: no output: expected its output"),
         ({"instruction": ["a"], "output": [1]}, "row 1: output: expected text, got int"),

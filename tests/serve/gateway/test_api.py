@@ -255,6 +255,35 @@ def test_a_refusal_names_the_parameter(fields, param):
 
 
 @pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"stop": ""}, 'stop: expected at least 1 character, got "".'),
+        ({"messages": []}, "messages: expected at least 1 item, got []."),
+        ({"logit_bias": {"a": 1}}, "expected the pattern '^[0-9]{1,9}$', got \"a\"."),
+        ({"response_format": {}}, "response_format: expected an object with a type, got {}."),
+        ({"response_format": {"type": "x"}}, "expected a type of 'text', 'json_object', 'json_schema', got"),
+    ],
+)
+def test_a_refusal_says_in_words_what_was_expected(fields, said):
+    assert said in str(refusal(**fields))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        (5, "prompt: expected a text, texts, token ids or lists of token ids, got 5."),
+        ([], "prompt: expected a text, texts, token ids or lists of token ids, got []."),
+        ([-1], "prompt[0]: expected a text, a token id from 0 on or a list of such ids, got -1."),
+        ([[]], "prompt[0]: expected a text, a token id from 0 on or a list of such ids, got []."),
+    ],
+)
+def test_a_refused_prompt_is_told_all_that_a_prompt_may_be(prompt, said):
+    with pytest.raises(ApiError) as caught:
+        continued(prompt=prompt)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("options", "wanted"),
     [
         (None, (False, False)),
