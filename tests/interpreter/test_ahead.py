@@ -17,6 +17,7 @@ from pasta.interpreter import (
     may_emit,
     turn,
 )
+from pasta.interpreter.lending import allowed_freely
 from tests.support.tokenizers import KINDS, codec
 
 C = codec()
@@ -193,3 +194,11 @@ def test_an_end_that_a_limit_forces_is_a_step_like_any_other():
     it.emit(0, TEXT_IDS[0])
     assert it.allowed(0).extra == {C.eos_id}
     assert forced_token(it, 0) is None
+
+
+def test_beside_a_lent_chunk_a_thread_chooses_as_if_there_were_no_limit():
+    limits = Limits(max_tokens=1, max_threads=1)
+    it = Interpreter(C.grammar, limits, PROMPT)
+    free = Interpreter(C.grammar, Limits(max_tokens=1 << 30, max_threads=1 << 30), PROMPT)
+    assert allowed_freely(it, 0) == free.allowed(0)
+    assert it.limits == limits

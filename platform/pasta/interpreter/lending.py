@@ -18,7 +18,8 @@ from pasta.interpreter.limits import Constraint, Limits
 SLACK_TOKENS = 64
 #: A chunk is lent 1/16 of the threads that are left, for chunks inside it: few chunks have any.
 _THREAD_SHARE = 16
-_ENOUGH = 1 << 60
+#: As many as ``Limits`` takes.
+_ENOUGH = 1 << 30
 
 
 def lend(interpreter: Interpreter, chunk: int) -> Limits | None:
