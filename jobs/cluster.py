@@ -39,8 +39,6 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
     if address is None:
         # Nobody announces the end of this machine: Ray Train need not start a process that watches for such notices.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
-        # Workers that Ray starts in advance lack the environment below: none of them would ever be used.
-        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     # A submitted job has an environment already: add to it what the workers need. Ray would refuse to replace it.
     os.environ.setdefault("RAY_OVERRIDE_JOB_RUNTIME_ENV", "1")
     import ray
@@ -57,6 +55,8 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
                 num_cpus=None if address else num_cpus,
                 include_dashboard=None if address else False,
                 object_store_memory=None if address else 200 * 1024 * 1024,
+                # Workers that Ray starts in advance lack the environment below: none of them would ever be used.
+                _system_config=None if address else {"prestart_worker_first_driver": False},
                 runtime_env={"env_vars": worker_env(threads)},
                 log_to_driver=True,
             )
