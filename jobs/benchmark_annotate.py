@@ -17,7 +17,8 @@ from jobs.pool import run_shards
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
 from pasta.data.annotate.config import AnnotationSections
-from pasta.data.sources import ATLAS, SourceSection, plan_shards
+from pasta.data.atlas_keys import ATLAS
+from pasta.data.sources import SourceSection, plan_shards
 from pasta.data.tokenizers import find_tokenizer
 from pasta.entrypoint import run_main
 from pasta.errors import UserError

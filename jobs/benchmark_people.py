@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 
 from jobs.arguments import benchmark_command, benchmark_parser, check_out, quiet_transformers
-from pasta.engine.section import FORMATS_HELP
+from pasta.benchmark.options import check_least
+from pasta.engine.section import FORMATS_HELP, check_format
 from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
 from pasta.files import write_whole
 
@@ -20,6 +21,8 @@ from pasta.files import write_whole
 def main(arguments: list[str], models: Path) -> int:
     """Run the command; ``models`` holds the shipped models."""
     options = parser(models).parse_args(arguments)
+    check_least(options, 1, "threads", "max_tokens")
+    check_format(options.dtype)
     file = options.prompts or split_file(options.split)
     conversations = read_conversations(file)
     out = options.out or Path("runs") / "benchmark" / f"people-{file.stem}.json"

@@ -43,12 +43,13 @@ from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_
 from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.metrics import Report
 from pasta.data.atlas import heldout_prompts
+from pasta.data.atlas_keys import ATLAS
 from pasta.data.linearise import Messages
 from pasta.data.prompts import PromptsSection
 from pasta.engine import EngineConfig
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.evaluation.prompts import ATLAS, read_prompts
+from pasta.evaluation.prompts import read_prompts
 from pasta.interpreter import Limits
 from pasta.stages.records import Record, RecordFile
 from serve.config import KeySettings, ServeConfig

@@ -7,7 +7,7 @@ more than ``MAX_VALUES`` values, integers beyond 64 bits, and text that no path 
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -37,6 +37,9 @@ _SCALARS: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     ),
 }
 
+# What PyYAML says about a file of several documents.
+_PROBLEMS = {"but found another document": "another document begins here, expected one (---)"}
+
 
 def parse_yaml(text: str, source: str) -> Any:
     """The value of YAML text. Raises UserError in one line that begins with ``source`` and the place in it."""
@@ -45,7 +48,8 @@ def parse_yaml(text: str, source: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-        raise UserError(f"{where}: {error.problem or error.context}") from None
+        problem = _PROBLEMS.get(error.problem or "", error.problem or error.context)
+        raise UserError(f"{where}: {problem}") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # OverflowError: "\UFFFFFFFF"
         raise UserError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
 
@@ -98,6 +102,11 @@ class _Loader(yaml.SafeLoader):
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
+    def refuse_tag(self, node: Node) -> NoReturn:
+        """Raise ConstructorError for a tag that the core schema has not."""
+        tag = str(node.tag).replace(_TAG, "!!")
+        raise ConstructorError(None, None, f"tag {short_repr(tag)}: expected plain values", node.start_mark)
+
     def construct_text(self, node: ScalarNode) -> str:
         """A string that a path, JSON and UTF-8 can hold."""
         text: str = self.construct_scalar(node)
@@ -147,7 +156,7 @@ def _configure() -> None:
     _Loader.add_constructor(_TAG + "str", _Loader.construct_text)
     _Loader.add_constructor(_TAG + "seq", _Loader.construct_yaml_seq)  # type: ignore[type-var]
     _Loader.add_constructor(_TAG + "map", _Loader.construct_yaml_map)  # type: ignore[type-var]
-    _Loader.add_constructor(None, _Loader.construct_undefined)  # type: ignore[type-var]
+    _Loader.add_constructor(None, _Loader.refuse_tag)
 
 
 _configure()

@@ -114,6 +114,9 @@ def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        (["--parts", ""], "--parts: '', expected some of check,decode"),
+        (["--formats", ","], "--formats: '', expected some of float32,bfloat16,int8"),
+        (["--shapes", ""], "--shapes: '', expected at least one"),
         (["--parts", "decode,fast"], "--parts: 'fast', expected some of check,decode"),
         (["--formats", "int3"], "dtype: 'int3', expected one of auto"),
         (["--formats", "float16"], "--formats: 'float16', expected some of float32,bfloat16,int8"),

@@ -158,7 +158,7 @@ def test_check_reads_another_field(write):
         (["check", "FILE"], None, "FILE: no such file; expected a file of annotated answers"),
         (["check", "FILE"], "\n", "holds no records"),
         (["check", "FILE", "--tokenizer", "no/such"], "{}", "no such directory; expected atlas, words, or a"),
-        (["check", "FILE", "--tokenizer", "."], "{}", "no tokenizer could be read there"),
+        (["check", "FILE", "--tokenizer", "."], "{}", "no tokenizer can be read there"),
         (["show", "FILE"], "\n", "is empty"),
         (["show", "FILE", "--record", "2"], '{"prompt": "x", "annotated": "a"}', "has 1 records"),
         (["show", "FILE", "--record", "2"], "plain text", "is one answer in text form"),
@@ -176,11 +176,26 @@ def test_misuse_is_one_line(tmp_path, monkeypatch, arguments, content, expected)
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_arguments_exit_with_2(capsys):
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["show", "--width", "0"], "'0' is not a positive integer"),
+        (["show", "--width", "100000000"], "'100000000', expected at most 10,000"),
+        (["stand-in", "--port", "65536"], "'65536', expected a port from 0 to 65535"),
+        (["stand-in", "--port", "-1"], "'-1', expected a port from 0 to 65535"),
+    ],
+)
+def test_wrong_arguments_exit_with_2(capsys, arguments, told):
     with pytest.raises(SystemExit) as caught:
-        run(["show", "--width", "0"])
+        run(arguments)
     assert caught.value.code == 2
-    assert "'0' is not a positive integer" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
+
+
+def test_no_tokenizer_is_loaded_for_a_file_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("pasta.cli.check.codec_source", lambda name: pytest.fail("a tokenizer was loaded"))
+    with pytest.raises(UserError, match="no such file"):
+        run(["check", str(tmp_path / "gone")])
 
 
 def test_show_draws_every_thread_of_a_record(write, capsys):

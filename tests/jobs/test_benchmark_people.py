@@ -51,6 +51,21 @@ def test_the_same_command_gives_the_same_answers(models, prompts, tmp_path):
     assert first["conversations"] == second["conversations"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--threads", "0", "--threads: 0, expected a positive integer"),
+        ("--threads", "99999999", "--threads: 99999999, expected at most 1,048,576"),
+        ("--max-tokens", "-1", "--max-tokens: -1, expected a positive integer"),
+        ("--dtype", "int3", "dtype: 'int3', expected one of auto, float32"),
+    ],
+)
+def test_a_setting_out_of_range_is_one_line(option, value, told):
+    with pytest.raises(UserError) as caught:
+        main(["people", option, value])
+    assert str(caught.value).startswith(told)
+
+
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"--prompts: .*absent\.jsonl: no such file"):
         main(["people", "--prompts", str(tmp_path / "absent.jsonl")])

@@ -224,7 +224,7 @@ ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "api_key_env": "J
         ({"workers": {"num_workers": 2}}, "workers.num_workers 2: expected 1 with repeats 1"),
         (
             {"methods": {"twin": TWIN, "pasta": {"kind": "pasta", "model": "./gone"}}},
-            "methods.pasta.model: ./gone: no model can be read there",
+            "methods.pasta.model: ./gone: no such directory; train that model first",
         ),
         (
             {"methods": {"twin": TWIN, "gpt": {"kind": "endpoint", "endpoint": ENDPOINT}}},

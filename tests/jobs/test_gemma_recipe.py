@@ -18,7 +18,7 @@ from transformers import GemmaConfig, GemmaForCausalLM
 from jobs import annotate, evaluate, pipeline, preference, sample, score, sft
 from jobs.training import Train
 from pasta.data.atlas import heldout_prompts
-from pasta.data.sources import ATLAS
+from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import find_tokenizer
 from pasta.stages.stage import Manifest, read_manifest
 from pasta.training.run import RunContext, TrainingStage

@@ -160,7 +160,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
             {"workers": {"tensor_parallel": 2}, "engine": {"slot_tokens": 256, "dtype": "int8"}},
             "engine.dtype: 'int8', but workers.tensor_parallel is 2; expected one of auto, float32, bfloat16, float16",
         ),
-        ({"model": "./gone"}, "model: ./gone: no model can be read there"),
+        ({"model": "./gone"}, "model: ./gone: no such directory; train that model first"),
         ({"prompts": {"source": "gone.jsonl"}}, "prompts.source: gone.jsonl: no such file"),
         ({"prompts": {"source": "atlas"}}, "count: expected the number of atlas prompts"),
     ],

@@ -121,7 +121,7 @@ ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "judge", "api_key_env"
         ),
         (
             {"judge": {"kind": "reward", "reward": {"model": "./gone"}}},
-            "judge.reward.model: ./gone: no model can be read there",
+            "judge.reward.model: ./gone: no such directory; train that model first",
         ),
     ],
 )

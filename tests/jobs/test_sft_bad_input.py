@@ -34,7 +34,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a model without a tokenizer": (
         {"model.architecture": None, "model.tokenizer": None, "model.init_from": "docs"},
-        "model.init_from: docs: no tokenizer could be read there",
+        "model.init_from: docs: no tokenizer can be read there",
     ),
     "missing tokenizer": (
         {"model.tokenizer": "./gone"},

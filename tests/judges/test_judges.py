@@ -220,7 +220,9 @@ def test_a_reward_model_of_another_vocabulary_is_refused(tmp_path):
 
 
 def test_a_missing_reward_model_is_named():
-    with pytest.raises(UserError, match=r"judge\.reward\.model: \./gone: no model can be read there"):
+    with pytest.raises(
+        UserError, match=r"judge\.reward\.model: \./gone: no such directory; train that model first"
+    ):
         RewardJudge(RewardModelSection("./gone", device="cpu"))
 
 

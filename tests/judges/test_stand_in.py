@@ -12,9 +12,9 @@ from pasta.data.annotate.teacher import Teacher, TeacherSection
 from pasta.data.annotate.truth import TruthTally
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.atlas import heldout_prompts
+from pasta.data.atlas_keys import ATLAS
 from pasta.data.endpoint import EndpointSection
 from pasta.data.instructions import Instruction
-from pasta.data.sources import ATLAS
 from pasta.data.tokenizers import find_tokenizer
 from pasta.judges.config import TeacherJudgeSection as PairSection
 from pasta.judges.judge import Case

@@ -1,5 +1,6 @@
 """Checks of a measurement's settings, each of which is an option of its command."""
 
+from collections.abc import Collection
 from typing import Any
 
 from pasta.errors import UserError
@@ -27,3 +28,10 @@ def check_least(settings: Any, least: int, *names: str, why: str = "") -> None:
 def check_interval(settings: Any, *names: str) -> None:
     """``check_least`` of 2, which an interval needs."""
     check_least(settings, 2, *names, why=" (an interval needs as many)")
+
+
+def check_names(settings: Any, name: str, known: Collection[str]) -> None:
+    """Raise ``UserError``, naming the option, unless a field holds some of ``known``, and nothing else."""
+    chosen = getattr(settings, name)
+    if wrong := sorted({*chosen} - {*known}) or ([""] if not chosen else []):
+        raise UserError(f"{option_of(name)}: {wrong[0]!r}, expected some of {','.join(known)}")

@@ -18,7 +18,8 @@ from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.metrics import Metric
 from pasta.benchmark.speed import replay_metrics, replay_pair
 from pasta.data.atlas.plan import with_estimates
-from pasta.data.tokenizers import ATLAS, find_tokenizer
+from pasta.data.atlas_keys import ATLAS
+from pasta.data.tokenizers import find_tokenizer
 from pasta.data.word_tokenizer import WordTokenizer
 from pasta.engine import Engine, EngineConfig, LoadedModel
 from pasta.engine.replay import annotated_ids

@@ -8,11 +8,12 @@ from transformers import AutoConfig, AutoTokenizer
 
 from pasta.candidates.config import SampleConfig
 from pasta.data.prompts import Prompt
+from pasta.data.tokenizers import read_config, read_tokenizer
 from pasta.engine.families import check_architecture
 from pasta.engine.head_files import check_heads_beside, has_heads
 from pasta.engine.section import SCRATCH, EngineSection, check_tensor_parallel
 from pasta.engine.snapshots import model_directory
-from pasta.errors import UserError, first_line
+from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import Codec, CodecError, encode_messages
 
@@ -97,11 +98,7 @@ def check_model(key: str, source: str) -> Any:
 
     Raises UserError, naming ``key``, if there is none or they do not.
     """
-    try:
-        model = AutoConfig.from_pretrained(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{key}: {source}: no model can be read there ({first_line(error)})") from None
+    model, tokenizer = read_config(key, source), read_tokenizer(key, source)
     try:
         codec = Codec(tokenizer)
     except CodecError as error:

@@ -21,10 +21,14 @@ _BAR = 40
 
 def check_file(file: Path, tokenizer: str, field: str) -> int:
     """Print each invalid line and the file's statistics; 1 if a record is invalid, else 0. Raises UserError."""
+    lines = read_numbered_lines(file)
+    first = list(itertools.islice(lines, 1))  # before the tokenizer, which takes seconds to load
+    if not first:
+        raise UserError(f"{file}: holds no records; expected one JSON object a line")
     counted_with, make_codec = codec_source(tokenizer)
     valid: list[Measures] = []
     num_records = 0
-    for number, line in read_numbered_lines(file):
+    for number, line in itertools.chain(first, lines):
         num_records += 1
         try:
             record = parse_record(line, field)
@@ -34,8 +38,6 @@ def check_file(file: Path, tokenizer: str, field: str) -> int:
                 raise RecordError(f"{field}: {error}") from None
         except RecordError as error:
             print(f"{file}:{number}: {error}")
-    if not num_records:
-        raise UserError(f"{file}: holds no records; expected one JSON object a line")
     num_invalid = num_records - len(valid)
     if num_invalid:
         print()

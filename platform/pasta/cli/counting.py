@@ -3,11 +3,10 @@
 import importlib.resources
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pasta.data.word_tokenizer import WordTokenizer
-from pasta.errors import UserError, first_line
-from pasta.lang import Codec, add_control_tokens
+from pasta.errors import UserError
+from pasta.lang import Codec
 
 
 def codec_source(name: str) -> tuple[str, Callable[[], Codec]]:
@@ -24,7 +23,14 @@ def codec_source(name: str) -> tuple[str, Callable[[], Codec]]:
         raise UserError(
             "--tokenizer atlas: no atlas model is installed; make one with make train, or use words"
         )
-    codec = Codec(_load_directory(str(atlas or name)))
+    directory = atlas or Path(name)
+    if not name or not directory.is_dir():
+        raise UserError(
+            f"--tokenizer {name}: no such directory; expected atlas, words, or a tokenizer's directory"
+        )
+    from pasta.data.tokenizers import load_tokenizer
+
+    codec = Codec(load_tokenizer(directory, "--tokenizer"))
     return "atlas" if atlas else name, lambda: codec
 
 
@@ -32,20 +38,3 @@ def _atlas_directory() -> Path | None:
     """The directory in which the package keeps a trained atlas tokenizer."""
     package = Path(str(importlib.resources.files("pasta.data") / "atlas"))
     return min((file.parent for file in package.rglob("tokenizer.json")), default=None)
-
-
-def _load_directory(name: str) -> Any:
-    if not Path(name).is_dir():
-        raise UserError(
-            f"--tokenizer {name}: no such directory; expected atlas, words, or a tokenizer's directory"
-        )
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--tokenizer {name}: no tokenizer could be read there ({first_line(error)})"
-        ) from None
-    add_control_tokens(tokenizer)
-    return tokenizer

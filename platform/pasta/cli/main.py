@@ -12,6 +12,7 @@ from pasta.cli.compare import compare_evaluations
 from pasta.cli.show import show_record
 from pasta.entrypoint import run_main
 
+_MOST_COLUMNS = 10_000
 TOKENIZER_HELP = (
     "count tokens with: atlas, words, a tokenizer's directory, or auto: atlas if installed, else words"
 )
@@ -88,7 +89,7 @@ def _add_show(commands: Any) -> None:
     )
     showing.add_argument("--field", default="annotated", metavar="NAME", help="key of the annotated answer")
     showing.add_argument("--tokenizer", default="auto", metavar="NAME", help=TOKENIZER_HELP)
-    showing.add_argument("--width", type=_positive, metavar="COLUMNS", help="default: the terminal's")
+    showing.add_argument("--width", type=_width, metavar="COLUMNS", help="default: the terminal's")
 
 
 def _add_compare(commands: Any) -> None:
@@ -178,7 +179,7 @@ def _add_stand_in(commands: Any) -> None:
         "OpenAI-compatible endpoint that annotates the atlas' answers by looks, with errors, says which parts need "
         "each other, and prefers the answer with more right statements.",
     )
-    standing.add_argument("--port", type=int, default=8089, help="on 127.0.0.1 (8089)")
+    standing.add_argument("--port", type=_port, default=8089, help="on 127.0.0.1 (8089)")
     standing.add_argument(
         "--judge-error",
         type=float,
@@ -191,4 +192,16 @@ def _add_stand_in(commands: Any) -> None:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def _width(text: str) -> int:
+    if (width := _positive(text)) > _MOST_COLUMNS:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected at most {_MOST_COLUMNS:,}")
+    return width
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a port from 0 to 65535")
     return int(text)

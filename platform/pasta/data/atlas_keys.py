@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping
 
+#: Names the embedded world where a data set, prompts or a tokenizer are named.
+ATLAS = "atlas"
 #: The atlas is made in shards of so many documents, each with a seed of its own.
 SHARD_DOCUMENTS = 5000
 MAX_SHARDS = 10_000
@@ -19,7 +21,7 @@ def check_atlas_keys(
     for key, count in counts.items():
         if count is not None and not 0 <= count <= most:
             raise ValueError(f"{key} {count}: expected a number from 0 to {most:,}")
-    if source != "atlas" and (mixture or echo or talk):
+    if source != ATLAS and (mixture or echo or talk):
         raise ValueError("mixture, echo, talk: only the atlas has families, exercises and talk")
     for family, weight in mixture.items():
         if not 0.0 <= weight < math.inf:

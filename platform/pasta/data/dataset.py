@@ -20,7 +20,7 @@ from datasets import concatenate_datasets, load_from_disk
 
 from pasta.data import atlas
 from pasta.data.atlas.corpus import Annotated, atlas_answers
-from pasta.data.atlas_keys import MAX_SHARDS, SHARD_DOCUMENTS
+from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, SHARD_DOCUMENTS
 from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.packing import to_dataset
 from pasta.data.sections import DataSection
@@ -32,7 +32,6 @@ from pasta.lang.positions import DEFAULT
 from pasta.lang.tokenizer import stored_scheme
 from pasta.rows import messages_of, placed, read_json, read_rows, text_of
 
-ATLAS = "atlas"
 TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 1

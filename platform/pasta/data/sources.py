@@ -19,14 +19,13 @@ from typing import Any, Literal
 from pasta.bounds import check_positive, check_unread
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.tasks import SPLITS
-from pasta.data.atlas_keys import MAX_SHARDS, check_atlas_keys
+from pasta.data.atlas_keys import ATLAS, MAX_SHARDS, check_atlas_keys
 from pasta.data.instructions import BrokenRecord, Format, Instruction, to_instruction
 from pasta.errors import UserError, first_line
 from pasta.files import read_lines, reading
 from pasta.lang import render
 from pasta.rows import parse_json, read_json
 
-ATLAS = "atlas"
 _KEY = "data.source.path"
 _SUFFIXES: dict[str, "Kind"] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 _PEEKED = 50

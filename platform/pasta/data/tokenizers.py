@@ -1,4 +1,4 @@
-"""Finds the tokenizer that counts lengths, by name."""
+"""Reads tokenizers and configurations of models, and finds the tokenizer that counts lengths by its name."""
 
 import logging
 import tempfile
@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from pasta.data import atlas
-from pasta.errors import UserError
+from pasta.data.atlas_keys import ATLAS
+from pasta.errors import UserError, first_line
 from pasta.lang import Codec, add_control_tokens
 
-ATLAS = "atlas"
 # Hugging Face warns about texts longer than a model's context; here texts are only counted.
 _QUIET = ("transformers.tokenization_utils_base",)
 
 
-def find_tokenizer(name: str) -> Any:
+def find_tokenizer(name: str, key: str = "tokenizer") -> Any:
     """``atlas`` (the shipped models'), a directory, or a Hub name (``owner/name``); control tokens are added.
 
-    Raises UserError if there is none or it cannot carry PASTA-LANG.
+    Raises UserError, naming ``key``, if there is none or it cannot carry PASTA-LANG.
     """
     if name == ATLAS:
         shipped = sorted((Path(atlas.__file__).parent / "models").rglob("tokenizer.json"))
@@ -26,27 +26,46 @@ def find_tokenizer(name: str) -> Any:
 
             with tempfile.TemporaryDirectory() as directory:
                 return _ready(train_tokenizer(directory))
-        return load_tokenizer(shipped[0].parent)
-    if not Path(name).is_dir() and (name.startswith((".", "/", "~")) or name.count("/") != 1):
-        raise UserError(
-            f"tokenizer: {name}: no such directory; expected atlas, a directory or a Hub name (owner/name)"
-        )
-    return load_tokenizer(name)
+        return load_tokenizer(shipped[0].parent, key)
+    check_source(key, name, "expected atlas, a directory or a Hub name (owner/name)")
+    return load_tokenizer(name, key)
 
 
-def load_tokenizer(source: str | Path) -> Any:
+def load_tokenizer(source: str | Path, key: str = "tokenizer") -> Any:
     """A Hugging Face tokenizer with control tokens. Raises UserError if it cannot be read or cannot carry them."""
+    return _ready(read_tokenizer(key, source))
+
+
+def check_source(key: str, source: str, hint: str = "train that model first, or name another") -> None:
+    """Raise UserError, naming ``key``, for a path that is no directory. A Hub name (``owner/name``) passes."""
+    is_path = source.startswith((".", "/", "~", "runs/")) or source.count("/") != 1
+    if is_path and not Path(source).is_dir():
+        raise UserError(f"{key}: {source}: no such directory; {hint}")
+
+
+def read_tokenizer(key: str, source: str | Path) -> Any:
+    """A model's tokenizer as it is. Raises UserError, naming ``key``, if none can be read."""
     for logger in _QUIET:
         logging.getLogger(logger).setLevel(logging.ERROR)
     from transformers import AutoTokenizer
 
     try:
-        return _ready(AutoTokenizer.from_pretrained(str(source)))
-    except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"tokenizer: {source}: no tokenizer could be read there ({reason})") from None
+        return AutoTokenizer.from_pretrained(str(source))
+    except (OSError, ValueError, KeyError) as error:
+        without = Path(source).is_dir() and not (Path(source) / "tokenizer.json").is_file()
+        why = "there is no tokenizer.json" if without else first_line(error)
+        raise UserError(f"{key}: {source}: no tokenizer can be read there ({why})") from None
+
+
+def read_config(key: str, source: str) -> Any:
+    """A model's configuration. Raises UserError, naming ``key``, if none can be read."""
+    from transformers import AutoConfig
+
+    check_source(key, source)
+    try:
+        return AutoConfig.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{key}: {source}: no model can be read there ({first_line(error)})") from None
 
 
 def _ready(tokenizer: Any) -> Any:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
+from pasta.data.atlas_keys import ATLAS
 from pasta.data.prompts import Prompt, PromptsSection
 from pasta.errors import UserError
 from pasta.files import read_lines
 from pasta.rows import messages_of, numbered, placed, read_json, read_rows
 from pasta.stages.stage import read_manifest
 
-ATLAS = "atlas"
 #: Tasks drawn for each one wanted, before the error that there are not so many distinct ones.
 _DRAWS = 50
 _ROW = '{"messages": [{"role", "content"}, …]}, a user\'s message last'

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification
 
 from pasta.data.prompts import Messages
+from pasta.data.tokenizers import read_config, read_tokenizer
 from pasta.engine.loading import resolve_dtype
 from pasta.engine.supported import resolve_device
 from pasta.errors import UserError, first_line
@@ -117,11 +118,7 @@ class RewardJudge:
 def check_reward_model(section: RewardModelSection) -> Any:
     """The tokenizer of a reward model whose configuration is one; weights are not read. Raises UserError."""
     name = section.model
-    try:
-        config = AutoConfig.from_pretrained(name)
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{_KEY}: {name}: no model can be read there ({first_line(error)})") from None
+    config, tokenizer = read_config(_KEY, name), read_tokenizer(_KEY, name)
     architecture = (getattr(config, "architectures", None) or ["none"])[0]
     if not architecture.endswith("ForSequenceClassification") or config.num_labels != 1:
         raise UserError(

@@ -21,7 +21,7 @@ from pasta.data.annotate.independence import Stretch, says_something, stretches_
 from pasta.data.atlas.grading import grade
 from pasta.data.atlas.plan import to_document
 from pasta.data.atlas.tasks import task_for_prompt
-from pasta.data.sources import ATLAS
+from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import find_tokenizer
 from pasta.errors import UserError
 from pasta.lang import Codec, Document, Text, to_text

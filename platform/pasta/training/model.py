@@ -1,6 +1,5 @@
 """Builds the model to train: from scratch or from a directory, with rows for the control tokens."""
 
-import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -19,15 +18,15 @@ from transformers import (
 
 from pasta.config import load_config
 from pasta.data.atlas.tokenizer import train_tokenizer
+from pasta.data.atlas_keys import ATLAS
+from pasta.data.tokenizers import check_source, read_config, read_tokenizer
 from pasta.engine.families import SUPPORTED_ARCHITECTURES
-from pasta.errors import UserError, first_line
+from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, add_control_tokens
 from pasta.lang.positions import Scheme
 from pasta.lang.tokenizer import store_scheme, stored_scheme
 from pasta.rows import read_json
 from pasta.training.config import Architecture, ModelSection
-
-ATLAS = "atlas"
 
 
 def make_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
@@ -39,13 +38,8 @@ def make_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
             tokenizer = train_tokenizer(directory)
     else:
         key = "model.tokenizer" if section.tokenizer else "model.init_from"
-        _require_directory(source, key)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(source)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{key}: {source}: no tokenizer could be read there ({first_line(error)})"
-            ) from None
+        check_source(key, source)
+        tokenizer = read_tokenizer(key, source)
     add_control_tokens(tokenizer)
     try:
         store_scheme(tokenizer, section.positions or inherited_scheme(section, tokenizer))
@@ -83,13 +77,7 @@ def check_trainable(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -
         _scratch_config(section.architecture, tokenizer)
         return
     assert section.init_from is not None
-    _require_directory(section.init_from, "model.init_from")
-    try:
-        config = AutoConfig.from_pretrained(section.init_from)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"model.init_from: {section.init_from}: not a model directory ({first_line(error)})"
-        ) from None
+    config = read_config("model.init_from", section.init_from)
     _require_supported(config.model_type, section.init_from)
     if section.tokenizer is not None:
         _require_same_vocabulary(section.init_from, tokenizer)
@@ -206,15 +194,6 @@ def _require_supported(model_type: str, source: str | Path) -> None:
     if model_type not in SUPPORTED_ARCHITECTURES:
         known = ", ".join(sorted(SUPPORTED_ARCHITECTURES))
         raise UserError(f"{source}: architecture {model_type!r} is not supported; expected one of {known}")
-
-
-def _require_directory(source: str, key: str) -> None:
-    """A path must exist; a Hub name (``owner/name``) is left to transformers."""
-    looks_like_path = (
-        source.startswith((".", "/", "~")) or source.count("/") != 1 or Path(source).parts[0] == "runs"
-    )
-    if looks_like_path and not os.path.isdir(source):
-        raise UserError(f"{key}: {source}: no such directory; train that model first, or name another")
 
 
 def _require_same_vocabulary(init_from: str, tokenizer: PreTrainedTokenizerBase) -> None:

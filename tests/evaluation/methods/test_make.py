@@ -46,7 +46,7 @@ def problem(config: EvaluateConfig) -> str:
 
 def test_a_missing_model_is_named_with_its_method(model):
     told = problem(config(model, pasta={"kind": "pasta", "model": "./gone"}))
-    assert told.startswith("methods.pasta.model: ./gone: no model can be read there")
+    assert told.startswith("methods.pasta.model: ./gone: no such directory; train that model first")
 
 
 def test_a_model_of_another_vocabulary_than_the_baseline_s_is_refused(model, tmp_path: Path):

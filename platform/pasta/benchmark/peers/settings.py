@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.benchmark.options import check_interval, check_least, option_of
+from pasta.benchmark.options import check_interval, check_least, check_names, option_of
 from pasta.engine.section import check_format
 from pasta.errors import UserError
 
@@ -54,10 +54,10 @@ class PeerSettings:
     def __post_init__(self) -> None:
         for name in self.formats:
             check_format(name)
-        if wrong := sorted({*self.formats} - {*FORMATS}):
-            raise UserError(f"--formats: {wrong[0]!r}, expected some of {','.join(FORMATS)}")
-        if wrong := sorted({*self.parts} - {*PARTS}):
-            raise UserError(f"--parts: {wrong[0]!r}, expected some of {','.join(PARTS)}")
+        check_names(self, "formats", FORMATS)
+        check_names(self, "parts", PARTS)
+        if not self.shapes:
+            raise UserError("--shapes: '', expected at least one")
         check_interval(self, "rounds", "replay_prompts", "answer_prompts", "answer_tokens")
         check_least(self, 1, "threads", "longest")
         check_least(self, 2, "tokens", "prompt_tokens")

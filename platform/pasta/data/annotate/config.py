@@ -11,10 +11,11 @@ from pasta.data.annotate.imperfect import ImperfectAnnotator, ImperfectSection
 from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
 from pasta.data.annotate.teacher import NO_KEYS, Keys, Teacher, TeacherSection
 from pasta.data.annotate.validator import ChecksSection, Validator
+from pasta.data.atlas_keys import ATLAS
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import TRAINED, SkeletonPrompts
 from pasta.data.sot import to_requests
-from pasta.data.sources import ATLAS, SourceSection
+from pasta.data.sources import SourceSection
 
 
 @dataclass(frozen=True, slots=True)
