@@ -83,8 +83,8 @@ def parser() -> ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    config, restart, address = parse_arguments(parser(), AnnotateConfig, arguments)
-    return run(config, restart=restart, address=address)
+    config, options = parse_arguments(parser(), AnnotateConfig, arguments)
+    return run(config, restart=options.restart, address=options.address)
 
 
 def stage(config: AnnotateConfig, *, restart: bool = False) -> StageOutput:

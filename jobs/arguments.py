@@ -47,13 +47,16 @@ def job_parser(
 
 def parse_arguments(
     parser: argparse.ArgumentParser, cls: type[T], arguments: Sequence[str] | None = None
-) -> tuple[T, bool, str | None]:
-    """The configuration that the command line names, whether to start over, and the cluster's address."""
+) -> tuple[T, argparse.Namespace]:
+    """The configuration that the command line names, and all its options. Raises UserError, also for the address of a
+    cluster that cannot be reached: before any work is done."""
+    from jobs.cluster import check_address
     from pasta.config import load_config  # the benchmarks need no pydantic
 
     options = parser.parse_args(arguments)
     config = load_config(options.config, cls, options.overrides)
-    return config, options.restart, options.address
+    check_address(options.address)
+    return config, options
 
 
 class Tables(Protocol):

@@ -1,6 +1,8 @@
 """What every Ray job needs: a cluster to run on, the environment of its workers, and the version of the code."""
 
 import os
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -8,12 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pasta.engine.section import EngineSection, check_here
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line
 from pasta.signals import kept_interrupt
 from serve.ray_start import ROOT, python_path, start_ray
 
 #: This variable names the code's version where there is no working tree to ask: in an image, or on a cluster.
 CODE_VERSION = "PASTA_CODE_VERSION"
+_ADDRESS = re.compile(r"(?:ray://)?(?P<host>[^\s/:\[\]]+|\[[\da-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
+_FORMS = "host:port, ray://host:port or auto"
+_CONNECT_S = 10.0
 
 
 @contextmanager
@@ -25,14 +30,10 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
 
     Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one. A
     cluster that is connected already is used as it is. ``threads`` is what each worker computes with. A local one has
-    no dashboard, which is thirteen processes. Raises UserError for the address of a job server.
+    no dashboard, which is thirteen processes. Raises UserError as ``check_address`` does.
     """
-    address = _given(address)
-    if address is not None and address.startswith(("http://", "https://")):
-        raise UserError(
-            f"--address {address}: is where jobs are submitted (python -m jobs.submit); expected host:port, ray://… or "
-            "auto, and RAY_ADDRESS not set for a local cluster"
-        )
+    check_address(address)
+    key, address = _key(address), _given(address)
     # Ray's own print makes libraries that print through a pickled function dump their bytecode.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -48,21 +49,47 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
             yield check
             return
         try:
-            start_ray(
-                lambda: print("Ray was too slow to start; trying once more", file=sys.stderr),
-                # Without an address Ray would join any other cluster that happens to run on this machine.
-                address=address or "local",
-                num_cpus=None if address else num_cpus,
-                include_dashboard=None if address else False,
-                object_store_memory=None if address else 200 * 1024 * 1024,
-                # Workers that Ray starts in advance lack the environment below: none of them would ever be used.
-                _system_config=None if address else {"prestart_worker_first_driver": False},
-                runtime_env={"env_vars": worker_env(threads)},
-                log_to_driver=True,
-            )
+            try:
+                start_ray(
+                    lambda: print("Ray was too slow to start; trying once more", file=sys.stderr),
+                    # Without an address Ray would join any other cluster that happens to run on this machine.
+                    address=address or "local",
+                    num_cpus=None if address else num_cpus,
+                    include_dashboard=None if address else False,
+                    object_store_memory=None if address else 200 * 1024 * 1024,
+                    # Workers that Ray starts in advance lack the environment below: none of them would ever be used.
+                    _system_config=None if address else {"prestart_worker_first_driver": False},
+                    runtime_env={"env_vars": worker_env(threads)},
+                    log_to_driver=True,
+                )
+            except ConnectionError as error:
+                if address is None:
+                    raise
+                raise UserError(f"{key}: {address}: {first_line(error)}") from None
             yield check
         finally:
             ray.shutdown()
+
+
+def check_address(address: str | None) -> None:
+    """Raise UserError, naming the option or the variable, unless the address that ``ray_cluster`` would join can be a
+    cluster's and somebody listens there. Ray itself would try for minutes."""
+    if (given := _given(address)) in (None, "auto", "local"):
+        return
+    expected = f"expected {_FORMS}, and RAY_ADDRESS not set for a local cluster"
+    if given.startswith(("http://", "https://")):
+        raise UserError(
+            f"{_key(address)}: {given} is where jobs are submitted (python -m jobs.submit); {expected}"
+        )
+    found = _ADDRESS.fullmatch(given)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise UserError(f"{_key(address)}: {given!r}, {expected}")
+    try:
+        socket.create_connection((found["host"].strip("[]"), int(found["port"])), _CONNECT_S).close()
+    except OSError as error:
+        raise UserError(
+            f"{_key(address)}: {given} cannot be reached ({error.strerror or error}); is the cluster running?"
+        ) from None
 
 
 def is_local(address: str | None) -> bool:
@@ -83,6 +110,10 @@ def check_engine(section: EngineSection, address: str | None, models: Iterable[s
                 from pasta.engine.memory import check_cache
 
                 check_cache(section, [(model, section.dtype)], section.device)
+
+
+def _key(address: str | None) -> str:
+    return "--address" if address else "RAY_ADDRESS"
 
 
 def _given(address: str | None) -> str | None:

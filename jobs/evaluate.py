@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobs.arguments import job_parser
+from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, code_version, ray_cluster
 from jobs.keys import judge_key, read_key
 from jobs.pool import Work, run_shards
-from pasta.config import load_config, to_dict
+from pasta.config import to_dict
 from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -58,8 +58,7 @@ def parser() -> ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-    config = load_config(options.config, EvaluateConfig, options.overrides)
+    config, options = parse_arguments(parser(), EvaluateConfig, arguments)
     with uncollected():
         without_torch()  # the workers have the models
     if options.report_only:

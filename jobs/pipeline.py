@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from jobs.arguments import job_parser
-from jobs.cluster import check_engine
+from jobs.cluster import check_address, check_engine
 from jobs.storage import relocated
 from pasta.config import load_config
 from pasta.entrypoint import run_main
@@ -83,6 +83,7 @@ def main() -> int:
     stages = read_stages(config, steps)
     if arguments.dry_run:
         return show_plan(config, steps)
+    check_address(arguments.address)
     check_stage_directories(config, stages)
     check_engines(config, stages, arguments.address)
     return run(config, steps, restart=arguments.restart, address=arguments.address)

@@ -29,8 +29,8 @@ def parser() -> ArgumentParser:
 
 
 def main() -> int:
-    config, restart, address = parse_arguments(parser(), PreferenceConfig)
-    return run(config, restart=restart, address=address)
+    config, options = parse_arguments(parser(), PreferenceConfig)
+    return run(config, restart=options.restart, address=options.address)
 
 
 def stage(config: PreferenceConfig, *, restart: bool = False) -> TrainingStage:

@@ -37,8 +37,8 @@ def parser() -> ArgumentParser:
 
 
 def main() -> int:
-    config, restart, address = parse_arguments(parser(), RlConfig)
-    return run(config, restart=restart, address=address)
+    config, options = parse_arguments(parser(), RlConfig)
+    return run(config, restart=options.restart, address=options.address)
 
 
 def stage(config: RlConfig, *, restart: bool = False) -> TrainingStage:

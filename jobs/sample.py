@@ -45,10 +45,10 @@ def parser() -> ArgumentParser:
 
 
 def main() -> int:
-    config, restart, address = parse_arguments(parser(), SampleConfig)
+    config, options = parse_arguments(parser(), SampleConfig)
     with uncollected():
         without_torch()  # the workers have the models
-    return run(config, restart=restart, address=address)
+    return run(config, restart=options.restart, address=options.address)
 
 
 def stage(config: SampleConfig, *, restart: bool = False) -> StageOutput:

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from jobs.arguments import job_parser
+from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
 from pasta.candidates.score_stage import write_scores
 from pasta.candidates.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs
-from pasta.config import config_fingerprint, load_config
+from pasta.config import config_fingerprint
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.judges import judge_records
@@ -45,11 +45,10 @@ def parser() -> ArgumentParser:
 
 
 def main() -> int:
-    arguments = parser().parse_args()
-    config = load_config(arguments.config, ScoreConfig, arguments.overrides)
-    if arguments.rejudge:
+    config, options = parse_arguments(parser(), ScoreConfig)
+    if options.rejudge:
         judgements(config, restart=True)
-    return run(config, restart=arguments.restart or arguments.rejudge, address=arguments.address)
+    return run(config, restart=options.restart or options.rejudge, address=options.address)
 
 
 def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:

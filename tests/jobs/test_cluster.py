@@ -1,11 +1,14 @@
 """How a job finds or starts Ray, and the version of its code."""
 
+import socket
+
 import pytest
 import ray
 
-from jobs.cluster import code_version, ray_cluster
+from jobs import sft
+from jobs.cluster import check_address, code_version, ray_cluster
 from pasta.errors import UserError
-from serve.ray_start import start_ray
+from serve.ray_start import ROOT, free_port, start_ray
 
 TOO_SLOW = "The current node timed out during startup. This could happen because …"
 
@@ -53,6 +56,65 @@ def test_another_failure_is_not_tried_again(starts):
     assert len(init.calls) == 1
 
 
+@pytest.fixture
+def listening():
+    """The address of somebody who listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "address", ["nonsense", "127.0.0.1", "nonsense://", "a:b", "127.0.0.1:99999", "::1:6379", " "]
+)
+def test_an_address_that_no_cluster_can_have_is_one_line(address):
+    with pytest.raises(UserError) as caught:
+        check_address(address)
+    told = f"--address: {address!r}, expected host:port, ray://host:port or auto"
+    assert str(caught.value).startswith(told)
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_cluster_that_does_not_listen_is_one_line_at_once(scheme):
+    address = f"{scheme}127.0.0.1:{free_port()}"
+    with pytest.raises(UserError) as caught:
+        check_address(address)
+    assert str(caught.value) == (
+        f"--address: {address} cannot be reached (Connection refused); is the cluster running?"
+    )
+
+
+def test_an_address_of_the_environment_is_named_by_its_variable(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense")
+    with pytest.raises(UserError, match="RAY_ADDRESS: 'nonsense', expected host:port"):
+        check_address(None)
+
+
+def test_a_cluster_that_ray_does_not_find_is_one_line(monkeypatch):
+    def refuse(**options):
+        raise ConnectionError("Could not find any running Ray instance.\nPlease specify")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    told = "--address: auto: Could not find any running Ray instance."
+    with pytest.raises(UserError) as caught, ray_cluster("auto", 1):
+        pass
+    assert str(caught.value) == told
+
+
+def test_an_error_of_a_connection_in_the_job_itself_stays_what_it_is(starts, listening):
+    starts()
+    with pytest.raises(ConnectionError, match="the teacher's"), ray_cluster(listening, 1):
+        raise ConnectionError("the teacher's")
+
+
+def test_a_job_looks_for_its_cluster_before_it_makes_data(tmp_path, monkeypatch):
+    address = f"127.0.0.1:{free_port()}"
+    config = str(ROOT / "configs/sft/atlas-twin.yaml")
+    monkeypatch.setattr("sys.argv", ["jobs.sft", "--config", config, "--address", address])
+    monkeypatch.setattr(sft, "run", lambda *_, **__: pytest.fail("the job began"))
+    with pytest.raises(UserError, match="cannot be reached"):
+        sft.main()
+
+
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://cluster.example"])
 def test_the_address_of_a_job_server_is_no_cluster_to_join(monkeypatch, address):
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -63,13 +125,13 @@ def test_the_address_of_a_job_server_is_no_cluster_to_join(monkeypatch, address)
         pass
 
 
-def test_a_submitted_job_joins_the_cluster_that_it_was_submitted_to(monkeypatch, starts):
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+def test_a_submitted_job_joins_the_cluster_that_it_was_submitted_to(monkeypatch, starts, listening):
+    monkeypatch.setenv("RAY_ADDRESS", listening)
     init = starts()
     with ray_cluster(None, 2):
         pass
     (options,) = init.calls
-    assert options["address"] == "127.0.0.1:6379"
+    assert options["address"] == listening
     assert options["num_cpus"] is None
 
 
