@@ -1,11 +1,12 @@
 """Sends long responses at the pace of their clients, and gives up those that nobody reads.
 
 Between replicas, gRPC's flow control lets a slow reader slow its answer down. Inside the Gateway's replica Ray Serve
-queues what a response sends without bound; so the response waits there itself.
+queues what a response sends to its proxy without bound; so the response waits there itself. Where clients (or HAProxy)
+are connected to the Gateway itself, it waits for their connections.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from typing import Any
 
@@ -14,7 +15,7 @@ from fastapi.responses import StreamingResponse
 
 from serve.calls.ray_serve import unsent
 from serve.errors import timed_out
-from serve.gateway.proxy import WRITE_TIMEOUT
+from serve.gateway.proxy import CONNECTION, LATER_S, WRITE_TIMEOUT, unread_deadline
 from serve.gateway.responses import sse
 
 #: The most messages of one response that may wait for the proxy: far more than a reading client leaves waiting.
@@ -29,7 +30,7 @@ class PacedApp(FastAPI):
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] == "http":  # at start-up and shutdown ``send`` is no queue
+        if scope["type"] == "http" and CONNECTION.get() is None:  # at start-up and shutdown ``send`` is no queue
             scope[_UNSENT] = unsent(send)
         await super().__call__(scope, receive, send)
 
@@ -51,16 +52,22 @@ class PacedStream(StreamingResponse):
         **options: Any,
     ) -> None:
         self._pieces, self._within_s, self._gave_up, self._last = pieces, within_s, gave_up, last
-        self._unsent: Callable[[], int] = lambda: 0
+        self._to: _ByProxy | _Directly | None = None
         super().__init__(pieces, **options)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Send the response."""
-        self._unsent = scope[_UNSENT]
+        transport = CONNECTION.get()
+        self._to = (
+            _ByProxy(scope[_UNSENT], self._within_s)
+            if transport is None
+            else _Directly(transport, self._within_s)
+        )
         await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Any) -> None:
         """Send head and pieces."""
+        assert self._to is not None
 
         async def write(piece: str, more: bool = True) -> None:
             await send({"type": "http.response.body", "body": piece.encode(), "more_body": more})
@@ -69,10 +76,9 @@ class PacedStream(StreamingResponse):
         await send(head | {WRITE_TIMEOUT: self._within_s})
         async with aclosing(self._pieces):
             async for piece in self._pieces:
-                await write(piece)
-                if self._unsent() > MOST_UNSENT and not await _taken(self._unsent, self._within_s):
+                if not await self._to.taken(write(piece)):
                     self._gave_up()
-                    await write(self._last)
+                    await self._to.end(write(self._last))
                     return  # without an end: the server then closes the connection
         await write("", more=False)
 
@@ -82,12 +88,56 @@ def unread_event(within_s: float) -> str:
     return sse(timed_out(f"The client has not read the answer for {within_s:g} seconds.").body())
 
 
-async def _taken(unsent: Callable[[], int], within_s: float) -> bool:
-    """Wait until what was queued has been taken; returns whether that happened in time."""
-    loop = asyncio.get_running_loop()
-    until, before = loop.time() + within_s, unsent()
-    while (left := unsent()) > MOST_UNSENT and left >= before:
-        if loop.time() > until:
+class _ByProxy:
+    """Sends pieces to Ray Serve's proxy, through a queue that takes them all."""
+
+    def __init__(self, unsent: Callable[[], int], within_s: float) -> None:
+        self._unsent, self._within_s = unsent, within_s
+
+    async def taken(self, sending: Awaitable[None]) -> bool:
+        """Send a piece; returns whether the client reads the ones before in time."""
+        await sending
+        if self._unsent() <= MOST_UNSENT:
+            return True
+        loop = asyncio.get_running_loop()
+        until, before = loop.time() + self._within_s, self._unsent()
+        while (left := self._unsent()) > MOST_UNSENT and left >= before:
+            if loop.time() > until:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+    async def end(self, sending: Awaitable[None]) -> None:
+        """Send the last piece; the proxy ends the connection."""
+        await sending
+
+
+class _Directly:
+    """Sends pieces on the client's connection, which waits while its buffer is full."""
+
+    def __init__(self, transport: Any, within_s: float) -> None:
+        self._transport, self._within_s = transport, within_s
+
+    async def taken(self, sending: Awaitable[None]) -> bool:
+        """Send a piece; returns whether the client reads the ones before in time."""
+        if not self._transport.get_write_buffer_size():
+            await sending  # it does not wait
+            return True
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as limit:
+                with unread_deadline(
+                    self._transport, self._within_s, lambda: limit.reschedule(loop.time())
+                ):
+                    await sending
+        except TimeoutError:
             return False
-        await asyncio.sleep(_POLL_S)
-    return True
+        return True
+
+    async def end(self, sending: Awaitable[None]) -> None:
+        """Send the last piece if the client reads now; else end its connection."""
+        try:
+            async with asyncio.timeout(LATER_S):
+                await sending
+        except TimeoutError:
+            self._transport.abort()

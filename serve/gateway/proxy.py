@@ -8,8 +8,9 @@ long as all the rest of a short request. Ray Serve loads ``middlewares`` into it
 
 import asyncio
 from collections import deque
-from collections.abc import MutableMapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -22,7 +23,10 @@ _MOST_BYTES = 256 * 1024
 #: The key of a response's first ASGI message that tells how long its client may read nothing, in seconds.
 WRITE_TIMEOUT = "pasta.write_timeout_s"
 #: The Gateway is to give the response up first, and say so in its log.
-_LATER_S = 2.0
+LATER_S = 2.0
+#: The connection of the request that is being handled, in the process that has it: Ray Serve's proxy, or a Gateway to
+#: which clients or HAProxy are connected without that proxy.
+CONNECTION: ContextVar[Any] = ContextVar("pasta.connection", default=None)
 #: How long the proxy waits for the rest of a body: clients send head and body apart.
 _SOON_S = 0.1
 
@@ -93,7 +97,7 @@ class TakeBody:
 
 class EndUnread:
     """ASGI middleware for the proxy: ends a connection whose client reads nothing of a long response for as long as
-    its first message says (``WRITE_TIMEOUT``), and ``_LATER_S`` more.
+    its first message says (``WRITE_TIMEOUT``), and ``LATER_S`` more.
 
     The Gateway gives such a response up, but cannot tell the proxy: that waits for the client, with what it has.
     """
@@ -103,45 +107,42 @@ class EndUnread:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        transport = _transport(send)
+        CONNECTION.set(transport)
         within_s: float | None = None
 
         async def sent(message: Any) -> None:
             nonlocal within_s
             within_s = message.get(WRITE_TIMEOUT, within_s)
-            if within_s is None:
-                await send(message)
+            if within_s is None or not transport.get_write_buffer_size():
+                await send(message)  # it does not wait for the client
                 return
-            deadline = _Deadline(_transport(send), within_s + _LATER_S)
-            try:
+            with unread_deadline(transport, within_s + LATER_S, transport.abort):
                 await send(message)
-            finally:
-                deadline.cancel()
 
         await self._app(scope, receive, sent)
 
 
-class _Deadline:
-    """Aborts a connection after so many seconds in which its client has taken none of the data that waits for it."""
+@contextmanager
+def unread_deadline(transport: Any, within_s: float, expired: Callable[[], object]) -> Iterator[None]:
+    """For the block: call ``expired`` once the client has taken none of the data that waits for it for so long."""
+    loop, left = asyncio.get_running_loop(), transport.get_write_buffer_size()
 
-    def __init__(self, transport: Any, within_s: float) -> None:
-        self._transport, self._within_s = transport, within_s
-        self._left = transport.get_write_buffer_size()
-        self._begin()
-
-    def cancel(self) -> None:
-        """Stop: the connection is not aborted."""
-        self._timer.cancel()
-
-    def _begin(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._within_s, self._check)
-
-    def _check(self) -> None:
-        left = self._transport.get_write_buffer_size()
-        if left < self._left:
-            self._left = left
-            self._begin()
+    def check() -> None:
+        nonlocal left, timer
+        if (now := transport.get_write_buffer_size()) < left:
+            left, timer = now, loop.call_later(within_s, check)
         else:
-            self._transport.abort()
+            expired()
+
+    timer = loop.call_later(within_s, check)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _transport(send: Any) -> Any:

@@ -86,7 +86,7 @@ def test_a_large_answer_is_sent_in_parts_and_a_small_one_at_once(served, tokens,
 
 
 def test_a_large_answer_that_nobody_reads_gives_its_place_back(served, monkeypatch):
-    monkeypatch.setattr(proxy, "_LATER_S", 0.0)
+    monkeypatch.setattr(proxy, "LATER_S", 0.0)
     body = json.dumps(CHAT).encode()
 
     async def scenario():

@@ -1,11 +1,16 @@
 """A stream goes as fast as its client reads; one that nobody reads is given up, and its source closed."""
 
 import asyncio
+import contextlib
 import json
+import socket
 
+import pytest
 from ray.serve._private.http_util import MessageQueue
 
+from serve.gateway import pace
 from serve.gateway.pace import MOST_UNSENT, PacedApp, PacedStream, unread_event
+from tests.serve.gateway.conftest import listening
 
 
 def queued():
@@ -133,3 +138,66 @@ def test_the_application_starts_and_stops_as_ray_serve_has_it_do():
         await wrapper.__del__()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def connected(state, within_s, read):
+    """Serve an answer without a proxy between; ``read`` gets the client's socket, whose buffers take little."""
+
+    async def scenario():
+        app = PacedApp()
+
+        async def pieces():
+            try:
+                while state["written"] < state["most"]:
+                    state["written"] += 1
+                    yield "x" * 65536
+            finally:
+                state["closed"] = True
+
+        @app.get("/")
+        async def stream():
+            return PacedStream(pieces(), within_s, lambda: state.update(gave_up=True), last="the last")
+
+        async with listening(app) as port:
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+            with client:
+                await asyncio.get_running_loop().sock_sendall(client, b"GET / HTTP/1.0\r\n\r\n")
+                return await read(client)
+
+    return asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+async def read_all(client, pause_s=0.0):
+    found = b""
+    while some := await asyncio.get_running_loop().sock_recv(client, 2**20):
+        found += some
+        await asyncio.sleep(pause_s)
+    return found
+
+
+def test_without_a_proxy_a_slow_client_gets_everything():
+    state = {"written": 0, "most": 200}
+    found = connected(state, 5.0, lambda client: read_all(client, 0.001))
+    assert found.count(b"x") == 200 * 65536
+    assert "gave_up" not in state
+
+
+@pytest.mark.parametrize("later_s", [0.05, 10.0], ids=["reads no more", "reads again"])
+def test_without_a_proxy_an_answer_that_nobody_reads_is_given_up(monkeypatch, later_s):
+    monkeypatch.setattr(pace, "LATER_S", later_s)
+    state = {"written": 0, "most": 10**9}
+
+    async def read(client):
+        while "gave_up" not in state:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        with contextlib.suppress(ConnectionResetError):
+            return await read_all(client)
+
+    found = connected(state, 0.1, read)
+    assert state["closed"]
+    assert state["written"] < 1000
+    assert (found is not None and b"the last" in found) == (later_s > 1)

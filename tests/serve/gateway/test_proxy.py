@@ -159,12 +159,12 @@ def left(reads, for_s, **head):
 
 
 def test_the_connection_of_a_client_that_reads_nothing_ends(monkeypatch):
-    monkeypatch.setattr(proxy, "_LATER_S", 0.0)
+    monkeypatch.setattr(proxy, "LATER_S", 0.0)
     assert left(False, 30.0, **{WRITE_TIMEOUT: 0.1})
 
 
 def test_the_connection_of_a_client_that_reads_stays(monkeypatch):
-    monkeypatch.setattr(proxy, "_LATER_S", 0.0)
+    monkeypatch.setattr(proxy, "LATER_S", 0.0)
     assert not left(True, 0.6, **{WRITE_TIMEOUT: 0.2})
 
 
