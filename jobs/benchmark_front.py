@@ -2,10 +2,12 @@
 
     python -m jobs.benchmark front
     python -m jobs.benchmark front --interpreters 1,2,4 --streams 64 --token-ms 5
+    python -m jobs.benchmark front --interpreters 1 --proxies ray,haproxy,none --rounds 3
 
-Starts the service of --config once for each number of Interpreters (and as many Gateways), and says how many tokens a
-second arrive at its clients and what each kind of process takes of a processor for a token. Where the machine has fewer
-cores than the service has processes, that second figure is the one that scales.
+Starts the service of --config once for each number of Interpreters (and as many Gateways) and each way to reach it
+(front.proxy), with an API key, all of them in turn --rounds times. Says how many tokens a second arrive at its clients
+and what each kind of process takes of a processor for a token, means over the rounds. Where the machine has fewer cores
+than the service has processes, that second figure is the one that scales.
 """
 
 import argparse
@@ -13,9 +15,12 @@ import asyncio
 import contextlib
 import dataclasses
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import get_args
 
 import psutil
 
@@ -26,8 +31,9 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record, write_json
-from serve.config import KeySettings
-from serve.launch import ServiceConfig, read_service_config, running
+from serve.config import KeySettings, Proxy
+from serve.keys import new_key
+from serve.launch import ServiceConfig, check_local, read_service_config, running
 from serve.ray_start import ROOT
 
 CONFIG = ROOT / "configs" / "serve" / "local.yaml"
@@ -39,6 +45,8 @@ _KINDS = {
     ":Gateway": "Gateway",
     ":Decoder": "Decoder stand-in",
     "ProxyActor": "proxy",
+    "HAProxyManager": "proxy",
+    "haproxy": "proxy",
     "ServeController": "controller",
 }
 
@@ -59,13 +67,16 @@ class FrontLoad:
                 raise UserError(f"--{name.replace('_', '-')}: {value}, expected a positive number")
 
 
-def with_stand_ins(config: ServiceConfig, load: FrontLoad, interpreters: int) -> ServiceConfig:
-    """The configuration with stand-ins for Decoders, so many Interpreters and Gateways, and no limit that refuses a
-    request."""
+def with_stand_ins(
+    config: ServiceConfig, load: FrontLoad, interpreters: int, proxy: Proxy, keys: Path
+) -> ServiceConfig:
+    """The configuration with stand-ins for Decoders, so many Interpreters and Gateways, that way to reach them, this
+    file of keys, and no limit that refuses a request."""
     args = config.args
+    front = {"gateways": interpreters, "interpreters": interpreters, "proxy": proxy}
     changes = {
-        "keys": KeySettings(),
-        "front": args.front.model_copy(update={"gateways": interpreters, "interpreters": interpreters}),
+        "keys": KeySettings(file=str(keys)),
+        "front": args.front.model_copy(update=front),
         "decoder": args.decoder.model_copy(
             update={"num_replicas": load.decoders, "stand_in_ms": load.token_ms, "autoscaling": None}
         ),
@@ -87,13 +98,13 @@ def processor_s() -> Counter[str]:
     return taken
 
 
-async def measure_load(url: str, model: str, load: FrontLoad) -> Record:
+async def measure_load(url: str, key: str, model: str, load: FrontLoad) -> Record:
     """Ask for all answers; returns tokens a second, and microseconds of a processor a token by kind of process.
 
     Raises ``UserError`` if an answer does not arrive whole.
     """
     ask = Ask(_QUESTION, model, {"mode": "sequential"}, load.tokens)
-    async with connect(url, None) as http:
+    async with connect(url, key) as http:
 
         async def each(ask: Ask) -> TimedReply:
             return await send(http, ask, _TIMEOUT_S)
@@ -115,16 +126,22 @@ async def measure_load(url: str, model: str, load: FrontLoad) -> Record:
 
 
 def table(records: Sequence[Record]) -> str:
-    """A row for each number of Interpreters."""
+    """A row for each number of Interpreters and each proxy: means over the rounds."""
     kinds = ["Interpreter", "Gateway", "proxy", "Decoder stand-in", "client"]
-    head = ["Interpreters", "tokens a second", *(f"{kind}, µs a token" for kind in kinds)]
+    head = ["Interpreters", "proxy", "tokens a second", *(f"{kind}, µs a token" for kind in kinds)]
+    rounds: dict[tuple[int, str], list[Record]] = {}
+    for record in records:
+        rounds.setdefault((record["interpreters"], record["proxy"]), []).append(record)
     rows = [
         [
-            record["interpreters"],
-            f"{record['tokens_per_s']:.0f}",
-            *(f"{record['processor_us_per_token'].get(kind, 0.0):.1f}" for kind in kinds),
+            *way,
+            f"{fmean(record['tokens_per_s'] for record in found):.0f}",
+            *(
+                f"{fmean(record['processor_us_per_token'].get(kind, 0.0) for record in found):.1f}"
+                for kind in kinds
+            ),
         ]
-        for record in records
+        for way, found in rounds.items()
     ]
     return markdown(head, rows)
 
@@ -134,15 +151,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
     check_out(options.out)
+    if options.rounds < 1:
+        raise UserError(f"--rounds: {options.rounds}, expected a positive number")
     load = FrontLoad(options.streams, options.answers, options.tokens, options.token_ms, options.decoders)
     config = read_service_config(options.config)
     model = next(iter(config.args.models))
     records = []
-    for interpreters in options.interpreters:
-        print(f"{interpreters} Interpreters …", file=sys.stderr, flush=True)
-        with running(with_stand_ins(config, load, interpreters), quiet=True) as started:
-            record = asyncio.run(measure_load(started.url, model, load))
-        records.append({"interpreters": interpreters, **record})
+    ways = [(count, proxy) for count in options.interpreters for proxy in options.proxies]
+    with tempfile.TemporaryDirectory(prefix="pasta-keys-") as folder:
+        keys = Path(folder) / "keys.yaml"
+        key = new_key(keys, "benchmark")
+        services = [with_stand_ins(config, load, *way, keys) for way in ways]
+        for service in services:
+            check_local(service)
+        for _ in range(options.rounds):
+            for (interpreters, proxy), service in zip(ways, services, strict=True):
+                print(f"{interpreters} Interpreters, proxy {proxy} …", file=sys.stderr, flush=True)
+                with running(service, quiet=True) as started:
+                    record = asyncio.run(measure_load(started.url, key, model, load))
+                records.append({"interpreters": interpreters, "proxy": proxy, **record})
     written = {
         "command": benchmark_command("front", *given),
         "machine": describe_machine(),
@@ -156,6 +183,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _proxies(text: str) -> tuple[str, ...]:
+    found = tuple(text.split(","))
+    for name in found:
+        if name not in get_args(Proxy):
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(get_args(Proxy))}, got {name!r}")
+    return found
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line behind ``front``."""
     made = benchmark_parser("front", __doc__, allow_abbrev=True)
@@ -164,6 +199,13 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--interpreters", type=numbers("1,2,4"), default=(1, 2, 4), help="how many, one after another (1,2,4)"
     )
+    add(
+        "--proxies",
+        type=_proxies,
+        default=("ray",),
+        help="ways to reach the service, one after another: ray, haproxy, none (ray)",
+    )
+    add("--rounds", type=int, default=1, help="how often each is measured (1)")
     add("--decoders", type=int, default=2, help="stand-ins (2)")
     add("--streams", type=int, default=32, help="clients at once (32)")
     add("--answers", type=int, default=4, help="answers of each client (4)")

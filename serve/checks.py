@@ -8,9 +8,11 @@ from pasta.engine.head_files import check_heads_beside
 from pasta.engine.memory import check_cache
 from pasta.engine.section import check_here, check_tensor_parallel
 from pasta.errors import UserError, first_line
+from pasta.files import read_tokenizer
 from pasta.lang import CodecError
 from serve import hub
 from serve.config import ANSWER_ROOM, ModelConfig, QueueSettings, ServeConfig
+from serve.ingress import check_ingress
 from serve.keys import read_keys
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 def check_service(config: ServeConfig) -> None:
     """Raise ``UserError``, naming the key, if a model or the API keys cannot be used."""
     check_served_models(config)
+    check_ingress(config)
     _check_tensor_parallel(config)
     scaling = config.decoder.autoscaling
     if scaling and not scaling.min_replicas <= config.decoder.num_replicas <= scaling.max_replicas:
@@ -130,8 +133,6 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
 
     Of a model on the Hub that is not cached it downloads all but the weights.
     """
-    from transformers import AutoTokenizer
-
     from pasta.engine.families import check_architecture, read_model_config
     from pasta.lang import Codec
 
@@ -140,7 +141,7 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
         folder = hub.download(model.path, key, weights=False)
     try:
         check_architecture(read_model_config(folder), model.path)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = read_tokenizer(folder)
         return Codec(tokenizer, sequential=model.mode == "sequential")
     except UserError as error:
         raise UserError(f"{key}: {error}") from None

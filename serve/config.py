@@ -159,13 +159,21 @@ def _custom(resources: dict[str, float]) -> dict[str, float]:
 Resources = Annotated[dict[str, PositiveFloat], AfterValidator(_custom)]
 
 
+#: How clients reach a Gateway: serve/ingress.py.
+Proxy = Literal["ray", "haproxy", "none"]
+
+
 class FrontSettings(_Strict):
     """How many ``gateways`` and ``interpreters`` there are, and what each of them reserves; ``resources`` restrict them
     to nodes that have those.
 
     They hold every open request: their nodes must stay, while a Decoder's node may be lost. Several Interpreters share
-    out the admission budget, several Gateways the limits of API keys.
+    out the admission budget, several Gateways the limits of API keys. Clients reach the Gateways by a ``proxy``: Ray
+    Serve's own, or the HAProxy that comes with it, which needs API keys; with ``none`` they reach the one Gateway
+    itself.
     """
+
+    proxy: Proxy = "ray"
 
     gateways: Replicas = 1
     interpreters: Replicas = 1

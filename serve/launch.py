@@ -1,11 +1,13 @@
 """Runs the service on this machine, in a Ray of its own, and stops every process again."""
 
 import contextlib
+import errno
 import logging
 import os
 import signal
 import socket
 import ssl
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +18,12 @@ from typing import Any
 
 from pasta.config import parse_config, read_yaml
 from pasta.errors import UserError, first_line
+from pasta.files import reading
 from pasta.signals import handling, kept_interrupt
 from serve import priority
 from serve.checks import check_machine, check_service, download_weights
 from serve.config import ServeConfig, is_loopback
+from serve.ingress import ingress_env, proxy_port
 from serve.ray_start import free_port, python_path, start_ray
 
 IMPORT_PATH = "serve.app:build"
@@ -90,10 +94,21 @@ def read_service_config(path: str | Path) -> ServiceConfig:
             f"{path}: http_options.host: {host!r} is open to others; make API keys (python -m serve.keys new) and name "
             "their file in args.keys.file, or listen on 127.0.0.1"
         )
+    prefix = application.get("route_prefix", "/")
+    if (
+        not prefix
+        or not prefix.startswith("/")
+        or (prefix != "/" and prefix.endswith("/"))
+        or set("{}") & set(prefix)
+    ):
+        raise UserError(
+            f"{path}: applications.0.route_prefix: {prefix!r}, expected a path such as /models, with no / at its end "
+            "and no braces"
+        )
     return ServiceConfig(
         host=host,
         port=http.get("port", 8000),
-        route_prefix=application.get("route_prefix", "/"),
+        route_prefix=prefix,
         args=args,
         env_vars=dict(runtime_env.get("env_vars") or {}),
         ssl_certfile=http.get("ssl_certfile"),
@@ -108,9 +123,16 @@ def check_port(host: str, port: int, option: str = "--port") -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UserError(f"cannot listen on {host}:{port} ({reason}); choose another {option}") from None
+        except (OSError, UnicodeError) as error:  # a host's name that is none is a UnicodeError
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
+                raise UserError(
+                    f"cannot listen on {host}:{port} ({reason}); choose another {option}"
+                ) from None
+            raise UserError(
+                f"cannot listen on {host} ({reason}); choose another host: an IPv4 address of this machine, or a name "
+                "of one"
+            ) from None
 
 
 def check_local(config: ServiceConfig) -> None:
@@ -130,11 +152,17 @@ def check_certificate(config: ServiceConfig) -> None:
     """Raise ``UserError`` if the certificate and its key cannot be used together."""
     if config.ssl_certfile is None and config.ssl_keyfile is None:
         return
+    if config.args.front.proxy == "haproxy":
+        raise UserError("ssl_certfile: Ray's HAProxy (front.proxy) speaks no HTTPS; use 'ray' or 'none'")
     for name in ("ssl_certfile", "ssl_keyfile"):
         if not (file := getattr(config, name)):
             raise UserError(f"{name}: it is missing; expected a certificate and its key, or neither")
         if not Path(file).is_file():
             raise UserError(f"{name}: {file!r} is not a file; expected one in PEM format")
+        with reading(file, key=name, expected="one in PEM format"):
+            content = Path(file).read_bytes()
+        if b"-----BEGIN " not in content:
+            raise UserError(f"{name}: {file!r} is not in PEM format; expected a text with -----BEGIN … in it")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.ssl_certfile or "", config.ssl_keyfile)
     except OSError as error:  # an SSLError is one
@@ -157,14 +185,20 @@ def running(
     """
     progress("checking the models")
     check_local(config)
+    check_port(config.host, config.port)
     port = config.port or free_port(config.host)
-    check_port(config.host, port)
     if metrics_port:
         check_port("127.0.0.1", metrics_port, "--metrics-port")
     download_weights(config.args, progress)
-    with handling(signal.SIGTERM, _raise_exit), kept_interrupt() as check_interrupt:
+    with (
+        # Only this user may enter it.
+        tempfile.TemporaryDirectory(prefix="pasta-") as folder,
+        handling(signal.SIGTERM, _raise_exit),
+        kept_interrupt() as check_interrupt,
+    ):
+        ingress = ingress_env(config.args.front.proxy, port, Path(folder))
         try:
-            ray = _start_ray(config, metrics_port, quiet=quiet, progress=progress)
+            ray = _start_ray(config, metrics_port, ingress, quiet=quiet, progress=progress)
             with handling(signal.SIGTERM, _raise_exit):  # again: ray.init has replaced the handler
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 check_interrupt()
@@ -179,7 +213,12 @@ def running(
 
 
 def _start_ray(
-    config: ServiceConfig, metrics_port: int, *, quiet: bool, progress: Callable[[str], None]
+    config: ServiceConfig,
+    metrics_port: int,
+    ingress: dict[str, str],
+    *,
+    quiet: bool,
+    progress: Callable[[str], None],
 ) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # By default Ray runs its workers at niceness 15: the service would wait for everything else on the machine.
@@ -189,7 +228,7 @@ def _start_ray(
     progress("starting Ray")
     # Not as a runtime_env: the workers that Ray starts in advance have none, and could become neither controller nor
     # proxy.
-    env_vars = {**PROXY_ENV, **config.env_vars, "PYTHONPATH": python_path()}
+    env_vars = {**PROXY_ENV, **config.env_vars, **ingress, "PYTHONPATH": python_path()}
     with priority.starting_batch(), _environment(env_vars):
         return start_ray(
             lambda: progress("Ray was too slow to start; trying once more"),
@@ -235,7 +274,8 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
     progress(
         f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
     )
-    proxy = _start_serve({**config.http_options, "port": port})
+    own_port = proxy_port(config.args.front.proxy, config.host, port)
+    proxy = _start_serve({**config.http_options, "port": own_port})
     try:
         gateway = serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
     except RuntimeError as error:

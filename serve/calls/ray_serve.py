@@ -6,7 +6,8 @@ tests/serve/calls/test_ray_serve.py fails, and names that version, when one of t
 - ``handle.options(_by_reference=False)``: send calls over gRPC.
 - ``RequestRouter._choose_replica_for_request`` and ``_deployment_id``, with ``session_id`` as the pin: call one
   particular replica.
-- The environment variables in ``PROXY_ENV`` and ``REPLICA_ENV``, which Ray Serve reads when a process starts.
+- The environment variables in ``PROXY_ENV`` and ``REPLICA_ENV``, and those of serve/ingress.py, which Ray Serve reads
+  when a process starts; the constants that it makes of two of them (``started_proxy``).
 - ``SERVE_CONTROLLER_NAME`` and ``SERVE_NAMESPACE``: find the controller before it answers.
 - The closure of the ``send`` that a replica gives to an ASGI application, with its ``MessageQueue``: see how many
   messages wait for the proxy.
@@ -23,6 +24,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve._private import constants
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve._private.http_util import MessageQueue
 from ray.serve.exceptions import RayServeException
@@ -30,6 +32,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import FIFOMixin, PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from serve.calls.replicas import ReplicaLost, known_replicas
+from serve.config import Proxy
 
 #: The longest message between processes, in bytes: gRPC's own bound, not its 4 MiB default. A whole answer is one
 #: message; admission bounds it.
@@ -48,6 +51,13 @@ REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", **_MESSAGES}
 _PIN = "pin:"
 #: A router remembers at most so many replicas that Serve has removed from its routing.
 _MAX_LEAVING = 64
+
+
+def started_proxy() -> Proxy:
+    """The ``front.proxy`` that this process' Ray was started for."""
+    if constants.RAY_SERVE_ENABLE_HA_PROXY:
+        return "haproxy"
+    return "none" if constants.RAY_SERVE_ENABLE_DIRECT_INGRESS else "ray"
 
 
 def controller() -> Any:

@@ -45,6 +45,7 @@ from serve.gateway.tokens import (
     read_detokenize_request,
     read_tokenize_request,
 )
+from serve.ingress import check_started
 from serve.observe import logs
 from serve.observe.event_loop import LoopWatch
 from serve.observe.watch import CountResponses, Watch, watched
@@ -97,6 +98,7 @@ class Gateway:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: ServeConfig, interpreter: DeploymentHandle
     ) -> None:
+        check_started(config)
         priority.set_batch()
         self._config = config
         self._interpreter = DeploymentClient(interpreter)

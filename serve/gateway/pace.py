@@ -30,7 +30,9 @@ class PacedApp(FastAPI):
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Handle one ASGI connection."""
-        if scope["type"] == "http" and CONNECTION.get() is None:  # at start-up and shutdown ``send`` is no queue
+        if (
+            scope["type"] == "http" and CONNECTION.get() is None
+        ):  # at start-up and shutdown ``send`` is no queue
             scope[_UNSENT] = unsent(send)
         await super().__call__(scope, receive, send)
 
@@ -126,9 +128,7 @@ class _Directly:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as limit:
-                with unread_deadline(
-                    self._transport, self._within_s, lambda: limit.reschedule(loop.time())
-                ):
+                with unread_deadline(self._transport, self._within_s, lambda: limit.reschedule(loop.time())):
                     await sending
         except TimeoutError:
             return False

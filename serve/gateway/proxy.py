@@ -130,6 +130,7 @@ class EndUnread:
 def unread_deadline(transport: Any, within_s: float, expired: Callable[[], object]) -> Iterator[None]:
     """For the block: call ``expired`` once the client has taken none of the data that waits for it for so long."""
     loop, left = asyncio.get_running_loop(), transport.get_write_buffer_size()
+    timer: asyncio.TimerHandle
 
     def check() -> None:
         nonlocal left, timer

@@ -1,5 +1,7 @@
 """The rig of stand-ins: what it starts, and how it says what a token costs."""
 
+from pathlib import Path
+
 import pytest
 
 from jobs import benchmark, benchmark_front
@@ -13,10 +15,10 @@ LOAD = FrontLoad(streams=300, answers=1, tokens=10, token_ms=5.0, decoders=3)
 
 def test_the_service_has_stand_ins_as_many_interpreters_and_refuses_nothing():
     config = read_service_config(benchmark_front.CONFIG)
-    args = with_stand_ins(config, LOAD, 4).args
-    assert (args.front.interpreters, args.front.gateways) == (4, 4)
+    args = with_stand_ins(config, LOAD, 4, "haproxy", Path("/keys.yaml")).args
+    assert (args.front.interpreters, args.front.gateways, args.front.proxy) == (4, 4, "haproxy")
     assert (args.decoder.num_replicas, args.decoder.stand_in_ms) == (3, 5.0)
-    assert args.keys == KeySettings()
+    assert args.keys == KeySettings(file="/keys.yaml")
     assert args.budget_tokens(1) > LOAD.streams * 4096
     assert args.max_ongoing_requests >= LOAD.streams
     assert args.models == config.args.models
@@ -28,14 +30,31 @@ def test_processor_time_is_told_by_kind_of_process():
     assert processor_s()["client"] > before["client"] > 0
 
 
-def test_the_table_has_a_row_for_each_number_of_interpreters():
-    record = {"tokens_per_s": 1000.4, "processor_us_per_token": {"Interpreter": 51.26, "client": 9.0}}
-    rows = table([{"interpreters": n, **record} for n in (1, 2)]).splitlines()
-    assert len(rows) == 4
-    assert "| 1000 | 51.3 | 0.0 |" in " ".join(rows[-1].split())
+def test_the_table_has_a_row_for_each_way_with_the_means_of_its_rounds():
+    def record(number, proxy, per_s):
+        taken = {"Interpreter": 51.26, "client": 9.0}
+        return {
+            "interpreters": number,
+            "proxy": proxy,
+            "tokens_per_s": per_s,
+            "processor_us_per_token": taken,
+        }
+
+    ways = (1, "ray"), (2, "ray"), (2, "haproxy")
+    rows = table([record(*way, per_s) for per_s in (900.0, 1100.0) for way in ways]).splitlines()
+    assert len(rows) == 5
+    assert "| 2 | haproxy | 1000 | 51.3 | 0.0 |" in " ".join(rows[-1].split())
 
 
-@pytest.mark.parametrize("option", ["--streams", "--tokens", "--token-ms", "--decoders"])
+def test_ways_that_cannot_be_measured_are_refused_before_any_is(tmp_path):
+    out = ["--out", str(tmp_path / "front.json")]
+    with pytest.raises(UserError, match=r"^front.gateways: 2, but without a proxy"):
+        benchmark.main(["front", "--interpreters", "1,2", "--proxies", "ray,none", *out])
+    with pytest.raises(SystemExit):
+        benchmark.main(["front", "--proxies", "squid", *out])
+
+
+@pytest.mark.parametrize("option", ["--streams", "--tokens", "--token-ms", "--decoders", "--rounds"])
 def test_bad_input_is_one_clear_line(option):
     with pytest.raises(UserError, match=f"{option}: 0.*, expected a positive number"):
         benchmark.main(["front", option, "0"])

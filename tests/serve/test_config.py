@@ -15,6 +15,7 @@ from pasta.errors import UserError
 from serve.checks import check_served_models, check_service
 from serve.config import ServeConfig
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
+from serve.keys import new_key
 from serve.launch import check_local, check_port, read_service_config, running
 from serve.ray_start import free_port
 from tests.serve.interpreter.test_deployment import order
@@ -188,6 +189,14 @@ def test_a_tokenizer_without_control_tokens_is_named(tmp_path, model):
     assert "<sync/>" in mistake(check_served_models, config.args)
 
 
+@pytest.mark.parametrize("content", ["{}", '{"added_tokens": []}', "{", "[]"])
+def test_a_damaged_tokenizer_is_named(tmp_path, model, content):
+    (model / "tokenizer.json").write_text(content)
+    config = read_service_config(service_config(tmp_path, model))
+    assert ".path: " in (said := mistake(check_served_models, config.args))
+    assert "cannot be loaded (" in said
+
+
 def test_a_rule_of_positions_that_is_none_is_named(tmp_path, model):
     file = model / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"pasta_positions": "sideways"}))
@@ -334,6 +343,55 @@ def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path, model):
         assert f"127.0.0.1:{port}" in mistake(service.__enter__)
     assert not ray.is_initialized()
     check_port("127.0.0.1", free_port())
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid", "::1"])
+@pytest.mark.parametrize("port", [0, 8000])
+def test_a_host_that_cannot_be_listened_on_is_named(tmp_path, model, host, port):
+    keys = {"file": str(tmp_path / "keys.yaml")}
+    new_key(tmp_path / "keys.yaml", "a")
+    config = read_service_config(service_config(tmp_path, model, keys=keys))
+    said = mistake(running(dataclasses.replace(config, host=host, port=port)).__enter__)
+    assert said.startswith(f"cannot listen on {host} (")
+    assert said.endswith("; choose another host: an IPv4 address of this machine, or a name of one")
+
+
+def test_haproxy_needs_keys_and_speaks_no_https(tmp_path, model):
+    front = {"proxy": "haproxy"}
+    config = read_service_config(service_config(tmp_path, model, front=front))
+    assert mistake(check_local, config).startswith(
+        "front.proxy: 'haproxy', but a Gateway behind it does not see "
+    )
+    new_key(tmp_path / "keys.yaml", "a")
+    keys = {"file": str(tmp_path / "keys.yaml")}
+    config = read_service_config(service_config(tmp_path, model, front=front, keys=keys))
+    check_local(config)
+    secured = dataclasses.replace(config, ssl_certfile="cert.pem", ssl_keyfile="key.pem")
+    assert mistake(check_local, secured).startswith(
+        "ssl_certfile: Ray's HAProxy (front.proxy) speaks no HTTPS"
+    )
+
+
+def test_without_a_proxy_there_is_one_gateway(tmp_path, model):
+    config = read_service_config(service_config(tmp_path, model, front={"proxy": "none", "gateways": 2}))
+    assert mistake(check_service, config.args).startswith("front.gateways: 2, but without a proxy ")
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path, model):
+    (tmp_path / "junk").write_bytes(b"junk")
+    config = read_service_config(service_config(tmp_path, model))
+    junk = dataclasses.replace(
+        config, ssl_certfile=str(tmp_path / "junk"), ssl_keyfile=str(tmp_path / "junk")
+    )
+    assert mistake(check_local, junk).endswith(
+        "is not in PEM format; expected a text with -----BEGIN … in it"
+    )
+
+
+@pytest.mark.parametrize("prefix", ["x", "/x/", "/{x}", None])
+def test_a_route_prefix_that_ray_serve_does_not_take_is_named(tmp_path, model, prefix):
+    file = edited(service_config(tmp_path, model), lambda top, app: app.update(route_prefix=prefix))
+    assert "applications.0.route_prefix: " in mistake(read_service_config, file)
 
 
 @pytest.mark.parametrize("port", [65_536, -1])

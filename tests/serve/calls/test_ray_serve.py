@@ -20,6 +20,7 @@ from ray.serve.request_router import ReplicaID, RequestRouter
 from serve.calls import ray_serve
 from serve.calls.ray_serve import PROXY_ENV, REPLICA_ENV, DeploymentClient, PinnedRouter, pin
 from serve.calls.replicas import ReplicaLost, known_replicas
+from serve.ingress import ingress_env
 from tests.support.paths import ROOT
 
 # -- what the adapter takes for granted ------------------------------------------------------------------------
@@ -106,6 +107,23 @@ def test_ray_serve_reads_the_variables_that_processes_are_started_with():
     read = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     for (name, value), found in zip(wanted.items(), read.split(), strict=True):
         assert found == value, gone(f"variable {name}")
+
+
+@pytest.mark.parametrize("proxy", ["ray", "haproxy", "none"])
+def test_ray_serve_reads_how_clients_reach_a_gateway(tmp_path, proxy):
+    given = ingress_env(proxy, 8123, tmp_path)
+    code = "import ray.serve._private.constants as c; from serve.calls.ray_serve import started_proxy; "
+    code += "print(started_proxy(), *(getattr(c, n) for n in {!r}))".format(
+        [name for name in given if "_ENABLE_" not in name]
+    )
+    command = [sys.executable, "-c", code]
+    read = subprocess.run(
+        command, env={**os.environ, **given}, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    found = read.stdout.split()
+    expected = [value for name, value in given.items() if "_ENABLE_" not in name]
+    assert found[0] == proxy, gone("one of RAY_SERVE_ENABLE_HA_PROXY and RAY_SERVE_ENABLE_DIRECT_INGRESS")
+    assert [value.removesuffix(".0") for value in found[1:]] == expected, gone(f"variable of {proxy}")
 
 
 def test_a_counter_can_be_exported_as_zero():
