@@ -8,7 +8,6 @@ from pasta.engine.head_files import check_heads_beside
 from pasta.engine.memory import check_cache
 from pasta.engine.section import check_here, check_tensor_parallel
 from pasta.errors import UserError, first_line
-from pasta.files import read_tokenizer
 from pasta.lang import CodecError
 from serve import hub
 from serve.config import ANSWER_ROOM, ModelConfig, QueueSettings, ServeConfig
@@ -133,15 +132,16 @@ def load_codec(model: ModelConfig, key: str) -> "Codec":
 
     Of a model on the Hub that is not cached it downloads all but the weights.
     """
+    from pasta.data.tokenizers import read_tokenizer
     from pasta.engine.families import check_architecture, read_model_config
     from pasta.lang import Codec
 
     folder = Path(model.location)
     if not folder.is_dir():
         folder = hub.download(model.path, key, weights=False)
+    tokenizer = read_tokenizer(key, folder)
     try:
         check_architecture(read_model_config(folder), model.path)
-        tokenizer = read_tokenizer(folder)
         return Codec(tokenizer, sequential=model.mode == "sequential")
     except UserError as error:
         raise UserError(f"{key}: {error}") from None

@@ -37,16 +37,18 @@ from serve.config import Proxy
 #: The longest message between processes, in bytes: gRPC's own bound, not its 4 MiB default. A whole answer is one
 #: message; admission bounds it.
 _MESSAGES = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1)}
+#: Middleware for whoever listens to clients: Ray Serve's proxy, or a Gateway's replica where that proxy does not.
+_MIDDLEWARE = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.gateway.proxy.middlewares"}
 #: For Ray Serve's proxy: forward events over gRPC in one event loop, which costs the proxy half as much an event, and
 #: send a request's body along with its head. The image sets the same (docker/Dockerfile).
 PROXY_ENV = {
     "RAY_SERVE_PROXY_USE_GRPC": "1",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.gateway.proxy.middlewares",
+    **_MIDDLEWARE,
     **_MESSAGES,
 }
 #: For every replica: run our code on the replica's own event loop. Handing items to another thread doubles their cost.
-REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", **_MESSAGES}
+REPLICA_ENV = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", **_MIDDLEWARE, **_MESSAGES}
 
 _PIN = "pin:"
 #: A router remembers at most so many replicas that Serve has removed from its routing.

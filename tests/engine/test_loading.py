@@ -55,6 +55,14 @@ def test_a_tokenizer_without_control_tokens(saved, tmp_path):
     refused("control tokens <sync/> are not in the vocabulary", tmp_path)
 
 
+@pytest.mark.parametrize("content", ["{}", '{"added_tokens": []}'])
+def test_a_damaged_tokenizer(saved, tmp_path, content):
+    for file in ("config.json", "tokenizer_config.json"):
+        (tmp_path / file).write_text((saved / file).read_text())
+    (tmp_path / "tokenizer.json").write_text(content)
+    refused("no tokenizer can be read there", tmp_path)
+
+
 def test_an_embedding_without_room_for_the_tokenizer():
     config = CONFIGS["llama"].__class__(**{**CONFIGS["llama"].to_dict(), "vocab_size": 300})
     with pytest.raises(UserError, match=r"embedding has 300 rows, its tokenizer \d+ tokens"):

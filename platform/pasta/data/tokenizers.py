@@ -51,7 +51,7 @@ def read_tokenizer(key: str, source: str | Path) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(str(source))
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # of a damaged file transformers raises anything, tokenizers a bare Exception
         without = Path(source).is_dir() and not (Path(source) / "tokenizer.json").is_file()
         why = "there is no tokenizer.json" if without else first_line(error)
         raise UserError(f"{key}: {source}: no tokenizer can be read there ({why})") from None

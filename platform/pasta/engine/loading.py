@@ -109,6 +109,9 @@ def load_model(
         number = ranks.load(told)
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
+    except Exception as error:  # of a damaged file transformers raises anything, tokenizers a bare Exception
+        raise UserError(f"model {where!r}: no tokenizer can be read there ({first_line(error)})") from None
+    try:
         codec = Codec(tokenizer, sequential=sequential)
         model = AutoModelForCausalLM.from_pretrained(
             where,
