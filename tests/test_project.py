@@ -124,12 +124,13 @@ def test_ray_is_imported_in_jobs_and_serve_only():
         assert "ray" not in {top(module) for module in imports(file)}, f"{file} imports ray"
 
 
-#: What jobs may import of the service: how to start Ray, the service, and processes that share a model. The service
-#: imports nothing of jobs.
+#: What jobs may import of the service: how to start Ray, the service, keys for it, and processes that share a model.
+#: The service imports nothing of jobs.
 OF_THE_SERVICE = {
     "serve.ray_start",
     "serve.launch",
     "serve.config",
+    "serve.keys",
     "serve.imports",
     "serve.followers",
 }
