@@ -7,11 +7,10 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from pasta.engine.fusing import KernelNorm
-from pasta.engine.masks import expand, to_model_masks
+from pasta.engine.masks import additive, expand, within_window
 from pasta.engine.packing import Int8Linear, PackedLinear
-from pasta.engine.sampling import gumbel
+from pasta.engine.sampling import gumbel, likeliest, likeliest_permitted, permit
 from tests.support.kernels import built, needs_kernels
-from tests.support.models import CONFIGS
 
 pytestmark = needs_kernels
 
@@ -161,22 +160,52 @@ def test_a_token_is_drawn_with_the_noise_that_torch_computes(vocab):
     )
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("flat", [(), (0, 1, 3, 8, 9)])
+@pytest.mark.parametrize("segments", [9, 90])
+@pytest.mark.parametrize("window", [0, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_step_s_masks_are_those_of_torch(family, dtype):
+def test_a_step_s_tokens_and_masks_are_laid_out_as_torch_does(dtype, window, segments, flat):
     torch.manual_seed(0)
-    sees = torch.rand(2, 9, 9) > 0.4
-    q_seg, k_seg = torch.randint(-1, 6, (2, 5)), torch.randint(-1, 6, (3, 70))[:2, 3:43]
-    q_pos, k_pos = torch.randint(0, 60, (2, 5)), torch.randint(0, 60, (2, 90))[:, :40]
-    q_index, k_index = torch.randint(0, 40, (2, 5)), torch.arange(50)[None, :40]
+    slots, width, first, batch, queries, keys = 4, 60, 1, 2, 5, 41
+    sees = torch.rand(slots, segments, segments) > 0.4
+    key_segments = torch.randint(-1, segments, (slots, width))
+    key_positions = torch.randint(0, 60, (slots, width))
+    tokens, positions = torch.randint(0, 60, (2, batch, queries))
+    own = torch.randint(-1, segments, (batch, queries))
+    places = torch.stack([torch.randperm(width)[:queries] for _ in range(batch)])
+    inputs = torch.cat([torch.stack([tokens, positions, own, places]).flatten(), torch.tensor([7, *flat])])
+    noted = key_segments.clone(), key_positions.clone()
+    laid = torch.ops.pasta.lay(inputs, *noted, sees, first, batch, queries, keys, len(flat), window, dtype)
+    key_segments[first : first + batch].scatter_(1, places, own)
+    key_positions[first : first + batch].scatter_(1, places, positions)
+    at = slice(first, first + batch)
+    k_segments, k_positions = key_segments[at, :keys], key_positions[at, :keys]
+    visible = expand(sees[at], own, k_segments, positions, k_positions)
+    near = within_window(visible, positions, k_positions, window) if window else visible
+    if flat:
+        tokens, positions = (fed.flatten()[list(flat)][None] for fed in (tokens, positions))
+    places = (places + width * torch.arange(first, first + batch)[:, None]).flatten()
+    expected = tokens, positions, places, additive(visible, dtype), additive(near, dtype)
+    torch.testing.assert_close(laid, expected, rtol=0, atol=0)
+    assert torch.equal(noted[0], key_segments)
+    assert torch.equal(noted[1], key_positions)
+    assert 0 < (laid[4] == 0).sum() <= (laid[3] == 0).sum() < laid[3].numel()
 
-    def masks():
-        visible = expand(sees[:, :6, :6], q_seg, k_seg, q_index, k_index)
-        return to_model_masks(CONFIGS[family], visible, q_pos, k_pos, dtype)
 
-    plain = masks()
-    with torch.inference_mode():
-        fast = masks()
-    torch.testing.assert_close(fast, plain, rtol=0, atol=0)
-    every = plain.values() if isinstance(plain, dict) else [plain]
-    assert all(0 < (mask == 0).sum() < mask.numel() for mask in every)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("promise", [None, 3, 5000])
+@pytest.mark.parametrize("vocab", [5, 2050])
+def test_the_likeliest_permitted_token_is_the_one_that_torch_finds(vocab, promise, dtype):
+    torch.manual_seed(0)
+    logits = torch.randn(200, vocab).mul(4).round().div(2).to(dtype)  # many are equal
+    logits[1, 2], logits[2, 2], logits[3] = float("nan"), float("inf"), float("-inf")
+    forbidden = torch.rand(7, vocab) < 0.3
+    forbidden[:, 2], forbidden[0], forbidden[6, 2:4] = False, True, True
+    numbers = torch.randint(0, 7, (7, 200))
+    numbers[0, 1:4], numbers[0, 4], numbers[0, 5] = 1, 0, 6
+    numbers[3] = torch.randn(200).mul(3).double().view(torch.long)
+    expected = likeliest(permit(logits, numbers, forbidden, promise))
+    found = likeliest_permitted(logits, numbers, forbidden, promise)
+    assert torch.equal(found, expected)
+    assert (found[1:5] == -1).all()
+    assert (found[6:] >= 0).any()

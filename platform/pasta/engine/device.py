@@ -19,7 +19,7 @@ from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
 from pasta.engine.compiling import CompiledForward
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
-from pasta.engine.masks import expand, to_model_masks
+from pasta.engine.masks import as_model_takes, expand, sliding_window, to_model_masks
 from pasta.engine.request import EngineConfig
 from pasta.engine.shapes import Shape
 from pasta.engine.transfer import to_device
@@ -77,6 +77,8 @@ class DeviceState:
             # With kernels a layer is a dozen operators: Python between them costs a large model as well.
             small = loaded.num_parameters < SMALL_MODEL or kernels.runs(self.dtype)
             trace = small and self.device.type == "cpu"
+        #: Whether a kernel makes the masks: there small operators bound a step.
+        self._lays = self.device.type == "cpu" and kernels.runs(self.dtype)
         self._trace_wanted = trace and loaded.ranks is None  # sums over the ranks cannot be recorded
         self.compiles = config.compile == "on"
         #: The forward of all tokens [B, Q], and that of flat ones [1, R], as each is first needed.
@@ -129,8 +131,29 @@ class DeviceState:
         Returns the logits [N, V] of the wanted rows and, where draft heads read them, the states [N, hidden] that the
         logits were made of. ``begin`` is called right before the model runs.
         """
-        # [B, Q] each, [N], [R]
-        (tokens, positions, segments, index), rows, _, flat = shape.split(inputs)
+        _, rows, _, flat = shape.split(inputs)
+        tokens, positions, places, masks = self._lay(shape, inputs)
+        outputs = self._run(
+            shape.first, tokens, positions, masks, places, flat if shape.flat else None, begin
+        )
+        return tuple(
+            out if shape.rows == len(out) and not shape.padded else out.index_select(0, rows)
+            for out in (out.flatten(0, 1) for out in outputs)
+        )
+
+    def _lay(
+        self, shape: Shape, inputs: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | dict[str, Tensor]]:
+        """Note where a step's tokens go. Returns the tokens and positions that are fed, [B, Q] or flat [1, R]; the
+        places [B·Q] of all, counted over the slots; and the model's masks."""
+        if self._lays:
+            window = sliding_window(self.model_config) or 0
+            sizes = (shape.first, shape.slots, shape.lanes, shape.keys, shape.flat)
+            tokens, positions, places, full, windowed = torch.ops.pasta.lay(
+                inputs, self.key_segments, self.key_positions, self.sees, *sizes, window, self.dtype
+            )
+            return tokens, positions, places, as_model_takes(self.model_config, full, windowed)
+        (tokens, positions, segments, index), _, _, flat = shape.split(inputs)  # [B, Q] each, [R]
         at = slice(shape.first, shape.first + shape.slots)
         self.key_segments[at].scatter_(1, index, segments)
         self.key_positions[at].scatter_(1, index, positions)
@@ -147,13 +170,7 @@ class DeviceState:
         places = (index + self.slot_starts[at, None]).reshape(-1)
         if shape.flat:
             tokens, positions = (fed.flatten().index_select(0, flat)[None] for fed in (tokens, positions))
-        outputs = self._run(
-            shape.first, tokens, positions, masks, places, flat if shape.flat else None, begin
-        )
-        return tuple(
-            out if shape.rows == len(out) and not shape.padded else out.index_select(0, rows)
-            for out in (out.flatten(0, 1) for out in outputs)
-        )
+        return tokens, positions, places, masks
 
     def _run(
         self,

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pasta.engine import kernels
-
 #: Families whose forward takes ``{"full_attention": …, "sliding_attention": …}``; others take one tensor.
 _DICT_FAMILIES = frozenset({"qwen2", "qwen3", "gemma2", "gemma3_text"})
 
@@ -21,19 +19,11 @@ def expand(sees: Tensor, q_seg: Tensor, k_seg: Tensor, q_index: Tensor, k_index:
     padding, which sees nothing and is seen by nothing; ``q_index``, ``k_index`` order the tokens of a
     segment. Segments other than the query's own are visible whole or not at all.
     """
-    if _in_engine(sees):
-        expanded: Tensor = torch.ops.pasta.expand(sees, q_seg, k_seg, q_index, k_index)
-        return expanded
     batch = torch.arange(sees.shape[0], device=sees.device)[:, None, None]
     q, k = q_seg[:, :, None], k_seg[:, None, :]
     visible = sees[batch, q.clamp(min=0), k.clamp(min=0)]
     causal = (q != k) | (k_index[:, None, :] <= q_index[:, :, None])
     return visible & causal & (q >= 0) & (k >= 0)
-
-
-def _in_engine(tensor: Tensor) -> bool:
-    """Whether a mask is made for decoding on a CPU with kernels: there small operators bound a step."""
-    return torch.is_inference_mode_enabled() and tensor.device.type == "cpu" and kernels.ready()
 
 
 def sliding_window(config: Any) -> int | None:
@@ -74,30 +64,15 @@ def to_model_masks(
     One additive tensor [B, 1, Q, K], or a dictionary of two for families whose layers alternate between
     full and sliding attention.
     """
-    window = sliding_window(config)
-    if _in_engine(visible) and kernels.runs(dtype):
-        return _by_kernel(config, visible, q_pos, k_pos, dtype, window or 0)
+    full, window = additive(visible, dtype), sliding_window(config)
+    if window is None:
+        return as_model_takes(config, full, full)
+    return as_model_takes(config, full, additive(within_window(visible, q_pos, k_pos, window), dtype))
+
+
+def as_model_takes(config: Any, full: Tensor, windowed: Tensor) -> Tensor | dict[str, Tensor]:
+    """Additive masks of all keys and of those within the window, in the form that a model of this configuration
+    takes."""
     if config.model_type in _DICT_FAMILIES:
-        full = additive(visible, dtype)
-        if window is None:
-            return {"full_attention": full, "sliding_attention": full}
-        return {
-            "full_attention": full,
-            "sliding_attention": additive(within_window(visible, q_pos, k_pos, window), dtype),
-        }
-    if window is not None:
-        visible = within_window(visible, q_pos, k_pos, window)
-    return additive(visible, dtype)
-
-
-def _by_kernel(
-    config: Any, visible: Tensor, q_pos: Tensor, k_pos: Tensor, dtype: torch.dtype, window: int
-) -> Tensor | dict[str, Tensor]:
-    def mask(window: int) -> Tensor:
-        made: Tensor = torch.ops.pasta.additive(visible, q_pos, k_pos, window, dtype)
-        return made
-
-    if config.model_type not in _DICT_FAMILIES:
-        return mask(window)
-    full = mask(0)
-    return {"full_attention": full, "sliding_attention": mask(window) if window else full}
+        return {"full_attention": full, "sliding_attention": windowed}
+    return windowed

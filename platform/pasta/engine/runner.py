@@ -13,7 +13,7 @@ from pasta.engine.fusing import FusedAttention
 from pasta.engine.graphs import GraphShapes, GuessGraphs, Recorder, StepGraphs
 from pasta.engine.loading import LoadedModel
 from pasta.engine.request import EngineConfig
-from pasta.engine.sampling import Choices, ConstraintTable, Scores, likeliest, permit
+from pasta.engine.sampling import Choices, ConstraintTable, Scores, likeliest_permitted
 from pasta.engine.shapes import Shape
 from pasta.engine.transfer import pinned
 from pasta.interpreter import Feed
@@ -241,8 +241,7 @@ class Runner:
         logits, *hidden = self.state.forward(shape, inputs, self.before_forward)
         numbers = shape.split(inputs)[2]  # [7, N]
         promise = self.promise if shape.biased else None
-        permitted = permit(logits, numbers, self.constraints.forbidden, promise)
-        return logits, likeliest(permitted), *hidden
+        return logits, likeliest_permitted(logits, numbers, self.constraints.forbidden, promise), *hidden
 
     def _visible_keys(self, longest: int) -> int:
         """Cached tokens that the masks cover: rounded up to buckets, so that shapes repeat."""

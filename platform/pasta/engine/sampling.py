@@ -179,6 +179,17 @@ def likeliest(permitted: Tensor) -> Tensor:
     return tokens.masked_fill(~largest.isfinite(), -1)
 
 
+def likeliest_permitted(
+    logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int | None
+) -> Tensor:
+    """``likeliest`` of what ``permit`` makes of these arguments."""
+    if logits.device.type == "cpu" and kernels.runs(logits.dtype):
+        promise = -1 if promise_id is None else promise_id
+        found: Tensor = torch.ops.pasta.likeliest_permitted(logits, numbers, forbidden, promise)
+        return found
+    return likeliest(permit(logits, numbers, forbidden, promise_id))
+
+
 def sample(permitted: Tensor, likeliest: Tensor, numbers: Tensor, *, cut: bool) -> Tensor:
     """A token for each row of ``permitted`` [N, V] by the Gumbel-max trick; ``likeliest`` where that is -1 or the
     temperature 0. ``cut``: whether any row has a top-k, top-p or min-p.

@@ -32,48 +32,75 @@ struct Sizes {
   int64_t batch, queries, heads, groups, dim, keys, width;  // width: tokens of a slot in the cache
 };
 
-// A query head against a key: sixteen sums, which together are their product.
-template <class T>
+// A query head against a key: sixteen sums, which together are their product. VECTORS registers hold the head; 0: as many
+// as it takes.
+template <class T, int VECTORS>
 class Query {
  public:
-  Query(const T* query, int64_t dim) : vectors_((dim + kLanes - 1) / kLanes) {
+  void read(const T* query, int64_t dim) {
+    vectors_ = (dim + kLanes - 1) / kLanes;
     tail_ = mask_of(dim - (vectors_ - 1) * kLanes);
-    for (int64_t v = 0; v < vectors_; ++v) query_[v] = load(query + v * kLanes, v + 1 == vectors_ ? tail_ : 0xffff);
+    for (int64_t v = 0; v < vectors(); ++v) query_[v] = load(query + v * kLanes, mask(v));
   }
   __m512 operator()(const T* key) const {
-    const int64_t last = vectors_ - 1;
-    __m512 sums = _mm512_mul_ps(query_[last], load(key + last * kLanes, tail_));
+    const int64_t last = vectors() - 1;
+    __m512 sums = _mm512_mul_ps(query_[last], load(key + last * kLanes, mask(last)));
     for (int64_t v = 0; v < last; ++v) sums = _mm512_fmadd_ps(query_[v], load(key + v * kLanes), sums);
     return sums;
   }
+  // The same of a key that is in registers already.
+  using Register = __m512;
+  static void read_key(const T* key, Register* to) {
+    for (int64_t v = 0; v < VECTORS; ++v) to[v] = load(key + v * kLanes);
+  }
+  __m512 by(const Register* key) const {
+    __m512 sums = _mm512_mul_ps(query_[VECTORS - 1], key[VECTORS - 1]);
+    for (int64_t v = 0; v < VECTORS - 1; ++v) sums = _mm512_fmadd_ps(query_[v], key[v], sums);
+    return sums;
+  }
+  static constexpr int64_t kNumbers = VECTORS * kLanes;
 
  private:
-  __m512 query_[kMostVectors];
+  int64_t vectors() const { return VECTORS ? VECTORS : vectors_; }
+  __mmask16 mask(int64_t v) const { return VECTORS || v + 1 < vectors_ ? 0xffff : tail_; }
+  __m512 query_[VECTORS ? VECTORS : kMostVectors];
   int64_t vectors_;
   __mmask16 tail_;
 };
 
 #ifdef __AVX512BF16__
-template <>
-class Query<BFloat16> {
+template <int VECTORS>
+class Query<BFloat16, VECTORS> {
  public:
-  Query(const BFloat16* query, int64_t dim) : vectors_((dim + kPairs - 1) / kPairs) {
+  void read(const BFloat16* query, int64_t dim) {
+    vectors_ = (dim + kPairs - 1) / kPairs;
     const int64_t left = dim - (vectors_ - 1) * kPairs;
     tail_ = left == kPairs ? ~0u : (1u << left) - 1;
-    for (int64_t v = 0; v < vectors_; ++v) query_[v] = pairs(query, v);
+    for (int64_t v = 0; v < vectors(); ++v) query_[v] = pairs(query, v);
   }
   __m512 operator()(const BFloat16* key) const {
     __m512 sums = _mm512_setzero_ps();
-    for (int64_t v = 0; v < vectors_; ++v) sums = _mm512_dpbf16_ps(sums, query_[v], pairs(key, v));
+    for (int64_t v = 0; v < vectors(); ++v) sums = _mm512_dpbf16_ps(sums, query_[v], pairs(key, v));
     return sums;
   }
+  using Register = __m512bh;
+  static void read_key(const BFloat16* key, Register* to) {
+    for (int64_t v = 0; v < VECTORS; ++v) to[v] = (__m512bh)_mm512_loadu_si512(key + v * kPairs);
+  }
+  __m512 by(const Register* key) const {
+    __m512 sums = _mm512_setzero_ps();
+    for (int64_t v = 0; v < VECTORS; ++v) sums = _mm512_dpbf16_ps(sums, query_[v], key[v]);
+    return sums;
+  }
+  static constexpr int64_t kPairs = 2 * kLanes, kNumbers = VECTORS * kPairs;
 
  private:
-  static constexpr int64_t kPairs = 2 * kLanes;
+  int64_t vectors() const { return VECTORS ? VECTORS : vectors_; }
   __m512bh pairs(const BFloat16* row, int64_t v) const {
-    return (__m512bh)_mm512_maskz_loadu_epi16(v + 1 == vectors_ ? tail_ : ~0u, row + v * kPairs);
+    const __mmask32 mask = VECTORS || v + 1 < vectors_ ? ~0u : tail_;
+    return (__m512bh)_mm512_maskz_loadu_epi16(mask, row + v * kPairs);
   }
-  __m512bh query_[kMostVectors / 2];
+  __m512bh query_[VECTORS ? VECTORS : kMostVectors / 2];
   int64_t vectors_;
   __mmask32 tail_;
 };
@@ -89,15 +116,8 @@ __m128 sum_of_each(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-// One query head over the `count` keys [at[0]], [at[1]], … of its key head; scores is scratch space.
-template <class T>
-void attend_one(const T* query, const T* keys, const T* values, const int32_t* at, int64_t count, int64_t dim,
-                float scaling, float softcap, float* scores, T* to) {
-  const Query<T> product(query, dim);
-  for (int64_t i = 0; i < count; i += 4) {
-    const auto sums = [&](int64_t k) { return product(keys + at[std::min(k, count - 1)] * dim); };
-    _mm_storeu_ps(scores + i, sum_of_each(sums(i), sums(i + 1), sums(i + 2), sums(i + 3)));
-  }
+// The scores of keys against a query to their share of the values, not yet divided by the returned total.
+__m512 soften(float* scores, int64_t count, float scaling, float softcap) {
   __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
   for (int64_t i = 0; i < count; i += kLanes) {
     const __mmask16 mask = mask_of(count - i);
@@ -117,23 +137,88 @@ void attend_one(const T* query, const T* keys, const T* values, const int32_t* a
     totals = _mm512_add_ps(totals, p);
     store(scores + i, p, mask);
   }
-  const __m512 total = _mm512_set1_ps(count ? _mm512_reduce_add_ps(totals) : 1.f);
+  return _mm512_set1_ps(count ? _mm512_reduce_add_ps(totals) : 1.f);
+}
+
+constexpr int kTogether = 4;  // query heads that read a key and a value once for all of them
+
+// A query head: where it is, where its output goes, and the keys [at[0]], [at[1]], … of its key head that it sees.
+template <class T>
+struct Head {
+  const T* query;
+  T* to;
+  const int32_t* at;
+  int64_t count;
+};
+
+// N query heads, of which the first `common` keys are the same. Each does the same arithmetic in the same order as it
+// would alone. scores: N times `stride` numbers of scratch space.
+template <class T, int VECTORS, int N>
+void attend_together(const Head<T>* heads, int64_t common, const T* keys, const T* values, int64_t dim, float scaling,
+                     float softcap, float* scores, int64_t stride) {
+  if constexpr (VECTORS > 0) dim = Query<T, VECTORS>::kNumbers;
+  Query<T, VECTORS> product[N];
+  for (int n = 0; n < N; ++n) product[n].read(heads[n].query, dim);
+  const auto score = [&](int n, int64_t i, int64_t stop) {
+    const auto sums = [&](int64_t k) { return product[n](keys + heads[n].at[std::min(k, stop - 1)] * dim); };
+    _mm_storeu_ps(scores + n * stride + i, sum_of_each(sums(i), sums(i + 1), sums(i + 2), sums(i + 3)));
+  };
+  for (int64_t i = 0; i < common; i += 4) {
+    if constexpr (VECTORS > 0 && N > 1) {  // four keys stay in registers for all heads
+      typename Query<T, VECTORS>::Register key[4][VECTORS];
+      for (int k = 0; k < 4; ++k)
+        Query<T, VECTORS>::read_key(keys + heads[0].at[std::min(i + k, common - 1)] * dim, key[k]);
+      for (int n = 0; n < N; ++n)
+        _mm_storeu_ps(scores + n * stride + i, sum_of_each(product[n].by(key[0]), product[n].by(key[1]),
+                                                           product[n].by(key[2]), product[n].by(key[3])));
+    } else {
+      for (int n = 0; n < N; ++n) score(n, i, common);
+    }
+  }
+  __m512 total[N];
+  for (int n = 0; n < N; ++n) {
+    for (int64_t i = common; i < heads[n].count; i += 4) score(n, i, heads[n].count);
+    total[n] = soften(scores + n * stride, heads[n].count, scaling, softcap);
+  }
   // Four registers of a value at a time: their sums stay in registers over all keys.
   for (int64_t first = 0; first < dim; first += 4 * kLanes) {
     __mmask16 masks[4];
-    __m512 sum[4];
+    __m512 sum[N][4];
     for (int v = 0; v < 4; ++v) {
       const int64_t left = dim - first - v * kLanes;
       masks[v] = left > 0 ? mask_of(left) : 0;
-      sum[v] = _mm512_setzero_ps();
+      for (int n = 0; n < N; ++n) sum[n][v] = _mm512_setzero_ps();
     }
-    for (int64_t i = 0; i < count; ++i) {
-      const T* value = values + at[i] * dim + first;
-      const __m512 p = _mm512_set1_ps(scores[i]);
-      for (int v = 0; v < 4; ++v) sum[v] = _mm512_fmadd_ps(p, load(value + v * kLanes, masks[v]), sum[v]);
+    for (int64_t i = 0; i < common; ++i) {
+      const T* value = values + heads[0].at[i] * dim + first;
+      __m512 part[4];
+      for (int v = 0; v < 4; ++v) part[v] = load(value + v * kLanes, masks[v]);
+      for (int n = 0; n < N; ++n) {
+        const __m512 p = _mm512_set1_ps(scores[n * stride + i]);
+        for (int v = 0; v < 4; ++v) sum[n][v] = _mm512_fmadd_ps(p, part[v], sum[n][v]);
+      }
     }
-    for (int v = 0; v < 4; ++v) store(to + first + v * kLanes, _mm512_div_ps(sum[v], total), masks[v]);
+#pragma GCC unroll 4  // else the sums leave their registers, in the loop above too
+    for (int n = 0; n < N; ++n) {
+      for (int64_t i = common; i < heads[n].count; ++i) {
+        const T* value = values + heads[n].at[i] * dim + first;
+        const __m512 p = _mm512_set1_ps(scores[n * stride + i]);
+        for (int v = 0; v < 4; ++v) sum[n][v] = _mm512_fmadd_ps(p, load(value + v * kLanes, masks[v]), sum[n][v]);
+      }
+      for (int v = 0; v < 4; ++v)
+        store(heads[n].to + first + v * kLanes, _mm512_div_ps(sum[n][v], total[n]), masks[v]);
+    }
   }
+}
+
+template <class T, int VECTORS>
+void attend_heads(const Head<T>* heads, int64_t count, int64_t common, const T* keys, const T* values, int64_t dim,
+                  float scaling, float softcap, float* scores, int64_t stride) {
+  const auto run = [&](auto attend) { attend(heads, common, keys, values, dim, scaling, softcap, scores, stride); };
+  if (count == 4) run(attend_together<T, VECTORS, 4>);
+  if (count == 3) run(attend_together<T, VECTORS, 3>);
+  if (count == 2) run(attend_together<T, VECTORS, 2>);
+  if (count == 1) run(attend_together<T, VECTORS, 1>);
 }
 
 // Which keys each row of a mask sees: row r those from starts[r] to starts[r + 1].
@@ -159,24 +244,51 @@ struct Seen {
   }
 };
 
+// How many of the first keys are the same for the rows from `first` to `last`.
+int64_t common_keys(const Seen& seen, int64_t first, int64_t last) {
+  const int32_t* own = &seen.keys[seen.starts[first]];
+  int64_t common = seen.starts[first + 1] - seen.starts[first];
+  for (int64_t row = first + 1; row <= last; ++row) {
+    const int32_t* other = &seen.keys[seen.starts[row]];
+    common = std::min(common, seen.starts[row + 1] - seen.starts[row]);
+    common = std::mismatch(own, own + common, other).first - own;
+  }
+  return common;
+}
+
 // q [B, Q, H, D], out like it, keys and values [H/G, slots * width, D], mask [B, 1, Q, T].
 template <class T>
 void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const T* mask, const Sizes& n, int64_t first,
                 float scaling, float softcap, T* out) {
-  const int64_t key_heads = n.heads / n.groups;
+  const int64_t key_heads = n.heads / n.groups, own = n.queries * n.groups;  // query heads of a key head
   const Seen seen(mask, n.batch * n.queries, n.keys);
+  const int64_t bunches = (own + kTogether - 1) / kTogether;
+  std::vector<int64_t> common(n.batch * bunches);
+  for (int64_t i = 0; i < n.batch * bunches; ++i) {
+    const int64_t row = i / bunches * n.queries, from = i % bunches * kTogether;
+    common[i] = common_keys(seen, row + from / n.groups, row + (std::min(from + kTogether, own) - 1) / n.groups);
+  }
+  constexpr int64_t kNumbers = 64 / sizeof(T);
+  const auto attend = n.dim == 2 * kNumbers   ? attend_heads<T, 2>
+                      : n.dim == 4 * kNumbers ? attend_heads<T, 4>
+                      : n.dim == 8 * kNumbers ? attend_heads<T, 8>
+                                              : attend_heads<T, 0>;
   parallel(n.batch * key_heads, n.queries * n.heads * n.keys, [&](int64_t begin, int64_t end) {
-    std::vector<float> scores(n.keys + kLanes);
+    const int64_t stride = n.keys + 2 * kLanes;
+    std::vector<float> scores(kTogether * stride);
     for (int64_t task = begin; task < end; ++task) {
       const int64_t b = task / key_heads, j = task % key_heads;
       const int64_t start = (j * slots * n.width + (first + b) * n.width) * n.dim;
-      for (int64_t row = b * n.queries; row < (b + 1) * n.queries; ++row) {
-        const int64_t from = seen.starts[row], count = seen.starts[row + 1] - from;
-        for (int64_t g = 0; g < n.groups; ++g) {
-          const int64_t at = (row * n.heads + j * n.groups + g) * n.dim;
-          attend_one(q + at, keys + start, values + start, &seen.keys[from], count, n.dim, scaling, softcap,
-                     scores.data(), out + at);
+      for (int64_t from = 0; from < own; from += kTogether) {
+        Head<T> heads[kTogether];
+        const int64_t count = std::min<int64_t>(kTogether, own - from);
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t row = b * n.queries + (from + i) / n.groups;
+          const int64_t at = (row * n.heads + j * n.groups + (from + i) % n.groups) * n.dim;
+          heads[i] = {q + at, out + at, &seen.keys[seen.starts[row]], seen.starts[row + 1] - seen.starts[row]};
         }
+        attend(heads, count, common[b * bunches + from / kTogether], keys + start, values + start, n.dim, scaling,
+               softcap, scores.data(), stride);
       }
     }
   });

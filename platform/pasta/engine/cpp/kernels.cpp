@@ -21,12 +21,14 @@ TORCH_LIBRARY(pasta, m) {
       "attend(Tensor qkv, Tensor cos, Tensor sin, Tensor? q_weight, Tensor? k_weight, float eps, Tensor(a!) keys, "
       "Tensor(b!) values, Tensor places, Tensor before, int width, Tensor mask, int groups, float scaling, "
       "float softcap) -> Tensor");
-  m.def("expand(Tensor sees, Tensor q_seg, Tensor k_seg, Tensor q_index, Tensor k_index) -> Tensor");
   m.def(
       "draft(Tensor hidden, Tensor chosen, Tensor embedding, Tensor[] up, Tensor[] down, Tensor[] output, "
       "Tensor guessed, int width) -> (Tensor, Tensor)");
   m.def("gumbel_argmax(Tensor scores, Tensor keys) -> Tensor");
-  m.def("additive(Tensor visible, Tensor q_pos, Tensor k_pos, int window, ScalarType type) -> Tensor");
+  m.def(
+      "lay(Tensor inputs, Tensor(a!) key_segments, Tensor(b!) key_positions, Tensor sees, int first, int batch, "
+      "int queries, int keys, int flat, int window, ScalarType type) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def("likeliest_permitted(Tensor logits, Tensor numbers, Tensor forbidden, int promise) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(pasta, CPU, m) {
@@ -35,8 +37,8 @@ TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("rms_norm", &rms_norm);
   m.impl("gated", &gated);
   m.impl("attend", &attend);
-  m.impl("expand", &expand);
   m.impl("draft", &draft);
   m.impl("gumbel_argmax", &gumbel_argmax);
-  m.impl("additive", &additive);
+  m.impl("lay", &lay);
+  m.impl("likeliest_permitted", &likeliest_permitted);
 }

@@ -36,14 +36,19 @@ struct Int8 {
   static constexpr int64_t kTiledFrom = 5;  // fewer rows are as fast without; sums of integers are exact either way
   using Sum = __m512i;
   static Sum zero() { return _mm512_setzero_si512(); }
-  static Sum step(Sum sum, __m512i x, __m512i w) { return _mm512_dpbusd_epi32(sum, x, w); }
+  static Sum step(Sum sum, __m512i x, __m512i w) {
+    // What GCC 12 makes of the intrinsic reads the weights once a row, and moves each sum to another register.
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+  }
 };
 
+// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any.
 template <class F, int ROWS>
-void tile(const int32_t* x, int64_t width, const __m512i* w, int64_t steps, typename F::Sum* sums) {
+void tile(const int32_t* x, int64_t width, const __m512i* w, int64_t steps, typename F::Sum* sums, bool begins) {
   typename F::Sum sum[ROWS][kBlocks];
   for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < kBlocks; ++b) sum[r][b] = sums[r * kBlocks + b];
+    for (int b = 0; b < kBlocks; ++b) sum[r][b] = begins ? F::zero() : sums[r * kBlocks + b];
   for (int64_t s = 0; s < steps; ++s) {
     __m512i weights[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
@@ -60,7 +65,8 @@ void tile(const int32_t* x, int64_t width, const __m512i* w, int64_t steps, type
     for (int b = 0; b < kBlocks; ++b) sums[r * kBlocks + b] = sum[r][b];
 }
 
-// x: rows of `steps` steps; w [outputs / 64, steps, 4] registers; finish(block, row, register, sum) takes the results.
+// x: rows of `steps` steps; w [outputs / 64, steps, 4] registers; finish(output, register, sums) takes the results of the
+// sixteen outputs from `output` on: those of row r are in sums[r * kBlocks + register].
 template <class F, class Finish>
 void product(const int32_t* x, int64_t rows, int64_t steps, const __m512i* w, int64_t outputs, const Finish& finish) {
   bool tiled = false;
@@ -69,7 +75,7 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const __m512i* w, in
     std::vector<typename F::Sum> sums(rows * kBlocks);
     Tiles tiles;
     for (int64_t block = begin; block < end; ++block) {
-      std::fill(sums.begin(), sums.end(), F::zero());
+      if (tiled) std::fill(sums.begin(), sums.end(), F::zero());
       for (int64_t first = 0; first < steps; first += kChunk) {
         const int64_t count = std::min(kChunk, steps - first);
         const __m512i* weights = w + (block * steps + first) * kBlocks;
@@ -80,14 +86,14 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const __m512i* w, in
             by_tiles<F::kIntegers>(x + r * steps + first, steps, weights, count, &sums[r * kBlocks]);
           }
         }
-        for (; r + 4 <= rows; r += 4) tile<F, 4>(x + r * steps + first, steps, weights, count, &sums[r * kBlocks]);
-        const int32_t* rest = x + r * steps + first;
-        if (rows - r == 3) tile<F, 3>(rest, steps, weights, count, &sums[r * kBlocks]);
-        if (rows - r == 2) tile<F, 2>(rest, steps, weights, count, &sums[r * kBlocks]);
-        if (rows - r == 1) tile<F, 1>(rest, steps, weights, count, &sums[r * kBlocks]);
+        const auto at = [&](int64_t r) { return x + r * steps + first; };
+        for (; r + 6 <= rows; r += 6) tile<F, 6>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
+        for (; r + 4 <= rows; r += 4) tile<F, 4>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
+        if (rows - r == 3) tile<F, 3>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
+        if (rows - r == 2) tile<F, 2>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
+        if (rows - r == 1) tile<F, 1>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
       }
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t b = 0; b < kBlocks; ++b) finish(block * kOutputs + b * kLanes, r, sums[r * kBlocks + b]);
+      for (int64_t b = 0; b < kBlocks; ++b) finish(block * kOutputs + b * kLanes, b, sums.data());
     }
   });
 }
@@ -104,10 +110,14 @@ Tensor linear(const Tensor& x_any, const Tensor& weight, const std::optional<Ten
   const auto run = [&](auto format, auto* to) {
     product<decltype(format)>(
         static_cast<const int32_t*>(x.const_data_ptr()), rows, steps,
-        static_cast<const __m512i*>(weight.const_data_ptr()), padded, [=](int64_t n, int64_t r, __m512 sum) {
+        static_cast<const __m512i*>(weight.const_data_ptr()), padded, [=](int64_t n, int64_t b, const __m512* sums) {
           if (n >= outputs) return;
           const __mmask16 mask = mask_of(outputs - n);
-          store(to + r * outputs + n, add == nullptr ? sum : _mm512_add_ps(sum, load(add + n, mask)), mask);
+          const __m512 more = add == nullptr ? _mm512_setzero_ps() : load(add + n, mask);
+          for (int64_t r = 0; r < rows; ++r) {
+            const __m512 sum = sums[r * kBlocks + b];
+            store(to + r * outputs + n, add == nullptr ? sum : _mm512_add_ps(sum, more), mask);
+          }
         });
   };
   if (x.scalar_type() == at::kFloat) {
@@ -159,13 +169,18 @@ Tensor linear_int8(const Tensor& x_any, const Tensor& weight, const Tensor& scal
   const float *scale = scales.const_data_ptr<float>(), *add = data_or_null(bias), *by_row = row_scales.data();
   const int32_t* offset = offsets.const_data_ptr<int32_t>();
   product<Int8>(quantised.data(), rows, steps, static_cast<const __m512i*>(weight.const_data_ptr()), padded,
-                [=](int64_t n, int64_t r, __m512i sum) {
+                [=](int64_t n, int64_t b, const __m512i* sums) {
                   if (n >= outputs) return;
                   const __mmask16 mask = mask_of(outputs - n);
-                  const __m512i whole = _mm512_sub_epi32(sum, _mm512_maskz_loadu_epi32(mask, offset + n));
-                  __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), load(scale + n, mask));
-                  y = _mm512_mul_ps(y, _mm512_set1_ps(by_row[r]));
-                  store(to + r * outputs + n, add == nullptr ? y : _mm512_add_ps(y, load(add + n, mask)), mask);
+                  const __m512i zero = _mm512_maskz_loadu_epi32(mask, offset + n);
+                  const __m512 by_output = load(scale + n, mask);
+                  const __m512 more = add == nullptr ? _mm512_setzero_ps() : load(add + n, mask);
+                  for (int64_t r = 0; r < rows; ++r) {
+                    const __m512i whole = _mm512_sub_epi32(sums[r * kBlocks + b], zero);
+                    __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), by_output);
+                    y = _mm512_mul_ps(y, _mm512_set1_ps(by_row[r]));
+                    store(to + r * outputs + n, add == nullptr ? y : _mm512_add_ps(y, more), mask);
+                  }
                 });
   return out;
 }

@@ -69,4 +69,60 @@ Tensor gumbel_argmax(const Tensor& scores_any, const Tensor& keys_any) {
   return out;
 }
 
+// The likeliest token [N] of each row of logits [N, V] that its constraint permits: forbidden [C, V] bool, numbers
+// [>= 4, N]: a row's constraint first, and fourth, as a double, what is added to the logit of `promise` (if that is a
+// token). -1 where there is none: a permitted logit is not-a-number, or the largest is not finite.
+Tensor likeliest_permitted(const Tensor& logits_any, const Tensor& numbers_any, const Tensor& forbidden,
+                           int64_t promise) {
+  const Tensor logits = logits_any.contiguous(), numbers = numbers_any.contiguous();
+  const int64_t rows = logits.size(0), vocab = logits.size(1), stride = numbers.size(1);
+  TORCH_CHECK(forbidden.is_contiguous() && forbidden.size(1) == vocab, "likeliest_permitted: sizes that do not fit");
+  const Tensor out = at::empty({rows}, numbers.options());
+  const int64_t* number = numbers.const_data_ptr<int64_t>();
+  const __m512 least = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  by_type(logits.scalar_type(), [&](auto kind) {
+    using scalar_t = decltype(kind);
+    parallel(rows, rows * vocab, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const scalar_t* row = logits.const_data_ptr<scalar_t>() + r * vocab;
+        TORCH_CHECK(number[r] >= 0 && number[r] < forbidden.size(0), "likeliest_permitted: no such constraint");
+        const bool* bars = forbidden.const_data_ptr<bool>() + number[r] * vocab;
+        __m512 most = least;
+        __m512i at = _mm512_setzero_si512();
+        __mmask16 wrong = 0;
+        for (int64_t i = 0; i < vocab; i += kLanes) {
+          const __mmask16 there = mask_of(vocab - i);
+          const __m128i barred = _mm_maskz_loadu_epi8(there, bars + i);
+          const __mmask16 open = _mm_mask_testn_epi8_mask(there, barred, barred);
+          const __m512 x = load(row + i, there);
+          wrong |= _mm512_mask_cmp_ps_mask(open, x, x, _CMP_UNORD_Q);
+          const __mmask16 more = _mm512_mask_cmp_ps_mask(open, x, most, _CMP_GT_OQ);
+          most = _mm512_mask_mov_ps(most, more, x);
+          at = _mm512_mask_mov_epi32(at, more, _mm512_set1_epi32(i));
+        }
+        alignas(64) float largest[kLanes];
+        alignas(64) int32_t block[kLanes];
+        _mm512_store_ps(largest, most);
+        _mm512_store_si512(block, at);
+        float best = -std::numeric_limits<float>::infinity();
+        int64_t token = -1;
+        const auto offer = [&](float x, int64_t id) {
+          if (x > best || (x == best && id < token)) best = x, token = id;
+        };
+        const double bias = promise < 0 ? 0.0 : reinterpret_cast<const double*>(number)[3 * stride + r];
+        const bool biased = bias != 0.0 && promise < vocab && !bars[promise];
+        if (!biased) {
+          for (int64_t lane = 0; lane < kLanes; ++lane) offer(largest[lane], block[lane] + lane);
+        } else {  // rare: without the promise's own logit, which then takes part as it is with its bias
+          for (int64_t i = 0; i < vocab; ++i)
+            if (!bars[i]) offer(i == promise ? float(scalar_t(float(row[i]) + float(scalar_t(bias)))) : float(row[i]), i);
+        }
+        const bool finite = token >= 0 && std::isfinite(best) && !wrong;
+        out.mutable_data_ptr<int64_t>()[r] = finite ? token : -1;
+      }
+    });
+  });
+  return out;
+}
+
 }  // namespace
