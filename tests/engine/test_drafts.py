@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from pasta.engine import Engine, EngineConfig, Request, drafts
-from pasta.engine.drafts import Drafted, Place, StepCost
+from pasta.engine.drafts import Drafted, Place
 from pasta.engine.heads import HeadRunner
+from pasta.engine.step_cost import StepCost
 from pasta.interpreter import Feed, Limits
 from pasta.lang import parse
 from tests.engine.test_graphs import captured

@@ -17,8 +17,8 @@ from pasta.engine import (
     kernels,
     random_model,
 )
-from pasta.engine.drafts import StepCost
 from pasta.engine.heads import HeadRunner
+from pasta.engine.step_cost import StepCost
 from pasta.engine.transfer import Stopwatch
 from tests.engine.test_graphs import CODEC, SIZES, captured, requests
 from tests.engine.test_heads import made

@@ -61,16 +61,18 @@ class Lane:
 
     Row ``i`` holds if the thread emits ``drafts[:i]`` first; ``places`` are where these are in the cache. ``at`` is the
     row of the next token: those before it have been emitted. Where there are draft heads, ``states`` are those that the
-    logits were made of [1 + drafts, H], for the heads to read, or what they have guessed already.
+    logits were made of [N, H], for the heads to read, or what they have guessed already. Logits and states are those of
+    all N rows of the forward, of which the lane's begin at ``first``.
     """
 
     rows: Sequence[Row]
-    logits: Tensor  # [1 + drafts, V]
+    logits: Tensor  # [N, V]
     tokens: Sequence[int | None]
     logprobs: Sequence[Logprobs | None]
     states: Tensor | Sequence[Guess] | None = None
     drafts: Sequence[int] = ()
     places: Sequence[int] = ()
+    first: int = 0
     at: int = 0
 
     @property
@@ -89,12 +91,12 @@ class Lane:
 
     def kept(self) -> "Lane":
         """The next token's row alone, to be emitted in a later step; the forward's other logits can be freed."""
-        at = slice(self.at, self.at + 1)
+        at, own = slice(self.at, self.at + 1), slice(self.first + self.at, self.first + self.at + 1)
         row = self.rows[self.at]._replace(drafts=())
-        states = None if self.states is None else self.states[at]
+        states = None if self.states is None else self.states[own]
         if isinstance(states, Tensor):
             states = states.clone()
-        return Lane([row], self.logits[at].clone(), self.tokens[at], self.logprobs[at], states)
+        return Lane([row], self.logits[own].clone(), self.tokens[at], self.logprobs[at], states)
 
 
 class Chooser:
@@ -166,9 +168,11 @@ class Chooser:
         for row, told in zip(rows[:count], read.logprobs, strict=False):
             assert told is not None
             row.slot.prompt_logprobs.append(told)
-        rows, logits = rows[count:], scores.logits[count:]
-        tokens, logprobs = read.tokens[count:], read.logprobs[count:]
-        states = read.guesses if hidden is None else hidden[count:]
+        logits, tokens, logprobs = scores.logits, read.tokens, read.logprobs
+        if count:
+            rows, logits, tokens, logprobs = rows[count:], logits[count:], tokens[count:], logprobs[count:]
+            hidden = None if hidden is None else hidden[count:]
+        states = read.guesses if hidden is None else hidden
         ends: list[tuple[int, list[int], list[int]]] = []  # of each lane: slot, drafts, their places
         for number, slot in slots.items():
             last = -1
@@ -186,15 +190,7 @@ class Chooser:
         for number, drafts, drafts_at in ends:
             own = slice(start, start + 1 + len(drafts))
             lanes[number].append(
-                Lane(
-                    rows[own],
-                    logits[own],
-                    tokens[own],
-                    logprobs[own],
-                    None if states is None else states[own],
-                    drafts,
-                    drafts_at,
-                )
+                Lane(rows[own], logits, tokens[own], logprobs[own], states, drafts, drafts_at, start)
             )
             start = own.stop
         return lanes
@@ -211,8 +207,8 @@ class Chooser:
         row, token, logprobs = lane.rows[lane.at], lane.tokens[lane.at], lane.logprobs[lane.at]
         allowed = row.slot.allowed(row.thread)
         if allowed != row.constraint:
-            rows, logits = [row._replace(drafts=(), constraint=allowed)], lane.logits[lane.at : lane.at + 1]
-            read = self.choose(rows, logits)
+            at = lane.first + lane.at
+            read = self.choose([row._replace(drafts=(), constraint=allowed)], lane.logits[at : at + 1])
             (token,), (logprobs,) = read.tokens, read.logprobs
         if token is None:
             matcher = row.slot.matcher

@@ -77,8 +77,10 @@ class DeviceState:
             # With kernels a layer is a dozen operators: Python between them costs a large model as well.
             small = loaded.num_parameters < SMALL_MODEL or kernels.runs(self.dtype)
             trace = small and self.device.type == "cpu"
-        #: Whether a kernel makes the masks: there small operators bound a step.
-        self._lays = self.device.type == "cpu" and kernels.runs(self.dtype)
+        # Where small operators bound a step, one kernel does what ``_lay`` has to do.
+        on_cpu = self.device.type == "cpu" and kernels.runs(self.dtype)
+        self._lay_by_kernel = torch.ops.pasta.lay.default if on_cpu else None
+        self._window = sliding_window(self.model_config) or 0
         self._trace_wanted = trace and loaded.ranks is None  # sums over the ranks cannot be recorded
         self.compiles = config.compile == "on"
         #: The forward of all tokens [B, Q], and that of flat ones [1, R], as each is first needed.
@@ -131,26 +133,23 @@ class DeviceState:
         Returns the logits [N, V] of the wanted rows and, where draft heads read them, the states [N, hidden] that the
         logits were made of. ``begin`` is called right before the model runs.
         """
-        _, rows, _, flat = shape.split(inputs)
         tokens, positions, places, masks = self._lay(shape, inputs)
-        outputs = self._run(
-            shape.first, tokens, positions, masks, places, flat if shape.flat else None, begin
-        )
-        return tuple(
-            out if shape.rows == len(out) and not shape.padded else out.index_select(0, rows)
-            for out in (out.flatten(0, 1) for out in outputs)
-        )
+        flat = shape.fed_flat(inputs) if shape.flat else None
+        outputs = [
+            out.flatten(0, 1) for out in self._run(shape.first, tokens, positions, masks, places, flat, begin)
+        ]
+        if shape.rows == tokens.numel() and not shape.padded:
+            return tuple(outputs)
+        rows = shape.wanted(inputs)
+        return tuple(out.index_select(0, rows) for out in outputs)
 
-    def _lay(
-        self, shape: Shape, inputs: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | dict[str, Tensor]]:
+    def _lay(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | dict[str, Tensor]]:
         """Note where a step's tokens go. Returns the tokens and positions that are fed, [B, Q] or flat [1, R]; the
         places [B·Q] of all, counted over the slots; and the model's masks."""
-        if self._lays:
-            window = sliding_window(self.model_config) or 0
+        if self._lay_by_kernel is not None:
             sizes = (shape.first, shape.slots, shape.lanes, shape.keys, shape.flat)
-            tokens, positions, places, full, windowed = torch.ops.pasta.lay(
-                inputs, self.key_segments, self.key_positions, self.sees, *sizes, window, self.dtype
+            tokens, positions, places, full, windowed = self._lay_by_kernel(
+                inputs, self.key_segments, self.key_positions, self.sees, *sizes, self._window, self.dtype
             )
             return tokens, positions, places, as_model_takes(self.model_config, full, windowed)
         (tokens, positions, segments, index), _, _, flat = shape.split(inputs)  # [B, Q] each, [R]

@@ -6,86 +6,29 @@ token: it is emitted if it is what is chosen, else hidden.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pasta.engine.choosing import Guesser, Lane, Row
-from pasta.engine.heads import Guess, HeadRunner
+from pasta.engine.heads import Guess, HeadInput, HeadRunner
 from pasta.engine.ngrams import CONTEXTS
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
+from pasta.engine.step_cost import DECAY, GROWTH, StepCost
 from pasta.engine.transfer import Stopwatch, to_device
 from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, forced_token, supposed
 
-#: Weight of the older measurements when a new step or draft is measured.
-_DECAY = 0.98
 #: The same weight for what guesses have saved; and the steps without guesses after which they are tried again.
 _WORTH_DECAY, _STEPS_WITHOUT = 0.9, 64
-#: A measurement counts for at most so many times the last one with as many rows or lanes.
-_GROWTH = 1.05
 
 
-@dataclass(slots=True)
-class StepCost:
-    """What a forward costs by its number of rows: a line fitted to measurements, of which older ones weigh less.
-
-    Other work, and what a forward does for the first time, only adds to its time. So the first measurement of each
-    number of rows does not count, and no other counts for much more than the last one of as many rows.
-    """
-
-    weight: float = 0.0
-    rows: float = 0.0
-    seconds: float = 0.0
-    rows_rows: float = 0.0
-    rows_seconds: float = 0.0
-    last: dict[int, float] = field(default_factory=dict)
-
-    def add(self, rows: int, seconds: float) -> None:
-        """A forward of ``rows`` rows took so long."""
-        before = self.last.get(rows)
-        self.last[rows] = seconds = seconds if before is None else min(seconds, _GROWTH * before)
-        if before is None:
-            return
-        for name, value in (
-            ("weight", 1.0),
-            ("rows", rows),
-            ("seconds", seconds),
-            ("rows_rows", rows * rows),
-            ("rows_seconds", rows * seconds),
-        ):
-            setattr(self, name, _DECAY * getattr(self, name) + value)
-
-    def at(self, rows: int) -> float:
-        """Return the seconds of a forward of ``rows`` rows."""
-        fixed, row = self.line()
-        return fixed + row * rows
-
-    @property
-    def row_s(self) -> float:
-        """The seconds that a row adds to a forward; 0 before any was measured."""
-        return self.line()[1] if self.weight else 0.0
-
-    def line(self) -> tuple[float, float]:
-        """Return the seconds of a forward and of each of its rows; before any was measured, in units of a forward."""
-        if not self.weight:
-            return 1.0, 0.05
-        rows_mean, mean = self.rows / self.weight, self.seconds / self.weight
-        spread = self.rows_rows / self.weight - rows_mean**2
-        # Weighted as if forwards of nearly equal size had cost a twentieth more for each row.
-        prior = 0.05 * mean / max(rows_mean, 1.0)
-        together = self.rows_seconds / self.weight - rows_mean * mean
-        slope = (together + 0.1 * prior) / (spread + 0.1)
-        slope = min(max(slope, 0.0), mean / rows_mean)
-        return mean - slope * rows_mean, slope
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The place of a lane's draft: the slot, the fed token behind which it goes, and its thread."""
 
     number: int
@@ -177,7 +120,8 @@ class Drafter:
     def remember(self, slot: Slot, lane: Lane) -> None:
         """Keep the state that chose the last token of a lane's thread, or what follows by the draft heads."""
         if lane.states is not None and slot.ngrams is not None:
-            slot.states[lane.thread] = len(slot.interpreter.threads[lane.thread].tokens), lane.states[lane.at]
+            count, at = len(slot.interpreter.threads[lane.thread].tokens), lane.first + lane.at
+            slot.states[lane.thread] = HeadInput(count, lane.states, at)
 
     def learn(self, lanes: Mapping[int, Sequence[Lane]]) -> None:
         """Update the cost of guesses, and how many drafts of each slot's lanes were right."""
@@ -194,14 +138,17 @@ class Drafter:
                 guessers = self._fed[number, lane.thread].guessers
                 for guesser, right in zip(guessers, [1.0] * lane.at + [0.0] * len(lane.drafts), strict=False):
                     if guesser is not None:
-                        self._right[guesser] += (1 - _DECAY) * (right - self._right[guesser])
+                        self._right[guesser] += (1 - DECAY) * (right - self._right[guesser])
                     if not right:
                         break
 
     def _price(self, numbers: range) -> Callable[[Collection[int]], float]:
         """Seconds of a step of these slots, by how many lanes each slot feeds, with the guesses made for it."""
         fixed, row = self.cost.line()
-        return lambda lanes: self._guess_s + fixed + row * self._runner.num_rows(numbers, lanes)
+        fixed += self._guess_s
+        if len(numbers) == 1 and not self._runner.pads:
+            return lambda lanes: fixed + row * sum(lanes)
+        return lambda lanes: fixed + row * self._runner.num_rows(numbers, lanes)
 
     def _may_pay(self, feeds: Mapping[int, Sequence[Feed]], numbers: range) -> bool:
         """Whether drafts would pay if all of them were right."""
@@ -258,28 +205,36 @@ class Drafter:
         if not self._runner.guesses_ahead and not self._asks():
             return {}
         known = [
-            (place.slot, place.thread, *state)
+            (place.slot, place.thread, state)
             for place in places
             if (state := place.slot.states.get(place.thread.id)) is not None
-            and len(place.thread.tokens) - state[0] < self._heads.shape.depth
+            and len(place.thread.tokens) - state.num_tokens < self._heads.shape.depth
         ]
         found = {}
-        for (slot, t, at, _), guess in zip(known, self._guesses(known), strict=True):
-            since = t.tokens[at:]
-            if guess.token == t.tokens[at - 1] and guess.following[: len(since)] == since:
+        guesses = self._guesses([(t, state) for _, t, state in known])
+        for (slot, t, state), guess in zip(known, guesses, strict=True):
+            since = t.tokens[state.num_tokens :]
+            if guess.token == t.tokens[state.num_tokens - 1] and guess.following[: len(since)] == since:
                 odds = guess.odds[len(since) :]
                 following = guess.following[len(since) :]
                 found[id(slot), t.id] = following, [-1 - min(int(10 * p), 9) for p in odds]
         return found
 
-    def _guesses(self, known: Sequence[tuple[Slot, Thread, int, Tensor | Guess]]) -> list[Guess]:
+    def _guesses(self, known: Sequence[tuple[Thread, HeadInput]]) -> list[Guess]:
         """What follows each thread's given token: guessed now from the state that chose it, or guessed already."""
-        made = [state for *_, state in known if isinstance(state, Guess)]
+        made = [state.rows[state.at] for _, state in known if not isinstance(state.rows, Tensor)]
         if self._heads is None or len(made) == len(known):
             return made
         begun = time.perf_counter()
-        hidden = torch.stack([state for *_, state in known if isinstance(state, Tensor)])
-        last = [t.tokens[at - 1] for _, t, at, _ in known]
+        at = [state.at for _, state in known]
+        rows = known[0][1].rows
+        if isinstance(rows, Tensor) and all(state.rows is rows for _, state in known):  # all of one forward
+            hidden = rows.index_select(0, to_device(torch.tensor(at), rows.device))
+        else:
+            hidden = torch.stack(
+                [state.rows[state.at] for _, state in known if isinstance(state.rows, Tensor)]
+            )
+        last = [t.tokens[state.num_tokens - 1] for t, state in known]
         found = self._heads.guess(hidden, to_device(torch.tensor(last), hidden.device))
         self._guess_s = self._learnt(len(known), time.perf_counter() - begun)
         return [Guess(*own) for own in zip(last, *found, strict=True)]
@@ -287,7 +242,7 @@ class Drafter:
     def _learnt(self, count: int, spent: float) -> float:
         """Update the cost of guesses for so many rows, which took ``spent`` seconds now. Other work on the machine only
         adds to a time."""
-        seconds = min(spent, _GROWTH * self._guess_costs.get(count, float("inf")))
+        seconds = min(spent, GROWTH * self._guess_costs.get(count, float("inf")))
         self._guess_costs[count] = seconds
         return seconds
 

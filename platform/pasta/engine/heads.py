@@ -11,6 +11,7 @@ A wrong guess costs a row of a forward and changes nothing, so on a CPU with the
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,6 +69,15 @@ class Guess(NamedTuple):
     token: int
     following: list[int]
     odds: list[float]
+
+
+class HeadInput(NamedTuple):
+    """What a thread's guesses are made from: how many tokens it had, and the hidden state that chose the last of them,
+    row ``at`` of a forward's states [N, H]; or what has been guessed from it already."""
+
+    num_tokens: int
+    rows: Tensor | Sequence[Guess]
+    at: int
 
 
 class HeadRunner:

@@ -1,6 +1,7 @@
 """Builds the inputs of one forward over rows of several requests, and knows what is where in the cache."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +45,9 @@ class Runner:
         self._hidden: list[list[int]] = [[] for _ in range(slots)]
         #: Where the last forward's tokens are in each slot's cache.
         self.places: dict[int, list[int]] = {}
-        # Of each cached token [slots, width]: its id, segment, position.
-        self._tokens, self._segments, self._positions = np.zeros((3, slots, width), dtype=np.int64)
+        # Of each cached token [slots, width]: its id, position, segment.
+        self._cached = np.zeros((3, slots, width), dtype=np.int64)
+        self._tokens, self._positions, self._segments = self._cached
         self._to_hide: list[int] = []  # places, counted over all slots
         fused = any(isinstance(module, FusedAttention) for module in self.model.modules())
         self._can_be_flat = fused and self.device.type == "cpu" and not self.state.compiles
@@ -190,9 +192,12 @@ class Runner:
             self.before_forward()
             outputs, inputs = graph.run(inputs), graph.inputs
         self.rows_computed = shape.flat or shape.slots * shape.lanes
-        logits, tokens, *hidden = (out[:count] for out in outputs)
+        numbers = shape.numbers(inputs)
+        if shape.rows > count:  # a captured step has more rows than are wanted
+            outputs, numbers = tuple(out[:count] for out in outputs), numbers[:, :count]
+        logits, tokens, *hidden = outputs
         self.hidden = hidden[0] if hidden else None
-        return Scores(logits, tokens, shape.split(inputs)[2][:, :count], choices)
+        return Scores(logits, tokens, numbers, choices)
 
     @torch.inference_mode()
     def guess(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,6 +212,14 @@ class Runner:
         self, shape: Shape, feeds: Mapping[int, Sequence[Feed]], choices: Choices
     ) -> npt.NDArray[np.int64]:
         """All inputs of a step of this shape, as the host lays them out."""
+        if len(feeds) == 1 and shape.slots == 1 and not shape.padded:
+            ((slot, own),) = feeds.items()
+            _, *columns, wants = zip(*own, strict=True)
+            places = self.places[slot]
+            rows_at = (at for at, wants_logits in enumerate(wants) if wants_logits)
+            fed = np.array([*chain(*columns), *places, *rows_at])
+            self._cached[:, slot, places] = fed[: 3 * len(own)].reshape(3, -1)
+            return np.concatenate((fed, choices.numbers.reshape(-1)))
         inputs = shape.padding(self._scratch)
         fed, rows, numbers, flat = shape.split(inputs)
         wanted: list[int] = []
@@ -239,7 +252,7 @@ class Runner:
         read them, the states [N, hidden] that the logits were made of.
         """
         logits, *hidden = self.state.forward(shape, inputs, self.before_forward)
-        numbers = shape.split(inputs)[2]  # [7, N]
+        numbers = shape.numbers(inputs)
         promise = self.promise if shape.biased else None
         return logits, likeliest_permitted(logits, numbers, self.constraints.forbidden, promise), *hidden
 

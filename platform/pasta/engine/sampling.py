@@ -1,6 +1,7 @@
 """Choosing tokens: constraints as rows of a boolean table, and keyed Gumbel noise, one stream a thread."""
 
 import hashlib
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -19,6 +20,8 @@ from pasta.lang.grammar import TagGrammar
 _CONSTRAINTS = 256
 #: More tokens than any vocabulary has.
 _MOST = 1 << 62
+#: Rows of ``Choices.numbers``.
+NUM_CHOICES = 7
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,6 +110,12 @@ class ConstraintTable:
         return row
 
 
+def _as_integers(params: SamplingParams) -> tuple[int, ...]:
+    """The rows of ``Choices.numbers`` that do not depend on the row's place: an integer, and the bits of doubles."""
+    doubles = params.promise_bias, params.temperature, params.top_p, params.min_p
+    return min(params.top_k, _MOST), *struct.unpack("4q", struct.pack("4d", *doubles))
+
+
 class Choices(NamedTuple):
     """Everything that the choice of N rows' tokens depends on, as numbers, to be copied to the device at once.
 
@@ -122,19 +131,13 @@ class Choices(NamedTuple):
     @classmethod
     def of(cls, constraints: Sequence[int], params: Sequence[SamplingParams], keys: Sequence[int]) -> Self:
         """Make it for rows with these constraints (by their rows in the table), parameters and stream keys."""
-        numbers = np.array(
-            [constraints, keys, [min(p.top_k, _MOST) for p in params]] + 4 * [keys], dtype=np.int64
-        )
-        numbers[3:].view(np.float64)[:] = [
-            [p.promise_bias for p in params],
-            [p.temperature for p in params],
-            [p.top_p for p in params],
-            [p.min_p for p in params],
-        ]
-        sampled = [p for p in params if p.temperature > 0]
+        different = {id(p): p for p in params}  # the rows of a request have one
+        columns = {own: _as_integers(p) for own, p in different.items()}
+        numbers = np.array([constraints, keys, *zip(*[columns[id(p)] for p in params], strict=True)])
+        sampled = [p for p in different.values() if p.temperature > 0]
         return cls(
-            numbers,
-            any(p.promise_bias for p in params),
+            numbers if params else np.zeros((NUM_CHOICES, 0), dtype=np.int64),
+            any(p.promise_bias for p in different.values()),
             bool(sampled),
             any(p.top_k or p.top_p < 1.0 or p.min_p for p in sampled),
         )
@@ -143,10 +146,6 @@ class Choices(NamedTuple):
     def temperatures(self) -> npt.NDArray[np.float64]:
         """The temperatures of the rows [N]."""
         return self.numbers[4].view(np.float64)
-
-
-#: Rows of ``Choices.numbers``.
-NUM_CHOICES = 7
 
 
 class Scores(NamedTuple):
@@ -179,9 +178,7 @@ def likeliest(permitted: Tensor) -> Tensor:
     return tokens.masked_fill(~largest.isfinite(), -1)
 
 
-def likeliest_permitted(
-    logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int | None
-) -> Tensor:
+def likeliest_permitted(logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int | None) -> Tensor:
     """``likeliest`` of what ``permit`` makes of these arguments."""
     if logits.device.type == "cpu" and kernels.runs(logits.dtype):
         promise = -1 if promise_id is None else promise_id

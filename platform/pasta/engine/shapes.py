@@ -37,14 +37,22 @@ class Shape(NamedTuple):
         """The parts of a buffer [size]: token, position, segment and place in the slot's cache of each fed token
         [4, B, Q]; which of these the rows of logits follow [N] (counted among the flat ones, if there are any); what
         these are chosen by [7, N]; which of B·Q are fed flat [R]."""
-        fed, chosen = 4 * self.slots * self.lanes, self.rows
-        flat = self.size - self.flat
-        return (
-            buffer[:fed].reshape(4, self.slots, self.lanes),
-            buffer[fed : fed + chosen],
-            buffer[fed + chosen : flat].reshape(NUM_CHOICES, chosen),
-            buffer[flat : self.size],
-        )
+        fed = buffer[: 4 * self.slots * self.lanes].reshape(4, self.slots, self.lanes)
+        return fed, self.wanted(buffer), self.numbers(buffer), self.fed_flat(buffer)
+
+    def wanted(self, buffer: _Buffer) -> _Buffer:
+        """The second part of a buffer, [N]."""
+        fed = 4 * self.slots * self.lanes
+        return buffer[fed : fed + self.rows]
+
+    def numbers(self, buffer: _Buffer) -> _Buffer:
+        """The third part of a buffer, [7, N]."""
+        first = 4 * self.slots * self.lanes + self.rows
+        return buffer[first : first + NUM_CHOICES * self.rows].reshape(NUM_CHOICES, self.rows)
+
+    def fed_flat(self, buffer: _Buffer) -> _Buffer:
+        """The last part of a buffer, [R]."""
+        return buffer[self.size - self.flat : self.size]
 
     def padding(self, scratch: int) -> npt.NDArray[np.int64]:
         """The inputs of a step that feeds nothing: a token of no segment at the place ``scratch`` in every lane."""

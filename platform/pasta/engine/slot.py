@@ -44,10 +44,8 @@ from pasta.interpreter import (
 from pasta.lang import Codec, render
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from pasta.engine.choosing import Lane
-    from pasta.engine.heads import Guess
+    from pasta.engine.heads import HeadInput
 
 _NOTHING = Constraint("none", frozenset())
 
@@ -93,9 +91,8 @@ class Slot:
         self._runs_ahead = self._jumps
         if config.drafts and request.drafts:
             self.ngrams, self._runs_ahead = Ngrams(self.interpreter.prompt), True
-        #: For each thread that has emitted: how many tokens it had then, and the hidden state that chose the last of
-        #: them, or what draft heads have guessed from that state.
-        self.states: dict[int, tuple[int, Tensor | Guess]] = {}
+        #: Of each thread that has emitted, what draft heads guess from.
+        self.states: dict[int, HeadInput] = {}
         self._short = False
         #: The text that its threads see, for requests whose logits are changed by it.
         self.visible = (

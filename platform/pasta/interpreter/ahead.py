@@ -8,16 +8,23 @@ Near a limit each token waits for its turn, and the order is lockstep's.
 """
 
 import copy
+import functools
 from collections.abc import Container
 from dataclasses import replace
 
 from pasta.interpreter.interpreter import Interpreter
-from pasta.interpreter.thread import Mode, Thread
+from pasta.interpreter.thread import Mode, Path, Thread
 
 
 def turn(thread: Thread) -> tuple[int, tuple[int, ...]]:
     """Return the sort key of a thread's next token in lockstep."""
-    return thread.clock, tuple(-child for child in thread.path)
+    return thread.clock, _depth_first(thread.path)
+
+
+@functools.lru_cache(maxsize=4096)
+def _depth_first(path: Path) -> Path:
+    """The sort key of a thread's place: a parent before its children, later children first."""
+    return tuple(-child for child in path)
 
 
 def forced_token(interpreter: Interpreter, thread: int) -> int | None:
@@ -78,6 +85,8 @@ def may_emit(interpreter: Interpreter, thread: int, apart: Container[int] = ()) 
     """
     threads = interpreter.threads
     t = threads[thread]
+    if t.mode not in (Mode.TEXT, Mode.CLOSE):
+        return True
     now = turn(t)
     behind = [
         u
@@ -85,8 +94,6 @@ def may_emit(interpreter: Interpreter, thread: int, apart: Container[int] = ()) 
         if u.running and (u.clock < t.clock or (u.clock == t.clock and turn(u) < now)) and u.id not in apart
     ]
     if not behind:
-        return True
-    if t.mode not in (Mode.TEXT, Mode.CLOSE):
         return True
     grammar = interpreter.grammar
     cost = grammar.tag_overhead + interpreter.limits.max_topic_tokens + 2

@@ -8,16 +8,19 @@ namespace {
 
 constexpr int64_t kOutputs = 64;  // kLanes * kBlocks
 constexpr int64_t kAhead = 24;    // steps whose weights are fetched before their turn
+constexpr int64_t kMostRows = 6;  // rows whose sums fit the registers beside a step's weights
 constexpr int64_t kChunk = 512;   // steps whose weights (128 KiB) stay in the cache for all rows
 
-// A step is four bytes of a row against a register of weights: one float32, two bfloat16, or four 8-bit numbers.
+// A step is four bytes of a row against a register of weights: one float32, two bfloat16, or four 8-bit numbers. In
+// assembly: what GCC 12 makes of the intrinsics reads a row's number, or the weights, from memory for each product.
 
 struct Float32 {
   static constexpr bool kTiles = false;
   using Sum = __m512;
   static Sum zero() { return _mm512_setzero_ps(); }
   static Sum step(Sum sum, __m512i x, __m512i w) {
-    return _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(w), sum);
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
   }
 };
 
@@ -27,7 +30,10 @@ struct Bfloat16 {
   static constexpr int64_t kTiledFrom = 1;  // tiles round in an order of their own, and all rows must round alike
   using Sum = __m512;
   static Sum zero() { return _mm512_setzero_ps(); }
-  static Sum step(Sum sum, __m512i x, __m512i w) { return _mm512_dpbf16_ps(sum, (__m512bh)x, (__m512bh)w); }
+  static Sum step(Sum sum, __m512i x, __m512i w) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+  }
 };
 #endif
 
@@ -37,7 +43,6 @@ struct Int8 {
   using Sum = __m512i;
   static Sum zero() { return _mm512_setzero_si512(); }
   static Sum step(Sum sum, __m512i x, __m512i w) {
-    // What GCC 12 makes of the intrinsic reads the weights once a row, and moves each sum to another register.
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
     return sum;
   }
@@ -86,12 +91,17 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const __m512i* w, in
             by_tiles<F::kIntegers>(x + r * steps + first, steps, weights, count, &sums[r * kBlocks]);
           }
         }
-        const auto at = [&](int64_t r) { return x + r * steps + first; };
-        for (; r + 6 <= rows; r += 6) tile<F, 6>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
-        for (; r + 4 <= rows; r += 4) tile<F, 4>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
-        if (rows - r == 3) tile<F, 3>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
-        if (rows - r == 2) tile<F, 2>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
-        if (rows - r == 1) tile<F, 1>(at(r), steps, weights, count, &sums[r * kBlocks], first == 0);
+        while (r < rows) {  // the first pass waits for the memory: it takes as many rows as it can
+          const int64_t some = std::min(kMostRows, rows - r);
+          const auto run = [&](auto pass) { pass(x + r * steps + first, steps, weights, count, &sums[r * kBlocks], first == 0); };
+          if (some == 6) run(tile<F, 6>);
+          if (some == 5) run(tile<F, 5>);
+          if (some == 4) run(tile<F, 4>);
+          if (some == 3) run(tile<F, 3>);
+          if (some == 2) run(tile<F, 2>);
+          if (some == 1) run(tile<F, 1>);
+          r += some;
+        }
       }
       for (int64_t b = 0; b < kBlocks; ++b) finish(block * kOutputs + b * kLanes, b, sums.data());
     }

@@ -1,0 +1,62 @@
+"""What a forward costs by its number of rows, as the engine measures it while it decodes."""
+
+from dataclasses import dataclass, field
+
+#: Weight of the older measurements when a new step or draft is measured.
+DECAY = 0.98
+#: A measurement counts for at most so many times the last one with as many rows or lanes.
+GROWTH = 1.05
+
+
+@dataclass(slots=True)
+class StepCost:
+    """What a forward costs by its number of rows: a line fitted to measurements, of which older ones weigh less.
+
+    Other work, and what a forward does for the first time, only adds to its time. So the first measurement of each
+    number of rows does not count, and no other counts for much more than the last one of as many rows.
+    """
+
+    weight: float = 0.0
+    rows: float = 0.0
+    seconds: float = 0.0
+    rows_rows: float = 0.0
+    rows_seconds: float = 0.0
+    last: dict[int, float] = field(default_factory=dict)
+
+    def add(self, rows: int, seconds: float) -> None:
+        """A forward of ``rows`` rows took so long."""
+        before = self.last.get(rows)
+        self.last[rows] = seconds = seconds if before is None else min(seconds, GROWTH * before)
+        if before is None:
+            return
+        for name, value in (
+            ("weight", 1.0),
+            ("rows", rows),
+            ("seconds", seconds),
+            ("rows_rows", rows * rows),
+            ("rows_seconds", rows * seconds),
+        ):
+            setattr(self, name, DECAY * getattr(self, name) + value)
+
+    def at(self, rows: int) -> float:
+        """Return the seconds of a forward of ``rows`` rows."""
+        fixed, row = self.line()
+        return fixed + row * rows
+
+    @property
+    def row_s(self) -> float:
+        """The seconds that a row adds to a forward; 0 before any was measured."""
+        return self.line()[1] if self.weight else 0.0
+
+    def line(self) -> tuple[float, float]:
+        """Return the seconds of a forward and of each of its rows; before any was measured, in units of a forward."""
+        if not self.weight:
+            return 1.0, 0.05
+        rows_mean, mean = self.rows / self.weight, self.seconds / self.weight
+        spread = self.rows_rows / self.weight - rows_mean**2
+        # Weighted as if forwards of nearly equal size had cost a twentieth more for each row.
+        prior = 0.05 * mean / max(rows_mean, 1.0)
+        together = self.rows_seconds / self.weight - rows_mean * mean
+        slope = (together + 0.1 * prior) / (spread + 0.1)
+        slope = min(max(slope, 0.0), mean / rows_mean)
+        return mean - slope * rows_mean, slope
