@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from jobs.annotate import TOKENIZER, FinishedShard, make_worker
-from jobs.arguments import check_out
+from jobs.arguments import check_out, numbers
 from jobs.pool import run_shards
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
@@ -32,17 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--source", default=ATLAS, help="answers to annotate (atlas)")
     add("--records", type=int, default=4000, help="how many (4000)")
     add("--shard-records", type=int, default=100, help="records a shard (100)")
-    add("--workers", default="1,2", help="numbers of workers (1,2)")
+    add("--workers", type=numbers("1,2"), default=(1, 2), help="numbers of workers (1,2)")
     add("--out", type=Path, default=Path("runs/benchmark/annotate.json"), help="the JSON file to write")
     options = parser.parse_args(arguments)
     check_out(options.out)
     try:
-        workers = [int(number) for number in options.workers.split(",")]
         source = SourceSection(
             options.source, records=options.records, seed=0 if options.source == ATLAS else None
         )
         sections = AnnotationSections(source, "syntactic", shard_records=options.shard_records)
-        counts = [LightWorkersSection(number) for number in workers]
+        counts = [LightWorkersSection(number) for number in options.workers]
     except ValueError as error:
         raise UserError(str(error)) from None
     metrics: list[Metric] = []
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(metrics_table(metrics[-1:]), flush=True)
     if len(metrics) > 1:
         growth = metrics[-1].value / metrics[0].value
-        label = f"annotation, {workers[-1]} workers over {workers[0]}"
+        label = f"annotation, {options.workers[-1]} workers over {options.workers[0]}"
         metrics.append(Metric("annotate.growth", label, growth, note="ratio of records a second"))
     write_json(
         options.out,

@@ -27,6 +27,7 @@ import psutil
 from jobs.arguments import benchmark_command, benchmark_parser, check_out, numbers
 from pasta.benchmark.load.client import Ask, TimedReply, closed_loop, connect, send
 from pasta.benchmark.machine import describe_machine
+from pasta.benchmark.options import check_least
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.markdown import markdown
@@ -39,6 +40,7 @@ from serve.ray_start import ROOT
 CONFIG = ROOT / "configs" / "serve" / "local.yaml"
 _QUESTION = [{"role": "user", "content": "Write for as long as you may."}]
 _TIMEOUT_S = 600.0
+_MOST_INTERPRETERS, _MOST_MS = 64, 60_000
 #: Names of the service's processes in the report, by a word of their command lines.
 _KINDS = {
     ":Interpreter": "Interpreter",
@@ -62,9 +64,11 @@ class FrontLoad:
     decoders: int
 
     def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            if not value > 0:
-                raise UserError(f"--{name.replace('_', '-')}: {value}, expected a positive number")
+        check_least(self, 1, "streams", "answers", "tokens", "decoders")
+        if not 0 < self.token_ms <= _MOST_MS:
+            raise UserError(
+                f"--token-ms: {self.token_ms:g}, expected a positive number, at most {_MOST_MS:,}"
+            )
 
 
 def with_stand_ins(
@@ -151,8 +155,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
     check_out(options.out)
-    if options.rounds < 1:
-        raise UserError(f"--rounds: {options.rounds}, expected a positive number")
+    check_least(options, 1, "rounds")
+    if not 0 < min(options.interpreters) <= max(options.interpreters) <= _MOST_INTERPRETERS:
+        raise UserError(
+            f"--interpreters: {','.join(map(str, options.interpreters))}, expected integers from 1 to "
+            f"{_MOST_INTERPRETERS}"
+        )
     load = FrontLoad(options.streams, options.answers, options.tokens, options.token_ms, options.decoders)
     config = read_service_config(options.config)
     model = next(iter(config.args.models))

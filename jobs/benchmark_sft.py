@@ -12,9 +12,9 @@ from pathlib import Path
 from jobs.arguments import check_out
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
+from pasta.benchmark.options import check_least
 from pasta.config import load_config
 from pasta.entrypoint import run_main
-from pasta.errors import UserError
 from pasta.stages.records import write_json
 from pasta.statistics import bootstrap
 from pasta.training.config import SftConfig
@@ -31,8 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--out", type=Path, default=Path("runs/benchmark/sft.json"), help="the JSON file to write")
     options = parser.parse_args(arguments)
     check_out(options.out)
-    if options.rounds < 1:
-        raise UserError(f"--rounds {options.rounds}: expected a positive integer")
+    check_least(options, 1, "rounds", "threads")
     config = load_config(options.config, SftConfig, options.overrides)
     import torch
 

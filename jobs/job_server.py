@@ -25,6 +25,15 @@ _LONGEST_PAUSE_S = 30.0
 #: What the server answers about an unknown job.
 _UNKNOWN = "does not exist"
 
+#: Modules of Ray 2.60.0 whose loggers tell what this module tells better.
+RAYS_LOGGERS = (
+    "ray.dashboard.modules.job.sdk",
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray._private.authentication.http_token_authentication",
+    "ray._private.runtime_env.packaging",
+    "ray._private.runtime_env.working_dir",
+)
+
 Say = Callable[[str], None]
 
 
@@ -241,13 +250,7 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 def _quiet() -> None:
     """Keep Ray's own lines about connections and large files off the terminal: this module reports what matters."""
-    for name in (
-        "ray.dashboard.modules.job.sdk",
-        "ray.dashboard.modules.dashboard_sdk",
-        "ray._private.authentication.http_token_authentication",
-        "ray._private.runtime_env.packaging",
-        "ray._private.runtime_env.working_dir",
-    ):
+    for name in RAYS_LOGGERS:
         logger = logging.getLogger(name)
         # These loggers set their level when they are imported: only a filter outlasts that.
         logger.addFilter(lambda record: record.levelno >= logging.ERROR)

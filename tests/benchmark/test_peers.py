@@ -1,10 +1,12 @@
 """The comparison with peers: weights are converted as they are, records resume, tables and errors are right."""
 
 import copy
+import inspect
 import json
 
 import pytest
 import torch
+import transformers
 from transformers import LlamaConfig
 
 from jobs.benchmark import MODELS, main
@@ -102,6 +104,16 @@ def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_l
     assert "2 rounds, 2 found from an earlier run" in capsys.readouterr().err
     assert (tmp_path / "peers.small.decode.jsonl").read_text() == before
     assert again["tables"] == written["tables"]
+
+
+def test_transformers_still_compiles_on_a_cpu_where_it_is_told_to():
+    """Else the peer that is called compiled would be measured uncompiled."""
+    gone = (
+        f"transformers {transformers.__version__} has no CompileConfig._compile_all_devices that generate reads: "
+        "pasta/benchmark/peers/comparison.py was written against 5.17 to 5.23. Adapt that module."
+    )
+    assert hasattr(transformers.CompileConfig(), "_compile_all_devices"), gone
+    assert "_compile_all_devices" in inspect.getsource(transformers.GenerationMixin), gone
 
 
 def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):

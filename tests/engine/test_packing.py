@@ -49,7 +49,15 @@ def test_torch_still_has_the_operators_of_8_bit_layers():
     )
     start = "onednn::qlinear_pointwise(Tensor qx, float x_scale, int x_zero_point, Tensor qw, Tensor w_scale, Tensor"
     assert any(schema.startswith(start) for schema in schemas), gone
-    assert callable(getattr(torch.cpu, "_is_vnni_supported", None)), gone
+
+
+@pytest.mark.parametrize("name", ["_is_vnni_supported", "_is_avx512_supported", "_is_avx512_bf16_supported"])
+def test_torch_still_says_what_the_cpu_can_do(name):
+    gone = (
+        f"torch {torch.__version__} has no cpu.{name}(): pasta/engine/packing.py and kernels.py were written against "
+        f"torch {PINNED}. Adapt those modules, or pin that version again."
+    )
+    assert callable(getattr(torch.cpu, name, None)), gone
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -54,7 +54,19 @@ def test_ways_that_cannot_be_measured_are_refused_before_any_is(tmp_path):
         benchmark.main(["front", "--proxies", "squid", *out])
 
 
-@pytest.mark.parametrize("option", ["--streams", "--tokens", "--token-ms", "--decoders", "--rounds"])
+@pytest.mark.parametrize("option", ["--streams", "--tokens", "--decoders", "--rounds"])
 def test_bad_input_is_one_clear_line(option):
-    with pytest.raises(UserError, match=f"{option}: 0.*, expected a positive number"):
+    with pytest.raises(UserError, match=f"{option}: 0, expected a positive integer"):
         benchmark.main(["front", option, "0"])
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf"])
+def test_a_pace_that_is_none_is_one_clear_line(value):
+    with pytest.raises(UserError, match=f"--token-ms: {value}, expected a positive number, at most 60,000"):
+        benchmark.main(["front", "--token-ms", value])
+
+
+@pytest.mark.parametrize("value", ["0", "1,999"])
+def test_numbers_of_interpreters_that_cannot_be_are_one_clear_line(value):
+    with pytest.raises(UserError, match=f"--interpreters: {value}, expected integers from 1 to 64"):
+        benchmark.main(["front", "--interpreters", value])

@@ -43,7 +43,8 @@ def test_every_way_to_train_is_measured_on_the_same_rows(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--rounds", "0"), "--rounds 0: expected a positive integer"),
+        (("--rounds", "0"), "--rounds: 0, expected a positive integer"),
+        (("--threads", "0"), "--threads: 0, expected a positive integer"),
         (("--rounds", "900"), "--rounds 900: the data has"),
         (("--set", "model.init_from=nowhere"), "model.init_from: nowhere"),
     ],

@@ -1,10 +1,13 @@
 """Following a job over a connection that breaks. A job server of our own, speaking Ray's protocol, breaks it."""
 
 import asyncio
+import importlib
+import logging
 import threading
 from collections.abc import Iterator
 
 import pytest
+import ray
 from aiohttp import web
 
 from jobs import job_server
@@ -114,3 +117,13 @@ def test_a_cluster_that_stays_away_ends_the_following_and_not_the_job(breaking, 
         server.follow("job", print, lambda line: None)
     assert "\n" not in str(caught.value)
     assert not other.ended
+
+
+@pytest.mark.parametrize("name", job_server.RAYS_LOGGERS)
+def test_ray_still_logs_by_the_names_that_are_kept_quiet(name):
+    gone = f"ray {ray.__version__} has no module {name} with a logger: look where its lines come from now"
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        pytest.fail(gone)
+    assert any(isinstance(each, logging.Logger) and each.name == name for each in vars(module).values()), gone
