@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pasta.benchmark.steps import lane_request
+from pasta.benchmark.steps import lane_request, timed_steps
 from pasta.engine import AsyncEngine, DoneEvent, Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
 from pasta.interpreter import UNBOUNDED
 from pasta.markdown import markdown
@@ -97,17 +97,13 @@ class CalibrationBench:
         engine = self._engines[requests]
         for number in range(requests):
             engine.submit(request.replace(request_id=str(number)))
-        seconds, prefilled = [], 0
-        while engine.has_work:
-            begun = time.perf_counter()
-            events = engine.step()
-            spent = time.perf_counter() - begun
+        seconds = []
+        for number, (events, spent) in enumerate(timed_steps(engine)):
             threads = {(e.request_id, e.thread) for e in events if isinstance(e, TokenEvent)}
             # A main thread that waits for its chunks is no lane.
             whole = len(threads) == requests * lanes and (lanes == 1 or all(thread for _, thread in threads))
-            if whole and prefilled >= requests:
+            if whole and number >= requests:  # one prompt is prefilled a step
                 seconds.append(spent)
-            prefilled += 1  # one prompt a step
         return seconds
 
     def _prefill(self, tokens: int, before: int) -> float:
@@ -115,11 +111,7 @@ class CalibrationBench:
         engine.config = replace(engine.config, prefill_chunk=tokens)
         prompt = [self._filler] * (before + tokens)
         engine.submit(Request(prompt_ids=prompt, limits=UNBOUNDED, forced=[self._codec.eos_id]))
-        spent = 0.0
-        while engine.has_work:
-            begun = time.perf_counter()
-            engine.step()
-            spent = time.perf_counter() - begun
+        spent = [seconds for _, seconds in timed_steps(engine)][-1]
         engine.config = replace(engine.config, prefill_chunk=engine.config.slot_tokens)
         return round(1e3 * spent, 4)
 
@@ -127,10 +119,7 @@ class CalibrationBench:
         engine, forced = self._engines[1], [self._filler] * _FACADE_TOKENS + [self._codec.eos_id]
         request = Request(prompt_ids=[self._filler] * 8, limits=UNBOUNDED, forced=forced)
         engine.submit(request)
-        begun = time.perf_counter()
-        while engine.has_work:
-            engine.step()
-        bare = time.perf_counter() - begun
+        bare = sum(seconds for _, seconds in timed_steps(engine))
         return [
             round(1e3 * s / len(forced), 4) for s in (asyncio.run(_through_facade(engine, request)), bare)
         ]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pasta.benchmark.metrics import Metric
 from pasta.benchmark.quality import fault_of
+from pasta.benchmark.steps import timed_steps
 from pasta.data.atlas import AtlasTask, grade
 from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, Result, TokenEvent
 from pasta.engine.quantising import GPU_FORMATS
@@ -91,8 +92,8 @@ def _log_probabilities(engine: Engine, request: Request, ids: Sequence[int]) -> 
     vocabulary = engine.loaded.model.config.vocab_size
     engine.submit(request.replace(forced=tuple(ids), logprobs=vocabulary))
     rows: dict[Path, list[Tensor]] = {}
-    while True:
-        for event in engine.step():
+    for events, _ in timed_steps(engine):
+        for event in events:
             if isinstance(event, TokenEvent) and event.logprobs is not None:
                 tokens, values = zip(*event.logprobs.top, strict=True)
                 rows.setdefault(event.path, []).append(
@@ -100,7 +101,7 @@ def _log_probabilities(engine: Engine, request: Request, ids: Sequence[int]) -> 
                 )
             elif isinstance(event, DoneEvent):
                 event.outcome()
-                return torch.stack([row for path in sorted(rows) for row in rows[path]])
+    return torch.stack([row for path in sorted(rows) for row in rows[path]])
 
 
 def _divergence(expected: Tensor, found: Tensor) -> list[float]:

@@ -2,10 +2,10 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pasta.benchmark.metrics import Metric
-from pasta.engine import DoneEvent, Engine, EngineConfig, LoadedModel, Request, TokenEvent
+from pasta.engine import DoneEvent, Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
 from pasta.errors import UserError
 from pasta.interpreter import UNBOUNDED
 from pasta.lang import Codec
@@ -13,6 +13,14 @@ from pasta.markdown import markdown
 from pasta.stages.records import Record
 
 _ESTIMATE = 10  # chunks outgrow it; positions may overlap, and stay within the context
+
+
+def timed_steps(engine: Engine) -> Iterator[tuple[Sequence[Event], float]]:
+    """Step ``engine`` until it has no work left; yields the events of each step and the seconds that it took."""
+    while engine.has_work:
+        begun = time.perf_counter()
+        events = engine.step()
+        yield events, time.perf_counter() - begun
 
 
 class LaneBench:

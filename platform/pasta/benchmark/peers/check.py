@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pasta.benchmark.peers.llama import LlamaContext, LlamaModel
 from pasta.benchmark.peers.weights import Weights
+from pasta.benchmark.steps import timed_steps
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request, TokenEvent
 from pasta.interpreter import Limits
 from pasta.stages.records import Record
@@ -70,8 +71,8 @@ def _engine_tokens(engine: Engine, prompt: Sequence[int]) -> list[tuple[int, flo
     limits = Limits(max_tokens=_TOKENS + 1, max_chunk_tokens=_TOKENS + 1)
     engine.submit(Request(prompt_ids=prompt, limits=limits, parallel=False, logprobs=0))
     found = []
-    while engine.has_work:
-        for event in engine.step():
+    for events, _ in timed_steps(engine):
+        for event in events:
             if isinstance(event, DoneEvent):
                 event.outcome()
             elif isinstance(event, TokenEvent) and event.logprobs is not None:
