@@ -6,6 +6,8 @@ when one of them is gone:
 - ``TorchTrainer._register_sigint_handler``: what Ctrl-C does.
 - ``TorchTrainer._create_default_callbacks``, with those of ``UNUSED`` and ``CLEANER`` among them: what Ray's controller
   starts beside the workers.
+- ``TorchTrainer._initialize_and_run_controller``, and of its ``scaling_policy`` what ``REQUESTS`` names: how Ray's
+  controller asks for machines, through another process.
 """
 
 import os
@@ -26,6 +28,8 @@ Train = Callable[[Any, RunContext], Any]
 UNUSED = "DatasetsCallback"
 #: Starts a process that frees the workers' places should Ray Train's controller die.
 CLEANER = "PlacementGroupCleanerCallback"
+#: The methods that start a process which asks a cluster's autoscaler for machines, and ask it.
+REQUESTS = ("after_controller_start", "_maybe_send_resource_request")
 
 RESTART = "train from the start, whatever was done before"
 
@@ -85,15 +89,25 @@ def _fit(
 
 
 def without_helpers(trainer: Any, *, local: bool) -> None:
-    """Do not start two helper processes that this job has no use for: they take two seconds of processor time each.
+    """Do not start helper processes that this job has no use for: they take a second or two of processor time each.
 
-    The places of a ``local`` Ray end with this process. Its cleaner would ask a dashboard every second, and there is
-    none.
+    The places of a ``local`` Ray end with this process, and there is no machine to ask for. Its cleaner would ask a
+    dashboard every second, and there is none.
     """
     callbacks, needless = trainer._create_default_callbacks, {UNUSED, CLEANER} if local else {UNUSED}
     trainer._create_default_callbacks = lambda: [
         each for each in callbacks() if type(each).__name__ not in needless
     ]
+    if not local:
+        return
+    run = trainer._initialize_and_run_controller
+
+    def run_without_requests(*, scaling_policy: Any, **options: Any) -> Any:
+        for name in REQUESTS:
+            setattr(scaling_policy, name, lambda *_: None)
+        return run(scaling_policy=scaling_policy, **options)
+
+    trainer._initialize_and_run_controller = run_without_requests
 
 
 def _checkpoints(stage: TrainingStage) -> tuple[str, Any]:

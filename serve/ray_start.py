@@ -1,8 +1,13 @@
-"""Starts a local Ray, for the service and for the jobs. Importing this module does not import Ray."""
+"""Starts a local Ray, for the service and for the jobs. Importing this module does not import Ray.
+
+It uses a private API, written against ray 2.60.0; tests/serve/test_ray_start.py fails when it is gone: the methods of
+``ray._private.node.Node`` that start the dashboard's process and the autoscaler's.
+"""
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,7 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
 
     for last_try in (False, True):
         try:
-            with deferred_interrupt():
+            with deferred_interrupt(), few_processes():
                 return ray.init(**options)
         except Exception as error:
             # Ray gives its processes 30 seconds, which a busy machine may need twice.
@@ -31,6 +36,30 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
             ray.shutdown()
             on_retry()
     raise AssertionError("the last try returns or raises")
+
+
+@contextmanager
+def few_processes() -> Iterator[None]:
+    """Start Ray in this block without two processes that one machine has no use for, and ``ray.init`` waits for.
+
+    The one is the dashboard's, which Ray also starts where there is no dashboard: to report usage, which is off. The
+    other asks a cloud for machines. Joining a cluster starts neither, so that nothing changes there.
+    """
+    from ray._private.node import Node
+
+    started = Node.start_api_server, Node.start_monitor
+
+    def no_dashboard(node: Any, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
+        if include_dashboard is False:
+            node._webui_url = ""
+        else:
+            started[0](node, include_dashboard=include_dashboard, raise_on_failure=raise_on_failure)
+
+    Node.start_api_server, Node.start_monitor = no_dashboard, lambda node: None
+    try:
+        yield
+    finally:
+        Node.start_api_server, Node.start_monitor = started
 
 
 def python_path() -> str:

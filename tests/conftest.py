@@ -59,8 +59,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if not is_e2e(item):
             patch.setenv("RAY_TMPDIR", NO_RAY)
+        # A Decoder freezes what it finds at its start, for its process alone: here, engines of other tests.
+        patch.setattr(gc, "freeze", lambda: None)
         outcome = yield
-    gc.unfreeze()  # a Decoder freezes what it finds at its start, for its process alone: here, engines of other tests
     RECORDINGS.free()
     return outcome
 

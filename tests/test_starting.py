@@ -173,4 +173,3 @@ def test_garbage_is_collected_again_once_imports_are_done():
     with uncollected():
         assert not gc.isenabled()
     assert gc.isenabled()
-    gc.unfreeze()

@@ -71,6 +71,7 @@ def ray_head(log: Path, num_cpus: int = 2, **environment: str) -> Iterator[Clust
     directory = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     options = [
         *("--head", "--block", "--disable-usage-stats", "--include-dashboard=true", f"--num-cpus={num_cpus}"),
+        "--no-monitor",  # which asks a cloud for machines
         *("--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", f"--temp-dir={directory}"),
         *(f"--object-store-memory={100 * 1024 * 1024}", f"--port={free_port()}"),
         *(f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}"),

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from serve.ray_start import free_port, python_path
+from serve.ray_start import few_processes, free_port, python_path
 from tests.support.paths import ROOT
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
@@ -219,7 +219,8 @@ def main() -> None:
     for what, options in _orders():
         answer: dict[str, Any] = {}
         if what == "add":
-            node = _added(cluster, options)
+            with few_processes():
+                node = _added(cluster, options)
             raylet = node.all_processes["raylet"][0].process.pid
             nodes[raylet] = node
             answer = {"raylet": raylet, "address": cluster.address}

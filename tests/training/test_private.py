@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -12,8 +14,10 @@ import transformers
 import trl
 import wandb
 import wandb.env
+from deepspeed.runtime.zero import utils as zero_utils
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.scaling_policy import create_scaling_policy
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from transformers import Trainer
 from transformers.integrations import deepspeed as integration
@@ -100,6 +104,28 @@ def test_ray_train_s_controller_starts_its_helpers_by_callbacks_that_a_job_does_
     assert "_create_default_callbacks" in names(DataParallelTrainer.fit), gone(ray, "call of it in fit")
 
 
+def test_ray_train_s_controller_asks_for_machines_by_methods_that_a_local_job_does_without(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    trainer = TorchTrainer(print, scaling_config=ScalingConfig(num_workers=1))
+    what = "TorchTrainer._initialize_and_run_controller(scaling_policy)"
+    method = getattr(TorchTrainer, "_initialize_and_run_controller", None)
+    assert method is not None, gone(ray, what)
+    assert method.__name__ in names(DataParallelTrainer.fit), gone(ray, f"call of {what}")
+    policy = create_scaling_policy(trainer.scaling_config)
+    assert all(callable(getattr(policy, name, None)) for name in training.REQUESTS), gone(
+        ray, f"{training.REQUESTS} of a scaling policy"
+    )
+    found = []
+    monkeypatch.setattr(trainer, method.__name__, lambda *, scaling_policy: found.append(scaling_policy))
+    training.without_helpers(trainer, local=True)
+    trainer._initialize_and_run_controller(scaling_policy=policy)
+    (policy,) = found
+    policy.after_controller_start(None)  # it would start a Ray
+    policy._maybe_send_resource_request()
+    assert not ray.is_initialized()
+
+
 def test_deepspeed_compiles_nothing_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     what = "comm.torch.build_shm_op()"
     module = deepspeed_private.communication()
@@ -110,6 +136,32 @@ def test_deepspeed_compiles_nothing_for_training(tmp_path: Path, monkeypatch: py
     context = RunContext(data_dir=tmp_path, work_dir=tmp_path, use_gpu=False, report=no_report)
     trainer_arguments(config.optimisation, config.schedule, context, evaluates=False)
     assert module.build_shm_op() is None
+
+
+def test_deepspeed_imports_no_compiler_for_an_optimizer_that_is_not_in_use():
+    """And its functions are compiled for who uses it."""
+    code = (
+        "import sys; from pasta.training.deepspeed_private import MUON, import_no_compiler as imports; "
+        "imports({'optimizer': {'type': 'Muon'}}); assert MUON not in sys.modules; "
+        "imports({}); assert MUON in sys.modules; "
+        "from deepspeed.runtime import compiler; print(compiler.compile, 'torch._inductor.compile_fx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, gone(deepspeed, deepspeed_private.MUON) + done.stderr
+    assert "<lambda>" not in done.stdout
+    assert done.stdout.endswith(" False\n"), gone(deepspeed, "runtime.compiler.compile")
+    asked = inspect.getsource(zero_utils.is_zero_supported_optimizer)
+    assert f"from {deepspeed_private.MUON} import" in asked, gone(deepspeed, deepspeed_private.MUON)
+
+
+def test_workers_import_no_wandb_until_a_run_is_tracked():
+    code = (
+        "import sys, pasta.training.sft, pasta.training.preference, pasta.rl.train; "
+        "assert 'wandb' not in sys.modules; import wandb; print(wandb.init)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "function init" in done.stdout
 
 
 def test_transformers_remembers_the_deepspeed_configuration_that_models_are_made_under():

@@ -20,11 +20,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trl import GRPOTrainer
 
 from pasta.lang import TagGrammar
 from pasta.rl.batch import thread_batch
 from pasta.training.masks import install_thread_masks
+from pasta.training.without_wandb import without_wandb
+
+with without_wandb():
+    from trl import GRPOTrainer
 
 
 class ThreadGrpoTrainer(GRPOTrainer):

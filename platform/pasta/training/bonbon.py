@@ -14,7 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from trl import DPOTrainer
+
+from pasta.training.without_wandb import without_wandb
+
+with without_wandb():
+    from trl import DPOTrainer
 
 
 def bonbon_beta(num_samples: int) -> float:

@@ -12,7 +12,7 @@ from pasta.stages.run import StageConfig
 from pasta.stages.stage import Manifest, Stage, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.training.config import OptimisationSection, ScheduleSection
-from pasta.training.deepspeed_private import compile_no_communication
+from pasta.training.deepspeed_private import compile_no_communication, import_no_compiler
 from pasta.training.storage import open_url, remove
 
 Report = Callable[[dict[str, float], Path | None], None]
@@ -88,6 +88,7 @@ def trainer_arguments(
     deepspeed = deepspeed_config(recipe.deepspeed)
     if deepspeed is not None:
         compile_no_communication()
+        import_no_compiler(deepspeed)
     return {
         "output_dir": str(context.work_dir / "checkpoints"),
         "learning_rate": recipe.learning_rate,

@@ -10,14 +10,17 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase, Trainer
-from trl import SFTTrainer
-from trl.models import unwrap_model_for_generation
 
 from pasta.interpreter import IGNORE, TokenKind
 from pasta.tracking import Tracker
 from pasta.training.callbacks import KIND_NAMES
 from pasta.training.held_out import COLUMNS, HeldOut, figures_of, generate_answers, table_rows
 from pasta.training.transformers_private import prepare_inputs
+from pasta.training.without_wandb import without_wandb
+
+with without_wandb():
+    from trl import SFTTrainer
+    from trl.models import unwrap_model_for_generation
 
 EXAMPLES = "eval/examples"
 

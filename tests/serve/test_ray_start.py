@@ -1,0 +1,52 @@
+"""The methods by which Ray starts processes that one machine has no use for are still there, and are left out."""
+
+import inspect
+import re
+from types import SimpleNamespace
+
+import pytest
+import ray
+from ray._private.node import Node
+
+from serve import ray_start
+from serve.ray_start import few_processes
+from tests.support.paths import ROOT
+
+PINNED = re.search(r"ray (\d+\.\d+\.\d+)", ray_start.__doc__ or "")[1]
+
+
+def gone(what):
+    return (
+        f"ray {ray.__version__} has no {what}: serve/ray_start.py was written against ray {PINNED}. "
+        "Adapt that module, or pin that version again."
+    )
+
+
+def test_the_pinned_version_is_the_one_that_it_was_written_against():
+    locked = re.search(r"^ray==(\S+)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)[1]
+    assert locked == PINNED, "check the private API that serve/ray_start.py lists, then name the new version"
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [("start_monitor", ["self"]), ("start_api_server", ["self", "include_dashboard", "raise_on_failure"])],
+)
+def test_a_head_node_starts_its_processes_by_the_methods_that_are_replaced(method, parameters):
+    found = getattr(Node, method, None)
+    assert found is not None, gone(f"Node.{method}")
+    assert [*inspect.signature(found).parameters] == parameters, gone(f"Node.{method}({parameters})")
+    assert method in Node.start_head_processes.__code__.co_names, gone(f"call of Node.{method}")
+
+
+def test_a_dashboard_starts_only_where_it_is_asked_for_and_an_autoscaler_never(monkeypatch):
+    started = []
+    monkeypatch.setattr(Node, "start_api_server", lambda node, **options: started.append(options))
+    monkeypatch.setattr(Node, "start_monitor", lambda node: started.append("autoscaler"))
+    node = SimpleNamespace(_webui_url=None)
+    with few_processes():
+        Node.start_monitor(node)
+        Node.start_api_server(node, include_dashboard=False, raise_on_failure=False)
+        assert (started, node._webui_url) == ([], "")
+        Node.start_api_server(node, include_dashboard=True, raise_on_failure=True)
+    Node.start_monitor(node)
+    assert started == [{"include_dashboard": True, "raise_on_failure": True}, "autoscaler"]
