@@ -66,18 +66,20 @@ def ask(client, **fields):
     return client.post("/v1/chat/completions", json=body)
 
 
-def long_body(client):
+@pytest.fixture(scope="module")
+def long_body(service: Guarded) -> dict[str, object]:
     """A request that decodes for as long as it may: greedy and found to go on."""
-    for n in range(200):
-        body = {
-            "model": "random",
-            "messages": [{"role": "user", "content": f"Count to {n}"}],
-            "temperature": 0,
-        }
-        body["pasta"] = {"mode": "sequential"}
-        answer = ask(client, **{**body, "max_tokens": 1000}).json()
-        if answer["choices"][0]["finish_reason"] == "length":
-            return {**body, "max_tokens": 4000}
+    with service.client() as client:
+        for n in range(200):
+            body = {
+                "model": "random",
+                "messages": [{"role": "user", "content": f"Count to {n}"}],
+                "temperature": 0,
+            }
+            body["pasta"] = {"mode": "sequential"}
+            answer = ask(client, **{**body, "max_tokens": 1000}).json()
+            if answer["choices"][0]["finish_reason"] == "length":
+                return {**body, "max_tokens": 4000}
     raise AssertionError("no prompt with a long answer")
 
 
@@ -157,26 +159,21 @@ def test_a_rate_beyond_the_key_s_is_429_and_says_when(service):
     assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
 
 
-def test_a_key_has_no_more_requests_under_way_than_it_may(service):
-    with service.client("one") as client:
-        body = long_body(client)
-        with under_way(client, body):
-            assert ask(client).status_code == 429
-            with (
-                pytest.raises(openai.RateLimitError),
-                openai.OpenAI(
-                    base_url=f"{service.url}/v1", api_key=service.keys["one"], max_retries=0
-                ) as other,
-            ):
-                other.completions.create(model="random", prompt="a")
+def test_a_key_has_no_more_requests_under_way_than_it_may(service, long_body):
+    with service.client("one") as client, under_way(client, long_body):
+        assert ask(client).status_code == 429
+        with (
+            pytest.raises(openai.RateLimitError),
+            openai.OpenAI(base_url=f"{service.url}/v1", api_key=service.keys["one"], max_retries=0) as other,
+        ):
+            other.completions.create(model="random", prompt="a")
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_beyond_the_budget_a_long_request_is_429_and_a_short_one_finds_room(service, streams):
+def test_beyond_the_budget_a_long_request_is_429_and_a_short_one_finds_room(service, streams, long_body):
     with service.client() as client:
-        body = long_body(client)
-        with under_way(client, body):
-            response = ask(client, **body, stream=streams)
+        with under_way(client, long_body):
+            response = ask(client, **long_body, stream=streams)
             assert response.status_code == 429
             assert 2 <= int(response.headers["retry-after"]) <= 60
             assert response.json()["error"]["code"] == "overloaded"
@@ -185,24 +182,22 @@ def test_beyond_the_budget_a_long_request_is_429_and_a_short_one_finds_room(serv
         assert eventually(lambda: ask(client, max_tokens=4000, stop="g").status_code != 429, 20.0)
 
 
-def test_a_deadline_that_passes_is_408(service):
+def test_a_deadline_that_passes_is_408(service, long_body):
     with service.client() as client:
-        body = long_body(client)
-        late = client.post("/v1/chat/completions", json=body, headers={"X-Request-Timeout": "0.05"})
+        late = client.post("/v1/chat/completions", json=long_body, headers={"X-Request-Timeout": "0.05"})
         assert late.status_code == 408
         assert late.json()["error"]["code"] == "timeout"
-        wrong = client.post("/v1/chat/completions", json=body, headers={"X-Request-Timeout": "soon"})
+        wrong = client.post("/v1/chat/completions", json=long_body, headers={"X-Request-Timeout": "soon"})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "X-Request-Timeout")
 
 
-def test_a_deadline_that_passes_on_the_way_is_the_stream_s_last_event(service):
+def test_a_deadline_that_passes_on_the_way_is_the_stream_s_last_event(service, long_body):
     with service.client() as client:
-        body = long_body(client)
         # A quarter of the tokens is answered in time on any machine, and all of them on none.
         started = time.monotonic()
-        assert ask(client, **{**body, "max_tokens": 1000}).status_code == 200
+        assert ask(client, **{**long_body, "max_tokens": 1000}).status_code == 200
         headers = {"X-Request-Timeout": str(time.monotonic() - started)}
-        answer = client.post("/v1/chat/completions", json={**body, "stream": True}, headers=headers)
+        answer = client.post("/v1/chat/completions", json={**long_body, "stream": True}, headers=headers)
     events = [line for line in answer.text.splitlines() if line]
     assert len(events) > 2
     assert '"code":"timeout"' in events[-1]

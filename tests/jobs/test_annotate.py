@@ -173,6 +173,7 @@ def test_a_full_disk_keeps_what_is_finished_and_a_larger_one_ends_the_run(
         "data__source": source,
         "data__shard_records": 200,
         "data__annotator": "atlas",
+        "workers__num_workers": 1,
     }
     path = write_config(tmp_path, **settings, output_dir=str(small_disk / "out"))
     with pytest.raises(
@@ -254,7 +255,7 @@ def test_ctrl_c_that_ray_has_swallowed_ends_the_run_all_the_same(
         press_and_swallow()
         return line(figures)
 
-    path = write_config(tmp_path)
+    path = write_config(tmp_path, workers__num_workers=1)
     monkeypatch.setattr(annotate, "rates_line", swallow)
     with pytest.raises(KeyboardInterrupt):
         run(path)
