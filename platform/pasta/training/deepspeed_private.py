@@ -25,7 +25,7 @@ def import_no_compiler(config: Mapping[str, Any]) -> None:
     to see whether it is in use, and with it torch's compiler: a second in each worker."""
     if MUON in sys.modules or "muon" in str(config.get("optimizer")).lower():
         return
-    compiler = importlib.import_module("deepspeed.runtime.compiler")
+    compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
     compile = compiler.compile
     compiler.compile = lambda *_, **__: lambda function: function
     try:
