@@ -186,6 +186,20 @@ def test_files_stay_short():
         assert lines <= MAX_LINES, f"{file} has {lines} lines"
 
 
+#: Functions that modules of one kind have by agreement: those of a job, those of a way to train.
+SHARED_NAMES = {"main", "parser", "stage", "run", "inputs", "prepare", "make_trainer", "train"}
+
+
+def test_a_public_class_or_function_has_a_name_of_its_own():
+    places: dict[str, list[str]] = {}
+    for file in sources(LIBRARY, ROOT / "jobs", ROOT / "serve"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    shared = {name: where for name, where in places.items() if len(where) > 1 and not name.startswith("_")}
+    assert {name: where for name, where in shared.items() if name not in SHARED_NAMES} == {}
+
+
 def test_nothing_is_left_to_do():
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     for file in sources(LIBRARY, ROOT / "jobs", ROOT / "serve"):

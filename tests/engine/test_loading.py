@@ -1,12 +1,14 @@
 """Loading models: what is wrong is said in one line, with what to do."""
 
 import json
+import logging
 
 import pytest
-from transformers import BertConfig
+from transformers import BertConfig, modeling_utils
 
-from pasta.engine import load_model, random_model, read_model_config
+from pasta.engine import Engine, EngineConfig, Request, load_model, random_model, read_model_config
 from pasta.errors import UserError
+from pasta.interpreter import Limits
 from tests.support.models import CONFIGS, tiny
 from tests.support.tokenizers import byte_level
 
@@ -30,6 +32,14 @@ def test_a_saved_model_loads(saved):
     loaded = load_model(saved, device="cpu")
     assert loaded.num_parameters == tiny().num_parameters
     assert loaded.codec.control == tiny().codec.control
+
+
+def test_a_recorded_forward_says_nothing_of_losses(saved, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    modeling_utils.logger.warning_once.cache_clear()
+    engine = Engine(load_model(saved, device="cpu"), EngineConfig(num_slots=1, slot_tokens=64))
+    engine.generate(Request(prompt_ids=[5, 6, 7], limits=Limits(max_tokens=4)))
+    assert not [record.getMessage() for record in caplog.records if "loss" in record.getMessage()]
 
 
 def test_a_missing_directory(tmp_path):

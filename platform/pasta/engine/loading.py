@@ -181,6 +181,8 @@ def _ready(
             f"model {name!r}: its embedding has {rows} rows, its tokenizer {codec.grammar.vocab_size} tokens; "
             "resize the embedding to make room for the control tokens (jobs.sft does)"
         )
+    # A trace reads every attribute, and transformers warns of a backbone without a loss.
+    model.base_model.loss_type = "ForCausalLM"
     model.requires_grad_(False).to(device).eval()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if ranks is not None:
