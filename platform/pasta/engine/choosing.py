@@ -206,7 +206,7 @@ class Chooser:
         ``GrammarFailed``."""
         row, token, logprobs = lane.rows[lane.at], lane.tokens[lane.at], lane.logprobs[lane.at]
         allowed = row.slot.allowed(row.thread)
-        if allowed != row.constraint:
+        if allowed is not row.constraint and allowed != row.constraint:
             at = lane.first + lane.at
             read = self.choose([row._replace(drafts=(), constraint=allowed)], lane.logits[at : at + 1])
             (token,), (logprobs,) = read.tokens, read.logprobs

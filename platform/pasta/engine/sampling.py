@@ -96,7 +96,7 @@ class ConstraintTable:
 
     def rows(self, constraints: Sequence[Constraint]) -> list[int]:
         """The row of each constraint."""
-        return [self._rows[c] if c in self._rows else self._add(c) for c in constraints]
+        return [row if (row := self._rows.get(c)) is not None else self._add(c) for c in constraints]
 
     def _add(self, constraint: Constraint) -> int:
         row = len(self._rows)

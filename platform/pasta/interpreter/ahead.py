@@ -91,7 +91,7 @@ def may_emit(interpreter: Interpreter, thread: int, apart: Container[int] = ()) 
     behind = [
         u
         for u in threads
-        if u.running and (u.clock < t.clock or (u.clock == t.clock and turn(u) < now)) and u.id not in apart
+        if u.clock <= t.clock and u.running and u.id not in apart and (u.clock < t.clock or turn(u) < now)
     ]
     if not behind:
         return True
