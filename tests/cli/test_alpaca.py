@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pasta.cli.main import run
+from pasta.cli.commands import run
 from pasta.errors import UserError
 from tests.support.evaluations import answer, prompt, write_evaluation
 from tests.support.paths import ROOT

@@ -3,12 +3,14 @@ import os
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from pasta.cli.main import main, run
+from pasta.cli import main
+from pasta.cli.commands import run
 from pasta.errors import UserError
 from tests.support.paths import ROOT
 
@@ -146,6 +148,18 @@ def test_a_name_too_long_for_the_system_is_one_line(write, monkeypatch, capsys, 
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
     assert "a" * 50 in lines[0]
+
+
+def test_a_ctrl_c_while_modules_are_imported_is_one_line(monkeypatch, capsys):
+    class Importing(types.ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "pasta.cli.commands", Importing("pasta.cli.commands"))
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_check_reads_another_field(write):

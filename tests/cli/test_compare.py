@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pasta.cli.main import run
+from pasta.cli.commands import run
 from pasta.errors import UserError
 from tests.support.evaluations import answer, prompt, write_evaluation
 

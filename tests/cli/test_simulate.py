@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pasta.cli.main import run
+from pasta.cli.commands import run
 from pasta.config import load_config
 from pasta.errors import UserError
 from pasta.simulation.config import SimulateConfig
@@ -150,7 +150,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(config, override, expected):
 def test_neither_torch_nor_ray_is_loaded(config):
     path, _ = config
     code = (
-        "import sys\nfrom pasta.cli.main import run\n"
+        "import sys\nfrom pasta.cli.commands import run\n"
         f"run(['simulate', '--config', {str(path)!r}, '--set', 'sweep=null', '--set', 'sizing=null'])\n"
         "print(sorted({'torch', 'ray', 'transformers'} & set(sys.modules)))"
     )

@@ -54,7 +54,7 @@ def test_a_command_has_arguments_that_can_be_read(words, monkeypatch):
 
 def read_pasta(arguments):
     # The package has a function of the module's name.
-    options = importlib.import_module("pasta.cli.main").parser().parse_args(arguments)
+    options = importlib.import_module("pasta.cli.commands").parser().parse_args(arguments)
     if options.command == "simulate":
         load_config(options.config, SimulateConfig, options.overrides)
 

@@ -1,5 +1,5 @@
 """``python -m pasta.cli``: the ``pasta`` command."""
 
-from pasta.cli.main import main
+from pasta.cli import main
 
 main()

@@ -3,24 +3,18 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pasta import __version__
 from pasta.cli.alpaca import annotations, export
 from pasta.cli.check import check_file
 from pasta.cli.compare import compare_evaluations
 from pasta.cli.show import show_record
-from pasta.entrypoint import run_main
 
 _MOST_COLUMNS = 10_000
 TOKENIZER_HELP = (
     "count tokens with: atlas, words, a tokenizer's directory, or auto: atlas if installed, else words"
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Entry point. Exit codes: 0 fine, 1 invalid records, 2 misuse, 130 interrupted."""
-    run_main(lambda: run(arguments))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
