@@ -1,6 +1,7 @@
 """What follows a request: asking an Interpreter while a service is updated, and the answer as a stream."""
 
 import asyncio
+import gc
 import json
 import time
 from contextlib import ExitStack, aclosing
@@ -222,6 +223,15 @@ def test_a_whole_answer_has_the_log_probabilities_that_its_chunks_have(kind, tok
     assert whole["object"] == writer.kind
 
 
+@pytest.fixture
+def uncollected():
+    """No collection of garbage meanwhile: it would go through all that the tests before have left."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
 def test_no_piece_of_a_large_answer_holds_the_loop():
     top = tuple((f"token {n}", -float(n)) for n in range(20))
     tokens = [TextToken("token 0", -0.5, top)] * 3000
