@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 import pasta
 from serve import priority
@@ -59,6 +60,8 @@ app.add_middleware(Cors)
 app.add_middleware(CountResponses)
 app.add_middleware(TakeBody)
 T = TypeVar("T")
+#: The status of a request whose client left while it sent it, as in Ray Serve's metrics.
+_LEFT = 499
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -71,6 +74,11 @@ async def _on_api_error(_: Request, error: ApiError) -> JSONResponse:
 async def _on_http_error(request: Request, error: HTTPException) -> JSONResponse:
     what = ApiError(f"{request.method} {request.url.path}: {error.detail}.", status=error.status_code)
     return JSONResponse(what.body(), status_code=error.status_code, headers=error.headers)
+
+
+@app.exception_handler(ClientDisconnect)
+async def _on_left(_: Request, __: ClientDisconnect) -> Response:
+    return Response(status_code=_LEFT)  # for the metrics: nobody reads it
 
 
 @app.exception_handler(Exception)

@@ -1,5 +1,5 @@
-"""Middleware for Ray Serve's HTTP proxy: sends bodies to the Gateway with their heads, and leaves clients that read
-nothing.
+"""Middleware for Ray Serve's HTTP proxy: sends bodies to the Gateway with their heads, leaves clients that read
+nothing, and hides from Ray Serve the headers by which clients could steer it.
 
 Without it the proxy sends a request's head only, and the replica fetches the body with another call, which takes as
 long as all the rest of a short request. Ray Serve loads ``middlewares`` into its proxy because
@@ -27,8 +27,41 @@ LATER_S = 2.0
 #: The connection of the request that is being handled, in the process that has it: Ray Serve's proxy, or a Gateway to
 #: which clients or HAProxy are connected without that proxy.
 CONNECTION: ContextVar[Any] = ContextVar("pasta.connection", default=None)
+#: Headers that Ray Serve takes from clients: replica, deadline, whether it watches for their leaving, trace.
+_OF_RAY_SERVE = frozenset(
+    (
+        b"serve-multiplexed-model-id",
+        b"traceparent",
+        b"tracestate",
+        b"x-request-disconnect-disabled",
+        b"x-request-timeout-seconds",
+        b"x-session-id",
+    )
+)
 #: How long the proxy waits for the rest of a body: clients send head and body apart.
 _SOON_S = 0.1
+
+
+class OwnHeaders:
+    """ASGI middleware for the proxy: removes the headers by which clients can steer Ray Serve itself, such as one that
+    keeps an answer decoding for a client that has gone.
+
+    Ray Serve fails on headers of its own that are not UTF-8, and reads X-Request-Id as one: what is no UTF-8 there
+    becomes UTF-8, for the Gateway to refuse.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] == "http":
+            scope["headers"] = [
+                (name, _utf8(value) if name == b"x-request-id" else value)
+                for name, value in scope["headers"]
+                if name.replace(b"_", b"-") not in _OF_RAY_SERVE
+            ]
+        await self._app(scope, receive, send)
 
 
 class SendBody:
@@ -153,7 +186,15 @@ def _transport(send: Any) -> Any:
 
 def middlewares() -> list[Middleware]:
     """The middleware for Ray Serve's proxy, which calls this when it starts. The last one is the outermost."""
-    return [Middleware(SendBody), Middleware(EndUnread)]
+    return [Middleware(SendBody), Middleware(EndUnread), Middleware(OwnHeaders)]
+
+
+def _utf8(value: bytes) -> bytes:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1").encode()
+    return value
 
 
 def _length(scope: MutableMapping[str, Any]) -> int:

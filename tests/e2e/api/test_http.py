@@ -112,8 +112,9 @@ def test_a_request_s_id_comes_back_once_the_client_s_own_if_it_sends_one(http):
     assert response.headers.get_list("x-request-id") == ["my-request.1"]
     (given,) = post(http, body).headers.get_list("x-request-id")
     assert len(given) >= 32
-    refused = http.post("/v1/chat/completions", json=body, headers={"x-request-id": "no id"})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "X-Request-Id")
+    for bad in (b"no id", b"\xff\xfe"):
+        refused = http.post("/v1/chat/completions", json=body, headers={"x-request-id": bad})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "X-Request-Id")
 
 
 def test_a_trace_is_returned_to_who_asks_for_it(client):

@@ -61,6 +61,26 @@ def test_a_slow_upload_takes_a_place_before_it_has_arrived(served):
     assert asyncio.run(asyncio.wait_for(scenario(), 30)) == (429, 200)
 
 
+def test_a_client_that_leaves_while_it_uploads_is_no_failure(served, caplog):
+    async def scenario():
+        async with served({"max_ongoing_requests": 1, "body_timeout_s": 20.0}) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head(len(BODY)) + BODY[:10])
+            await asyncio.sleep(0.3)  # longer than the proxy's middleware waits for a body
+            writer.close()
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+                for _ in range(200):
+                    response = await http.post("/v1/completions", content=b"{}")
+                    if response.status_code != 429:
+                        return response.status_code
+                    await asyncio.sleep(0.01)
+            return None
+
+    with caplog.at_level("ERROR"):
+        assert asyncio.run(asyncio.wait_for(scenario(), 30)) == 400
+    assert not caplog.records
+
+
 TOP = tuple((f"token {n}", -float(n)) for n in range(20))
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20}
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from serve.gateway import proxy
-from serve.gateway.proxy import BODY, WRITE_TIMEOUT, EndUnread, SendBody, TakeBody, middlewares
+from serve.gateway.proxy import BODY, WRITE_TIMEOUT, EndUnread, OwnHeaders, SendBody, TakeBody, middlewares
 from tests.serve.gateway.conftest import listening
 
 GONE = {"type": "http.disconnect"}
@@ -111,7 +111,38 @@ def test_ray_serve_s_proxy_takes_what_is_named_to_it(monkeypatch):
     name = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
     monkeypatch.setattr(http_util, name, PROXY_ENV[name])
     taken = http_util.configure_http_middlewares(HTTPOptions()).middlewares
-    assert [each.cls for each in taken] == [each.cls for each in middlewares()] == [SendBody, EndUnread]
+    assert (
+        [each.cls for each in taken]
+        == [each.cls for each in middlewares()]
+        == [SendBody, EndUnread, OwnHeaders]
+    )
+
+
+# -- headers -----------------------------------------------------------------------------------------------
+
+
+def test_no_header_by_which_ray_serve_takes_orders_reaches_it():
+    from ray.serve._private import constants
+
+    of_ray = {
+        constants.SERVE_MULTIPLEXED_MODEL_ID,
+        constants.SERVE_SESSION_ID,
+        constants.SERVE_HTTP_REQUEST_TIMEOUT_S_HEADER,
+        constants.SERVE_HTTP_REQUEST_DISCONNECT_DISABLED_HEADER,
+    }
+    sent = [(name.encode(), b"\xff") for name in of_ray] + [
+        (b"x_session-id", b"a"),
+        (b"traceparent", b"\xff"),
+    ]
+    kept = [(b"host", b"here"), (b"authorization", b"Bearer k\xe9y"), (b"x-request-timeout", b"5")]
+    seen, _ = through(OwnHeaders, {"type": "http", "headers": [*sent, *kept]})
+    assert seen["headers"] == kept
+
+
+@pytest.mark.parametrize(("given", "read"), [(b"\xff", "ÿ"), ("é".encode(), "é"), (b"a-1", "a-1")])
+def test_a_request_s_id_is_text_whatever_was_sent(given, read):
+    seen, _ = through(OwnHeaders, {"type": "http", "headers": [(b"x-request-id", given)]})
+    assert seen["headers"][0][1].decode() == read
 
 
 # -- a response that is not read ---------------------------------------------------------------------------
