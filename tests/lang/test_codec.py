@@ -17,6 +17,7 @@ from pasta.lang import (
     parse,
 )
 from pasta.lang.codec import MAX_ESTIMATE
+from pasta.lang.detokenizer import Detokenizer
 from tests.support.documents import documents, texts
 from tests.support.tokenizers import KINDS, byte_level, codec, ordinary_close, prepended_space
 
@@ -212,6 +213,22 @@ def test_a_stream_of_ids_gives_the_text_and_never_half_a_character(kind, text):
     pieces = [stream.push(token) for token in codec(kind).encode_text(text)]
     assert not any("\ufffd" in piece for piece in pieces)
     assert "".join(pieces) + stream.flush() == text
+
+
+@kinds
+@fast
+@given(data=st.data())
+def test_any_ids_are_decoded_as_transformers_does(kind, data):
+    tokenizer = codec(kind)._tokenizer
+    ids = data.draw(st.lists(st.sampled_from(sorted(tokenizer.get_vocab().values()))))
+    own = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert Detokenizer(tokenizer)(ids) == own
+
+
+def test_the_tokenizer_behind_transformers_is_asked_itself():
+    assert Detokenizer(byte_level())._backend is not None, (
+        "transformers has changed: each token costs four times as much"
+    )
 
 
 def test_text_of_a_document_with_html_survives():

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from pasta.errors import first_line
+from pasta.lang.detokenizer import Detokenizer
 from pasta.lang.document import (
     CONTROL_TOKENS,
     MAX_DEPTH,
@@ -50,7 +51,9 @@ class Codec:
     def __init__(
         self, tokenizer: Tokenizer, *, sequential: bool = False, positions: Positions | None = None
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._raw_decode = tokenizer, Detokenizer(tokenizer)
+        #: The texts of single tokens that have been decoded (``TextStream``).
+        self.token_texts: dict[int, str] = {}
         #: Where a thread goes on after a promise: the tokenizer's stored rule, unless another rule was given.
         self.positions = positions or Positions(stored_scheme(tokenizer))
         vocabulary = tokenizer.get_vocab()
@@ -254,10 +257,6 @@ class Codec:
             self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         )
         return ids
-
-    def _raw_decode(self, ids: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return text
 
     def _is_exact(self, anchor: str) -> bool:
         """Whether texts come back behind ``anchor``: each alone, and each behind every other one's ids.

@@ -29,8 +29,16 @@ class TextStream:
         new = text[len(self._shown) :]
         self._window = self._window[self._num_shown :]
         self._num_shown = len(self._window)
-        self._shown = self._codec.decode_text(self._window)
+        self._shown = self._text_of_window()
         return new
+
+    def _text_of_window(self) -> str:
+        if self._num_shown > 1:
+            return self._codec.decode_text(self._window)
+        (token,), known = self._window, self._codec.token_texts
+        if token not in known:
+            known[token] = self._codec.decode_text(self._window)
+        return known[token]
 
     def flush(self) -> str:
         """Return the rest of the text at the end of a thread (U+FFFD for incomplete characters)."""
