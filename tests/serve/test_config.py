@@ -14,6 +14,7 @@ import yaml
 from pasta.errors import UserError
 from serve.checks import check_served_models, check_service
 from serve.config import ServeConfig
+from serve.ingress import check_started
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
 from serve.keys import new_key
 from serve.launch import check_local, check_port, read_service_config, running
@@ -369,6 +370,15 @@ def test_haproxy_needs_keys_and_speaks_no_https(tmp_path, model):
     secured = dataclasses.replace(config, ssl_certfile="cert.pem", ssl_keyfile="key.pem")
     assert mistake(check_local, secured).startswith(
         "ssl_certfile: Ray's HAProxy (front.proxy) speaks no HTTPS"
+    )
+
+
+@pytest.mark.parametrize("proxy", ["haproxy", "none"])
+def test_a_gateway_whose_ray_was_started_for_another_proxy_says_so(model, proxy):
+    config = ServeConfig.model_validate({"models": {"a": {"path": str(model)}}, "front": {"proxy": proxy}})
+    said = mistake(check_started, config)
+    assert said.startswith(
+        f"front.proxy: {proxy!r}, but Ray was started for 'ray' (RAY_SERVE_ENABLE_HA_PROXY "
     )
 
 
