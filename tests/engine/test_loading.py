@@ -88,6 +88,14 @@ def test_a_device_nobody_knows(saved, device):
     refused(f"device: '{device}'", saved, device=device)
 
 
+def test_a_model_configuration_that_is_no_object(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text("[3]")
+    with pytest.raises(UserError) as caught:
+        read_model_config(file)
+    assert str(caught.value) == f"model configuration: {file}: expected an object, got a list"
+
+
 def test_a_model_configuration_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         read_model_config(tmp_path / "no.json")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pasta.errors import UserError, first_line
-from pasta.rows import read_json
+from pasta.rows import kind_of, read_json
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -28,6 +28,8 @@ def read_model_config(path: str | Path) -> "PretrainedConfig":
 
     file = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     values = read_json(file, key="model configuration")
+    if not isinstance(values, dict):
+        raise UserError(f"model configuration: {file}: expected an object, got {kind_of(values)}")
     try:
         return AutoConfig.for_model(**values)
     except (ValueError, TypeError, KeyError) as error:
