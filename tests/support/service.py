@@ -117,14 +117,17 @@ class Command:
         return self.process.wait(timeout_s)
 
     def descendants(self) -> list[psutil.Process]:
-        """All living processes that this command, or what it started, has started."""
-        found = []
+        """All living processes that this command, or what it started, has started.
+
+        Ray's agent has written its name over its environment: it is found as a child, while its parent lives.
+        """
+        found = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                alive = process.status() != psutil.STATUS_ZOMBIE
-                if alive and process.environ().get(_MARK) == self.mark:
-                    found.append(process)
-        return found
+                if process.environ().get(_MARK) == self.mark:
+                    family = [process, *process.children(recursive=True)]
+                    found |= {each.pid: each for each in family if each.status() != psutil.STATUS_ZOMBIE}
+        return list(found.values())
 
     def leaves_nothing(self, timeout_s: float = 20.0) -> bool:
         """Whether every process is gone, at once or in a while: a killed process takes a moment to vanish."""
