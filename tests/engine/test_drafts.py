@@ -1,5 +1,6 @@
 """How many drafts are fed: as many as pay, where padded rows are free and the heads' own time is not."""
 
+from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import pytest
 from pasta.engine import Engine, EngineConfig, Request, drafts
 from pasta.engine.drafts import Drafted, Place
 from pasta.engine.heads import HeadRunner
-from pasta.engine.step_cost import StepCost
+from pasta.engine.step_cost import StepCost, Worth
 from pasta.interpreter import Feed, Limits
 from pasta.lang import parse
 from tests.engine.test_graphs import captured
@@ -214,3 +215,33 @@ def test_a_draft_goes_through_a_promise_and_loses_no_chunk(right):
     result = knowing(ids, right).generate(asking(ids))
     assert (result.response_ids, result.critical_path) == (expected.response_ids, expected.critical_path)
     assert (result.steps < expected.steps) == right
+
+
+def test_what_costs_more_than_it_saves_is_tried_one_time_in_64():
+    worth = Worth()
+    while worth.saved >= 0:
+        assert worth.tries()
+        worth.learn(-0.2)
+    tried = [worth.tries() for _ in range(192)]
+    assert [at for at, now in enumerate(tried) if now] == [63, 127, 191]
+
+
+def test_what_saves_again_is_tried_each_time_again():
+    worth = Worth(saved=-0.01)
+    worth.learn(1.0)
+    assert worth.tries()
+    assert worth.tries()
+
+
+def test_drafts_that_take_longer_to_find_than_they_save_are_not_looked_for(plain, monkeypatch):
+    """Of steps with as many lanes: drafts of others are judged by themselves."""
+    drafter = costing(plain, 1e-6, 1e-9)  # nothing can be saved of a step of a microsecond
+    drafter.cost.weight = 1.0
+    looked = []
+    monkeypatch.setattr(drafter, "_found", lambda slots, feeds: looked.append(1) or [])
+    monkeypatch.setattr(drafter, "_worth", defaultdict(lambda: Worth(saved=0.0)))
+    for _ in range(10):
+        drafter.add({}, {0: [FEED]}, ONE)
+    assert len(looked) == 1
+    drafter.add({}, {0: [FEED, FEED, FEED, FEED]}, ONE)
+    assert len(looked) == 2

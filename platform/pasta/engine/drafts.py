@@ -5,6 +5,7 @@ token: it is emitted if it is what is chosen, else hidden.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,12 +21,9 @@ from pasta.engine.ngrams import CONTEXTS
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
-from pasta.engine.step_cost import DECAY, GROWTH, StepCost
+from pasta.engine.step_cost import DECAY, GROWTH, StepCost, Worth
 from pasta.engine.transfer import Stopwatch, to_device
 from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, forced_token, supposed
-
-#: The same weight for what guesses have saved; and the steps without guesses after which they are tried again.
-_WORTH_DECAY, _STEPS_WITHOUT = 0.9, 64
 
 
 class Place(NamedTuple):
@@ -70,8 +68,12 @@ class Drafter:
         self.guessed_s = self._ahead_s = 0.0
         self._watch: Stopwatch | None = None
         self._rows_guessed, self._drafts_pay = 0, True
-        #: What guesses have saved lately, as a share of a step's time; and the number of steps since the last guesses.
-        self._worth, self._steps_without = 1.0, 0
+        #: What guesses are worth, and all drafts of a step by the bits of its number of lanes; and the seconds that
+        #: finding drafts for so many lanes takes, and those that this step's will save.
+        self._guesses_worth = Worth()
+        self._worth: defaultdict[int, Worth] = defaultdict(Worth)
+        self._finding_costs: dict[int, float] = {}
+        self._saves_s = 0.0
         # Share of tokens that were right, by guesser: the length of a context, or -1 - tenths of the heads' own odds.
         self._prior = dict.fromkeys(CONTEXTS, 0.6) | {-1 - tenth: (tenth + 0.5) / 10 for tenth in range(10)}
         self._right = dict(self._prior)
@@ -86,11 +88,17 @@ class Drafter:
         self._fed.clear()
         self._guess_s = 0.0
         self.allowed.clear()
-        self._drafts_pay = self._may_pay(feeds, numbers)
+        lanes = sum(feed.wants_logits for own in feeds.values() for feed in own)
+        worth = self._worth[lanes.bit_length()]
+        self._drafts_pay = lanes > 0 and self._may_pay(feeds, numbers) and worth.tries()
         if not self._drafts_pay:
             return
+        begun = time.perf_counter()
         found = self._found(slots, feeds)
         counts = self._pays(found, feeds, numbers)
+        if self.cost.weight:  # else costs are in no seconds yet
+            spent = _learnt(self._finding_costs, lanes, time.perf_counter() - begun) + self._ahead_s
+            worth.learn((self._saves_s - spent) / self.cost.at(lanes))
         for drafted, count in zip(reversed(found), reversed(counts), strict=True):
             if count:
                 number, at, t = drafted.place.number, drafted.place.at, drafted.place.thread
@@ -109,7 +117,7 @@ class Drafter:
         if not self._runner.guesses_ahead:
             return hidden, None
         wanted = self._drafts_pay and any(row.slot.ngrams is not None for row in rows)
-        return None, self._ahead if wanted and self._asks() else None
+        return None, self._ahead if wanted and self._guesses_worth.tries() else None
 
     def _ahead(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         self._watch, self._rows_guessed = Stopwatch(chosen.device), len(chosen)
@@ -127,7 +135,7 @@ class Drafter:
         """Update the cost of guesses, and how many drafts of each slot's lanes were right."""
         if self._watch is not None:
             self.guessed_s = self._watch.seconds()
-            self._ahead_s = self._learnt(self._rows_guessed, self.guessed_s)
+            self._ahead_s = _learnt(self._guess_costs, self._rows_guessed, self.guessed_s)
             self._watch = None
         for number, own in lanes.items():
             for lane in own:
@@ -202,7 +210,7 @@ class Drafter:
         if self._heads is None:
             return {}
         self._guess_s = self._ahead_s
-        if not self._runner.guesses_ahead and not self._asks():
+        if not self._runner.guesses_ahead and not self._guesses_worth.tries():
             return {}
         known = [
             (place.slot, place.thread, state)
@@ -236,21 +244,8 @@ class Drafter:
             )
         last = [t.tokens[state.num_tokens - 1] for t, state in known]
         found = self._heads.guess(hidden, to_device(torch.tensor(last), hidden.device))
-        self._guess_s = self._learnt(len(known), time.perf_counter() - begun)
+        self._guess_s = _learnt(self._guess_costs, len(known), time.perf_counter() - begun)
         return [Guess(*own) for own in zip(last, *found, strict=True)]
-
-    def _learnt(self, count: int, spent: float) -> float:
-        """Update the cost of guesses for so many rows, which took ``spent`` seconds now. Other work on the machine only
-        adds to a time."""
-        seconds = min(spent, GROWTH * self._guess_costs.get(count, float("inf")))
-        self._guess_costs[count] = seconds
-        return seconds
-
-    def _asks(self) -> bool:
-        """Whether to have the heads guess: yes if guesses have lately saved more than they cost. Also every so many
-        steps in any case, since only guesses that are made can show that they pay again."""
-        self._steps_without = 0 if self._worth >= 0 else (self._steps_without + 1) % _STEPS_WITHOUT
-        return not self._steps_without
 
     def _text(self, place: Place, tokens: list[int], guessers: list[int]) -> Drafted:
         """A draft up to the first tag in it, or the first token that the tokenizer lacks."""
@@ -310,22 +305,30 @@ class Drafter:
             # Only drafts that are tried can show that they pay again.
             for guesser, prior in self._prior.items():
                 self._right[guesser] += 0.002 * (prior - self._right[guesser])
-        if self._guess_s:
-            self._weigh(found, best, lanes, before - self._guess_s, cheapest - before)
+        self._weigh(found, best, lanes, before - self._guess_s, cheapest - before)
         return best
 
     def _weigh(
         self, found: Sequence[Drafted], counts: Sequence[int], lanes: float, step_s: float, more_s: float
     ) -> None:
-        """Learn what the guesses for this step will have saved, which takes ``step_s`` without drafts and so much more
-        with them."""
+        """Learn what the drafts of this step will have saved, and the guesses among them: it takes ``step_s`` without
+        drafts and so much more with them."""
         gains = [sum(d.odds[:count]) for d, count in zip(found, counts, strict=True)]
+        token_s = step_s / lanes
+        self._saves_s = sum(gains) * token_s - more_s
+        if not self._guess_s:
+            return
         of_heads = sum(
             gain for d, gain in zip(found, gains, strict=True) if gain and min(g or 0 for g in d.guessers) < 0
         )
         share = of_heads / sum(gains) if of_heads else 0.0
-        saved = (of_heads * step_s / lanes - share * more_s - self._guess_s) / step_s
-        self._worth += (1 - _WORTH_DECAY) * (min(max(saved, -1.0), 1.0) - self._worth)
+        self._guesses_worth.learn((of_heads * token_s - share * more_s - self._guess_s) / step_s)
+
+
+def _learnt(costs: dict[int, float], count: int, spent: float) -> float:
+    """Update what so many cost, which took ``spent`` seconds now. Other work on the machine only adds to a time."""
+    costs[count] = seconds = min(spent, GROWTH * costs.get(count, float("inf")))
+    return seconds
 
 
 def _through_promise(

@@ -1,4 +1,4 @@
-"""What a forward costs by its number of rows, as the engine measures it while it decodes."""
+"""What a forward costs by its number of rows, and what drafts are worth, as the engine measures it while it decodes."""
 
 from dataclasses import dataclass, field
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 DECAY = 0.98
 #: A measurement counts for at most so many times the last one with as many rows or lanes.
 GROWTH = 1.05
+#: The weight of what something saved before, and the times without it after which it is tried again.
+_WORTH_DECAY, _TIMES_WITHOUT = 0.9, 64
 
 
 @dataclass(slots=True)
@@ -60,3 +62,21 @@ class StepCost:
         slope = (together + 0.1 * prior) / (spread + 0.1)
         slope = min(max(slope, 0.0), mean / rows_mean)
         return mean - slope * rows_mean, slope
+
+
+@dataclass(slots=True)
+class Worth:
+    """What something has saved lately, as a share of a step's time: it is tried as long as that is not negative. Also
+    every so many times in any case, since only what is tried can show that it pays again."""
+
+    saved: float = 1.0
+    without: int = 0
+
+    def tries(self) -> bool:
+        """Whether to try it now."""
+        self.without = 0 if self.saved >= 0 else (self.without + 1) % _TIMES_WITHOUT
+        return not self.without
+
+    def learn(self, saved: float) -> None:
+        """It has saved this share now, or cost it."""
+        self.saved += (1 - _WORTH_DECAY) * (min(max(saved, -1.0), 1.0) - self.saved)
