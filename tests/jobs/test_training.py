@@ -27,6 +27,8 @@ def test_the_controller_that_unpickles_the_settings_imports_nothing_that_trainin
         def _create_default_callbacks(self) -> list[Any]:
             return []
 
+        def _initialize_and_run_controller(self) -> None: ...
+
         def fit(self) -> None: ...
 
     monkeypatch.setattr(training, "ray_cluster", lambda *_: contextlib.nullcontext())
