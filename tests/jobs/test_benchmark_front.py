@@ -1,5 +1,6 @@
 """The rig of stand-ins: what it starts, and how it says what a token costs."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,9 @@ def test_the_service_has_stand_ins_as_many_interpreters_and_refuses_nothing():
 
 
 def test_processor_time_is_told_by_kind_of_process():
-    before = processor_s()
-    sum(range(10**6))
+    before, begun = processor_s(), time.process_time()
+    while time.process_time() < begun + 0.05:  # Linux tells it in hundredths of a second
+        sum(range(10**5))
     assert processor_s()["client"] > before["client"] > 0
 
 
