@@ -30,9 +30,8 @@ class PacedApp(FastAPI):
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """Handle one ASGI connection."""
-        if (
-            scope["type"] == "http" and CONNECTION.get() is None
-        ):  # at start-up and shutdown ``send`` is no queue
+        # At start-up and shutdown ``send`` is no queue.
+        if scope["type"] == "http" and CONNECTION.get() is None:
             scope[_UNSENT] = unsent(send)
         await super().__call__(scope, receive, send)
 

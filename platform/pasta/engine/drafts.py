@@ -21,7 +21,7 @@ from pasta.engine.ngrams import CONTEXTS
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
-from pasta.engine.step_cost import DECAY, GROWTH, StepCost, Worth
+from pasta.engine.step_cost import DECAY, StepCost, Worth, least_lately
 from pasta.engine.transfer import Stopwatch, to_device
 from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, forced_token, supposed
 
@@ -97,7 +97,7 @@ class Drafter:
         found = self._found(slots, feeds)
         counts = self._pays(found, feeds, numbers)
         if self.cost.weight:  # else costs are in no seconds yet
-            spent = _learnt(self._finding_costs, lanes, time.perf_counter() - begun) + self._ahead_s
+            spent = least_lately(self._finding_costs, lanes, time.perf_counter() - begun) + self._ahead_s
             worth.learn((self._saves_s - spent) / self.cost.at(lanes))
         for drafted, count in zip(reversed(found), reversed(counts), strict=True):
             if count:
@@ -135,7 +135,7 @@ class Drafter:
         """Update the cost of guesses, and how many drafts of each slot's lanes were right."""
         if self._watch is not None:
             self.guessed_s = self._watch.seconds()
-            self._ahead_s = _learnt(self._guess_costs, self._rows_guessed, self.guessed_s)
+            self._ahead_s = least_lately(self._guess_costs, self._rows_guessed, self.guessed_s)
             self._watch = None
         for number, own in lanes.items():
             for lane in own:
@@ -244,7 +244,7 @@ class Drafter:
             )
         last = [t.tokens[state.num_tokens - 1] for t, state in known]
         found = self._heads.guess(hidden, to_device(torch.tensor(last), hidden.device))
-        self._guess_s = _learnt(self._guess_costs, len(known), time.perf_counter() - begun)
+        self._guess_s = least_lately(self._guess_costs, len(known), time.perf_counter() - begun)
         return [Guess(*own) for own in zip(last, *found, strict=True)]
 
     def _text(self, place: Place, tokens: list[int], guessers: list[int]) -> Drafted:
@@ -323,12 +323,6 @@ class Drafter:
         )
         share = of_heads / sum(gains) if of_heads else 0.0
         self._guesses_worth.learn((of_heads * token_s - share * more_s - self._guess_s) / step_s)
-
-
-def _learnt(costs: dict[int, float], count: int, spent: float) -> float:
-    """Update what so many cost, which took ``spent`` seconds now. Other work on the machine only adds to a time."""
-    costs[count] = seconds = min(spent, GROWTH * costs.get(count, float("inf")))
-    return seconds
 
 
 def _through_promise(

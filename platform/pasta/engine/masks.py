@@ -64,10 +64,14 @@ def to_model_masks(
     One additive tensor [B, 1, Q, K], or a dictionary of two for families whose layers alternate between
     full and sliding attention.
     """
-    full, window = additive(visible, dtype), sliding_window(config)
+    window = sliding_window(config)
     if window is None:
-        return as_model_takes(config, full, full)
-    return as_model_takes(config, full, additive(within_window(visible, q_pos, k_pos, window), dtype))
+        full = windowed = additive(visible, dtype)
+    else:
+        windowed = additive(within_window(visible, q_pos, k_pos, window), dtype)
+        # A batch's mask is large: no other is made where the model takes one.
+        full = additive(visible, dtype) if config.model_type in _DICT_FAMILIES else windowed
+    return as_model_takes(config, full, windowed)
 
 
 def as_model_takes(config: Any, full: Tensor, windowed: Tensor) -> Tensor | dict[str, Tensor]:

@@ -5,9 +5,16 @@ from dataclasses import dataclass, field
 #: Weight of the older measurements when a new step or draft is measured.
 DECAY = 0.98
 #: A measurement counts for at most so many times the last one with as many rows or lanes.
-GROWTH = 1.05
+_GROWTH = 1.05
 #: The weight of what something saved before, and the times without it after which it is tried again.
 _WORTH_DECAY, _TIMES_WITHOUT = 0.9, 64
+
+
+def least_lately(costs: dict[int, float], count: int, spent: float) -> float:
+    """Note in ``costs`` that so many rows or lanes took ``spent`` seconds now; returns what counts of it. Other work on
+    the machine only adds to a time."""
+    costs[count] = seconds = min(spent, _GROWTH * costs.get(count, float("inf")))
+    return seconds
 
 
 @dataclass(slots=True)
@@ -27,9 +34,9 @@ class StepCost:
 
     def add(self, rows: int, seconds: float) -> None:
         """A forward of ``rows`` rows took so long."""
-        before = self.last.get(rows)
-        self.last[rows] = seconds = seconds if before is None else min(seconds, GROWTH * before)
-        if before is None:
+        known = rows in self.last
+        seconds = least_lately(self.last, rows, seconds)
+        if not known:
             return
         for name, value in (
             ("weight", 1.0),

@@ -30,6 +30,17 @@ Doubles gumbel(int64_t key, int64_t first) {
   return uniform.log().neg().log().neg();
 }
 
+// The largest of a register's numbers and its token, the lowest of equal ones. Number n is that of token block[n] + n.
+template <class Number, class Block, size_t N>
+std::pair<Number, int64_t> first_largest(const Number (&largest)[N], const Block (&block)[N]) {
+  size_t best = 0;
+  for (size_t n = 1; n < N; ++n) {
+    const bool earlier = largest[n] == largest[best] && block[n] + n < block[best] + best;
+    if (largest[n] > largest[best] || earlier) best = n;
+  }
+  return {largest[best], block[best] + best};
+}
+
 // scores [N, V] float64, each row with one above -inf, and a key for each row [N]: the first token [N] whose score and
 // noise are the largest.
 Tensor gumbel_argmax(const Tensor& scores_any, const Tensor& keys_any) {
@@ -57,13 +68,7 @@ Tensor gumbel_argmax(const Tensor& scores_any, const Tensor& keys_any) {
       alignas(64) int64_t block[kDoubles];
       _mm512_store_pd(largest, most);
       _mm512_store_si512(block, at);
-      int64_t best = 0;
-      for (int64_t lane = 1; lane < kDoubles; ++lane) {
-        const bool more = largest[lane] > largest[best];
-        const bool earlier = largest[lane] == largest[best] && block[lane] + lane < block[best] + best;
-        if (more || earlier) best = lane;
-      }
-      out.mutable_data_ptr<int64_t>()[r] = block[best] + best;
+      out.mutable_data_ptr<int64_t>()[r] = first_largest(largest, block).second;
     }
   });
   return out;
@@ -104,20 +109,18 @@ Tensor likeliest_permitted(const Tensor& logits_any, const Tensor& numbers_any, 
         alignas(64) int32_t block[kLanes];
         _mm512_store_ps(largest, most);
         _mm512_store_si512(block, at);
-        float best = -std::numeric_limits<float>::infinity();
-        int64_t token = -1;
-        const auto offer = [&](float x, int64_t id) {
-          if (x > best || (x == best && id < token)) best = x, token = id;
-        };
+        auto [best, token] = first_largest(largest, block);
         const double bias = promise < 0 ? 0.0 : reinterpret_cast<const double*>(number)[3 * stride + r];
-        const bool biased = bias != 0.0 && promise < vocab && !bars[promise];
-        if (!biased) {
-          for (int64_t lane = 0; lane < kLanes; ++lane) offer(largest[lane], block[lane] + lane);
-        } else {  // rare: without the promise's own logit, which then takes part as it is with its bias
-          for (int64_t i = 0; i < vocab; ++i)
-            if (!bars[i]) offer(i == promise ? float(scalar_t(float(row[i]) + float(scalar_t(bias)))) : float(row[i]), i);
+        if (bias != 0.0 && promise < vocab && !bars[promise]) {
+          // Rare: once more, with the promise's logit as its bias makes it.
+          best = -std::numeric_limits<float>::infinity();
+          for (int64_t i = 0; i < vocab; ++i) {
+            if (bars[i]) continue;
+            const float x = i == promise ? float(scalar_t(float(row[i]) + float(scalar_t(bias)))) : float(row[i]);
+            if (x > best) best = x, token = i;
+          }
         }
-        const bool finite = token >= 0 && std::isfinite(best) && !wrong;
+        const bool finite = std::isfinite(best) && !wrong;
         out.mutable_data_ptr<int64_t>()[r] = finite ? token : -1;
       }
     });
