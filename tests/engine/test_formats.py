@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pasta.engine import Engine, EngineConfig, Request, formats, load_model, random_model
+from pasta.engine import Engine, EngineConfig, Request, formats, kernels, load_model, random_model
 from pasta.engine.formats import NumberFormat, fastest_float
 from pasta.engine.packing import Int8Linear, why_no_int8
 from pasta.errors import UserError
@@ -121,9 +121,14 @@ def test_auto_really_times_every_format_that_runs_here():
     assert loaded.format.why != "as configured"
 
 
-def test_a_machine_without_vnni_refuses_int8_in_one_line(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    with pytest.raises(UserError, match="dtype: 'int8', but this CPU has no instructions") as caught:
+@pytest.mark.parametrize(
+    ("could_have_kernels", "said"),
+    [(False, "this CPU has no instructions"), (True, "the kernels for this CPU are not built")],
+)
+def test_a_machine_without_products_of_bytes_refuses_int8_in_one_line(monkeypatch, could_have_kernels, said):
+    monkeypatch.setattr(kernels, "cpu_has", lambda *features: could_have_kernels and "avx512_vnni" not in features)
+    monkeypatch.setattr(kernels, "ready", lambda: False)
+    with pytest.raises(UserError, match=f"dtype: 'int8', but {said}") as caught:
         random_model(CONFIGS["llama"], byte_level(), dtype="int8", device="cpu")
     assert "\n" not in str(caught.value)
 

@@ -6,9 +6,10 @@ from torch import nn
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
+from pasta.engine import kernels
 from pasta.engine.fusing import KernelNorm
 from pasta.engine.masks import additive, expand, within_window
-from pasta.engine.packing import Int8Linear, PackedLinear
+from pasta.engine.packing import Int8Linear, PackedLinear, pack_linears
 from pasta.engine.sampling import gumbel, likeliest, likeliest_permitted, permit
 from tests.support.kernels import built, needs_kernels
 
@@ -27,8 +28,7 @@ def linear(name, inputs=96, outputs=70, bias=True):
 
 
 def formats():
-    names = ["float32", "int8"]
-    return names + (["bfloat16"] if torch.cpu._is_avx512_bf16_supported() else [])
+    return ["float32", "int8", *(["bfloat16"] if kernels.runs(torch.bfloat16) else [])]
 
 
 @pytest.mark.parametrize("name", formats())
@@ -61,11 +61,12 @@ def test_a_row_is_the_same_alone_and_beside_an_outlier(name, inputs):
 
 @pytest.mark.parametrize("inputs", [95, 97])
 def test_a_width_that_a_kernel_does_not_read_is_left_to_torch(inputs):
-    layer = nn.Linear(inputs, 8).requires_grad_(False)
+    model = nn.Sequential(nn.Linear(inputs, 8)).requires_grad_(False).to(torch.bfloat16)
     x = torch.randn(3, inputs, dtype=torch.bfloat16)
-    packed = PackedLinear(layer.to(torch.bfloat16))
-    assert not packed._outputs
-    torch.testing.assert_close(packed(x), layer(x), rtol=2e-2, atol=2e-2)
+    expected = model(x)
+    pack_linears(model)
+    assert not getattr(model[0], "_outputs", 0)
+    torch.testing.assert_close(model(x), expected, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,6 +1,7 @@
 """Nothing needs the kernels: without them torch's own operators serve, and one line says so."""
 
 import re
+import subprocess
 
 import pytest
 import torch
@@ -46,6 +47,29 @@ def test_no_compiler_is_one_line(monkeypatch, tmp_path, compiler, told):
 
 
 def test_another_cpu_is_told_why(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(kernels, "cpu_has", lambda *features: False)
     with pytest.raises(UserError, match="this CPU lacks their instructions"):
         kernels.build_extension()
+
+
+@pytest.mark.parametrize(
+    ("features", "bfloat16", "narrow"),
+    [
+        ({"avx2", "fma3"}, True, True),
+        ({"avx2", "fma3", "avx512_f"}, True, True),  # without products of 8-bit numbers AVX2 serves it better
+        ({"avx2", "fma3", "avx512_f", "avx512_vnni"}, False, False),
+        ({"avx2", "fma3", "avx512_f", "avx512_vnni", "avx512_bf16"}, True, False),
+    ],
+)
+def test_the_instructions_of_this_cpu_say_what_is_built_and_run(monkeypatch, tmp_path, features, bfloat16, narrow):
+    monkeypatch.setattr(kernels, "cpu_has", lambda *named: features.issuperset(named))
+    monkeypatch.setattr(kernels, "ready", lambda: True)
+    monkeypatch.setattr(kernels, "library", lambda: tmp_path / "kernels.so")
+    monkeypatch.setattr("torch.utils.cpp_extension.get_cxx_compiler", lambda: "echo")
+    assert kernels.runs(torch.float32)
+    assert kernels.runs(torch.bfloat16) == bfloat16
+    commands = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **kept: (commands.append(command), run(command, **kept))[1])
+    kernels.build_extension()
+    assert ("-mno-avx512f" in commands[0]) == narrow

@@ -8,6 +8,7 @@ import torch
 
 import serve.__main__
 from jobs import benchmark, benchmark_people
+from pasta.engine import kernels
 from pasta.engine.memory import check_cache
 from pasta.engine.section import FORMATS, EngineSection, check_here
 from pasta.errors import UserError
@@ -50,7 +51,8 @@ def test_what_cannot_run_here_is_named(keys, said):
 
 
 def test_int8_needs_a_cpu_with_its_instructions(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(kernels, "cpu_has", lambda *features: False)
+    monkeypatch.setattr(kernels, "ready", lambda: False)
     with pytest.raises(UserError, match=r"engine\.dtype: 'int8', but this CPU has no instructions"):
         check(dtype="int8")
 

@@ -44,9 +44,18 @@ def why_not_here() -> str:
     """Say why this CPU cannot run the kernels; empty if it can."""
     if platform.system() != "Linux":
         return "they are built on Linux only"
-    if not (torch.cpu._is_avx512_supported() and torch.cpu._is_vnni_supported()):
-        return "this CPU lacks their instructions (AVX-512, VNNI)"
-    return ""
+    return "" if _wide() or cpu_has("avx2", "fma3") else "this CPU lacks their instructions (AVX2 with FMA)"
+
+
+def cpu_has(*features: str) -> bool:
+    """Whether this CPU has all of these instruction sets, as ``torch.cpu.get_capabilities`` calls them."""
+    known = torch.cpu.get_capabilities()
+    return all(known.get(feature, False) for feature in features)
+
+
+def _wide() -> bool:
+    """Whether the kernels use AVX-512 here; without its products of 8-bit numbers they do better with AVX2."""
+    return cpu_has("avx512_f", "avx512_vnni")
 
 
 @functools.cache
@@ -71,7 +80,7 @@ def ready() -> bool:
 
 def runs(dtype: torch.dtype) -> bool:
     """Whether the kernels are loaded and run on activations of this type."""
-    if dtype == torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported():
+    if dtype == torch.bfloat16 and _wide() and not cpu_has("avx512_bf16"):
         return False
     return dtype in (torch.float32, torch.bfloat16) and ready()
 
@@ -95,6 +104,7 @@ def build_extension() -> Path:
     command = [
         cpp_extension.get_cxx_compiler(),
         *("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-fopenmp", "-w"),
+        *(() if _wide() else ("-mno-avx512f",)),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *(f"-isystem{path}" for path in cpp_extension.include_paths()),
         str(_SOURCES / "kernels.cpp"),

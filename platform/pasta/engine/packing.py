@@ -86,9 +86,12 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether packed layers work on this device with this dtype."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    return dtype == torch.float32 or (
-        dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    return kernels.runs(dtype) or _onednn_packs(dtype)
+
+
+def _onednn_packs(dtype: torch.dtype) -> bool:
+    supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and supported)
 
 
 class Int8Linear(nn.Module):
@@ -127,19 +130,25 @@ class Int8Linear(nn.Module):
 def why_no_int8(device: torch.device) -> str:
     """Say why this device cannot run ``Int8Linear``; empty if it can.
 
-    Without VNNI a product of two pairs of 8-bit numbers may saturate.
+    oneDNN's product of two pairs of 8-bit numbers may saturate without VNNI; that of the kernels does not.
     """
     if device.type != "cpu":
         return f"int8 runs on CPUs, not on {device.type}"
-    if not torch.backends.mkldnn.is_available() or not torch.cpu._is_vnni_supported():
-        return "this CPU has no instructions for 8-bit products (VNNI)"
-    return ""
+    if kernels.ready() or (torch.backends.mkldnn.is_available() and kernels.cpu_has("avx512_vnni")):
+        return ""
+    if kernels.why_not_here():
+        return "this CPU has no instructions for 8-bit products (AVX2 with FMA, or VNNI)"
+    return "the kernels for this CPU are not built (python -m jobs.kernels)"
 
 
 def pack_linears(model: nn.Module, make: type[PackedLinear | Int8Linear] = PackedLinear) -> None:
-    """Replace every linear layer of ``model`` by a packed one, one after another to save memory."""
+    """Replace every linear layer of ``model`` by a packed one, one after another to save memory.
+
+    A layer that no product here fits stays as it is: an odd number of inputs in bfloat16 without oneDNN's.
+    """
     for name, child in model.named_children():
         if isinstance(child, nn.Linear):
-            setattr(model, name, make(child))
+            if make is Int8Linear or _has_kernel(child) or _onednn_packs(child.weight.dtype):
+                setattr(model, name, make(child))
         else:
             pack_linears(child, make)

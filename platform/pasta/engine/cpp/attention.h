@@ -16,15 +16,15 @@ void rotate(const T* head, const float* weight, float eps, const T* cos, const T
   if (weight != nullptr) {
     normalise(head, weight, eps, dim, x);
   } else {
-    for (int64_t d = 0; d < dim; d += kLanes) store(x + d, load(head + d, mask_of(dim - d)), mask_of(dim - d));
+    for (int64_t d = 0; d < dim; d += kLanes) store(x + d, load(head + d, tail(dim - d)), tail(dim - d));
   }
   for (int64_t d = 0, half = dim / 2; d < half; d += kLanes) {
-    const __mmask16 mask = mask_of(half - d);
-    const __m512 low = load(x + d, mask), high = load(x + d + half, mask);
-    const __m512 turned = _mm512_mul_ps(high, load(sin + d, mask));
-    store(to + d, _mm512_fmsub_ps(low, load(cos + d, mask), turned), mask);
-    const __m512 back = _mm512_mul_ps(low, load(sin + d + half, mask));
-    store(to + d + half, _mm512_fmadd_ps(high, load(cos + d + half, mask), back), mask);
+    const Tail there = tail(half - d);
+    const Floats low = load(x + d, there), high = load(x + d + half, there);
+    const Floats turned = mul(high, load(sin + d, there));
+    store(to + d, fmsub(low, load(cos + d, there), turned), there);
+    const Floats back = mul(low, load(sin + d + half, there));
+    store(to + d + half, fmadd(high, load(cos + d + half, there), back), there);
   }
 }
 
@@ -39,33 +39,33 @@ class Query {
  public:
   void read(const T* query, int64_t dim) {
     vectors_ = (dim + kLanes - 1) / kLanes;
-    tail_ = mask_of(dim - (vectors_ - 1) * kLanes);
-    for (int64_t v = 0; v < vectors(); ++v) query_[v] = load(query + v * kLanes, mask(v));
+    tail_ = tail(dim - (vectors_ - 1) * kLanes);
+    for (int64_t v = 0; v < vectors(); ++v) query_[v] = load(query + v * kLanes, there(v));
   }
-  __m512 operator()(const T* key) const {
+  Floats operator()(const T* key) const {
     const int64_t last = vectors() - 1;
-    __m512 sums = _mm512_mul_ps(query_[last], load(key + last * kLanes, mask(last)));
-    for (int64_t v = 0; v < last; ++v) sums = _mm512_fmadd_ps(query_[v], load(key + v * kLanes), sums);
+    Floats sums = mul(query_[last], load(key + last * kLanes, there(last)));
+    for (int64_t v = 0; v < last; ++v) sums = fmadd(query_[v], load(key + v * kLanes), sums);
     return sums;
   }
   // The same of a key that is in registers already.
-  using Register = __m512;
+  using Register = Floats;
   static void read_key(const T* key, Register* to) {
     for (int64_t v = 0; v < VECTORS; ++v) to[v] = load(key + v * kLanes);
   }
-  __m512 by(const Register* key) const {
-    __m512 sums = _mm512_mul_ps(query_[VECTORS - 1], key[VECTORS - 1]);
-    for (int64_t v = 0; v < VECTORS - 1; ++v) sums = _mm512_fmadd_ps(query_[v], key[v], sums);
+  Floats by(const Register* key) const {
+    Floats sums = mul(query_[VECTORS - 1], key[VECTORS - 1]);
+    for (int64_t v = 0; v < VECTORS - 1; ++v) sums = fmadd(query_[v], key[v], sums);
     return sums;
   }
   static constexpr int64_t kNumbers = VECTORS * kLanes;
 
  private:
   int64_t vectors() const { return VECTORS ? VECTORS : vectors_; }
-  __mmask16 mask(int64_t v) const { return VECTORS || v + 1 < vectors_ ? 0xffff : tail_; }
-  __m512 query_[VECTORS ? VECTORS : kMostVectors];
+  Tail there(int64_t v) const { return VECTORS || v + 1 < vectors_ ? kAll : tail_; }
+  Floats query_[VECTORS ? VECTORS : kMostVectors];
   int64_t vectors_;
-  __mmask16 tail_;
+  Tail tail_;
 };
 
 #ifdef __AVX512BF16__
@@ -78,8 +78,8 @@ class Query<BFloat16, VECTORS> {
     tail_ = left == kPairs ? ~0u : (1u << left) - 1;
     for (int64_t v = 0; v < vectors(); ++v) query_[v] = pairs(query, v);
   }
-  __m512 operator()(const BFloat16* key) const {
-    __m512 sums = _mm512_setzero_ps();
+  Floats operator()(const BFloat16* key) const {
+    Floats sums = zeros();
     for (int64_t v = 0; v < vectors(); ++v) sums = _mm512_dpbf16_ps(sums, query_[v], pairs(key, v));
     return sums;
   }
@@ -87,8 +87,8 @@ class Query<BFloat16, VECTORS> {
   static void read_key(const BFloat16* key, Register* to) {
     for (int64_t v = 0; v < VECTORS; ++v) to[v] = (__m512bh)_mm512_loadu_si512(key + v * kPairs);
   }
-  __m512 by(const Register* key) const {
-    __m512 sums = _mm512_setzero_ps();
+  Floats by(const Register* key) const {
+    Floats sums = zeros();
     for (int64_t v = 0; v < VECTORS; ++v) sums = _mm512_dpbf16_ps(sums, query_[v], key[v]);
     return sums;
   }
@@ -106,38 +106,28 @@ class Query<BFloat16, VECTORS> {
 };
 #endif
 
-// The sum of each of four registers. None depends on the others, nor on which of the four it is.
-__m128 sum_of_each(__m512 a, __m512 b, __m512 c, __m512 d) {
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const __m512d low = _mm512_unpacklo_pd((__m512d)ab, (__m512d)cd), high = _mm512_unpackhi_pd((__m512d)ab, (__m512d)cd);
-  const __m512 abcd = _mm512_add_ps((__m512)low, (__m512)high);
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(abcd), _mm512_extractf32x8_ps(abcd, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-}
-
 // The scores of keys against a query to their share of the values, not yet divided by the returned total.
-__m512 soften(float* scores, int64_t count, float scaling, float softcap) {
-  __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+Floats soften(float* scores, int64_t count, float scaling, float softcap) {
+  Floats highest = all(-std::numeric_limits<float>::infinity());
   for (int64_t i = 0; i < count; i += kLanes) {
-    const __mmask16 mask = mask_of(count - i);
-    __m512 s = _mm512_mul_ps(load(scores + i, mask), _mm512_set1_ps(scaling));
+    const Tail there = tail(count - i);
+    Floats s = mul(load(scores + i, there), all(scaling));
     if (softcap > 0) {  // cap * tanh(s / cap) = cap * (2 sigmoid(2 s / cap) - 1)
-      const __m512 twice = _mm512_mul_ps(s, _mm512_set1_ps(2.f / softcap));
-      s = _mm512_mul_ps(_mm512_set1_ps(softcap), _mm512_fmsub_ps(_mm512_set1_ps(2.f), sigmoid(twice), _mm512_set1_ps(1.f)));
+      const Floats twice = mul(s, all(2.f / softcap));
+      s = mul(all(softcap), fmsub(all(2.f), sigmoid(twice), all(1.f)));
     }
-    store(scores + i, s, mask);
-    most = _mm512_mask_max_ps(most, mask, most, s);
+    store(scores + i, s, there);
+    highest = most(there, highest, s);
   }
-  const __m512 largest = _mm512_set1_ps(_mm512_reduce_max_ps(most));
-  __m512 totals = _mm512_setzero_ps();
+  const Floats peak = all(largest(highest));
+  Floats totals = zeros();
   for (int64_t i = 0; i < count; i += kLanes) {
-    const __mmask16 mask = mask_of(count - i);
-    const __m512 p = _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(load(scores + i, mask), largest)));
-    totals = _mm512_add_ps(totals, p);
-    store(scores + i, p, mask);
+    const Tail there = tail(count - i);
+    const Floats p = kept(there, exponential(sub(load(scores + i, there), peak)));
+    totals = add(totals, p);
+    store(scores + i, p, there);
   }
-  return _mm512_set1_ps(count ? _mm512_reduce_add_ps(totals) : 1.f);
+  return all(count ? sum(totals) : 1.f);
 }
 
 constexpr int kTogether = 4;  // query heads that read a key and a value once for all of them
@@ -164,7 +154,7 @@ void attend_together(const Head<T>* heads, int64_t common, const T* keys, const 
     _mm_storeu_ps(scores + n * stride + i, sum_of_each(sums(i), sums(i + 1), sums(i + 2), sums(i + 3)));
   };
   for (int64_t i = 0; i < common; i += 4) {
-    if constexpr (VECTORS > 0 && N > 1) {  // four keys stay in registers for all heads
+    if constexpr (kManyRegisters && VECTORS > 0 && N > 1) {  // four keys stay in registers for all heads
       typename Query<T, VECTORS>::Register key[4][VECTORS];
       for (int k = 0; k < 4; ++k)
         Query<T, VECTORS>::read_key(keys + heads[0].at[std::min(i + k, common - 1)] * dim, key[k]);
@@ -175,38 +165,39 @@ void attend_together(const Head<T>* heads, int64_t common, const T* keys, const 
       for (int n = 0; n < N; ++n) score(n, i, common);
     }
   }
-  __m512 total[N];
+  Floats total[N];
   for (int n = 0; n < N; ++n) {
     for (int64_t i = common; i < heads[n].count; i += 4) score(n, i, heads[n].count);
     total[n] = soften(scores + n * stride, heads[n].count, scaling, softcap);
   }
-  // Four registers of a value at a time: their sums stay in registers over all keys.
-  for (int64_t first = 0; first < dim; first += 4 * kLanes) {
-    __mmask16 masks[4];
-    __m512 sum[N][4];
-    for (int v = 0; v < 4; ++v) {
+  // So much of a value at a time that its sums stay in registers over all keys.
+  constexpr int kPart = kManyRegisters ? 4 : 1;
+  for (int64_t first = 0; first < dim; first += kPart * kLanes) {
+    Tail there[kPart];
+    Floats sum[N][kPart];
+    for (int v = 0; v < kPart; ++v) {
       const int64_t left = dim - first - v * kLanes;
-      masks[v] = left > 0 ? mask_of(left) : 0;
-      for (int n = 0; n < N; ++n) sum[n][v] = _mm512_setzero_ps();
+      there[v] = tail(std::max<int64_t>(left, 0));
+      for (int n = 0; n < N; ++n) sum[n][v] = zeros();
     }
     for (int64_t i = 0; i < common; ++i) {
       const T* value = values + heads[0].at[i] * dim + first;
-      __m512 part[4];
-      for (int v = 0; v < 4; ++v) part[v] = load(value + v * kLanes, masks[v]);
+      Floats part[kPart];
+      for (int v = 0; v < kPart; ++v) part[v] = load(value + v * kLanes, there[v]);
       for (int n = 0; n < N; ++n) {
-        const __m512 p = _mm512_set1_ps(scores[n * stride + i]);
-        for (int v = 0; v < 4; ++v) sum[n][v] = _mm512_fmadd_ps(p, part[v], sum[n][v]);
+        const Floats p = all(scores[n * stride + i]);
+        for (int v = 0; v < kPart; ++v) sum[n][v] = fmadd(p, part[v], sum[n][v]);
       }
     }
 #pragma GCC unroll 4  // else the sums leave their registers, in the loop above too
     for (int n = 0; n < N; ++n) {
       for (int64_t i = common; i < heads[n].count; ++i) {
         const T* value = values + heads[n].at[i] * dim + first;
-        const __m512 p = _mm512_set1_ps(scores[n * stride + i]);
-        for (int v = 0; v < 4; ++v) sum[n][v] = _mm512_fmadd_ps(p, load(value + v * kLanes, masks[v]), sum[n][v]);
+        const Floats p = all(scores[n * stride + i]);
+        for (int v = 0; v < kPart; ++v) sum[n][v] = fmadd(p, load(value + v * kLanes, there[v]), sum[n][v]);
       }
-      for (int v = 0; v < 4; ++v)
-        store(heads[n].to + first + v * kLanes, _mm512_div_ps(sum[n][v], total[n]), masks[v]);
+      for (int v = 0; v < kPart; ++v)
+        store(heads[n].to + first + v * kLanes, div(sum[n][v], total[n]), there[v]);
     }
   }
 }
@@ -228,16 +219,11 @@ struct Seen {
 
   template <class T>
   Seen(const T* mask, int64_t rows, int64_t width) : keys(rows * width + kLanes), starts(rows + 1) {
-    const __m512i count = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     int64_t found = 0;
     for (int64_t r = 0; r < rows; ++r, mask += width) {
       for (int64_t t = 0; t < width; t += kLanes) {
-        const __mmask16 there = mask_of(width - t);
-        const __m512 added = load(mask + t, there);
-        const __mmask16 sees = _mm512_mask_cmp_ps_mask(there, added, _mm512_set1_ps(-1e30f), _CMP_GT_OQ);
-        const __m512i numbers = _mm512_add_epi32(count, _mm512_set1_epi32(t));
-        _mm512_storeu_si512(&keys[found], _mm512_maskz_compress_epi32(sees, numbers));
-        found += __builtin_popcount(sees);
+        const Tail there = tail(width - t);
+        found += write_numbers(greater(there, load(mask + t, there), all(-1e30f)), t, &keys[found]);
       }
       starts[r + 1] = found;
     }
@@ -268,7 +254,7 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
     const int64_t row = i / bunches * n.queries, from = i % bunches * kTogether;
     common[i] = common_keys(seen, row + from / n.groups, row + (std::min(from + kTogether, own) - 1) / n.groups);
   }
-  constexpr int64_t kNumbers = 64 / sizeof(T);
+  constexpr int64_t kNumbers = Query<T, 1>::kNumbers;
   const auto attend = n.dim == 2 * kNumbers   ? attend_heads<T, 2>
                       : n.dim == 4 * kNumbers ? attend_heads<T, 4>
                       : n.dim == 8 * kNumbers ? attend_heads<T, 8>

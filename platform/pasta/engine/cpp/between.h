@@ -8,15 +8,15 @@ namespace {
 
 template <class T, class To>
 void normalise(const T* row, const float* weight, float eps, int64_t width, To* to) {
-  __m512 squares = _mm512_setzero_ps();
+  Floats squares = zeros();
   for (int64_t i = 0; i < width; i += kLanes) {
-    const __m512 x = load(row + i, mask_of(width - i));
-    squares = _mm512_fmadd_ps(x, x, squares);
+    const Floats x = load(row + i, tail(width - i));
+    squares = fmadd(x, x, squares);
   }
-  const __m512 factor = _mm512_set1_ps(1.f / std::sqrt(_mm512_reduce_add_ps(squares) / width + eps));
+  const Floats factor = all(1.f / std::sqrt(sum(squares) / width + eps));
   for (int64_t i = 0; i < width; i += kLanes) {
-    const __mmask16 mask = mask_of(width - i);
-    store(to + i, _mm512_mul_ps(_mm512_mul_ps(load(row + i, mask), factor), load(weight + i, mask)), mask);
+    const Tail there = tail(width - i);
+    store(to + i, mul(mul(load(row + i, there), factor), load(weight + i, there)), there);
   }
 }
 
@@ -47,14 +47,14 @@ Tensor gated(const Tensor& gate_up_any, bool gelu) {
     scalar_t* to = out.mutable_data_ptr<scalar_t>();
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t i = 0; i < width; i += kLanes) {
-        const __mmask16 mask = mask_of(width - i);
-        const __m512 x = load(from + 2 * r * width + i, mask), up = load(from + (2 * r + 1) * width + i, mask);
-        __m512 inner = x;
+        const Tail there = tail(width - i);
+        const Floats x = load(from + 2 * r * width + i, there), up = load(from + (2 * r + 1) * width + i, there);
+        Floats inner = x;
         if (gelu) {  // x * (1 + tanh(u)) / 2 is x * sigmoid(2u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
-          const __m512 cubic = _mm512_fmadd_ps(_mm512_mul_ps(x, x), _mm512_set1_ps(0.044715f), _mm512_set1_ps(1.f));
-          inner = _mm512_mul_ps(_mm512_mul_ps(x, cubic), _mm512_set1_ps(1.5957691216f));
+          const Floats cubic = fmadd(mul(x, x), all(0.044715f), all(1.f));
+          inner = mul(mul(x, cubic), all(1.5957691216f));
         }
-        store(to + r * width + i, _mm512_mul_ps(_mm512_mul_ps(x, sigmoid(inner)), up), mask);
+        store(to + r * width + i, mul(mul(x, sigmoid(inner)), up), there);
       }
     }
   });

@@ -10,21 +10,21 @@ namespace {
 
 // The largest of a row and its probability under softmax.
 std::pair<int64_t, float> likeliest(const float* row, int64_t width) {
-  __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity()), total = _mm512_setzero_ps();
+  Floats highest = all(-std::numeric_limits<float>::infinity()), total = zeros();
   for (int64_t i = 0; i < width; i += kLanes) {
-    const __mmask16 mask = mask_of(width - i);
-    most = _mm512_mask_max_ps(most, mask, most, load(row + i, mask));
+    const Tail there = tail(width - i);
+    highest = most(there, highest, load(row + i, there));
   }
-  const float largest = _mm512_reduce_max_ps(most);
+  const float most_likely = largest(highest);
   int64_t at = 0;
   for (int64_t i = 0; i < width; i += kLanes) {
-    const __mmask16 mask = mask_of(width - i);
-    const __m512 x = load(row + i, mask);
-    const __mmask16 found = _mm512_mask_cmp_ps_mask(mask, x, _mm512_set1_ps(largest), _CMP_EQ_OQ);
+    const Tail there = tail(width - i);
+    const Floats x = load(row + i, there);
+    const uint32_t found = bits(equal(there, x, all(most_likely)));
     if (found) at = i + __builtin_ctz(found);
-    total = _mm512_add_ps(total, _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(x, _mm512_set1_ps(largest)))));
+    total = add(total, kept(there, exponential(sub(x, all(most_likely)))));
   }
-  return {at, 1.f / _mm512_reduce_add_ps(total)};
+  return {at, 1.f / sum(total)};
 }
 
 // hidden [L, hidden] and the tokens [L] chosen from it; embedding [V, hidden]; up and down: weight, scales and offsets of
@@ -57,9 +57,9 @@ std::tuple<Tensor, Tensor> draft(const Tensor& hidden, const Tensor& chosen_any,
         linear_int8(known.narrow(1, 0, (k + 2) * size), up[at], up[at + 1], up[at + 2], std::nullopt, width);
     float* unit = units.mutable_data_ptr<float>();
     for (int64_t i = 0; i < lanes * width; i += kLanes) {
-      const __mmask16 mask = mask_of(lanes * width - i);
-      const __m512 u = load(unit + i, mask);
-      store(unit + i, _mm512_mul_ps(u, sigmoid(u)), mask);
+      const Tail there = tail(lanes * width - i);
+      const Floats u = load(unit + i, there);
+      store(unit + i, mul(u, sigmoid(u)), there);
     }
     const Tensor said = linear_int8(units, down[at], down[at + 1], down[at + 2], std::nullopt, size);
     const int64_t choices = guessed.size(0);

@@ -2,106 +2,71 @@
 
 #pragma once
 
-#include "tiles.h"
+#include "numbers.h"
+
+#ifdef __AVX512F__
+#include "products_avx512.h"
+#else
+#include "products_avx2.h"
+#endif
 
 namespace {
 
-constexpr int64_t kOutputs = 64;  // kLanes * kBlocks
-constexpr int64_t kAhead = 24;    // steps whose weights are fetched before their turn
-constexpr int64_t kMostRows = 6;  // rows whose sums fit the registers beside a step's weights
-constexpr int64_t kChunk = 512;   // steps whose weights (128 KiB) stay in the cache for all rows
+constexpr int64_t kOutputs = kLanes * kBlocks;
 
-// A step is four bytes of a row against a register of weights: one float32, two bfloat16, or four 8-bit numbers. In
-// assembly: what GCC 12 makes of the intrinsics reads a row's number, or the weights, from memory for each product.
-
-struct Float32 {
-  static constexpr bool kTiles = false;
-  using Sum = __m512;
-  static Sum zero() { return _mm512_setzero_ps(); }
-  static Sum step(Sum sum, __m512i x, __m512i w) {
-    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
-    return sum;
+// Adds the products of all rows with `steps` steps of a block's weights, or begins with them.
+template <class F>
+void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, int64_t steps, typename F::Sum* sums,
+             bool begins) {
+  while (rows > 0) {  // the first pass waits for the memory: it takes as many rows as it can
+    const int64_t some = std::min(F::kMostRows, rows);
+    const auto run = [&](auto pass) { pass(x, width, w, steps, sums, begins); };
+    if (some == 6) run(tile<F, 6>);
+    if (some == 5) run(tile<F, 5>);
+    if (some == 4) run(tile<F, 4>);
+    if (some == 3) run(tile<F, 3>);
+    if (some == 2) run(tile<F, 2>);
+    if (some == 1) run(tile<F, 1>);
+    x += some * width, sums += some * kBlocks, rows -= some;
   }
-};
-
-#ifdef __AVX512BF16__
-struct Bfloat16 {
-  static constexpr bool kTiles = true, kIntegers = false;
-  static constexpr int64_t kTiledFrom = 1;  // tiles round in an order of their own, and all rows must round alike
-  using Sum = __m512;
-  static Sum zero() { return _mm512_setzero_ps(); }
-  static Sum step(Sum sum, __m512i x, __m512i w) {
-    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
-    return sum;
-  }
-};
-#endif
-
-struct Int8 {
-  static constexpr bool kTiles = true, kIntegers = true;
-  static constexpr int64_t kTiledFrom = 5;  // fewer rows are as fast without; sums of integers are exact either way
-  using Sum = __m512i;
-  static Sum zero() { return _mm512_setzero_si512(); }
-  static Sum step(Sum sum, __m512i x, __m512i w) {
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
-    return sum;
-  }
-};
-
-// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any.
-template <class F, int ROWS>
-void tile(const int32_t* x, int64_t width, const __m512i* w, int64_t steps, typename F::Sum* sums, bool begins) {
-  typename F::Sum sum[ROWS][kBlocks];
-  for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < kBlocks; ++b) sum[r][b] = begins ? F::zero() : sums[r * kBlocks + b];
-  for (int64_t s = 0; s < steps; ++s) {
-    __m512i weights[kBlocks];
-    for (int b = 0; b < kBlocks; ++b) {
-      weights[b] = _mm512_loadu_si512(w + s * kBlocks + b);
-      // With several rows the processor itself looks too few steps ahead to keep the memory busy.
-      if constexpr (ROWS > 1) _mm_prefetch(reinterpret_cast<const char*>(w + (s + kAhead) * kBlocks + b), _MM_HINT_T0);
-    }
-    for (int r = 0; r < ROWS; ++r) {
-      const __m512i row = _mm512_set1_epi32(x[r * width + s]);
-      for (int b = 0; b < kBlocks; ++b) sum[r][b] = F::step(sum[r][b], row, weights[b]);
-    }
-  }
-  for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < kBlocks; ++b) sums[r * kBlocks + b] = sum[r][b];
 }
 
-// x: rows of `steps` steps; w [outputs / 64, steps, 4] registers; finish(output, register, sums) takes the results of the
-// sixteen outputs from `output` on: those of row r are in sums[r * kBlocks + register].
+// x: rows of `steps` steps; w [outputs / 64, steps, 64] steps of weights; finish(output, block, sums) takes the results of
+// the sixteen outputs from `output` on: those of row r are in sums[r * kBlocks + block].
 template <class F, class Finish>
-void product(const int32_t* x, int64_t rows, int64_t steps, const __m512i* w, int64_t outputs, const Finish& finish) {
-  bool tiled = false;
+void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, int64_t outputs, const Finish& finish) {
+  bool tiled = false, wide = false;
   if constexpr (F::kTiles) tiled = rows >= F::kTiledFrom && steps % kTileSteps == 0 && tiles_allowed();
+  std::vector<int32_t> wide_rows;
+  if constexpr (F::kWidens) {
+    wide = rows >= kWidenedFrom;
+    wide_rows.resize(wide ? 2 * rows * steps : 0);
+    for (int64_t r = 0; wide && r < rows; ++r) widen_row<F>(x + r * steps, steps, &wide_rows[2 * r * steps]);
+  }
   parallel(outputs / kOutputs, steps * outputs, [&](int64_t begin, int64_t end) {
     std::vector<typename F::Sum> sums(rows * kBlocks);
+    std::vector<Ints> room(wide ? 2 * kChunk * kBlocks : 0);  // aligned, as its registers are
+    auto* wide_weights = reinterpret_cast<int32_t*>(room.data());
     Tiles tiles;
     for (int64_t block = begin; block < end; ++block) {
       if (tiled) std::fill(sums.begin(), sums.end(), F::zero());
       for (int64_t first = 0; first < steps; first += kChunk) {
         const int64_t count = std::min(kChunk, steps - first);
-        const __m512i* weights = w + (block * steps + first) * kBlocks;
-        int64_t r = 0;
+        const int32_t* weights = w + (block * steps + first) * kOutputs;
         if constexpr (F::kTiles) {
-          for (; tiled && r < rows; r += kTileRows) {
+          for (int64_t r = 0; tiled && r < rows; r += kTileRows) {
             tiles.use(std::min(kTileRows, rows - r));
             by_tiles<F::kIntegers>(x + r * steps + first, steps, weights, count, &sums[r * kBlocks]);
           }
         }
-        while (r < rows) {  // the first pass waits for the memory: it takes as many rows as it can
-          const int64_t some = std::min(kMostRows, rows - r);
-          const auto run = [&](auto pass) { pass(x + r * steps + first, steps, weights, count, &sums[r * kBlocks], first == 0); };
-          if (some == 6) run(tile<F, 6>);
-          if (some == 5) run(tile<F, 5>);
-          if (some == 4) run(tile<F, 4>);
-          if (some == 3) run(tile<F, 3>);
-          if (some == 2) run(tile<F, 2>);
-          if (some == 1) run(tile<F, 1>);
-          r += some;
+        if constexpr (F::kWidens) {
+          if (wide) {
+            widen_weights<F>(weights, count, wide_weights);
+            by_rows<typename F::Wide>(&wide_rows[2 * first], 2 * steps, rows, wide_weights, 2 * count, sums.data(),
+                                      first == 0);
+          }
         }
+        if (!tiled && !wide) by_rows<F>(x + first, steps, rows, weights, count, sums.data(), first == 0);
       }
       for (int64_t b = 0; b < kBlocks; ++b) finish(block * kOutputs + b * kLanes, b, sums.data());
     }
@@ -116,24 +81,24 @@ Tensor linear(const Tensor& x_any, const Tensor& weight, const std::optional<Ten
   const int64_t rows = x.numel() / sizes.back();
   sizes.back() = outputs;
   const Tensor out = at::empty(sizes, x.options());
-  const float* add = data_or_null(bias);
+  const float* bias_at = data_or_null(bias);
   const auto run = [&](auto format, auto* to) {
     product<decltype(format)>(
         static_cast<const int32_t*>(x.const_data_ptr()), rows, steps,
-        static_cast<const __m512i*>(weight.const_data_ptr()), padded, [=](int64_t n, int64_t b, const __m512* sums) {
+        static_cast<const int32_t*>(weight.const_data_ptr()), padded, [=](int64_t n, int64_t b, const Floats* sums) {
           if (n >= outputs) return;
-          const __mmask16 mask = mask_of(outputs - n);
-          const __m512 more = add == nullptr ? _mm512_setzero_ps() : load(add + n, mask);
+          const Tail there = tail(outputs - n);
+          const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
           for (int64_t r = 0; r < rows; ++r) {
-            const __m512 sum = sums[r * kBlocks + b];
-            store(to + r * outputs + n, add == nullptr ? sum : _mm512_add_ps(sum, more), mask);
+            const Floats y = sums[r * kBlocks + b];
+            store(to + r * outputs + n, bias_at == nullptr ? y : add(y, more), there);
           }
         });
   };
   if (x.scalar_type() == at::kFloat) {
     run(Float32(), out.mutable_data_ptr<float>());
   } else {
-#ifdef __AVX512BF16__
+#ifdef PASTA_BFLOAT16
     run(Bfloat16(), out.mutable_data_ptr<BFloat16>());
 #else
     TORCH_CHECK(false, "built for a CPU without bfloat16 products");
@@ -142,22 +107,21 @@ Tensor linear(const Tensor& x_any, const Tensor& weight, const std::optional<Ten
   return out;
 }
 
-// A row over its largest value as unsigned 8-bit numbers, 128 for zero; returns its scale. Not-a-number and infinity
+// A row over its largest value as 8-bit numbers, kZero for zero; returns its scale. Not-a-number and infinity
 // make the scale not-a-number, and with it the whole row.
 float quantise(const float* row, int64_t width, uint8_t* to) {
-  __m512 most = _mm512_set1_ps(1e-12f), wrong = _mm512_setzero_ps();
+  Floats highest = all(1e-12f), wrong = zeros();
   for (int64_t i = 0; i < width; i += kLanes) {
-    const __m512 x = load(row + i, mask_of(width - i));
-    most = _mm512_max_ps(most, _mm512_abs_ps(x));
-    wrong = _mm512_fmadd_ps(x, _mm512_setzero_ps(), wrong);
+    const Floats x = load(row + i, tail(width - i));
+    highest = most(highest, absolute(x));
+    wrong = fmadd(x, zeros(), wrong);
   }
-  const float scale = _mm512_reduce_max_ps(most) / 127.f;
+  const float scale = largest(highest) / 127.f;
   for (int64_t i = 0; i < width; i += kLanes) {
-    const __mmask16 mask = mask_of(width - i);
-    const __m512i whole = _mm512_cvtps_epi32(_mm512_div_ps(load(row + i, mask), _mm512_set1_ps(scale)));
-    _mm_mask_storeu_epi8(to + i, mask, _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128))));
+    const Tail there = tail(width - i);
+    store_quantised(to + i, div(load(row + i, there), all(scale)), there);
   }
-  return scale + _mm512_reduce_add_ps(wrong);
+  return scale + sum(wrong);
 }
 
 // x [..., in] float32; weight as in `linear`, 8-bit numbers; scales and bias [outputs] float32; offsets [outputs] int32:
@@ -176,20 +140,18 @@ Tensor linear_int8(const Tensor& x_any, const Tensor& weight, const Tensor& scal
   sizes.back() = outputs;
   const Tensor out = at::empty(sizes, x.options());
   float* to = out.mutable_data_ptr<float>();
-  const float *scale = scales.const_data_ptr<float>(), *add = data_or_null(bias), *by_row = row_scales.data();
+  const float *scale = scales.const_data_ptr<float>(), *bias_at = data_or_null(bias), *by_row = row_scales.data();
   const int32_t* offset = offsets.const_data_ptr<int32_t>();
-  product<Int8>(quantised.data(), rows, steps, static_cast<const __m512i*>(weight.const_data_ptr()), padded,
-                [=](int64_t n, int64_t b, const __m512i* sums) {
+  product<Int8>(quantised.data(), rows, steps, static_cast<const int32_t*>(weight.const_data_ptr()), padded,
+                [=](int64_t n, int64_t b, const Ints* sums) {
                   if (n >= outputs) return;
-                  const __mmask16 mask = mask_of(outputs - n);
-                  const __m512i zero = _mm512_maskz_loadu_epi32(mask, offset + n);
-                  const __m512 by_output = load(scale + n, mask);
-                  const __m512 more = add == nullptr ? _mm512_setzero_ps() : load(add + n, mask);
+                  const Tail there = tail(outputs - n);
+                  const Floats by_output = load(scale + n, there);
+                  const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
                   for (int64_t r = 0; r < rows; ++r) {
-                    const __m512i whole = _mm512_sub_epi32(sums[r * kBlocks + b], zero);
-                    __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(whole), by_output);
-                    y = _mm512_mul_ps(y, _mm512_set1_ps(by_row[r]));
-                    store(to + r * outputs + n, add == nullptr ? y : _mm512_add_ps(y, more), mask);
+                    Floats y = mul(as_floats(sums[r * kBlocks + b], offset + n, there), by_output);
+                    y = mul(y, all(by_row[r]));
+                    store(to + r * outputs + n, bias_at == nullptr ? y : add(y, more), there);
                   }
                 });
   return out;

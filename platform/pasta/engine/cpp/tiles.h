@@ -65,7 +65,7 @@ class Tiles {
 
 // One register of outputs: its weights, and their products with the rows in tile 4.
 #define PASTA_TILE(sum, weights, register)                    \
-  _tile_loadd(weights, w + s * kBlocks + register, kStride);  \
+  _tile_loadd(weights, w + (s * kBlocks + register) * kLanes, kStride);  \
   if constexpr (INTEGERS) {                                   \
     _tile_dpbusd(sum, 4, weights);                            \
   } else {                                                    \
@@ -74,7 +74,7 @@ class Tiles {
 
 // Adds the products of up to sixteen rows and a multiple of sixteen steps to sums [rows, 4, 16].
 template <bool INTEGERS>
-void by_tiles(const int32_t* x, int64_t width, const __m512i* w, int64_t steps, void* sums) {
+void by_tiles(const int32_t* x, int64_t width, const int32_t* w, int64_t steps, void* sums) {
   constexpr int64_t kStride = kBlocks * kLanes * 4;  // bytes from a step to the next, and from a row's sums to the next's
   char* const to = static_cast<char*>(sums);
   asm volatile("" ::: "memory");  // the compiler does not know what tiles read
@@ -106,7 +106,7 @@ struct Tiles {
 };
 
 template <bool INTEGERS>
-void by_tiles(const int32_t*, int64_t, const __m512i*, int64_t, void*) {}
+void by_tiles(const int32_t*, int64_t, const int32_t*, int64_t, void*) {}
 
 #endif
 

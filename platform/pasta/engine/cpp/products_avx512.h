@@ -1,0 +1,76 @@
+// Products of a few rows with a block of weights, on a CPU with AVX-512.
+
+#pragma once
+
+#include "tiles.h"
+
+namespace {
+
+constexpr int64_t kChunk = 512;  // steps whose weights (128 KiB) stay in the cache for all rows
+constexpr int64_t kAhead = 24;   // steps whose weights are fetched before their turn
+
+// A step is four bytes of a row against a register of weights: one float32, two bfloat16, or four 8-bit numbers. In
+// assembly: what GCC 12 makes of the intrinsics reads a row's number, or the weights, from memory for each product.
+
+struct Float32 {
+  static constexpr bool kTiles = false, kWidens = false;
+  static constexpr int64_t kMostRows = 6;  // rows whose sums fit the registers beside a step's weights
+  using Sum = Floats;
+  static Sum zero() { return _mm512_setzero_ps(); }
+  static Sum step(Sum sum, __m512i x, __m512i w) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+  }
+};
+
+#ifdef __AVX512BF16__
+#define PASTA_BFLOAT16
+struct Bfloat16 {
+  static constexpr bool kTiles = true, kIntegers = false, kWidens = false;
+  static constexpr int64_t kTiledFrom = 1;  // tiles round in an order of their own, and all rows must round alike
+  static constexpr int64_t kMostRows = 6;
+  using Sum = Floats;
+  static Sum zero() { return _mm512_setzero_ps(); }
+  static Sum step(Sum sum, __m512i x, __m512i w) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+  }
+};
+#endif
+
+struct Int8 {
+  static constexpr bool kTiles = true, kIntegers = true, kWidens = false;
+  static constexpr int64_t kTiledFrom = 5;  // fewer rows are as fast without; sums of integers are exact either way
+  static constexpr int64_t kMostRows = 6;
+  using Sum = Ints;
+  static Sum zero() { return _mm512_setzero_si512(); }
+  static Sum step(Sum sum, __m512i x, __m512i w) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+  }
+};
+
+// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any.
+template <class F, int ROWS>
+void tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps, typename F::Sum* sums, bool begins) {
+  typename F::Sum sum[ROWS][kBlocks];
+  for (int r = 0; r < ROWS; ++r)
+    for (int b = 0; b < kBlocks; ++b) sum[r][b] = begins ? F::zero() : sums[r * kBlocks + b];
+  for (int64_t s = 0; s < steps; ++s) {
+    __m512i weights[kBlocks];
+    for (int b = 0; b < kBlocks; ++b) {
+      weights[b] = _mm512_loadu_si512(w + (s * kBlocks + b) * kLanes);
+      // With several rows the processor itself looks too few steps ahead to keep the memory busy.
+      if constexpr (ROWS > 1)
+        _mm_prefetch(reinterpret_cast<const char*>(w + ((s + kAhead) * kBlocks + b) * kLanes), _MM_HINT_T0);
+    }
+    for (int r = 0; r < ROWS; ++r) {
+      const __m512i row = _mm512_set1_epi32(x[r * width + s]);
+      for (int b = 0; b < kBlocks; ++b) sum[r][b] = F::step(sum[r][b], row, weights[b]);
+    }
+  }
+  for (int r = 0; r < ROWS; ++r)
+    for (int b = 0; b < kBlocks; ++b) sums[r * kBlocks + b] = sum[r][b];
+}
+
+}  // namespace
