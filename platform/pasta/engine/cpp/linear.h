@@ -14,20 +14,20 @@ namespace {
 
 constexpr int64_t kOutputs = kLanes * kBlocks;
 
-// Adds the products of all rows with `steps` steps of a block's weights, or begins with them.
+// Adds the products of all rows with `steps` steps of a block's weights, or begins with them. ahead: the next weights.
 template <class F>
 void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, int64_t steps, typename F::Sum* sums,
-             bool begins) {
+             bool begins, const int32_t* ahead) {
   while (rows > 0) {  // the first pass waits for the memory: it takes as many rows as it can
     const int64_t some = std::min(F::kMostRows, rows);
-    const auto run = [&](auto pass) { pass(x, width, w, steps, sums, begins); };
+    const auto run = [&](auto pass) { pass(x, width, w, steps, sums, begins, ahead); };
     if (some == 6) run(tile<F, 6>);
     if (some == 5) run(tile<F, 5>);
     if (some == 4) run(tile<F, 4>);
     if (some == 3) run(tile<F, 3>);
     if (some == 2) run(tile<F, 2>);
     if (some == 1) run(tile<F, 1>);
-    x += some * width, sums += some * kBlocks, rows -= some;
+    x += some * width, sums += some * kBlocks, rows -= some, ahead = nullptr;
   }
 }
 
@@ -39,9 +39,9 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
   if constexpr (F::kTiles) tiled = rows >= F::kTiledFrom && steps % kTileSteps == 0 && tiles_allowed();
   std::vector<int32_t> wide_rows;
   if constexpr (F::kWidens) {
-    wide = rows >= kWidenedFrom;
+    wide = rows >= F::kWidenedFrom;
     wide_rows.resize(wide ? 2 * rows * steps : 0);
-    for (int64_t r = 0; wide && r < rows; ++r) widen_row<F>(x + r * steps, steps, &wide_rows[2 * r * steps]);
+    for (int64_t r = 0; wide && r < rows; ++r) F::widen_row(x + r * steps, steps, &wide_rows[2 * r * steps]);
   }
   parallel(outputs / kOutputs, steps * outputs, [&](int64_t begin, int64_t end) {
     std::vector<typename F::Sum> sums(rows * kBlocks);
@@ -53,6 +53,7 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
       for (int64_t first = 0; first < steps; first += kChunk) {
         const int64_t count = std::min(kChunk, steps - first);
         const int32_t* weights = w + (block * steps + first) * kOutputs;
+        const int32_t* ahead = weights + count * kOutputs;
         if constexpr (F::kTiles) {
           for (int64_t r = 0; tiled && r < rows; r += kTileRows) {
             tiles.use(std::min(kTileRows, rows - r));
@@ -61,12 +62,12 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
         }
         if constexpr (F::kWidens) {
           if (wide) {
-            widen_weights<F>(weights, count, wide_weights);
+            F::widen_weights(weights, count, wide_weights);
             by_rows<typename F::Wide>(&wide_rows[2 * first], 2 * steps, rows, wide_weights, 2 * count, sums.data(),
-                                      first == 0);
+                                      first == 0, ahead);
           }
         }
-        if (!tiled && !wide) by_rows<F>(x + first, steps, rows, weights, count, sums.data(), first == 0);
+        if (!tiled && !wide) by_rows<F>(x + first, steps, rows, weights, count, sums.data(), first == 0, ahead);
       }
       for (int64_t b = 0; b < kBlocks; ++b) finish(block * kOutputs + b * kLanes, b, sums.data());
     }

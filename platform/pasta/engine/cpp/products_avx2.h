@@ -8,21 +8,20 @@
 namespace {
 
 constexpr int64_t kChunk = 48;  // steps whose weights, widened too (24 KiB), stay in the first cache for all rows
-constexpr int64_t kAhead = 24;  // steps whose weights are fetched before their turn
-constexpr int64_t kWidenedFrom = 5;  // rows
 
+constexpr int64_t kStep = kBlocks * kLanes;  // numbers of four bytes that a step of a block's weights takes
 constexpr int64_t kParts = 2 * kBlocks;  // registers of a step's weights
 constexpr int parts_together(int rows) { return rows == 1 ? kParts : rows <= 3 ? 4 : 2; }
 
 __m256i weights_at(const int32_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
 
-// A step is four bytes of a row against four bytes of each output's weights: one float32, two 16-bit numbers, two bfloat16,
-// or four 8-bit numbers. N: how many registers of weights are multiplied together. In assembly: GCC 12 adds up all products
+// A step is four bytes of a row against four bytes of each output's weights: one float32, two bfloat16, or four 8-bit
+// numbers. N: how many registers of weights are multiplied together. In assembly: GCC 12 adds up all products
 // of a step before it adds the first to its sum, and keeps sums in memory for want of registers.
 
 template <class F>
 struct Format {
-  static constexpr bool kTiles = false;
+  static constexpr bool kTiles = false, kWidened = false;
   static constexpr int64_t kMostRows = 6;
   template <int ROWS, int N, class Register>
   static void step(Register (&sum)[ROWS][N], const int32_t* x, int64_t width, const int32_t* w) {
@@ -46,13 +45,16 @@ struct Float32 : Format<Float32> {
   }
 };
 
-// Several rows share weights that were widened once: a step becomes two, of its even and of its odd numbers. A row alone is
-// multiplied with the weights as they are, in the same order.
+// Float32 of which a step is half of one of bfloat16: the even or the odd numbers.
+struct Widened : Float32 {
+  static constexpr bool kWidened = true;
+};
 
 #define PASTA_BFLOAT16
 struct Bfloat16 : Format<Bfloat16> {
   static constexpr bool kWidens = true;
-  using Wide = Float32;
+  static constexpr int64_t kWidenedFrom = 5;  // rows that share weights which were widened once for all of them
+  using Wide = Widened;
   using Sum = Floats;
   using Register = __m256;
   static Sum zero() { return zeros(); }
@@ -62,6 +64,23 @@ struct Bfloat16 : Format<Bfloat16> {
   }
   static Register add(Register sum, __m256i x, __m256i w) {
     return Float32::add(Float32::add(sum, even(x), even(w)), odd(x), odd(w));
+  }
+
+  // A row of `count` pairs, widened in order.
+  static void widen_row(const int32_t* x, int64_t count, int32_t* to) {
+    for (int64_t s = 0; s < count; ++s) {
+      to[2 * s] = static_cast<int32_t>(static_cast<uint32_t>(x[s]) << 16);
+      to[2 * s + 1] = static_cast<int32_t>(x[s] & 0xffff0000);
+    }
+  }
+  // The weights of `steps` steps of a block, widened: to [2 * steps, 64].
+  static void widen_weights(const int32_t* w, int64_t steps, int32_t* to) {
+    for (int64_t s = 0; s < steps; ++s, w += kStep, to += 2 * kStep) {
+      for (int64_t n = 0; n < kStep; n += 8) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + n), even(weights_at(w + n)));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + kStep + n), odd(weights_at(w + n)));
+      }
+    }
   }
 };
 
@@ -82,43 +101,13 @@ struct Int8 : Format<Int8> {
   }
 };
 
-// Eight steps at a time of a row, or the eight outputs of a register: to [.., 2, `stride`].
-template <class F>
-void widen(const int32_t* from, int64_t stride, int32_t* to) {
-  const __m256i eight = weights_at(from);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), F::even(eight));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + stride), F::odd(eight));
-}
-
-// `count` numbers of a row, widened: even and odd ones in turn.
-template <class F>
-void widen_row(const int32_t* x, int64_t count, int32_t* to) {
-  alignas(32) int32_t from[8] = {}, halves[16];
-  for (int64_t s = 0; s < count; s += 8) {
-    const int64_t some = std::min<int64_t>(8, count - s);
-    std::memcpy(from, x + s, some * 4);
-    widen<F>(from, 8, halves);
-    for (int64_t i = 0; i < some; ++i) to[2 * (s + i)] = halves[i], to[2 * (s + i) + 1] = halves[8 + i];
-  }
-}
-
-// The weights of `steps` steps of a block, widened: to [2 * steps, 64].
-template <class F>
-void widen_weights(const int32_t* w, int64_t steps, int32_t* to) {
-  constexpr int64_t kStep = kBlocks * kLanes;
-  for (int64_t s = 0; s < steps; ++s, w += kStep, to += 2 * kStep) {
-    for (int64_t b = 0; b < kBlocks; ++b)
-      _mm_prefetch(reinterpret_cast<const char*>(w + kAhead * kStep + b * kLanes), _MM_HINT_T0);
-    for (int64_t n = 0; n < kStep; n += 8) widen<F>(w + n, kStep, to + n);
-  }
-}
-
-// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any.
+// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any. Meanwhile the
+// weights at `ahead`, `fetched` numbers a step of each pass, come into the cache: products do not wait for the memory.
 template <class F, int ROWS>
 __attribute__((noinline)) void tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps,
-                                    typename F::Sum* sums, bool begins) {
-  constexpr int64_t kStep = kBlocks * kLanes;
+                                    typename F::Sum* sums, bool begins, const int32_t* ahead) {
   constexpr int kTogether = parts_together(ROWS);
+  constexpr int64_t kFetched = kStep * kTogether / kParts / (F::kWidened ? 2 : 1);
   auto* to = reinterpret_cast<typename F::Register*>(sums);
   for (int first = 0; first < kParts; first += kTogether) {
     typename F::Register sum[ROWS][kTogether];
@@ -127,13 +116,13 @@ __attribute__((noinline)) void tile(const int32_t* x, int64_t width, const int32
     const auto run = [&](auto fetches) {
       for (int64_t s = 0; s < steps; ++s) {
         if constexpr (fetches)
-          for (int b = 0; b < kBlocks; ++b)
-            _mm_prefetch(reinterpret_cast<const char*>(w + (s + kAhead) * kStep + b * kLanes), _MM_HINT_T0);
+          for (int64_t i = 0; i < kFetched; i += kLanes)
+            _mm_prefetch(reinterpret_cast<const char*>(ahead + s * kFetched + i), _MM_HINT_T0);
         F::step(sum, x + s, width, w + s * kStep + 8 * first);
       }
     };
-    // The passes after the first find the weights in the cache.
-    first == 0 ? run(std::true_type()) : run(std::false_type());
+    ahead == nullptr ? run(std::false_type()) : run(std::true_type());
+    if (ahead != nullptr) ahead += steps * kFetched;
     for (int r = 0; r < ROWS; ++r)
       for (int n = 0; n < kTogether; ++n) to[r * kParts + first + n] = sum[r][n];
   }
