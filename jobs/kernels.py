@@ -2,7 +2,7 @@
 
     python -m jobs.kernels
 
-Needs torch and a C++ compiler, and a CPU with AVX-512 and VNNI. Decoding works without them, at a slower pace.
+Needs torch and a C++ compiler, and a CPU with AVX2 and FMA or with AVX-512. Decoding works without them, slower.
 """
 
 import argparse

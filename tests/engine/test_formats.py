@@ -126,7 +126,9 @@ def test_auto_really_times_every_format_that_runs_here():
     [(False, "this CPU has no instructions"), (True, "the kernels for this CPU are not built")],
 )
 def test_a_machine_without_products_of_bytes_refuses_int8_in_one_line(monkeypatch, could_have_kernels, said):
-    monkeypatch.setattr(kernels, "cpu_has", lambda *features: could_have_kernels and "avx512_vnni" not in features)
+    monkeypatch.setattr(
+        kernels, "cpu_has", lambda *features: could_have_kernels and "avx512_vnni" not in features
+    )
     monkeypatch.setattr(kernels, "ready", lambda: False)
     with pytest.raises(UserError, match=f"dtype: 'int8', but {said}") as caught:
         random_model(CONFIGS["llama"], byte_level(), dtype="int8", device="cpu")

@@ -61,7 +61,9 @@ def test_another_cpu_is_told_why(monkeypatch):
         ({"avx2", "fma3", "avx512_f", "avx512_vnni", "avx512_bf16"}, True, False),
     ],
 )
-def test_the_instructions_of_this_cpu_say_what_is_built_and_run(monkeypatch, tmp_path, features, bfloat16, narrow):
+def test_the_instructions_of_this_cpu_say_what_is_built_and_run(
+    monkeypatch, tmp_path, features, bfloat16, narrow
+):
     monkeypatch.setattr(kernels, "cpu_has", lambda *named: features.issuperset(named))
     monkeypatch.setattr(kernels, "ready", lambda: True)
     monkeypatch.setattr(kernels, "library", lambda: tmp_path / "kernels.so")
@@ -70,6 +72,8 @@ def test_the_instructions_of_this_cpu_say_what_is_built_and_run(monkeypatch, tmp
     assert kernels.runs(torch.bfloat16) == bfloat16
     commands = []
     run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **kept: (commands.append(command), run(command, **kept))[1])
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **kept: (commands.append(command), run(command, **kept))[1]
+    )
     kernels.build_extension()
     assert ("-mno-avx512f" in commands[0]) == narrow

@@ -24,9 +24,9 @@ _TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 #: Rows that the layers are timed with: one thread alone, and a parallel answer.
 _ROWS = (1, 8)
 _ROUNDS = 7
-#: ``auto`` chooses float32 only where it is clearly faster than bfloat16, which takes half the memory. CPUs with
-#: products of bfloat16 run it 1.5 to 3 times as fast, the others half as fast. Timing errors from other work are
-#: smaller than that, so that replicas on one kind of machine choose alike.
+#: ``auto`` chooses float32 only where it is clearly faster than bfloat16, which takes half the memory. With kernels or
+#: products of bfloat16 a CPU runs it 1 to 3 times as fast, without either half as fast. Timing errors from other work
+#: are smaller than that, so that replicas on one kind of machine choose alike.
 _MARGIN = 1.25
 
 

@@ -172,12 +172,13 @@ Mask unset(const bool* flags, Tail there) {
   return {_mm256_cvtepi8_epi32(open), _mm256_cvtepi8_epi32(_mm_srli_si128(open, 8))};
 }
 
-// Writes the numbers first, first + 1, … of those in the mask one after another; returns how many. Sixteen may be written.
+// Writes the numbers first, first + 1, … of those in the mask one after another, and up to sixteen in all; returns how
+// many are theirs.
 int64_t write_numbers(Mask mask, int32_t first, int32_t* to) {
   uint32_t left = bits(mask);
   if (left == 0xffff) {
-    const __m256i eight = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    store(to, {_mm256_add_epi32(eight, _mm256_set1_epi32(first)), _mm256_add_epi32(eight, _mm256_set1_epi32(first + 8))});
+    const __m256i low = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
+    store(to, {low, _mm256_add_epi32(low, _mm256_set1_epi32(8))});
     return kLanes;
   }
   int64_t found = 0;
@@ -208,7 +209,9 @@ void store_quantised(uint8_t* to, Floats x, Tail there) {
 }
 
 // Sums of products to float32.
-Floats as_floats(Ints sums, const int32_t*, Tail) { return {_mm256_cvtepi32_ps(sums.low), _mm256_cvtepi32_ps(sums.high)}; }
+Floats as_floats(Ints sums, const int32_t*, Tail) {
+  return {_mm256_cvtepi32_ps(sums.low), _mm256_cvtepi32_ps(sums.high)};
+}
 
 // -- which keys a token sees -----------------------------------------------------------------------------------
 
@@ -225,7 +228,8 @@ struct Sight {
     for (int64_t i = 0; i < there.count; ++i) {
       const uint64_t other = std::max<int64_t>(segment[i], 0);
       const int64_t distance = at[i] - position;
-      const bool seen = (segment[i] >= 0) & (words[other / 64] >> (other % 64)) & !((segment[i] == own) & (distance > 0));
+      const bool later = (segment[i] == own) & (distance > 0);
+      const bool seen = (segment[i] >= 0) & (words[other / 64] >> (other % 64)) & !later;
       sees[i] = -int32_t{seen};
       near[i] = -int32_t{seen & (std::abs(distance) < window)};
     }

@@ -69,7 +69,8 @@ Mask unset(const bool* flags, Tail there) {
   return _mm_mask_testn_epi8_mask(there, set, set);
 }
 
-// Writes the numbers first, first + 1, … of those in the mask one after another; returns how many. Sixteen may be written.
+// Writes the numbers first, first + 1, … of those in the mask one after another, and up to sixteen in all; returns how
+// many are theirs.
 int64_t write_numbers(Mask mask, int32_t first, int32_t* to) {
   const __m512i count = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(mask, _mm512_add_epi32(count, _mm512_set1_epi32(first))));
@@ -121,7 +122,8 @@ struct Sight {
   std::pair<__mmask8, __mmask8> eight(const int64_t* segment, const int64_t* position, __mmask8 there) const {
     const __m512i other = _mm512_maskz_loadu_epi64(there, segment), at = _mm512_maskz_loadu_epi64(there, position);
     there = _mm512_mask_cmpge_epi64_mask(there, other, _mm512_setzero_si512());
-    const __m512i word = _mm512_mask_i64gather_epi64(_mm512_setzero_si512(), there, _mm512_srli_epi64(other, 6), words, 8);
+    const __m512i none = _mm512_setzero_si512();
+    const __m512i word = _mm512_mask_i64gather_epi64(none, there, _mm512_srli_epi64(other, 6), words, 8);
     const __m512i bit = _mm512_sllv_epi64(_mm512_set1_epi64(1), _mm512_and_si512(other, _mm512_set1_epi64(63)));
     __mmask8 sees = _mm512_mask_test_epi64_mask(there, word, bit);
     const __mmask8 same = _mm512_cmpeq_epi64_mask(other, own);
@@ -161,7 +163,8 @@ struct Leaders {
   void take(const double* row, int64_t i, int64_t left, double margin, const Noise& noise) {
     const __mmask8 there = left >= kDoubles ? 0xff : (1u << left) - 1;
     const __m512d score = _mm512_maskz_loadu_pd(there, row + i);
-    const __mmask8 possible = _mm512_mask_cmp_pd_mask(there, score, _mm512_sub_pd(most, _mm512_set1_pd(margin)), _CMP_GT_OQ);
+    const __m512d least = _mm512_sub_pd(most, _mm512_set1_pd(margin));
+    const __mmask8 possible = _mm512_mask_cmp_pd_mask(there, score, least, _CMP_GT_OQ);
     if (!possible) return;
     const __m512d sum = _mm512_add_pd(score, noise(i));
     const __mmask8 more = _mm512_mask_cmp_pd_mask(possible, sum, most, _CMP_GT_OQ);

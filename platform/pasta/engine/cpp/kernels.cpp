@@ -1,5 +1,6 @@
-// Decoding kernels for CPUs with AVX-512: linear layers of few rows, and the small steps between them, each in one
-// operator. pasta/engine/kernels.py builds them for the machine they run on.
+// Decoding kernels for CPUs with AVX2 or AVX-512: linear layers of few rows, and the small steps between them, each in
+// one operator. pasta/engine/kernels.py builds them for the machine they run on. What depends on its instructions is in
+// avx2.h or avx512.h, and in products_avx2.h or products_avx512.h.
 //
 // No row's arithmetic depends on how many rows there are: sums always go over the inputs in order, and attention
 // touches only the keys that a row sees. So a token has the same logits alone and beside others, to the last bit.

@@ -31,8 +31,8 @@ void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, in
   }
 }
 
-// x: rows of `steps` steps; w [outputs / 64, steps, 64] steps of weights; finish(output, block, sums) takes the results of
-// the sixteen outputs from `output` on: those of row r are in sums[r * kBlocks + block].
+// x: rows of `steps` steps; w [outputs / 64, steps, 64] steps of weights; finish(output, block, sums) takes the results
+// of the sixteen outputs from `output` on: those of row r are in sums[r * kBlocks + block].
 template <class F, class Finish>
 void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, int64_t outputs, const Finish& finish) {
   bool tiled = false, wide = false;

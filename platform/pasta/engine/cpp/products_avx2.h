@@ -90,8 +90,8 @@ struct Int8 : Format<Int8> {
   using Sum = Ints;
   using Register = __m256i;
   static Sum zero() { return all(0); }
-  // The product of bytes takes an unsigned factor, so the row's signs go to the weights. It adds pairs up in 16 bits, which
-  // two products of at most 127 * 127 do not exceed.
+  // The product of bytes takes an unsigned factor, so the row's signs go to the weights. It adds pairs up in 16 bits,
+  // which two products of at most 127 * 127 do not exceed.
   static Register add(Register sum, __m256i x, __m256i w) {
     __m256i product;
     asm("vpsignb %2, %3, %1\n\tvpmaddubsw %1, %4, %1\n\tvpmaddwd %5, %1, %1\n\tvpaddd %1, %0, %0"
