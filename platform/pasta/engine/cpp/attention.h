@@ -60,6 +60,20 @@ class Query {
   }
   static constexpr int64_t kNumbers = VECTORS * kLanes;
 
+  // N query heads against a key that is read once for all of them.
+  template <int N>
+  static __m128 several(const Query* queries, const T* key) {
+    const int64_t last = queries->vectors() - 1;
+    Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
+    Floats part = load(key + last * kLanes, queries->there(last));
+    for (int n = 0; n < N; ++n) sums[n] = mul(queries[n].query_[last], part);
+    for (int64_t v = 0; v < last; ++v) {
+      part = load(key + v * kLanes);
+      for (int n = 0; n < N; ++n) sums[n] = fmadd(queries[n].query_[v], part, sums[n]);
+    }
+    return sum_of_each(sums[0], sums[1], sums[2], sums[3]);
+  }
+
  private:
   int64_t vectors() const { return VECTORS ? VECTORS : vectors_; }
   Tail there(int64_t v) const { return VECTORS || v + 1 < vectors_ ? kAll : tail_; }
@@ -150,7 +164,7 @@ void attend_together(const Head<T>* heads, int64_t common, const T* keys, const 
   Query<T, VECTORS> product[N];
   for (int n = 0; n < N; ++n) product[n].read(heads[n].query, dim);
   const auto score = [&](int n, int64_t i, int64_t stop) {
-    const auto sums = [&](int64_t k) { return product[n](keys + heads[n].at[std::min(k, stop - 1)] * dim); };
+    const auto sums = [&](int64_t k) __attribute__((always_inline)) { return product[n](keys + heads[n].at[std::min(k, stop - 1)] * dim); };
     _mm_storeu_ps(scores + n * stride + i, sum_of_each(sums(i), sums(i + 1), sums(i + 2), sums(i + 3)));
   };
   for (int64_t i = 0; i < common; i += 4) {
@@ -161,6 +175,12 @@ void attend_together(const Head<T>* heads, int64_t common, const T* keys, const 
       for (int n = 0; n < N; ++n)
         _mm_storeu_ps(scores + n * stride + i, sum_of_each(product[n].by(key[0]), product[n].by(key[1]),
                                                            product[n].by(key[2]), product[n].by(key[3])));
+    } else if constexpr (!kManyRegisters && N > 1) {
+      __m128 of[4];  // of a key each
+      for (int k = 0; k < 4; ++k)
+        of[k] = Query<T, VECTORS>::template several<N>(product, keys + heads[0].at[std::min(i + k, common - 1)] * dim);
+      _MM_TRANSPOSE4_PS(of[0], of[1], of[2], of[3]);
+      for (int n = 0; n < N; ++n) _mm_storeu_ps(scores + n * stride + i, of[n]);
     } else {
       for (int n = 0; n < N; ++n) score(n, i, common);
     }
