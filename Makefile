@@ -51,7 +51,8 @@ test: $(STAMP) ## run all tests
 	$(PYTEST) -n $(TEST_WORKERS)
 
 test-unit: $(STAMP) ## run the tests that start no Ray, no service and browser (three minutes)
-	$(PYTEST) -n $(UNIT_WORKERS) -m "not e2e and not slow"
+	# What tests/e2e imports (Ray Serve, OpenAI's client, a browser's driver) is not needed to leave it out.
+	$(PYTEST) -n $(UNIT_WORKERS) -m "not e2e and not slow" --ignore tests/e2e
 
 lint: $(STAMP) ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

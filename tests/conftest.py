@@ -54,7 +54,7 @@ def is_e2e(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Ray fails to start in a test without the mark e2e, and in every process that such a test starts."""
     with pytest.MonkeyPatch.context() as patch:
         if not is_e2e(item):
@@ -63,6 +63,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         patch.setattr(gc, "freeze", lambda: None)
         outcome = yield
     RECORDINGS.free()
+    if nextitem is None or nextitem.path != item.path:
+        RECORDINGS.file_ends()
     return outcome
 
 

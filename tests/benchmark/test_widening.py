@@ -28,12 +28,12 @@ def wide(**changes):
     sizes = {
         "vocab_size": 2500,
         "hidden_size": 512,
-        "intermediate_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
+        "intermediate_size": 832,
+        "num_attention_heads": 10,
+        "num_key_value_heads": 5,
         "head_dim": 128,
-        "num_hidden_layers": 8,
-        "layer_types": [*config.layer_types, "full_attention", "full_attention"],
+        "num_hidden_layers": 7,
+        "layer_types": [*config.layer_types, "full_attention"],
     }
     for name, value in (sizes | changes).items():
         setattr(config, name, value)
@@ -69,7 +69,8 @@ def test_a_widened_model_has_the_small_one_s_logits(directories):
 def test_a_widened_model_gives_the_same_answers(pair, temperature):
     answers = []
     for loaded in pair:
-        engine = Engine(loaded, EngineConfig(num_slots=1, reuse_prefixes=False))
+        # A recorded forward holds the weights once more: 300 MB.
+        engine = Engine(loaded, EngineConfig(num_slots=1, reuse_prefixes=False, trace_forward=False))
         for number, task in enumerate(heldout_prompts(3)):
             request = Request(
                 engine.codec.encode_prompt(task.messages),
@@ -102,7 +103,7 @@ def test_draft_heads_of_a_widened_model_guess_the_same(pair):
         ({"model_type": "llama"}, "model_type 'llama', expected 'qwen3' as in the model that is widened"),
         ({"head_dim": 96}, "head_dim 96, expected a multiple of 64"),
         ({"rms_norm_eps": 1e-6}, "rms_norm_eps 1e-06, expected 1e-05 as in the model that is widened"),
-        ({"layer_types": ["full_attention"] * 8}, "layer_types .*, expected .* first"),
+        ({"layer_types": ["full_attention"] * 7}, "layer_types .*, expected .* first"),
         ({"num_key_value_heads": 2}, "num_key_value_heads 2, expected at least 4"),
     ],
 )

@@ -19,19 +19,32 @@ def resident() -> int:
 
 
 class Recordings:
-    """Frees recorded forwards of engines that are gone, whenever the process has grown by ``GROWTH``."""
+    """Frees recorded forwards of engines that are gone, whenever the process has grown by ``GROWTH``.
+
+    And, where a file's tests end, what they shared: the allocator keeps the memory of a model that is gone, and the
+    process would stay as large as its largest file made it.
+    """
 
     def __init__(self) -> None:
         self._seen = 0
+        self._began = 0  # what was resident as this file's tests began
 
     def free(self) -> None:
         """Free them, unless another recorded forward is alive: it would lose its code."""
-        if "torch" not in sys.modules or resident() < self._seen + GROWTH:
-            return
+        if "torch" in sys.modules and resident() >= self._seen + GROWTH:
+            self._free()
+
+    def file_ends(self) -> None:
+        """Free them, and what else is gone, if this file's tests have left the process larger."""
+        if "torch" in sys.modules and resident() >= self._began + GROWTH:
+            self._free()
+        self._began = resident()
+
+    def _free(self) -> None:
         import torch
 
         gc.collect()
         if not any(issubclass(type(each), torch.jit.ScriptModule) for each in gc.get_objects()):
             torch._C._jit_clear_class_registry()  # as torch's own tests do; scripted functions stay
-            ctypes.CDLL(None).malloc_trim(0)
+        ctypes.CDLL(None).malloc_trim(0)
         self._seen = resident()

@@ -1,5 +1,7 @@
 """The baseline that forks by layout: chunks that see their path alone, and nothing that ever sees a chunk."""
 
+import functools
+
 import pytest
 
 from jobs.annotate import AnnotateConfig
@@ -22,7 +24,10 @@ def forked(task: AtlasTask) -> Document:
     return Validator(SECTIONS.checks, C).check(annotated, task.answer).document
 
 
-DOCUMENTS = [document for task in heldout_prompts(60) if len([*(document := forked(task)).chunks()]) > 1]
+@functools.cache
+def documents() -> list[Document]:
+    """Those that fork. Not made while tests are collected, which every worker does."""
+    return [document for task in heldout_prompts(60) if len([*(document := forked(task)).chunks()]) > 1]
 
 
 def test_lists_and_paragraphs_fork_whatever_they_say() -> None:
@@ -33,16 +38,17 @@ def test_lists_and_paragraphs_fork_whatever_they_say() -> None:
 
 
 def test_nothing_waits_and_no_fork_costs_more_than_it_must() -> None:
-    assert DOCUMENTS
-    for document in DOCUMENTS:
+    assert documents()
+    for document in documents():
         assert Sync() not in document.items
         for chunk in document.chunks():
             assert len(chunk.topic) == 1
             assert not any(isinstance(item, Chunk) for item in chunk.items)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS[:10])
-def test_a_chunk_sees_its_path_alone_and_nothing_else_sees_it(document: Document) -> None:
+@pytest.mark.parametrize("number", range(10))
+def test_a_chunk_sees_its_path_alone_and_nothing_else_sees_it(number: int) -> None:
+    document = documents()[number]
     rows = linearise(C.grammar, PROMPT, [*C.encode(document), C.eos_id])
     opened = [i for i, token in enumerate(rows.token_ids) if token == C.control.async_open]
     closed = [i for i, token in enumerate(rows.token_ids) if token == C.control.async_close]
