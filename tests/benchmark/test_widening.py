@@ -69,7 +69,7 @@ def test_a_widened_model_has_the_small_one_s_logits(directories):
 def test_a_widened_model_gives_the_same_answers(pair, temperature):
     answers = []
     for loaded in pair:
-        # A recorded forward holds the weights once more: 300 MB.
+        # Recording takes longer than what these answers would gain by it.
         engine = Engine(loaded, EngineConfig(num_slots=1, reuse_prefixes=False, trace_forward=False))
         for number, task in enumerate(heldout_prompts(3)):
             request = Request(
