@@ -14,20 +14,22 @@ namespace {
 
 constexpr int64_t kOutputs = kLanes * kBlocks;
 
-// Adds the products of all rows with `steps` steps of a block's weights, or begins with them. ahead: the next weights.
+// Adds the products of all rows with `steps` steps of a block's weights, or begins with them. ahead: the next weights,
+// of which each pass may fetch its share.
 template <class F>
 void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, int64_t steps, typename F::Sum* sums,
              bool begins, const int32_t* ahead) {
+  const int64_t passes = (rows + F::kMostRows - 1) / F::kMostRows;
   while (rows > 0) {  // the first pass waits for the memory: it takes as many rows as it can
     const int64_t some = std::min(F::kMostRows, rows);
-    const auto run = [&](auto pass) { pass(x, width, w, steps, sums, begins, ahead); };
+    const auto run = [&](auto pass) { ahead = pass(x, width, w, steps, sums, begins, ahead, passes); };
     if (some == 6) run(tile<F, 6>);
     if (some == 5) run(tile<F, 5>);
     if (some == 4) run(tile<F, 4>);
     if (some == 3) run(tile<F, 3>);
     if (some == 2) run(tile<F, 2>);
     if (some == 1) run(tile<F, 1>);
-    x += some * width, sums += some * kBlocks, rows -= some, ahead = nullptr;
+    x += some * width, sums += some * kBlocks, rows -= some;
   }
 }
 

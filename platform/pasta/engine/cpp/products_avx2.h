@@ -101,31 +101,29 @@ struct Int8 : Format<Int8> {
   }
 };
 
-// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any. Meanwhile the
-// weights at `ahead`, `fetched` numbers a step of each pass, come into the cache: products do not wait for the memory.
+// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any. Meanwhile a
+// share, 1 / `passes`, of as many weights at `ahead` comes into the cache: products do not wait for the memory. Returns
+// where the next share begins.
 template <class F, int ROWS>
-__attribute__((noinline)) void tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps,
-                                    typename F::Sum* sums, bool begins, const int32_t* ahead) {
+__attribute__((noinline)) const int32_t* tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps,
+                                              typename F::Sum* sums, bool begins, const int32_t* ahead,
+                                              int64_t passes) {
   constexpr int kTogether = parts_together(ROWS);
-  constexpr int64_t kFetched = kStep * kTogether / kParts / (F::kWidened ? 2 : 1);
+  constexpr int64_t kFetched = kStep * kTogether / kParts / (F::kWidened ? 2 : 1);  // numbers a step, in one pass
+  const int64_t fetched = kFetched / passes;
   auto* to = reinterpret_cast<typename F::Register*>(sums);
   for (int first = 0; first < kParts; first += kTogether) {
     typename F::Register sum[ROWS][kTogether];
     for (int r = 0; r < ROWS; ++r)
       for (int n = 0; n < kTogether; ++n) sum[r][n] = begins ? F::zero().low : to[r * kParts + first + n];
-    const auto run = [&](auto fetches) {
-      for (int64_t s = 0; s < steps; ++s) {
-        if constexpr (fetches)
-          for (int64_t i = 0; i < kFetched; i += kLanes)
-            _mm_prefetch(reinterpret_cast<const char*>(ahead + s * kFetched + i), _MM_HINT_T0);
-        F::step(sum, x + s, width, w + s * kStep + 8 * first);
-      }
-    };
-    ahead == nullptr ? run(std::false_type()) : run(std::true_type());
-    if (ahead != nullptr) ahead += steps * kFetched;
+    for (int64_t s = 0; s < steps; ++s, ahead += fetched) {
+      for (int64_t i = 0; i < kFetched; i += kLanes) _mm_prefetch(reinterpret_cast<const char*>(ahead + i), _MM_HINT_T0);
+      F::step(sum, x + s, width, w + s * kStep + 8 * first);
+    }
     for (int r = 0; r < ROWS; ++r)
       for (int n = 0; n < kTogether; ++n) to[r * kParts + first + n] = sum[r][n];
   }
+  return ahead;
 }
 
 }  // namespace

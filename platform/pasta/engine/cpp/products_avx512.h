@@ -52,8 +52,8 @@ struct Int8 {
 
 // ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any.
 template <class F, int ROWS>
-void tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps, typename F::Sum* sums, bool begins,
-          const int32_t*) {
+const int32_t* tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps, typename F::Sum* sums,
+                    bool begins, const int32_t* ahead, int64_t) {
   typename F::Sum sum[ROWS][kBlocks];
   for (int r = 0; r < ROWS; ++r)
     for (int b = 0; b < kBlocks; ++b) sum[r][b] = begins ? F::zero() : sums[r * kBlocks + b];
@@ -72,6 +72,7 @@ void tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps, type
   }
   for (int r = 0; r < ROWS; ++r)
     for (int b = 0; b < kBlocks; ++b) sums[r * kBlocks + b] = sum[r][b];
+  return ahead;
 }
 
 }  // namespace
