@@ -9,9 +9,10 @@ from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.facts import FACTS, SIZES
 from pasta.data.atlas.plan import statements
 from pasta.data.atlas.talk import TALK_SPLITS, grade_talk, sample_talks
+from pasta.data.atlas.talk.draw import ASKS
 from pasta.data.atlas.talk.people import fill, listed, part, spell, split_of_names, typo
 from pasta.data.atlas.talk.replies import measures, ranked
-from pasta.data.atlas.talk.requests import ASKS, REQUESTS_BY_NAME
+from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
 from pasta.data.atlas.tasks import split_of
 from pasta.lang import Chunk, render, to_text
 

@@ -8,8 +8,9 @@ from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
 from pasta.data.atlas.facts import FACTS, KIND_OF
 from pasta.data.atlas.plan import Plan, Say, line
 from pasta.data.atlas.talk import replies
+from pasta.data.atlas.talk.draw import ASKS, QUESTIONS, Turn, is_free, word
 from pasta.data.atlas.talk.people import TalkSplit, listed, spell, typed
-from pasta.data.atlas.talk.requests import ASKS, QUESTIONS, Turn, draw_rank, is_free, word
+from pasta.data.atlas.talk.requests import draw_rank
 from pasta.data.atlas.words import read_words
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")

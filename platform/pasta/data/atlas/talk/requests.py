@@ -2,73 +2,34 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
-from pasta.data.atlas.descriptions import draw_kind
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS, WITH_ARTICLE, spoken
 from pasta.data.atlas.families import FAMILIES
 from pasta.data.atlas.family import join, weighted_choice
 from pasta.data.atlas.plan import Plan, Say, after, line
 from pasta.data.atlas.talk import replies
+from pasta.data.atlas.talk.draw import ASKS, QUESTIONS, Turn, draw_list, draw_name, is_free, word
 from pasta.data.atlas.talk.people import (
     TalkSplit,
     fill,
     listed,
     misspelt,
     noisy,
-    part,
     plural,
     spell,
     split_of_names,
     typed,
     typo,
 )
-from pasta.data.atlas.tasks import plan_of, sample_task, split_of
+from pasta.data.atlas.tasks import plan_of, sample_task
 from pasta.data.atlas.words import read_words
 
-ASKS, CHOICES, QUESTIONS, OUTSIDE = map(read_words, ("requests", "choices", "questions", "outside"))
+CHOICES, OUTSIDE = map(read_words, ("choices", "outside"))
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _COUNTS = {2: ("two", "2"), 3: ("three", "3"), 4: ("four", "4")}
 #: Names in a set that is asked for as a whole.
 _MAX_SET = 14
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One request with its answer: ``names`` and ``attribute`` are what a next turn can refer to,
-    ``also`` what the turn before was about, if this one asked the same."""
-
-    prompt: str
-    plan: Plan
-    names: tuple[str, ...] = ()
-    attribute: str = ""
-    also: tuple[str, ...] = ()
-
-
-def draw_name(rng: random.Random, kinds: Sequence[str] = KINDS) -> str:
-    return rng.choice(list(FACTS[draw_kind(rng, tuple(kinds))]))
-
-
-def draw_list(
-    rng: random.Random, split: TalkSplit, sizes: dict[int, float], kinds: Sequence[str] = KINDS
-) -> list[str]:
-    """Names of one kind; those of more than two belong to the split as a combination."""
-    while True:
-        kind = rng.choice(list(kinds)) if rng.random() < 0.5 else draw_kind(rng, tuple(kinds))
-        rows = list(FACTS[kind])
-        names = rng.sample(rows, min(weighted_choice(rng, sizes), len(rows)))
-        if len(names) < 3 or split_of_names(names) == split:
-            return names
-
-
-def word(rng: random.Random, split: TalkSplit, options: Sequence[str]) -> str:
-    return rng.choice(part(tuple(options), split))
-
-
-def is_free(family: str, names: Sequence[str], split: TalkSplit) -> bool:
-    """Whether a split may use the task of a family that has these names: training leaves held-out tasks alone."""
-    return split != "train" or split_of(family, {"names": list(names)}) == "train"
 
 
 def about(rng: random.Random, split: TalkSplit) -> Turn:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from pasta.data.atlas.grading import Grade, grade_plan
 from pasta.data.atlas.plan import Plan, statements, to_document, with_estimates
+from pasta.data.atlas.talk.draw import Turn
 from pasta.data.atlas.talk.followups import FOLLOW_UPS
 from pasta.data.atlas.talk.people import TalkSplit
-from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME, Turn
+from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
 from pasta.lang import Codec, Document, render
 
 #: Turns of a conversation, relative.
