@@ -7,10 +7,12 @@ import pytest
 
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.facts import FACTS, SIZES
+from pasta.data.atlas.plan import statements
 from pasta.data.atlas.talk import TALK_SPLITS, grade_talk, sample_talks
-from pasta.data.atlas.talk.people import fill, listed, part, split_of_names, typo
-from pasta.data.atlas.talk.replies import ranked
-from pasta.data.atlas.talk.requests import ASKS, REQUESTS_BY_NAME
+from pasta.data.atlas.talk.draw import ASKS
+from pasta.data.atlas.talk.people import fill, listed, part, spell, split_of_names, typo
+from pasta.data.atlas.talk.replies import measures, ranked
+from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
 from pasta.data.atlas.tasks import split_of
 from pasta.lang import Chunk, render, to_text
 
@@ -93,6 +95,27 @@ def test_a_typo_is_one_letter():
         text = typo(rng, "describe Jupiter")
         assert abs(len(text) - len("describe Jupiter")) <= 1
         assert text[0] == "d"
+        assert text != "describe Jupiter"
+
+
+def test_a_typo_turns_no_name_into_another():
+    rng = random.Random(0)
+    names = [name for rows in FACTS.values() for name in rows]
+    short = {name for name in names if len(name) < 4}  # stays as it is
+    assert {typo(rng, name) for name in names for _ in range(50)} & set(names) <= short
+
+
+def test_one_name_in_three_is_misspelt():
+    rng = random.Random(0)
+    told = [spell(rng, "Jupiter").removeprefix("the ").removeprefix("planet ") for _ in range(400)]
+    assert 100 < sum(text != "Jupiter" for text in told) < 160
+
+
+def test_a_misspelt_name_is_named_rightly_in_the_answer():
+    rng = random.Random(0)
+    for _ in range(50):
+        turn = REQUESTS_BY_NAME["spelling"][1](rng, "train")
+        assert all(name in turn.plan[0].fields["names"] for name in turn.names)
 
 
 def test_sizes_cover_their_kinds():
@@ -108,7 +131,7 @@ def test_the_plural_of_a_value_is_a_word(value, asked):
 
 def test_ranks_are_also_asked_with_verbs():
     rng = random.Random(0)
-    prompts = " ".join(REQUESTS_BY_NAME["rank"][1](rng, "train").prompt.lower() for _ in range(200))
+    prompts = " ".join(REQUESTS_BY_NAME["rank"][1](rng, "train").prompt.lower() for _ in range(500))
     assert "born first" in prompts
 
 
@@ -117,6 +140,23 @@ def test_the_largest_is_named_and_things_of_nearly_one_size_are_not_ranked():
     assert say is not None
     assert say.fields["name"] == "Brazil"
     assert ranked(["Belgium", "Albania"], "size", highest=True, what="largest") is None
+
+
+@pytest.mark.parametrize("kind", ["rank", "which_of"])
+def test_a_choice_is_made_after_what_it_goes_by(kind):
+    rng = random.Random(0)
+    for _ in range(100):
+        turn = REQUESTS_BY_NAME[kind][1](rng, "train")
+        says = [*statements(turn.plan)]
+        assert says[-1].form in {"rank", "choice"}
+        whole = len(turn.names) == len(FACTS["planets"]) or kind == "which_of"
+        assert whole or len(says) > len(turn.names)
+
+
+def test_places_by_size_count_from_the_largest():
+    first, second = measures(["Canada", "Fiji"], "size")
+    assert first.fields == {"name": "Canada", "n": "1"}
+    assert second.fields == {"name": "Fiji", "n": "62"}
 
 
 def test_a_share_of_a_corpus_is_talk():

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
 from pasta.data.atlas.facts import FACTS, KIND_OF
-from pasta.data.atlas.plan import Say, line
+from pasta.data.atlas.plan import Plan, Say, line
 from pasta.data.atlas.talk import replies
+from pasta.data.atlas.talk.draw import ASKS, QUESTIONS, Turn, is_free, word
 from pasta.data.atlas.talk.people import TalkSplit, listed, spell, typed
-from pasta.data.atlas.talk.requests import ASKS, QUESTIONS, Turn, draw_rank, is_free, word
+from pasta.data.atlas.talk.requests import draw_rank
 from pasta.data.atlas.words import read_words
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
@@ -20,11 +21,7 @@ FollowUp = Callable[[random.Random, TalkSplit, Turn], Turn | None]
 def another(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     """The same of something else: "And Brazil?"."""
     kinds = {KIND_OF[name] for name in before.names}
-    if (
-        len(kinds) != 1
-        or not isinstance(before.plan[0], Say)
-        or before.plan[0].form in {"rank", "they", "next"}
-    ):
+    if len(kinds) != 1 or not isinstance(before.plan[0], Say) or _is_choice(before.plan):
         return None
     (kind,) = kinds
     name = rng.choice([other for other in FACTS[kind] if other not in before.names])
@@ -33,6 +30,16 @@ def another(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
         plan = [line(name, before.attribute)]
         return Turn(text, plan, (name,), before.attribute, (*before.also, *before.names))
     return Turn(text, replies.portrait(name), (name,), "", (*before.also, *before.names))
+
+
+def _is_choice(plan: Plan) -> bool:
+    """Whether an answer only picks from things, with or without what that follows from."""
+    last = plan[-1]
+    return (
+        isinstance(last, Say)
+        and last.form in {"rank", "choice", "they", "next", "spelling"}
+        and all(isinstance(node, Say) for node in plan)
+    )
 
 
 def about_it(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -113,8 +120,9 @@ def count(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 def rank_again(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     if _alike(before) not in replies.RANKS or (drawn := draw_rank(rng, before.names)) is None:
         return None
-    asked, end = drawn
-    return Turn(typed(rng, word(rng, split, _WORDS["rank"]).format(r=asked), split), [end], before.names)
+    asked, column, end = drawn
+    text = typed(rng, word(rng, split, _WORDS["rank"]).format(r=asked), split)
+    return Turn(text, replies.then(replies.measures(before.names, column), end), before.names)
 
 
 def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -132,6 +140,6 @@ def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 
 #: Next turns with their share (relative), where they are possible.
 FOLLOW_UPS: tuple[tuple[float, FollowUp], ...] = (
-    (4, another), (4, about_it), (3, about_them), (1.2, more), (1.5, pick_one), (2, compare_again),
+    (4, another), (5, about_it), (5, about_them), (1.2, more), (1.5, pick_one), (2, compare_again),
     (1.5, count), (6, rank_again), (0.7, several),
 )  # fmt: skip

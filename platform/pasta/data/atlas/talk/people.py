@@ -44,12 +44,12 @@ def fill(template: str, value: str) -> str:
 
 
 def spell(rng: random.Random, name: str) -> str:
-    """One way in which people name a thing, misspelt now and then."""
-    return _misspelt(rng, _called(rng, name))
+    """One way in which people name a thing, misspelt one time in three."""
+    return misspelt(rng, _called(rng, name))
 
 
-def _misspelt(rng: random.Random, name: str) -> str:
-    return typo(rng, name) if rng.random() < 0.06 else name
+def misspelt(rng: random.Random, name: str, rate: float = 0.33) -> str:
+    return typo(rng, name) if rng.random() < rate else name
 
 
 def _called(rng: random.Random, name: str) -> str:
@@ -85,7 +85,8 @@ def listed(rng: random.Random, names: Sequence[str]) -> str:
     """Names in one list, each kind called alike, with separators that people use."""
     state = rng.random()
     called = [_called(random.Random(f"{state}:{KIND_OF.get(name)}"), name) for name in names]
-    texts = [_misspelt(rng, text) for text in called]
+    rate = rng.choice((0.0, 0.4))
+    texts = [misspelt(rng, text, rate) for text in called]
     while True:
         middle, last = rng.choice(_GAPS)
         if middle != " " or all(" " not in text for text in texts):
@@ -152,7 +153,10 @@ def _gerund(text: str) -> str | None:
 
 
 def noisy(rng: random.Random, text: str) -> str:
-    """The text with a capital or not, in lower case now and then, with a typo now and then."""
+    """The text with a capital or not, in lower case now and then, with short forms or a typo now and then."""
+    if rng.random() < 0.08:
+        for long, short in _WORDS["short"].items():
+            text = re.sub(rf"\b{long}\b", rng.choice(short), text)
     chance = rng.random()
     if chance < 0.62:
         text = text[:1].upper() + text[1:]
@@ -160,21 +164,37 @@ def noisy(rng: random.Random, text: str) -> str:
         text = text.lower()
     elif chance < 0.965:
         text = text.upper()
-    return typo(rng, text) if rng.random() < 0.18 else text
+    return typo(rng, text) if rng.random() < 0.22 else text
+
+
+#: Letters that people take for others.
+_ALIKE = {
+    "a": "eo", "e": "ai", "i": "ey", "o": "au", "u": "o", "y": "i", "c": "ks", "k": "c", "s": "cz", "z": "s", "b": "p",
+    "p": "b", "d": "t", "t": "d", "g": "j", "j": "g", "m": "n", "n": "m", "v": "wf", "w": "v", "f": "v", "l": "r",
+    "r": "l",
+}  # fmt: skip
 
 
 def typo(rng: random.Random, text: str) -> str:
-    """One letter of one word of at least five changed, doubled, left out or swapped with the next; not its first."""
-    words = list(re.finditer(r"[^\W\d_]{5,}", text))
+    """One letter of one word of at least four left out, changed, doubled or swapped with the next; never its first."""
+    words = list(re.finditer(r"[^\W\d_]{4,}", text))
     if not words:
         return text
     word = rng.choice(words)
-    at = rng.randrange(word.start() + 1, word.end() - 1)
-    how = rng.randrange(4)
-    if how == 0:
-        return text[:at] + text[at + 1 :]
-    if how == 1:
-        return text[:at] + text[at] + text[at:]
-    if how == 2:
-        return text[:at] + text[at + 1] + text[at] + text[at + 2 :]
-    return text[:at] + rng.choice("abcdefghijklmnopqrstuvwxyz") + text[at + 1 :]
+    while True:
+        at = rng.randrange(word.start() + 1, word.end() - (len(word[0]) < 6))
+        (how,) = rng.choices(("drop", "change", "swap", "double"), (4, 3, 2, 1.5))
+        letter, after = text[at], text[at + 1 : at + 2]
+        if how == "drop":
+            new, skip = "", 1
+        elif how == "double":
+            new, skip = 2 * letter, 1
+        elif how == "swap":
+            new, skip = after + letter, 2
+        elif letter in _ALIKE and rng.random() < 0.7:
+            new, skip = rng.choice(_ALIKE[letter]), 1
+        else:
+            new, skip = rng.choice("abcdefghijklmnopqrstuvwxyz"), 1
+        out = text[:at] + new + text[at + skip :]
+        if out != text and (how != "swap" or at + 1 < word.end()) and out not in KIND_OF:
+            return out

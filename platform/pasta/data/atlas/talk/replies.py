@@ -49,9 +49,15 @@ def compared(names: Sequence[str]) -> Plan:
     return Compare().plan({"names": list(names)}, "bullets")
 
 
-def described_then(names: Sequence[str], end: Say, layout: str) -> Plan:
-    """Portraits in parts, then a line that reads them."""
-    return [*portraits(names, layout), Await(), Say(end.form, end.fields, after(layout))]
+def described_then(names: Sequence[str], end: Sequence[Say], layout: str) -> Plan:
+    """Portraits in parts, then sentences that read them."""
+    first, *rest = end
+    return [
+        *portraits(names, layout),
+        Await(),
+        Say(first.form, first.fields, after(layout), first.subject),
+        *(Say(say.form, say.fields, " ", say.subject) for say in rest),
+    ]
 
 
 def ranked(names: Sequence[str], column: str, *, highest: bool, what: str, before: str = "") -> Say | None:
@@ -63,6 +69,36 @@ def ranked(names: Sequence[str], column: str, *, highest: bool, what: str, befor
     if first == second or (column == "size" and max(first, second) < _CLOSE * min(first, second)):
         return None
     return Say("rank", {"name": spoken(order[0]), "what": what}, before)
+
+
+#: The sentence that states what a rank goes by, where a kind's own lines have it.
+_RANK_LINES = {
+    "planets": {"number": "place"}, "elements": {"number": "number"}, "animals": {"legs": "class"},
+    "scientists": {"century": "birth"}, "books": {"century": "time"},
+}  # fmt: skip
+_SIZE_ORDER = {
+    name: str(place)
+    for kind in ("countries", "rivers", "planets")
+    for place, name in enumerate(sorted(FACTS[kind], key=lambda name: -SIZES[name]), start=1)
+}
+
+
+def measures(names: Sequence[str], column: str) -> list[Say]:
+    """A sentence about each thing that states what a rank goes by: a small model cannot compare what it has not said.
+
+    Of sizes it states the place among all things of the kind: one number that is easy to compare.
+    """
+    kind = KIND_OF[names[0]]
+    if column == "size":
+        fields = [{"name": spoken(name), "n": _SIZE_ORDER[name]} for name in names]
+        return [Say(f"size.{kind}", each) for each in fields]
+    return [line(name, _RANK_LINES[kind][column]) for name in names]
+
+
+def then(says: Sequence[Say], end: Say, layout: str = "bullets") -> Plan:
+    """A list of sentences, then the one that follows from them."""
+    listed = [Say(say.form, say.fields, lead(layout, index), say.subject) for index, say in enumerate(says)]
+    return [intro("intro.answers", layout), *listed, Say(end.form, end.fields, after(layout))]
 
 
 def _number(value: str) -> int:

@@ -2,61 +2,34 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
-from pasta.data.atlas.descriptions import draw_kind
-from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS, WITH_ARTICLE
+from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS, WITH_ARTICLE, spoken
 from pasta.data.atlas.families import FAMILIES
 from pasta.data.atlas.family import join, weighted_choice
 from pasta.data.atlas.plan import Plan, Say, after, line
 from pasta.data.atlas.talk import replies
-from pasta.data.atlas.talk.people import TalkSplit, fill, listed, part, plural, spell, split_of_names, typed
-from pasta.data.atlas.tasks import plan_of, sample_task, split_of
+from pasta.data.atlas.talk.draw import ASKS, QUESTIONS, Turn, draw_list, draw_name, is_free, word
+from pasta.data.atlas.talk.people import (
+    TalkSplit,
+    fill,
+    listed,
+    misspelt,
+    noisy,
+    plural,
+    spell,
+    split_of_names,
+    typed,
+    typo,
+)
+from pasta.data.atlas.tasks import plan_of, sample_task
 from pasta.data.atlas.words import read_words
 
-ASKS, CHOICES, QUESTIONS, OUTSIDE = map(read_words, ("requests", "choices", "questions", "outside"))
+CHOICES, OUTSIDE = map(read_words, ("choices", "outside"))
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _COUNTS = {2: ("two", "2"), 3: ("three", "3"), 4: ("four", "4")}
 #: Names in a set that is asked for as a whole.
 _MAX_SET = 14
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One request with its answer: ``names`` and ``attribute`` are what a next turn can refer to,
-    ``also`` what the turn before was about, if this one asked the same."""
-
-    prompt: str
-    plan: Plan
-    names: tuple[str, ...] = ()
-    attribute: str = ""
-    also: tuple[str, ...] = ()
-
-
-def draw_name(rng: random.Random, kinds: Sequence[str] = KINDS) -> str:
-    return rng.choice(list(FACTS[draw_kind(rng, tuple(kinds))]))
-
-
-def draw_list(
-    rng: random.Random, split: TalkSplit, sizes: dict[int, float], kinds: Sequence[str] = KINDS
-) -> list[str]:
-    """Names of one kind; those of more than two belong to the split as a combination."""
-    while True:
-        kind = rng.choice(list(kinds)) if rng.random() < 0.5 else draw_kind(rng, tuple(kinds))
-        rows = list(FACTS[kind])
-        names = rng.sample(rows, min(weighted_choice(rng, sizes), len(rows)))
-        if len(names) < 3 or split_of_names(names) == split:
-            return names
-
-
-def word(rng: random.Random, split: TalkSplit, options: Sequence[str]) -> str:
-    return rng.choice(part(tuple(options), split))
-
-
-def is_free(family: str, names: Sequence[str], split: TalkSplit) -> bool:
-    """Whether a split may use the task of a family that has these names: training leaves held-out tasks alone."""
-    return split != "train" or split_of(family, {"names": list(names)}) == "train"
 
 
 def about(rng: random.Random, split: TalkSplit) -> Turn:
@@ -139,7 +112,7 @@ def fact(rng: random.Random, split: TalkSplit) -> Turn:
         template = word(rng, split, ASKS["of"]).replace("{noun}", rng.choice(ASKS["nouns"][kind][attribute]))
     else:
         template = word(rng, split, QUESTIONS["forward"][kind][attribute])
-    text = template.format(x=spell(rng, name), xs=plural(name), n=name)
+    text = template.format(x=spell(rng, name), xs=misspelt(rng, plural(name)), n=misspelt(rng, name))
     # "What are tigers known for": a plural where the wording has a singular is how people slip.
     return Turn(typed(rng, text, split), [line(name, attribute)], (name,), attribute)
 
@@ -178,7 +151,7 @@ def quiz(rng: random.Random, split: TalkSplit) -> Turn:
         attribute = rng.choice(list(QUESTIONS["forward"][kind]))
         asked.append((name, attribute))
         text = word(rng, split, QUESTIONS["forward"][kind][attribute])
-        texts.append(text.format(x=spell(rng, name), xs=plural(name), n=name))
+        texts.append(text.format(x=spell(rng, name), xs=misspelt(rng, plural(name)), n=misspelt(rng, name)))
     text = rng.choice(("? ", "? ", "? ", "?\n", ", and ", " and ")).join(texts)
     return Turn(typed(rng, text, split), replies.lines(asked), tuple(name for name, _ in asked))
 
@@ -268,7 +241,7 @@ def compare(rng: random.Random, split: TalkSplit) -> Turn:
 def then_compare(rng: random.Random, split: TalkSplit) -> Turn:
     names = draw_list(rng, split, {2: 2, 3: 4, 4: 4, 5: 3, 6: 1}, tuple(SHARED))
     text = word(rng, split, ASKS["then_compare"]).format(list=listed(rng, names))
-    plan = replies.described_then(names, shared_line(names, ""), "bullets")
+    plan = replies.described_then(names, [shared_line(names, "")], "bullets")
     return Turn(typed(rng, text, split), plan, tuple(names))
 
 
@@ -277,16 +250,17 @@ def then_count(rng: random.Random, split: TalkSplit) -> Turn:
     what, end = replies.counted(rng, names)
     text = word(rng, split, ASKS["each"]).format(list=listed(rng, names))
     text += word(rng, split, CHOICES["count_tails"]).format(w=what)
-    return Turn(typed(rng, text, split), replies.described_then(names, end, "bullets"), tuple(names))
+    return Turn(typed(rng, text, split), replies.described_then(names, [end], "bullets"), tuple(names))
 
 
-def draw_rank(rng: random.Random, names: Sequence[str]) -> tuple[str, Say] | None:
-    """How a prompt asks for the largest, oldest ... of some things, and the answer; None if nobody can tell."""
+def draw_rank(rng: random.Random, names: Sequence[str]) -> tuple[str, str, Say] | None:
+    """How a prompt asks for the largest, oldest ... of some things, the column that decides, and the answer; None if
+    nobody can tell."""
     column, high, low = rng.choice(replies.RANKS[KIND_OF[names[0]]])
     highest = rng.random() < 0.6
     what = high if highest else low
     end = replies.ranked(names, column, highest=highest, what=what)
-    return (rng.choice(CHOICES["rank_words"][what]), end) if end else None
+    return (rng.choice(CHOICES["rank_words"][what]), column, end) if end else None
 
 
 def rank(rng: random.Random, split: TalkSplit) -> Turn:
@@ -300,7 +274,7 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
         )
         if (drawn := draw_rank(rng, names)) is not None:
             break
-    asked, end = drawn
+    asked, column, end = drawn
     if whole:
         text = rng.choice(CHOICES["rank_of_all"]).format(r=asked)
         return Turn(typed(rng, text, split), [end], tuple(names))
@@ -308,11 +282,12 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
     if rng.random() < 0.5:
         text = word(rng, split, ASKS["each"]).format(list=texts)
         text += word(rng, split, CHOICES["rank_tails"]).format(r=asked)
-        plan: Plan = replies.described_then(names, end, "bullets")
+        sizes = replies.measures(names, column) if column == "size" else []  # the portraits tell the rest
+        plan: Plan = replies.described_then(names, [*sizes, end], "bullets")
         return Turn(typed(rng, text, split), plan, tuple(names))
     options = CHOICES["rank_asked"] if rng.random() < 0.5 else CHOICES["rank_verbs"][end.fields["what"]]
     text = word(rng, split, options).format(r=asked, x=texts)
-    return Turn(typed(rng, text, split), [end], tuple(names))
+    return Turn(typed(rng, text, split), replies.then(replies.measures(names, column), end), tuple(names))
 
 
 def which_of(rng: random.Random, split: TalkSplit) -> Turn:
@@ -326,7 +301,20 @@ def which_of(rng: random.Random, split: TalkSplit) -> Turn:
         if sum(FACTS[kind][other][column] == value for other in names) == 1:
             break
     text = word(rng, split, questions).format(x=listed(rng, names), v=value)
-    return Turn(typed(rng, text, split), [line(name, attribute)], (name,), attribute)
+    plan = replies.then([line(each, attribute) for each in names], Say("choice", {"name": spoken(name)}))
+    return Turn(typed(rng, text, split), plan, (name,), attribute)
+
+
+def spelling(rng: random.Random, split: TalkSplit) -> Turn:
+    """Names misspelt: which are meant. Nearly every word of the answer depends on the letters of the prompt."""
+    size = weighted_choice(rng, {1: 2, 2: 3, 3: 3, 4: 2, 5: 2, 6: 1})
+    names: list[str] = []
+    while len(names) < size:
+        names = list(dict.fromkeys([*names, draw_name(rng)]))
+    texts = [typo(rng, name) if rng.random() < 0.85 else name for name in names]
+    text = word(rng, split, ASKS["spelling"]).format(list=join(texts))
+    said = join([spoken(name) for name in names])
+    return Turn(noisy(rng, text), [Say("spelling", {"names": said}, "")], tuple(names))
 
 
 def small_talk(rng: random.Random, split: TalkSplit) -> Turn:
@@ -387,9 +375,10 @@ def own_words(rng: random.Random, split: TalkSplit) -> Turn:
 Request = Callable[[random.Random, TalkSplit], Turn]
 #: Requests with their share of talks (relative).
 REQUESTS_BY_NAME: dict[str, tuple[float, Request]] = {
-    "about": (9, about), "few": (1.5, few), "each": (11, each), "each_known": (1, each_known), "brief": (2.5, brief),
+    "about": (9, about), "few": (1.5, few), "each": (8, each), "each_known": (1, each_known), "brief": (2.5, brief),
     "styled": (4, other_family), "fact": (16, fact), "facts": (5, facts), "quiz": (2.5, quiz),
     "backward": (10, backward), "yes_no": (5, yes_no), "sets": (3, sets), "next_one": (1, next_one),
-    "compare": (5, compare), "then_compare": (4, then_compare), "then_count": (3, then_count), "rank": (11, rank),
-    "which_of": (7, which_of), "small_talk": (2, small_talk), "outside": (9, outside), "own_words": (2.5, own_words),
+    "compare": (5, compare), "then_compare": (3, then_compare), "then_count": (2, then_count), "rank": (12, rank),
+    "which_of": (9, which_of), "spelling": (16, spelling), "small_talk": (2, small_talk), "outside": (10, outside),
+    "own_words": (2.5, own_words),
 }  # fmt: skip

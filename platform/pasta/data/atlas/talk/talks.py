@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from pasta.data.atlas.grading import Grade, grade_plan
 from pasta.data.atlas.plan import Plan, statements, to_document, with_estimates
+from pasta.data.atlas.talk.draw import Turn
 from pasta.data.atlas.talk.followups import FOLLOW_UPS
 from pasta.data.atlas.talk.people import TalkSplit
-from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME, Turn
+from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
 from pasta.lang import Codec, Document, render
 
 #: Turns of a conversation, relative.
-_TURNS = {1: 6.0, 2: 3.0, 3: 1.0}
+_TURNS = {1: 5.5, 2: 2.8, 3: 1.7}
 _FOLLOW_UP_RATE = 0.85
 #: Statements of an answer that a conversation goes on from: longer ones would fill the rows of training.
 _MAX_STATEMENTS = 24
