@@ -15,8 +15,6 @@ SMALL = (
     "data.documents=40",
     "--set",
     "optimisation.rows=2",
-    "--set",
-    "optimisation.precision=fp32",  # bfloat16 takes several times as long on a CPU without its instructions
     "--config",
     "configs/sft/atlas-pasta.yaml",
 )

@@ -25,7 +25,7 @@ def test_a_run_that_lost_a_worker_ends_with_a_model_that_can_be_served(
         tmp_path,
         num_pairs=9,
         max_steps=24,
-        precision="bf16",
+        precision="auto",
         deepspeed=str(ROOT / "configs/deepspeed/zero2.json"),
     )
     config["data"]["eval_pairs"] = 1

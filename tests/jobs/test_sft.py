@@ -19,7 +19,7 @@ def test_a_run_that_was_interrupted_and_lost_a_worker_ends_with_a_model_that_loa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = sft_dict(
-        tmp_path, max_steps=60, precision="bf16", deepspeed=str(ROOT / "configs/deepspeed/zero2.json")
+        tmp_path, max_steps=60, precision="auto", deepspeed=str(ROOT / "configs/deepspeed/zero2.json")
     )
     path = write_config(tmp_path, config)
     step = interrupted("sft", path, tmp_path)

@@ -86,10 +86,11 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether packed layers work on this device with this dtype."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    return kernels.runs(dtype) or _onednn_packs(dtype)
+    return kernels.runs(dtype) or onednn_packs(dtype)
 
 
-def _onednn_packs(dtype: torch.dtype) -> bool:
+def onednn_packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN has fast products of this type on this CPU."""
     supported: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return dtype == torch.float32 or (dtype == torch.bfloat16 and supported)
 
@@ -148,7 +149,7 @@ def pack_linears(model: nn.Module, make: type[PackedLinear | Int8Linear] = Packe
     """
     for name, child in model.named_children():
         if isinstance(child, nn.Linear):
-            if make is Int8Linear or _has_kernel(child) or _onednn_packs(child.weight.dtype):
+            if make is Int8Linear or _has_kernel(child) or onednn_packs(child.weight.dtype):
                 setattr(model, name, make(child))
         else:
             pack_linears(child, make)

@@ -69,7 +69,8 @@ class OptimisationSection:
     stays (``decay: none``) for a later run to take down.
 
     A run goes ``epochs`` times over the data (once by default), or ends after ``max_steps``, however often that is.
-    ``deepspeed`` is a DeepSpeed JSON file; without one, workers train data-parallel by torch alone.
+    ``deepspeed`` is a DeepSpeed JSON file; without one, workers train data-parallel by torch alone. ``precision: auto``
+    is ``bf16`` where the worker's machine has instructions for it, else ``fp32``.
     """
 
     learning_rate: float
@@ -82,7 +83,7 @@ class OptimisationSection:
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
-    precision: Literal["bf16", "fp32"] = "bf16"
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
     compile: bool = False
     gradient_checkpointing: bool = False
     deepspeed: Path | None = None

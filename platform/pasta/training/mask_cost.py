@@ -15,6 +15,7 @@ from pasta.errors import UserError
 from pasta.training.config import SftConfig
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, make_tokenizer
+from pasta.training.precision import uses_bfloat16
 
 THREADS = "threads"
 #: The attention implementations of transformers that plain training may choose from.
@@ -43,6 +44,7 @@ class MaskCost:
         self._rows = load_from_disk(str(data.path / "train"))
         self._collate = ThreadCollator(pad_id=int(tokenizer.pad_token_id), multiple=32)
         self._options, self._device = config.optimisation, device
+        self._bf16 = uses_bfloat16(config.optimisation, use_gpu=device.type == "cuda")
         self._model = build_model(config.model, tokenizer, config.optimisation.seed).to(device).train()
         self._attention = {THREADS: config.model.attention, **{name: name for name in PLAIN}}
         install_thread_masks(self._model)
@@ -69,7 +71,7 @@ class MaskCost:
             wanted |= {name: batch[name] for name in ("position_ids", "segment_ids", "sees")}
         self._wait()
         begun = time.perf_counter()
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._options.precision == "bf16"):
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             loss = self._model(**wanted, use_cache=False).loss
         loss.backward()
         nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)

@@ -13,6 +13,7 @@ from pasta.stages.stage import Manifest, Stage, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.training.config import OptimisationSection, ScheduleSection
 from pasta.training.deepspeed_private import compile_no_communication, import_no_compiler
+from pasta.training.precision import uses_bfloat16
 from pasta.training.storage import open_url, remove
 
 Report = Callable[[dict[str, float], Path | None], None]
@@ -103,7 +104,7 @@ def trainer_arguments(
         "adam_beta2": recipe.betas[1],
         "weight_decay": recipe.weight_decay,
         "max_grad_norm": recipe.max_grad_norm,
-        "bf16": recipe.precision == "bf16",
+        "bf16": uses_bfloat16(recipe, use_gpu=context.use_gpu),
         "fp16": False,
         "tf32": None,
         "gradient_checkpointing": recipe.gradient_checkpointing,

@@ -98,7 +98,7 @@ def make_trainer(
     install_thread_masks(model)
     if config.draft_heads is not None:
         recipe = config.optimisation
-        install_draft_heads(model, config.draft_heads, recipe.seed, bf16=recipe.precision == "bf16")
+        install_draft_heads(model, config.draft_heads, recipe.seed, bf16=arguments.bf16)
     if config.optimisation.compile:
         for layer in decoder_layers(model):
             layer.compile()

@@ -1,0 +1,17 @@
+"""Whether a run computes in bfloat16."""
+
+import torch
+
+from pasta.engine.packing import onednn_packs
+from pasta.training.config import OptimisationSection
+
+
+def uses_bfloat16(recipe: OptimisationSection, *, use_gpu: bool) -> bool:
+    """Whether the products of this run are in bfloat16 (autocast) on this machine.
+
+    ``precision: auto`` takes it where the machine has instructions for it. A CPU without them takes dozens of times as
+    long as in float32: 68 times, for a product of 512 × 256 and 256 × 1,536 with AVX2 alone.
+    """
+    if recipe.precision != "auto":
+        return recipe.precision == "bf16"
+    return torch.cuda.is_bf16_supported() if use_gpu else onednn_packs(torch.bfloat16)
