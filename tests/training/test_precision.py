@@ -20,7 +20,7 @@ def test_auto_follows_the_cpu(monkeypatch, supported):
 
 @pytest.mark.parametrize("supported", [False, True])
 def test_auto_follows_the_gpu(monkeypatch, supported):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
     assert uses_bfloat16(recipe(), use_gpu=True) == supported
 
 

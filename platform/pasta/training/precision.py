@@ -14,4 +14,6 @@ def uses_bfloat16(recipe: OptimisationSection, *, use_gpu: bool) -> bool:
     """
     if recipe.precision != "auto":
         return recipe.precision == "bf16"
-    return torch.cuda.is_bf16_supported() if use_gpu else onednn_packs(torch.bfloat16)
+    return (
+        torch.cuda.is_bf16_supported(including_emulation=False) if use_gpu else onednn_packs(torch.bfloat16)
+    )
