@@ -21,8 +21,9 @@ export RAY_TRAIN_ENABLE_PRINT_PATCH ?= 0
 # The tests and the service start hundreds of processes that import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-# While one worker waits for a service to start, the others compute (tests/conftest.py says what stays together).
-TEST_WORKERS ?= 3
+# A worker a core: with more, services start so slowly on two slow cores that Ray gives up on them. One that waits leaves
+# its core to the processes of the other (tests/conftest.py says what stays together).
+TEST_WORKERS ?= 2
 # Unit tests wait for nothing: a worker a core, since each imports the same modules first.
 UNIT_WORKERS ?= 2
 PYTEST := HF_HUB_OFFLINE=1 WANDB_MODE=offline $(BIN)/python -m pytest --no-loadscope-reorder

@@ -40,9 +40,11 @@ _MESSAGES = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1)}
 #: Middleware for whoever listens to clients: Ray Serve's proxy, or a Gateway's replica where that proxy does not.
 _MIDDLEWARE = {"RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.gateway.proxy.middlewares"}
 #: For Ray Serve's proxy: forward events over gRPC in one event loop, which costs the proxy half as much an event, and
-#: send a request's body along with its head. The image sets the same (docker/Dockerfile).
+#: send a request's body along with its head. On a busy machine a proxy takes longer to start than the 5 s after which
+#: Serve kills it, and with it the start of the service. The image sets the same (docker/Dockerfile).
 PROXY_ENV = {
     "RAY_SERVE_PROXY_USE_GRPC": "1",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
     **_MIDDLEWARE,
     **_MESSAGES,

@@ -94,15 +94,17 @@ def test_a_router_knows_its_deployment():
 
 def test_ray_serve_reads_the_variables_that_processes_are_started_with():
     code = "import ray.serve._private.constants as c; print(*(repr(getattr(c, n, 'gone')) for n in {!r}))"
+    shorter = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "PROXY_READY_CHECK_TIMEOUT_S"}  # what Serve calls it
     wanted = {
         "RAY_SERVE_PROXY_USE_GRPC": "True",
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60.0",
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "False",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "'serve.gateway.proxy.middlewares'",
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "False",
         "RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": "2147483647",
     }
     assert wanted.keys() == PROXY_ENV.keys() | REPLICA_ENV.keys()
-    command = [sys.executable, "-c", code.format(list(wanted))]
+    command = [sys.executable, "-c", code.format([shorter.get(name, name) for name in wanted])]
     environment = {**os.environ, **PROXY_ENV, **REPLICA_ENV}
     read = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     for (name, value), found in zip(wanted.items(), read.split(), strict=True):
