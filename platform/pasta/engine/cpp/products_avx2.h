@@ -16,8 +16,8 @@ constexpr int parts_together(int rows) { return rows == 1 ? kParts : rows <= 3 ?
 __m256i weights_at(const int32_t* at) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
 
 // A step is four bytes of a row against four bytes of each output's weights: one float32, two bfloat16, or four 8-bit
-// numbers. N: how many registers of weights are multiplied together. In assembly: GCC 12 adds up all products
-// of a step before it adds the first to its sum, and keeps sums in memory for want of registers.
+// numbers. N: how many registers of weights are multiplied together. In assembly: GCC 12 computes all products of a step
+// before it adds the first to its sum, and then keeps sums in memory for want of registers.
 
 template <class F>
 struct Format {
