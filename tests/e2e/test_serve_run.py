@@ -12,6 +12,7 @@ import pytest
 import yaml
 from safetensors.torch import load_file, save_file
 
+from serve.calls.ray_serve import PROXY_ENV
 from serve.ray_start import free_port
 from tests.support.paths import ROOT
 from tests.support.service import START_S, command, save_plain_model, save_tiny_model, service_config
@@ -28,7 +29,8 @@ def test_serve_run_serves_the_configuration(tmp_path):
     file.write_text(yaml.safe_dump(config))
     # Without an address of its own it would join a Ray that happens to run on this machine.
     serve = Path(sys.executable).parent / "serve"
-    with command(serve, "run", "--address", "local", file, log=tmp_path / "log") as run:
+    # The variables are those that docs/serve-a-model.md says to start Ray with.
+    with command(serve, "run", "--address", "local", file, log=tmp_path / "log", **PROXY_ENV) as run:
 
         def models():
             assert run.process.poll() is None, run.output

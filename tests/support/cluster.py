@@ -78,7 +78,12 @@ def ray_head(log: Path, num_cpus: int = 2, **environment: str) -> Iterator[Clust
         *(f"--dashboard-agent-grpc-port={free_port()}", f"--metrics-export-port={free_port()}"),
         *(f"--runtime-env-agent-port={free_port()}", f"--ray-client-server-port={free_port()}"),
     ]
-    environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, **environment}
+    environment = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # docs/serve-a-model.md: on a busy machine 5 s are too few
+        **environment,
+    }
     with command(BIN / "ray", "start", *options, log=log, **environment) as head:
         _wait_until_healthy(f"http://127.0.0.1:{dashboard}/api/gcs_healthz", head)
         _wait_until_healthy(f"http://127.0.0.1:{agent}/api/local_raylet_healthz", head)

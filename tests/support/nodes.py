@@ -67,6 +67,7 @@ class Nodes:
             # Else every Ray that is started on this machine without an address would join this cluster.
             "RAY_TMPDIR": self._directory,
             "RAY_worker_niceness": "0",
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # docs/serve-a-model.md: on a busy machine 5 s are too few
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.nodes"],

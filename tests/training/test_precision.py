@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pasta.training import precision
+from pasta.engine import packing
 from pasta.training.config import OptimisationSection
 from pasta.training.precision import uses_bfloat16
 
@@ -14,7 +14,7 @@ def recipe(**keys):
 
 @pytest.mark.parametrize("supported", [False, True])
 def test_auto_follows_the_cpu(monkeypatch, supported):
-    monkeypatch.setattr(precision, "onednn_packs", lambda dtype: supported)
+    monkeypatch.setattr(packing, "onednn_packs", lambda dtype: supported)
     assert uses_bfloat16(recipe(), use_gpu=False) == supported
 
 
@@ -26,6 +26,6 @@ def test_auto_follows_the_gpu(monkeypatch, supported):
 
 @pytest.mark.parametrize("supported", [False, True])
 def test_a_named_precision_is_taken_at_its_word(monkeypatch, supported):
-    monkeypatch.setattr(precision, "onednn_packs", lambda dtype: supported)
+    monkeypatch.setattr(packing, "onednn_packs", lambda dtype: supported)
     assert uses_bfloat16(recipe(precision="bf16"), use_gpu=False)
     assert not uses_bfloat16(recipe(precision="fp32"), use_gpu=False)

@@ -1,8 +1,5 @@
 """Whether a run computes in bfloat16."""
 
-import torch
-
-from pasta.engine.packing import onednn_packs
 from pasta.training.config import OptimisationSection
 
 
@@ -14,6 +11,10 @@ def uses_bfloat16(recipe: OptimisationSection, *, use_gpu: bool) -> bool:
     """
     if recipe.precision != "auto":
         return recipe.precision == "bf16"
-    return (
-        torch.cuda.is_bf16_supported(including_emulation=False) if use_gpu else onednn_packs(torch.bfloat16)
-    )
+    import torch  # late: a command that is told something wrong says so at once
+
+    from pasta.engine.packing import onednn_packs
+
+    if use_gpu:
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return onednn_packs(torch.bfloat16)
