@@ -37,6 +37,7 @@ class EngineSettings(EngineSizes):
     ``jump_forward``: tokens that the grammar forces are fed without a step of their own.
     ``drafts``: the most tokens that are drafted for a thread in a step (pasta/engine/drafts.py); 0 is off.
     ``draft_heads``: the model's draft heads, if it has any, guess some of them; otherwise all are looked up.
+    ``multi_step``: on a CPU, steps that write text are run several at a time (pasta/engine/multi_step.py).
     ``cuda_graphs``: captured steps (pasta/engine/graphs.py): ``auto`` on a GPU where the model allows it, ``on`` or an
     error, ``off``.
     ``compile``: ``on`` compiles captured steps (pasta/engine/compiling.py), or is an error; a logit's last bits may
@@ -51,6 +52,7 @@ class EngineSettings(EngineSizes):
     jump_forward: bool = True
     drafts: int = 8
     draft_heads: bool = True
+    multi_step: bool = True
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     compile: Literal["off", "on"] = "off"
 
@@ -58,7 +60,7 @@ class EngineSettings(EngineSizes):
         EngineSizes.__post_init__(self)
         check_integers(self, "drafts")
         check_not_negative(self, "drafts")
-        check_switches(self, "reuse_prefixes", "prefill_ahead", "jump_forward", "draft_heads")
+        check_switches(self, "reuse_prefixes", "prefill_ahead", "jump_forward", "draft_heads", "multi_step")
         if self.cuda_graphs not in ("auto", "on", "off"):
             raise ValueError(f"cuda_graphs: {self.cuda_graphs!r}, expected auto, on or off")
         if self.compile not in ("off", "on"):

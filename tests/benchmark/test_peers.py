@@ -226,8 +226,15 @@ def test_our_side_decodes_exactly_as_many_tokens_as_asked():
 @pytest.mark.parametrize(("prompts", "lanes"), [(1, 1), (3, 1), (1, 5)])
 def test_a_session_decodes_a_token_in_every_row_in_every_step(prompts, lanes):
     session = OurSession(tiny(), [[5 + n] * 300 for n in range(prompts)], 10, lanes)
-    for _ in range(10):
-        assert sum(isinstance(event, TokenEvent) for event in session.engine.step()) == prompts * lanes
+    engine = session.engine
+    before, tokens = engine.num_steps, 0
+    while engine.num_steps < before + 10:
+        tokens += sum(isinstance(event, TokenEvent) for event in engine.step())
+        assert tokens == prompts * lanes * (engine.num_steps - before)
+
+
+def test_a_session_times_as_many_steps_as_it_is_asked_for():
+    assert len(OurSession(tiny(), [[5] * 300], 10).step_ms(10)) == 10
 
 
 class Fake:

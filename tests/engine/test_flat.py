@@ -7,7 +7,7 @@ from pasta.engine import Engine, EngineConfig, Request
 from tests.support.documents import random_document
 from tests.support.models import CONFIGS, tiny
 
-SIZES = {"num_slots": 3, "slot_tokens": 512, "prefill_chunk": 16, "drafts": 0}
+SIZES = {"multi_step": False, "num_slots": 3, "slot_tokens": 512, "prefill_chunk": 16, "drafts": 0}
 
 
 def replays(codec):

@@ -10,7 +10,7 @@ from pasta.engine import kernels
 from pasta.engine.fusing import KernelNorm
 from pasta.engine.masks import additive, expand, within_window
 from pasta.engine.packing import Int8Linear, PackedLinear, pack_linears
-from pasta.engine.sampling import gumbel, likeliest, likeliest_permitted, permit
+from pasta.engine.sampling import NO_PROMISE, gumbel, likeliest, likeliest_permitted, permit
 from tests.support.kernels import built, needs_kernels
 
 pytestmark = needs_kernels
@@ -194,7 +194,7 @@ def test_a_step_s_tokens_and_masks_are_laid_out_as_torch_does(dtype, window, seg
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("promise", [None, 3, 5000])
+@pytest.mark.parametrize("promise", [NO_PROMISE, 3, 5000])
 @pytest.mark.parametrize("vocab", [5, 2050])
 def test_the_likeliest_permitted_token_is_the_one_that_torch_finds(vocab, promise, dtype):
     torch.manual_seed(0)

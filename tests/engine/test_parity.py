@@ -56,7 +56,7 @@ def training_logits(loaded, prompt, ids):
 def engine_logits(loaded, prompt, ids, config, monkeypatch):
     """The same from a replay through the engine."""
     engine, out = Engine(loaded, config), {}
-    lanes = engine._chooser.lanes
+    lanes, forward = engine._chooser.lanes, engine._multi_step.forward
 
     def record(slots, feeds, rows, scores, *more):
         for row, found in zip(rows, scores.logits, strict=True):
@@ -64,7 +64,17 @@ def engine_logits(loaded, prompt, ids, config, monkeypatch):
             out[t.path, len(t.tokens) + len(row.drafts)] = found.clone()
         return lanes(slots, feeds, rows, scores, *more)
 
+    def record_steps(numbers, slots, *more):
+        made, steps = forward(numbers, slots, *more)
+        for number, own in made.items():
+            for lane in own:
+                t = slots[number].interpreter.threads[lane.thread]
+                for at in range(steps):
+                    out[t.path, len(t.tokens) + at] = lane.logits[lane.first + at].clone()
+        return made, steps
+
     monkeypatch.setattr(engine._chooser, "lanes", record)
+    monkeypatch.setattr(engine._multi_step, "forward", record_steps)
     result = engine.generate(Request(prompt_ids=prompt, forced=ids))
     assert list(result.response_ids) == ids
     return out, result

@@ -68,6 +68,7 @@ class CalibrationBench:
                     prefill_chunk=slot_tokens,
                     reuse_prefixes=False,
                     drafts=0,
+                    multi_step=False,
                 ),
             )
             for count in {1, *axes.requests}

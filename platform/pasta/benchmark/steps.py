@@ -39,7 +39,10 @@ class LaneBench:
         longest = max(len(r.prompt_ids) + len(r.forced or ()) for r in self._requests.values())
         slot_tokens = -(-(longest + 1) // 256) * 256
         self.engine = Engine(
-            loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False, drafts=0)
+            loaded,
+            EngineConfig(
+                num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False, drafts=0, multi_step=False
+            ),
         )
 
     def round(self) -> Record:

@@ -28,7 +28,7 @@ class AsyncEngine:
         # Deliver events as the next forward begins, which releases the GIL: the receiver needs it. Delivered
         # earlier, they would make the engine's thread wait for it.
         self._kept: list[Event] = []
-        self._due = False
+        self._due, self._due_at = False, 0
         self._begun: set[str] = set()
         engine.runner.before_forward = self._hand_over_due
 
@@ -147,7 +147,7 @@ class AsyncEngine:
 
     def _keep(self, events: list[Event]) -> None:
         self._kept += events
-        self._due |= self.engine.num_steps % self._stream_interval == 0
+        self._due |= self.engine.num_steps - self._due_at >= self._stream_interval
         for event in events:
             if isinstance(event, DoneEvent):
                 self._begun.discard(event.request_id)
@@ -157,6 +157,8 @@ class AsyncEngine:
                 self._due = True
             elif isinstance(event, ForkEvent) and event.lent is not None:
                 self._due = True
+        if self._due:
+            self._due_at = self.engine.num_steps
 
     def _hand_over_due(self) -> None:
         if self._due:

@@ -13,6 +13,8 @@ from pasta.engine.heads import Guess
 from pasta.engine.penalties import Edit, adjusted
 from pasta.engine.request import Logprobs
 from pasta.engine.sampling import (
+    NO_PROMISE,
+    UNKNOWN,
     Choices,
     ConstraintTable,
     Scores,
@@ -37,11 +39,15 @@ class GrammarFailed(UserError):
     """The grammar that an answer follows allows no further token: it has reached a limit."""
 
 
-#: Stands for an unknown token in a list of tokens known in advance.
-_UNKNOWN = -2
-
 #: A function that guesses the tokens after those chosen from the last N rows [N]. Returns tokens and odds [N, depth].
 Guesser = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class Moment(NamedTuple):
+    """When a token was chosen: the time, and the number of the engine's step."""
+
+    now: float
+    step: int
 
 
 class Row(NamedTuple):
@@ -62,7 +68,7 @@ class Lane:
     Row ``i`` holds if the thread emits ``drafts[:i]`` first; ``places`` are where these are in the cache. ``at`` is the
     row of the next token: those before it have been emitted. Where there are draft heads, ``states`` are those that the
     logits were made of [N, H], for the heads to read, or what they have guessed already. Logits and states are those of
-    all N rows of the forward, of which the lane's begin at ``first``.
+    all N rows of the forward, of which the lane's begin at ``first``. Rows of several steps have their own ``moments``.
     """
 
     rows: Sequence[Row]
@@ -74,6 +80,7 @@ class Lane:
     places: Sequence[int] = ()
     first: int = 0
     at: int = 0
+    moments: Sequence[Moment] = ()
 
     @property
     def thread(self) -> int:
@@ -195,6 +202,21 @@ class Chooser:
             start = own.stop
         return lanes
 
+    def later(self, rows: Sequence[Row], steps: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """What the tokens of so many steps from now on depend on, beside the ``choices`` of ``rows``: the stream keys
+        of all steps but the first [steps - 1, N], and the tokens known in advance [steps, N], [0, N] if none is."""
+        keys = np.zeros((steps - 1, len(rows)), dtype=np.int64)
+        known = np.full((steps, len(rows)), UNKNOWN)
+        for at, (row, thread) in enumerate(zip(rows, _threads(rows), strict=True)):
+            count, params = len(thread.tokens), row.slot.request.sampling
+            if params.temperature > 0:
+                keys[:, at] = [stream_key(params.seed, thread.path, count + step) for step in range(1, steps)]
+            if row.slot.forced is not None:
+                own = row.slot.forced[thread.path][count : count + steps]
+                known[:, at] = -1
+                known[: len(own), at] = own
+        return keys, known if any(row.slot.forced is not None for row in rows) else known[:0]
+
     def lane(self, slot: Slot, thread: int, logits: Tensor) -> Lane:
         """Choose the next token of one thread from its row of ``logits`` [1, V]."""
         rows = [Row(slot, thread, (), slot.allowed(thread))]
@@ -221,7 +243,9 @@ class Chooser:
         """Choose a token for each row from its logits [N, V]."""
         choices = self.choices(rows)
         numbers = to_device(torch.from_numpy(choices.numbers), logits.device)
-        permitted = permit(logits, numbers, self._table.forbidden, self._promise if choices.biased else None)
+        permitted = permit(
+            logits, numbers, self._table.forbidden, self._promise if choices.biased else NO_PROMISE
+        )
         return _read(rows, logits, self._chosen(rows, Scores(logits, likeliest(permitted), numbers, choices)))
 
     def _chosen(self, rows: Sequence[Row], scores: Scores) -> Tensor:
@@ -233,7 +257,7 @@ class Chooser:
         edits = self._edits(rows, masks)
         if choices.sampled or edits or masks:
             logits = adjusted(scores.logits, edits) if edits else scores.logits
-            biased = self._promise if choices.biased else None
+            biased = self._promise if choices.biased else NO_PROMISE
             permitted = permit(logits, scores.numbers, self._table.forbidden, biased)
             for at, mask in masks.items():
                 permitted[at, : len(mask)].masked_fill_(
@@ -245,7 +269,7 @@ class Chooser:
                 tokens = _sampled(permitted, tokens, scores)
         if any(row.slot.forced is not None for row in rows):
             forced = to_device(torch.tensor([_forced(row) for row in rows]), tokens.device)
-            tokens = torch.where(forced == _UNKNOWN, tokens, forced)
+            tokens = torch.where(forced == UNKNOWN, tokens, forced)
         return tokens
 
     @staticmethod
@@ -299,7 +323,7 @@ def _threads(rows: Iterable[Row]) -> list[Thread]:
 def _forced(row: Row) -> int:
     """The next token of a replay, -1 at its end."""
     if row.slot.forced is None:
-        return _UNKNOWN
+        return UNKNOWN
     t = row.slot.interpreter.threads[row.thread]
     following = row.slot.forced[t.path]
     at = len(t.tokens) + len(row.drafts)

@@ -1,5 +1,6 @@
 """Measures what lanes cost on this engine and machine: once, on an idle engine, in about fifty steps."""
 
+import dataclasses
 import time
 
 from pasta.engine.engine import Engine
@@ -15,8 +16,17 @@ _STEPS = 6
 def measure_costs(engine: Engine) -> LaneCosts:
     """Measure the lane costs of an idle engine after a short prompt; a step over a long context costs more.
 
-    Takes about fifty steps and leaves nothing in the cache.
+    Takes about fifty steps, one by one, and leaves nothing in the cache.
     """
+    config = engine.config
+    engine.config = dataclasses.replace(config, multi_step=False)
+    try:
+        return _measured(engine)
+    finally:
+        engine.config = config
+
+
+def _measured(engine: Engine) -> LaneCosts:
     lanes = _LANES if engine.codec.parallel else _LANES[:1]
     documents = {count: _document(engine, count) for count in lanes}
     fitting = {count: found for count, found in documents.items() if len(found[0]) + 4 < _context(engine)}

@@ -5,21 +5,20 @@ tells the others which operations it runs (pasta/engine/ranks.py).
 """
 
 import functools
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
 from pasta.engine.compiling import CompiledForward
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import as_model_takes, expand, sliding_window, to_model_masks
+from pasta.engine.recording import ChosenBy, Forward, LaterSteps, StepLoop, frozen, recorded_forward
 from pasta.engine.request import EngineConfig
 from pasta.engine.shapes import Shape
 from pasta.engine.transfer import to_device
@@ -85,6 +84,7 @@ class DeviceState:
         self.compiles = config.compile == "on"
         #: The forward of all tokens [B, Q], and that of flat ones [1, R], as each is first needed.
         self.forwards: dict[bool, Callable[..., tuple[Tensor, ...]]] = {}
+        self._loop: Callable[..., list[Tensor]] | None = None
         self.keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
 
     @_told
@@ -143,14 +143,58 @@ class DeviceState:
         rows = shape.wanted(inputs)
         return tuple(out.index_select(0, rows) for out in outputs)
 
+    @property
+    def loops(self) -> bool:
+        """Whether this state can run several ``steps`` together."""
+        return self._lay_by_kernel is not None and self._trace_wanted and not self.compiles
+
+    def steps(
+        self,
+        shape: Shape,
+        inputs: Tensor,
+        later: LaterSteps,
+        chosen_by: ChosenBy,
+        begin: Callable[[], None] = lambda: None,
+    ) -> list[Tensor]:
+        """Run one step after another without the host: as many as there are, up to the first token that is no text.
+
+        The first has ``inputs`` as ``forward`` has them, every fed token of which wants logits; they become those of
+        the last. Returns, of the S steps that have run, the tokens [N, S] of all rows, the logits [N, S, V] and, where
+        draft heads read them, the states [N, S, hidden].
+        """
+        before = self._slot_index[: shape.first]
+        if self._loop is None:
+            _, _, places, full, windowed = example = self._laid(shape, inputs)
+            names = (
+                tuple(masks)
+                if isinstance(masks := as_model_takes(self.model_config, full, windowed), dict)
+                else ()
+            )
+            recorded = recorded_forward(self._forward(names), (*example[:2], places, before, full, windowed))
+            loop = StepLoop(recorded, self._window, self.dtype, keeps_states=self.keeps_hidden)
+            self._loop = frozen(loop)
+        begin()
+        table = self.key_segments, self.key_positions, self.sees
+        out: list[Tensor] = self._loop(inputs, *table, before, *later, *chosen_by, *shape[:4])
+        return out
+
+    def _forward(self, names: tuple[str, ...], *, flat: bool = False) -> Forward:
+        return Forward(self.model, self.cache, names, flat=flat, keep_hidden=self.keeps_hidden).eval()
+
+    def _laid(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """``_lay`` by a kernel, with both masks."""
+        assert self._lay_by_kernel is not None
+        sizes = (shape.first, shape.slots, shape.lanes, shape.keys, shape.flat)
+        laid: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = self._lay_by_kernel(
+            inputs, self.key_segments, self.key_positions, self.sees, *sizes, self._window, self.dtype
+        )
+        return laid
+
     def _lay(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | dict[str, Tensor]]:
         """Note where a step's tokens go. Returns the tokens and positions that are fed, [B, Q] or flat [1, R]; the
         places [B·Q] of all, counted over the slots; and the model's masks."""
         if self._lay_by_kernel is not None:
-            sizes = (shape.first, shape.slots, shape.lanes, shape.keys, shape.flat)
-            tokens, positions, places, full, windowed = self._lay_by_kernel(
-                inputs, self.key_segments, self.key_positions, self.sees, *sizes, self._window, self.dtype
-            )
+            tokens, positions, places, full, windowed = self._laid(shape, inputs)
             return tokens, positions, places, as_model_takes(self.model_config, full, windowed)
         (tokens, positions, segments, index), _, _, flat = shape.split(inputs)  # [B, Q] each, [R]
         at = slice(shape.first, shape.first + shape.slots)
@@ -189,71 +233,12 @@ class DeviceState:
         if flat is not None:
             inputs = (*inputs, flat)
         if is_flat not in self.forwards:
-            forward = _Forward(
-                self.model, self.cache, names, flat=is_flat, keep_hidden=self.keeps_hidden
-            ).eval()
+            forward = self._forward(names, flat=is_flat)
             if self.compiles:
                 self.forwards[is_flat] = CompiledForward(forward)
             else:
-                self.forwards[is_flat] = self._trace(forward, inputs) if self._trace_wanted else forward
+                self.forwards[is_flat] = (
+                    frozen(recorded_forward(forward, inputs)) if self._trace_wanted else forward
+                )
         begin()
         return self.forwards[is_flat](*inputs)
-
-    def _trace(self, forward: "_Forward", example: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
-        """Record the forward's tensor operations, to replay them without Python.
-
-        Sizes stay variable: lanes, slots and keys come from the inputs' shapes. Running it on the example
-        writes to the cache what the replay then writes again.
-        """
-        with warnings.catch_warnings():
-            # That tracing is deprecated, and that transformers branches on sizes: the mask is always given,
-            # so these branches do not matter (the parity tests run every family traced and untraced).
-            warnings.simplefilter("ignore")
-            return torch.jit.freeze(torch.jit.trace(forward, example, check_trace=False))
-
-
-class _Forward(nn.Module):
-    """The forward with tensors as its only arguments, as tracing needs it: one mask, or one for each of its names, and
-    which tokens are fed if these are ``flat``.
-
-    Returns the logits, and with ``keep_hidden`` what the output layer made them of.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        cache: LaneCache,
-        mask_names: tuple[str, ...],
-        *,
-        flat: bool = False,
-        keep_hidden: bool = False,
-    ) -> None:
-        super().__init__()
-        self._model, self._cache, self._mask_names = model, cache, mask_names
-        self._flat, self._keep_hidden = flat, keep_hidden
-
-    def forward(
-        self, tokens: Tensor, positions: Tensor, places: Tensor, before: Tensor, *masks: Tensor
-    ) -> tuple[Tensor, ...]:
-        flat = None
-        if self._flat:
-            masks, flat = masks[:-1], masks[-1]
-        self._cache.place(before, places, masks[0], flat)
-        seen: list[Tensor] = []
-        watch: AbstractContextManager[Any] = nullcontext()
-        if (
-            self._keep_hidden
-        ):  # for this call: one that stayed would hold an engine's cache as long as the model
-            output = self._model.get_output_embeddings()
-            watch = output.register_forward_pre_hook(lambda _, args: seen.extend(args[:1]))
-        with watch:
-            out = self._model(
-                input_ids=tokens,
-                position_ids=positions,
-                attention_mask=(
-                    dict(zip(self._mask_names, masks, strict=True)) if self._mask_names else masks[0]
-                ),
-                past_key_values=self._cache,
-                use_cache=True,
-            )
-        return (out.logits, *seen)

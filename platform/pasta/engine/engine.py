@@ -9,7 +9,7 @@ import dataclasses
 import heapq
 import itertools
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -17,6 +17,7 @@ from pasta.engine.choosing import Chooser, Lane
 from pasta.engine.drafts import Drafter
 from pasta.engine.graphs import Recorder, recorder_for
 from pasta.engine.loading import LoadedModel
+from pasta.engine.multi_step import MultiStep
 from pasta.engine.prefixes import PrefixCounts, Prefixes
 from pasta.engine.request import (
     DoneEvent,
@@ -27,10 +28,12 @@ from pasta.engine.request import (
     Request,
     Result,
     ThreadProgress,
+    TokenEvent,
     UnknownRequest,
 )
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
+from pasta.engine.step_cost import Faster
 from pasta.engine.turns import NextTurns
 from pasta.errors import UserError
 from pasta.interpreter import Feed, Limits
@@ -56,6 +59,9 @@ class Engine:
         self.prefixes = Prefixes(self.runner, self.config, lambda: self.drafter.cost.row_s)
         self.turns = NextTurns(self.runner, self.prefixes, self.codec, self.config)
         self._chooser = Chooser(self.runner.constraints, self.codec)
+        self._multi_step = MultiStep(self.runner, self._chooser)
+        #: By the bits of the number of lanes.
+        self._faster: defaultdict[int, Faster] = defaultdict(Faster)
         self._slots: list[Slot | None] = [None] * self.config.num_slots
         self._waiting: deque[tuple[str, Request, Limits, float]] = deque()
         self._arrivals: dict[str, list[Callable[[Slot], list[Event]]]] = {}
@@ -235,12 +241,9 @@ class Engine:
             if slot and slot.pending and not slot.bulk and number != bulk
         }
         if lanes:
-            numbers = range(min(lanes), max(lanes) + 1)
-            self.drafter.add({n: slot for n in lanes if (slot := self._slots[n])}, lanes, numbers)
-            begun = time.perf_counter()
-            events += self._forward(numbers, lanes)
-            seconds = time.perf_counter() - begun - self.drafter.guessed_s
-            self.drafter.cost.add(self.runner.rows_computed, seconds)
+            # Nobody waits for others' steps: neither who is prefilled still nor who has just been.
+            waits = bulk is not None or any(slot and slot.bulk for slot in self._slots)
+            events += self._decode(range(min(lanes), max(lanes) + 1), lanes, alone=waits)
         return events
 
     def _admit(self) -> list[Event]:
@@ -299,6 +302,39 @@ class Engine:
         self.drafter.learn(lanes)
         return events
 
+    def _decode(self, numbers: range, feeds: dict[int, list[Feed]], *, alone: bool) -> list[Event]:
+        """Run a step that feeds these tokens, with drafts; or, unless it has to be ``alone``, several without, where
+        that is faster."""
+        slots = {number: slot for number in feeds if (slot := self._slots[number])}
+        lanes, begun = sum(map(len, feeds.values())), time.perf_counter()
+        count = 1
+        if self.config.multi_step and self.runner.loops and not alone:
+            count = self._multi_step.count(numbers, slots, feeds, self.drafter.cost.at(lanes))
+        faster = self._faster[lanes.bit_length()]
+        drafts = self.config.drafts and any(slot.ngrams is not None for slot in slots.values())
+        if count > 1 and (not drafts or faster.is_together()):
+            together, events = True, self._forward_steps(numbers, feeds, slots, count)
+        else:
+            self.drafter.add(slots, feeds, numbers)
+            forward_begun = time.perf_counter()
+            together, events = False, self._forward(numbers, feeds)
+            seconds = time.perf_counter() - forward_begun - self.drafter.guessed_s
+            self.drafter.cost.add(self.runner.rows_computed, seconds)
+        if count > 1:  # it could have been run in the other way
+            tokens = sum(isinstance(event, TokenEvent) for event in events)
+            faster.learn(tokens, time.perf_counter() - begun, together=together)
+        return events
+
+    def _forward_steps(
+        self, numbers: range, feeds: dict[int, list[Feed]], slots: dict[int, Slot], count: int
+    ) -> list[Event]:
+        lanes, steps = self._multi_step.forward(numbers, slots, feeds, count, self.num_steps)
+        self.num_steps += steps - 1
+        events: list[Event] = []
+        for number, slot in slots.items():
+            events += self._advance(number, slot, lanes[number], time.perf_counter())
+        return events
+
     def _wake(self) -> list[Event]:
         """Continue threads that waited for their turn, or for lent limits to come back."""
         events: list[Event] = []
@@ -312,30 +348,31 @@ class Engine:
         events: list[Event] = []
         ready = [(slot.turn(lane.thread), lane) for lane in (*lanes, *slot.take_waiting())]
         heapq.heapify(ready)
+        step = self.num_steps
         while ready and not slot.done:
             lane = heapq.heappop(ready)[1]
+            if lane.moments:
+                now, step = lane.moments[lane.at]
             try:
                 token, logprobs = self._chooser.next_token(lane)
                 if not slot.may_emit(lane.thread, token):
                     self.runner.hide(number, lane.rejected)
                     slot.waiting[lane.thread] = lane.kept()
                 elif lane.drafted(token):
-                    events += slot.emit(lane.thread, token, now, self.num_steps, logprobs, fed=True)
+                    events += slot.emit(lane.thread, token, now, step, logprobs, fed=True)
                     lane.at += 1
                     heapq.heappush(ready, (slot.turn(lane.thread), lane))
                 else:
                     self.runner.hide(number, lane.rejected)
-                    events += slot.emit(lane.thread, token, now, self.num_steps, logprobs)
+                    events += slot.emit(lane.thread, token, now, step, logprobs)
                     self.drafter.remember(slot, lane)
-                    events += slot.jump_forward(lane.thread, now, self.num_steps)
+                    events += slot.jump_forward(lane.thread, now, step)
             except Exception as error:
                 return [*events, self._failed(number, slot.request.request_id, error)]
         if slot.done:
-            result = slot.result(now, self.num_steps)
+            result = slot.result(now, step)
             self.turns.add(slot.request, result.text)
-            events.append(
-                DoneEvent(slot.request.request_id, now, self.num_steps, 0, result.finish_reason, result)
-            )
+            events.append(DoneEvent(slot.request.request_id, now, step, 0, result.finish_reason, result))
             self._free(number)
         return events
 

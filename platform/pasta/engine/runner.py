@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +14,24 @@ from pasta.engine.device import DeviceState
 from pasta.engine.fusing import FusedAttention
 from pasta.engine.graphs import GraphShapes, GuessGraphs, Recorder, StepGraphs
 from pasta.engine.loading import LoadedModel
+from pasta.engine.recording import ChosenBy, LaterSteps
 from pasta.engine.request import EngineConfig
-from pasta.engine.sampling import Choices, ConstraintTable, Scores, likeliest_permitted
+from pasta.engine.sampling import NO_PROMISE, Choices, ConstraintTable, Scores, doubles, likeliest_permitted
 from pasta.engine.shapes import Shape
 from pasta.engine.transfer import pinned
 from pasta.interpreter import Feed
 
 _KEY_BUCKET = 64
+
+
+class StepsTogether(NamedTuple):
+    """Of S steps that were run together: the tokens [N, S], logits [N, S, V] and, where draft heads read them, states
+    [N, S, hidden] of N rows; and where each step's tokens are in each slot's cache."""
+
+    tokens: Tensor
+    logits: Tensor
+    states: Tensor | None
+    places: list[dict[int, list[int]]]
 
 
 class Runner:
@@ -124,6 +136,11 @@ class Runner:
             self._hidden[slot] = sorted([*self._hidden[slot], *places])
 
     @property
+    def loops(self) -> bool:
+        """Whether several ``steps`` can be run together here."""
+        return self._graphs is None and self.state.loops
+
+    @property
     def pads(self) -> bool:
         """Whether steps are padded to captured shapes."""
         return self._graphs is not None
@@ -161,21 +178,8 @@ class Runner:
         The N rows are those that want logits, slot by slot in feeding order, and are chosen by ``choices``.
         A ``prefill``, many tokens of one slot, is never a captured step.
         """
-        self.places = {slot: self._take_places(slot, len(rows)) for slot, rows in feeds.items()}
-        for slot in feeds:
-            self._learn_segments(slot, sees[slot])
-        if self._to_hide:
-            self.state.hide(self._to_hide)
-            self._to_hide = []
-        count = choices.numbers.shape[1]
-        shape = Shape(
-            slots.start,
-            len(slots),
-            max(len(rows) for rows in feeds.values()),
-            self._visible_keys(max(self.num_tokens[slot] for slot in feeds)),
-            count,
-            choices.biased,
-        )
+        self._begin(feeds, sees)
+        shape, count = self._shape(slots, feeds, choices), choices.numbers.shape[1]
         graph = None if self._graphs is None or prefill else self._graphs.find(shape)
         if graph is not None:
             shape = graph.shape
@@ -198,6 +202,78 @@ class Runner:
         logits, tokens, *hidden = outputs
         self.hidden = hidden[0] if hidden else None
         return Scores(logits, tokens, numbers, choices)
+
+    @torch.inference_mode()
+    def steps(
+        self,
+        slots: range,
+        feeds: Mapping[int, Sequence[Feed]],
+        sees: Mapping[int, Sequence[int]],
+        choices: Choices,
+        later_keys: npt.NDArray[np.int64],
+        known: npt.NDArray[np.int64],
+    ) -> StepsTogether:
+        """Run ``forward`` and up to K more steps, of which each feeds the N tokens that the one before has chosen,
+        until one of these is no text.
+
+        Every token of ``feeds`` wants logits. ``later_keys`` [K, N] and ``known`` [K + 1, N] are as ``Chooser.later``
+        makes them.
+        """
+        self._begin(feeds, sees)
+        taken = {slot: (self.num_tokens[slot], self._hidden[slot]) for slot in feeds}
+        later = [self._take_all_places(feeds) for _ in later_keys]
+        shape = self._shape(slots, feeds, choices)
+        built = torch.from_numpy(self._inputs(shape, feeds, choices))
+        places = np.array([[*chain(*own.values())] for own in later]).reshape(later_keys.shape)
+        promise = self.promise if shape.biased else NO_PROMISE
+        tokens, logits, *states = self.state.steps(
+            shape,
+            built,
+            LaterSteps(*map(torch.from_numpy, (places, later_keys, known))),
+            ChosenBy(
+                self.constraints.forbidden,
+                self.constraints.text,
+                doubles(shape.numbers(built)),
+                promise,
+                choices.sampled,
+                choices.cut,
+            ),
+            self.before_forward,
+        )
+        fed, at = tokens.numpy()[:, :-1], 0  # what the last step has chosen has not been fed
+        for slot, own in feeds.items():  # some places may not have been needed after all
+            self.num_tokens[slot], self._hidden[slot] = taken[slot]
+            for step in range(fed.shape[1]):
+                places_at = self._take_places(slot, len(own))
+                self._tokens[slot, places_at] = fed[at : at + len(own), step]
+                self._positions[slot, places_at] = [feed.position + step + 1 for feed in own]
+                self._segments[slot, places_at] = [feed.segment for feed in own]
+            at += len(own)
+        self.rows_computed = shape.slots * shape.lanes
+        return StepsTogether(
+            tokens, logits, states[0] if states else None, [self.places, *later[: fed.shape[1]]]
+        )
+
+    def _begin(self, feeds: Mapping[int, Sequence[Feed]], sees: Mapping[int, Sequence[int]]) -> None:
+        self.places = self._take_all_places(feeds)
+        for slot in feeds:
+            self._learn_segments(slot, sees[slot])
+        if self._to_hide:
+            self.state.hide(self._to_hide)
+            self._to_hide = []
+
+    def _take_all_places(self, feeds: Mapping[int, Sequence[Feed]]) -> dict[int, list[int]]:
+        return {slot: self._take_places(slot, len(rows)) for slot, rows in feeds.items()}
+
+    def _shape(self, slots: range, feeds: Mapping[int, Sequence[Feed]], choices: Choices) -> Shape:
+        return Shape(
+            slots.start,
+            len(slots),
+            max(len(rows) for rows in feeds.values()),
+            self._visible_keys(max(self.num_tokens[slot] for slot in feeds)),
+            choices.numbers.shape[1],
+            choices.biased,
+        )
 
     @torch.inference_mode()
     def guess(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
@@ -253,7 +329,7 @@ class Runner:
         """
         logits, *hidden = self.state.forward(shape, inputs, self.before_forward)
         numbers = shape.numbers(inputs)
-        promise = self.promise if shape.biased else None
+        promise = self.promise if shape.biased else NO_PROMISE
         return logits, likeliest_permitted(logits, numbers, self.constraints.forbidden, promise), *hidden
 
     def _visible_keys(self, longest: int) -> int:

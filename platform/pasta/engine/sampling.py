@@ -22,6 +22,10 @@ _CONSTRAINTS = 256
 _MOST = 1 << 62
 #: Rows of ``Choices.numbers``.
 NUM_CHOICES = 7
+#: Stands for an unknown token among those that are known in advance.
+UNKNOWN = -2
+#: Stands for the token of promises where none has a bias.
+NO_PROMISE = -1
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,6 +95,8 @@ class ConstraintTable:
             chars <= MAX_TOPIC_PIECE
         )
         self._bases = {"text": text, "topic": topic, "none": torch.zeros_like(text)}
+        #: Which tokens are text.
+        self.text = text
         self._rows: dict[Constraint, int] = {}
         self.forbidden = torch.ones(_CONSTRAINTS, vocab_size, dtype=torch.bool, device=device)
 
@@ -163,13 +169,15 @@ class Scores(NamedTuple):
         return Scores(self.logits[count:], self.likeliest[count:], self.numbers[:, count:], choices)
 
 
-def permit(logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int | None) -> Tensor:
-    """``logits`` [N, V] with what the constraints forbid at -inf, and the promises' biases (``promise_id`` or none)."""
-    permitted = logits.masked_fill(forbidden.index_select(0, numbers[0]), float("-inf"))
-    # A model without control tokens has no such logit.
-    if promise_id is not None and promise_id < logits.shape[-1]:
-        permitted[:, promise_id] += numbers[3].view(torch.float64).to(logits.dtype)
-    return permitted
+def permit(logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int) -> Tensor:
+    """``logits`` [N, V] with what the constraints forbid at -inf, and the biases of ``promise_id``, which may be
+    ``NO_PROMISE``."""
+    return permit_and_bias(logits, numbers[0], forbidden, promise_id, doubles(numbers)[0])
+
+
+def doubles(numbers: Tensor) -> Tensor:
+    """The last four rows of ``Choices.numbers`` as what they are, float64 [4, N]."""
+    return numbers[3:].view(torch.float64)
 
 
 def likeliest(permitted: Tensor) -> Tensor:
@@ -178,11 +186,10 @@ def likeliest(permitted: Tensor) -> Tensor:
     return tokens.masked_fill(~largest.isfinite(), -1)
 
 
-def likeliest_permitted(logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int | None) -> Tensor:
+def likeliest_permitted(logits: Tensor, numbers: Tensor, forbidden: Tensor, promise_id: int) -> Tensor:
     """``likeliest`` of what ``permit`` makes of these arguments."""
     if logits.device.type == "cpu" and kernels.runs(logits.dtype):
-        promise = -1 if promise_id is None else promise_id
-        found: Tensor = torch.ops.pasta.likeliest_permitted(logits, numbers, forbidden, promise)
+        found: Tensor = torch.ops.pasta.likeliest_permitted(logits, numbers, forbidden, promise_id)
         return found
     return likeliest(permit(logits, numbers, forbidden, promise_id))
 
@@ -194,15 +201,29 @@ def sample(permitted: Tensor, likeliest: Tensor, numbers: Tensor, *, cut: bool) 
     A token's noise follows its id, not its rank: logits that differ in their last bits, as those of another batch do,
     choose another token only where two sums are that close.
     """
-    logits, (_, temperatures, top_p, min_p) = permitted.float(), numbers[3:].view(torch.float64)
-    scaled = _scaled(logits, logits.amax(dim=-1), temperatures)
+    logits, (_, temperatures, top_p, min_p) = permitted.float(), doubles(numbers)
+    scaled = scaled_scores(logits, logits.amax(dim=-1), temperatures)
     if cut:
-        scaled = scaled.masked_fill(~_kept(logits, temperatures, numbers[2], top_p, min_p), float("-inf"))
+        scaled = cut_scores(scaled, logits, temperatures, numbers[2], top_p, min_p)
     found = gumbel_argmax(scaled, numbers[1])
     return torch.where((temperatures > 0) & (likeliest >= 0), found, likeliest)
 
 
-def _scaled(logits: Tensor, largest: Tensor, temperatures: Tensor) -> Tensor:
+# TorchScript (recording.py) compiles those below, and cannot read integers as doubles.
+
+
+def permit_and_bias(
+    logits: Tensor, constraints: Tensor, forbidden: Tensor, promise_id: int, biases: Tensor
+) -> Tensor:
+    """``permit`` by the rows' ``constraints`` and ``biases`` [N]."""
+    permitted = logits.masked_fill(forbidden.index_select(0, constraints), float("-inf"))
+    # A model without control tokens has no such logit.
+    if 0 <= promise_id < logits.shape[-1]:
+        permitted[:, promise_id] += biases.to(logits.dtype)
+    return permitted
+
+
+def scaled_scores(logits: Tensor, largest: Tensor, temperatures: Tensor) -> Tensor:
     """Distances of logits [N, V] from the largest [N], over the temperatures [N] (float64).
 
     In double: over the least temperature there is they are 0 or infinite.
@@ -210,12 +231,14 @@ def _scaled(logits: Tensor, largest: Tensor, temperatures: Tensor) -> Tensor:
     return (logits.double() - largest[:, None].double()) / temperatures[:, None]
 
 
-def _kept(logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Which tokens of each row [N, V] ``min_p``, ``top_k`` and then ``top_p`` leave: bool [N, V]; ties go to the lower
-    id."""
+def cut_scores(
+    scores: Tensor, logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor
+) -> Tensor:
+    """``scores`` [N, V] with the tokens at -inf that ``min_p``, ``top_k`` and then ``top_p`` cut off by the ``logits``;
+    ties go to the lower id."""
     ordered, ids = logits.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(logits.shape[-1], device=logits.device)
-    scaled = _scaled(ordered, ordered[:, 0], temperatures)
+    scaled = scaled_scores(ordered, ordered[:, 0], temperatures)
     # The largest scaled logit is 0, so exp of a token's scaled logit is its probability over the likeliest token's.
     in_k = ((rank < top_k[:, None]) | (top_k[:, None] == 0)) & (scaled >= min_p.log()[:, None])
     probabilities = scaled.masked_fill(~in_k, float("-inf")).softmax(dim=-1)
@@ -223,4 +246,5 @@ def _kept(logits: Tensor, temperatures: Tensor, top_k: Tensor, top_p: Tensor, mi
     # is off, keep all: rounding may have all but the last sum to 1.
     before = probabilities.cumsum(dim=-1) - probabilities
     keep = in_k & ((before < top_p[:, None]) | (top_p[:, None] >= 1.0) | (rank == 0))
-    return torch.zeros_like(keep).scatter_(1, ids, keep)
+    kept = torch.zeros_like(keep).scatter_(1, ids, keep)
+    return scores.masked_fill(~kept, float("-inf"))

@@ -1,4 +1,5 @@
-"""What a forward costs by its number of rows, and what drafts are worth, as the engine measures it while it decodes."""
+"""What a forward costs by its number of rows, what drafts are worth, and how fast steps without them are that run
+together, as the engine measures it while it decodes."""
 
 from dataclasses import dataclass, field
 
@@ -87,3 +88,60 @@ class Worth:
     def learn(self, saved: float) -> None:
         """It has saved this share now, or cost it."""
         self.saved += (1 - _WORTH_DECAY) * (min(max(saved, -1.0), 1.0) - self.saved)
+
+
+#: Measurements of each way to run steps before one is preferred; after how many times as long as it takes the slower
+#: one is tried again; and the weight of the older measurements.
+_AT_FIRST, _TRIED_AFTER, _PACE_DECAY = 4, 50, 0.9
+
+
+@dataclass(slots=True)
+class Pace:
+    """Seconds a token: a mean over measurements, of which older ones weigh less. The first, which does things for the
+    first time, does not count, and none counts for more than twice what was to be expected."""
+
+    count: int = 0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    last_s: float = 0.0
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        """So many tokens took so long."""
+        self.count += 1
+        if self.count == 1 or not tokens:
+            return
+        if self.tokens:
+            seconds = min(seconds, 2 * tokens * self.seconds / self.tokens)
+        self.tokens = _PACE_DECAY * self.tokens + tokens
+        self.seconds = _PACE_DECAY * self.seconds + seconds
+        self.last_s = seconds
+
+
+@dataclass(slots=True)
+class Faster:
+    """Which of two ways to run steps is the faster one: plain steps together, or one at a time with drafts."""
+
+    together: Pace = field(default_factory=Pace)
+    drafted: Pace = field(default_factory=Pace)
+    #: Seconds since the slower way was tried.
+    since_s: float = 0.0
+
+    def is_together(self) -> bool:
+        """Whether to run steps together now."""
+        if (slower := self._slower()) is None:
+            return self.drafted.count >= _AT_FIRST and self.drafted.tokens > 0
+        is_due = self.since_s >= _TRIED_AFTER * slower.last_s
+        return (slower is self.drafted) != is_due
+
+    def learn(self, tokens: int, seconds: float, *, together: bool) -> None:
+        """One of the ways has made so many tokens in so long."""
+        slower, way = self._slower(), self.together if together else self.drafted
+        way.learn(tokens, seconds)
+        self.since_s = 0.0 if way is slower else self.since_s + seconds
+
+    def _slower(self) -> Pace | None:
+        """The slower way, once both are known."""
+        both = self.drafted, self.together
+        if any(way.count < _AT_FIRST or not way.tokens for way in both):
+            return None
+        return max(both, key=lambda way: way.seconds / way.tokens)

@@ -21,7 +21,7 @@ from pasta.statistics import bootstrap
 
 _PLAIN, _HELPED = "", ", all help"
 _CONFIGS = {
-    _PLAIN: EngineConfig(num_slots=1, reuse_prefixes=False, jump_forward=False, drafts=0),
+    _PLAIN: EngineConfig(num_slots=1, reuse_prefixes=False, jump_forward=False, drafts=0, multi_step=False),
     _HELPED: EngineConfig(num_slots=1, reuse_prefixes=False),
 }
 

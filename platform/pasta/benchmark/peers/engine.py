@@ -7,14 +7,17 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from pasta.benchmark.peers.decoders import Timing, step_ms
+from pasta.benchmark.peers.decoders import Timing
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, ThreadProgress, TokenEvent
 from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import UNBOUNDED
 from pasta.stages.records import Record
 
 _BUCKET = 256
+#: Tokens for the steps that are not counted, and for those that run together with the last one.
+_SPARE = 40
 #: Every run prefills and decodes each token, as the others' do; ``jobs.benchmark help`` measures what helps are worth.
+#: Steps run several at a time, since the others have no Python between theirs.
 _NO_HELP: dict[str, Any] = {"jump_forward": False, "drafts": 0, "reuse_prefixes": False}
 
 
@@ -49,8 +52,7 @@ class Ours:
         self.engine.submit(Request(prompt_ids=prompt, limits=UNBOUNDED, parallel=False, forced=forced))
         times: list[float] = []
         while self.engine.has_work:
-            if any(isinstance(event, TokenEvent) for event in self.engine.step()):
-                times.append(time.perf_counter())
+            times += [event.time for event in self.engine.step() if isinstance(event, TokenEvent)]
         return Timing.of(begun, times)
 
 
@@ -65,7 +67,7 @@ class OurSession:
         (filler,) = codec.encode_text(" a")[:1]
         # Sequences that are prefilled first decode while the others are prefilled.
         chunks = sum(-(-len(prompt) // EngineConfig().prefill_chunk) for prompt in prompts)
-        text = [filler] * (steps + chunks + 2)
+        text = [filler] * (steps + chunks + _SPARE)
         forced, progress = [*text, codec.eos_id], ThreadProgress()
         if lanes > 1:
             forced, progress = _threads(codec, lanes, text, filler)
@@ -85,24 +87,29 @@ class OurSession:
                 )
             )
         self._rows = lanes * len(prompts)
-        while self._step() != self._rows:
+        while self._step()[0] < self._rows:
             assert self.engine.has_work, "the answers are long enough"
 
-    def step(self) -> None:
-        """Decode one more token each."""
-        tokens = self._step()
-        assert tokens == self._rows, "every sequence decodes in every step"
-
     def step_ms(self, count: int) -> list[float]:
-        """Milliseconds of so many steps."""
-        return step_ms(self.step, count)
+        """Milliseconds of so many steps, after some that are not counted. Steps that run together take equally long."""
+        self._step()
+        found: list[float] = []
+        while len(found) < count:
+            begun = time.perf_counter()
+            tokens, steps = self._step()
+            assert tokens == self._rows * steps, "every sequence decodes in every step"
+            found += [1e3 * (time.perf_counter() - begun) / steps] * steps
+        return found[:count]
 
     def close(self) -> None:
         """Free its memory."""
         del self.engine
 
-    def _step(self) -> int:
-        return sum(isinstance(event, TokenEvent) for event in self.engine.step())
+    def _step(self) -> tuple[int, int]:
+        """Tokens and steps."""
+        before = self.engine.num_steps
+        tokens = sum(isinstance(event, TokenEvent) for event in self.engine.step())
+        return tokens, self.engine.num_steps - before
 
 
 def _threads(codec: Any, lanes: int, text: list[int], filler: int) -> tuple[list[int], ThreadProgress]:

@@ -12,6 +12,7 @@
 #include "linear.h"
 #include "masks.h"
 #include "sampling.h"
+#include "steps.h"
 
 TORCH_LIBRARY(pasta, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
@@ -29,6 +30,7 @@ TORCH_LIBRARY(pasta, m) {
   m.def(
       "lay(Tensor inputs, Tensor(a!) key_segments, Tensor(b!) key_positions, Tensor sees, int first, int batch, "
       "int queries, int keys, int flat, int window, ScalarType type) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def("follow(Tensor(a!) inputs, Tensor tokens, Tensor places, Tensor keys, Tensor text, int fed) -> bool");
   m.def("likeliest_permitted(Tensor logits, Tensor numbers, Tensor forbidden, int promise) -> Tensor");
 }
 
@@ -41,5 +43,6 @@ TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("draft", &draft);
   m.impl("gumbel_argmax", &gumbel_argmax);
   m.impl("lay", &lay);
+  m.impl("follow", &follow);
   m.impl("likeliest_permitted", &likeliest_permitted);
 }

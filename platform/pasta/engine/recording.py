@@ -1,0 +1,190 @@
+"""Records a model's forward, and a loop over it, to run them without Python between their operators.
+
+The loop is TorchScript. Python between two steps takes as long as the forward of a model of a few million parameters,
+mostly because it finds none of its own code and data in the caches, which that forward has filled with weights.
+"""
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pasta.engine.cache import LaneCache
+from pasta.engine.sampling import NUM_CHOICES, UNKNOWN, cut_scores, permit_and_bias, scaled_scores
+
+
+class LaterSteps(NamedTuple):
+    """What the steps after the first need for each of N rows: the place in its slot's cache of the token that it feeds
+    and the key of its random stream, [S - 1, N] each; and the tokens of all steps as far as they are known in advance,
+    else ``UNKNOWN`` [S, N], or [0, N] if none is."""
+
+    places: Tensor
+    keys: Tensor
+    known: Tensor
+
+
+class ChosenBy(NamedTuple):
+    """What tokens are chosen by, beside the numbers of each row: the table of what is ``forbidden``; which tokens are
+    text [V]; the numbers that are ``doubles`` [4, N]; the token of promises if any row has a bias for it, else -1; and
+    whether rows are sampled, and are cut."""
+
+    forbidden: Tensor
+    text: Tensor
+    doubles: Tensor
+    promise: int
+    sampled: bool
+    cut: bool
+
+
+def recorded_forward(forward: nn.Module, example: tuple[Tensor, ...]) -> torch.jit.ScriptModule:
+    """Record the forward's tensor operations.
+
+    Sizes stay variable: lanes, slots and keys come from the inputs' shapes. Running it on the example writes to the
+    cache what the replay then writes again.
+    """
+    with warnings.catch_warnings():
+        # That tracing is deprecated, and that transformers branches on sizes: the mask is always given, so these
+        # branches do not matter (the parity tests run every family traced and untraced).
+        warnings.simplefilter("ignore")
+        traced: torch.jit.ScriptModule = torch.jit.trace(forward, example, check_trace=False)
+        return traced
+
+
+def frozen(module: nn.Module) -> Any:
+    """A recorded forward, or a loop over one, with its weights as constants."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated, too
+        return torch.jit.freeze(torch.jit.script(module).eval())
+
+
+class StepLoop(nn.Module):
+    """Steps one after another, each of which feeds what the one before has chosen."""
+
+    def __init__(
+        self, recorded: torch.jit.ScriptModule, window: int, dtype: torch.dtype, *, keeps_states: bool
+    ) -> None:
+        super().__init__()
+        self.recorded, self.window, self.dtype = recorded, window, dtype
+        self.num_choices, self.unknown, self.keeps_states = NUM_CHOICES, UNKNOWN, keeps_states
+
+    def forward(
+        self,
+        inputs: Tensor,
+        key_segments: Tensor,
+        key_positions: Tensor,
+        sees: Tensor,
+        before: Tensor,
+        places: Tensor,
+        keys: Tensor,
+        known: Tensor,
+        forbidden: Tensor,
+        text: Tensor,
+        doubles: Tensor,
+        promise: int,
+        sampled: bool,
+        cut: bool,
+        first: int,
+        slots: int,
+        lanes: int,
+        visible: int,
+    ) -> list[Tensor]:
+        """Tokens [N, S] and logits [N, S, V] of the S steps that were run, and states if the forward keeps them.
+
+        Arguments are those of ``DeviceState.steps``, one by one.
+        """
+        fed, rows = slots * lanes, places.size(1)
+        numbers = inputs[4 * fed + rows : 4 * fed + (1 + self.num_choices) * rows].view(
+            self.num_choices, rows
+        )
+        tokens_of: list[Tensor] = []
+        logits_of: list[Tensor] = []
+        states_of: list[Tensor] = []
+        going = True
+        while going:
+            step = len(tokens_of)
+            tokens, positions, at, full, windowed = torch.ops.pasta.lay(
+                inputs,
+                key_segments,
+                key_positions,
+                sees,
+                first,
+                slots,
+                lanes,
+                visible,
+                0,
+                self.window,
+                self.dtype,
+            )
+            out = self.recorded(tokens, positions, at, before, full, windowed)
+            logits = out[0].flatten(0, 1)
+            states = out[-1].flatten(0, 1)
+            if rows < fed:
+                wanted = inputs[4 * fed : 4 * fed + rows]
+                logits, states = logits.index_select(0, wanted), states.index_select(0, wanted)
+            chosen = torch.ops.pasta.likeliest_permitted(logits, numbers, forbidden, promise)
+            if sampled:
+                permitted = permit_and_bias(logits, numbers[0], forbidden, promise, doubles[0]).float()
+                scaled = scaled_scores(permitted, permitted.amax(dim=-1), doubles[1])
+                if cut:
+                    scaled = cut_scores(scaled, permitted, doubles[1], numbers[2], doubles[2], doubles[3])
+                drawn = torch.ops.pasta.gumbel_argmax(scaled, numbers[1])
+                chosen = torch.where((doubles[1] > 0) & (chosen >= 0), drawn, chosen)
+            if known.size(0) > 0:
+                chosen = torch.where(known[step] == self.unknown, chosen, known[step])
+            tokens_of.append(chosen)
+            logits_of.append(logits)
+            states_of.append(states)
+            going = step < places.size(0) and torch.ops.pasta.follow(
+                inputs, chosen, places[step], keys[step], text, fed
+            )
+        found = [torch.stack(tokens_of, 1), torch.stack(logits_of, 1)]
+        return found + [torch.stack(states_of, 1)] if self.keeps_states else found
+
+
+class Forward(nn.Module):
+    """The forward with tensors as its only arguments, as tracing needs it: a mask for each of its names, or, if it has
+    none, masks of which it takes the last, and which tokens are fed if these are ``flat``.
+
+    Returns the logits, and with ``keep_hidden`` what the output layer made them of.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        cache: LaneCache,
+        mask_names: tuple[str, ...],
+        *,
+        flat: bool = False,
+        keep_hidden: bool = False,
+    ) -> None:
+        super().__init__()
+        self._model, self._cache, self._mask_names = model, cache, mask_names
+        self._flat, self._keep_hidden = flat, keep_hidden
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor, places: Tensor, before: Tensor, *masks: Tensor
+    ) -> tuple[Tensor, ...]:
+        flat = None
+        if self._flat:
+            masks, flat = masks[:-1], masks[-1]
+        self._cache.place(before, places, masks[0], flat)
+        seen: list[Tensor] = []
+        watch: AbstractContextManager[Any] = nullcontext()
+        if (
+            self._keep_hidden
+        ):  # for this call: one that stayed would hold an engine's cache as long as the model
+            output = self._model.get_output_embeddings()
+            watch = output.register_forward_pre_hook(lambda _, args: seen.extend(args[:1]))
+        with watch:
+            out = self._model(
+                input_ids=tokens,
+                position_ids=positions,
+                attention_mask=(
+                    dict(zip(self._mask_names, masks, strict=True)) if self._mask_names else masks[-1]
+                ),
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        return (out.logits, *seen)
