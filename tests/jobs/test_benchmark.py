@@ -107,8 +107,8 @@ def test_help_compares_each_help_and_counts_changed_answers(place, tmp_path, cap
     _, written = run(place, tmp_path, "help", "--prompts", "3", "--max-tokens", "40")
     figures = {metric["key"]: metric for metric in written["figures"]}
     assert {"help.changed", "help.twin", "help.pasta", "help.plain"} <= figures.keys()
-    # Three prompts, greedy and sampled: four sets of helps for PASTA, three for the twin, in which nothing is forced.
-    assert (figures["help.changed"]["value"], figures["help.changed"]["count"]) == (0, 3 * 2 * (4 + 3))
+    # Three prompts, greedy and sampled: five sets of helps for PASTA, four for the twin, in which nothing is forced.
+    assert (figures["help.changed"]["value"], figures["help.changed"]["count"]) == (0, 3 * 2 * (5 + 4))
     assert re.search(r"\| pasta +\| all help +\| 0.8 ", capsys.readouterr().out)
 
 

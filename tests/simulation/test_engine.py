@@ -47,7 +47,12 @@ def answers(seed, parallel):
 def real_forwards(answers, arrivals, parallel):
     """(slots, padded rows, keys that the mask covers) of each forward of the engine, step by step; steps taken."""
     config = EngineConfig(
-        SIZES.num_slots, SIZES.slot_tokens, SIZES.prefill_chunk, reuse_prefixes=False, drafts=0
+        SIZES.num_slots,
+        SIZES.slot_tokens,
+        SIZES.prefill_chunk,
+        reuse_prefixes=False,
+        drafts=0,
+        multi_step=False,
     )
     engine = Engine(LOADED, config)
     forward, seen, steps = engine.runner.forward, [], {}

@@ -17,7 +17,7 @@ from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
 from pasta.engine.compiling import CompiledForward
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
-from pasta.engine.masks import as_model_takes, expand, sliding_window, to_model_masks
+from pasta.engine.masks import both_masks, expand, sliding_window
 from pasta.engine.recording import ChosenBy, Forward, LaterSteps, StepLoop, frozen, recorded_forward
 from pasta.engine.request import EngineConfig
 from pasta.engine.shapes import Shape
@@ -84,6 +84,8 @@ class DeviceState:
         self.compiles = config.compile == "on"
         #: The forward of all tokens [B, Q], and that of flat ones [1, R], as each is first needed.
         self.forwards: dict[bool, Callable[..., tuple[Tensor, ...]]] = {}
+        #: The recorded forward of all tokens, and the loop over it, as they are first needed.
+        self._recorded: torch.jit.ScriptModule | None = None
         self._loop: Callable[..., list[Tensor]] | None = None
         self.keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
 
@@ -133,11 +135,11 @@ class DeviceState:
         Returns the logits [N, V] of the wanted rows and, where draft heads read them, the states [N, hidden] that the
         logits were made of. ``begin`` is called right before the model runs.
         """
-        tokens, positions, places, masks = self._lay(shape, inputs)
-        flat = shape.fed_flat(inputs) if shape.flat else None
-        outputs = [
-            out.flatten(0, 1) for out in self._run(shape.first, tokens, positions, masks, places, flat, begin)
-        ]
+        tokens, positions, places, *masks = self._lay(shape, inputs)
+        fed = (tokens, positions, places, self._slot_index[: shape.first], *masks)
+        if shape.flat:
+            fed = (*fed, shape.fed_flat(inputs))
+        outputs = [out.flatten(0, 1) for out in self._run(fed, flat=bool(shape.flat), begin=begin)]
         if shape.rows == tokens.numel() and not shape.padded:
             return tuple(outputs)
         rows = shape.wanted(inputs)
@@ -164,38 +166,30 @@ class DeviceState:
         """
         before = self._slot_index[: shape.first]
         if self._loop is None:
-            _, _, places, full, windowed = example = self._laid(shape, inputs)
-            names = (
-                tuple(masks)
-                if isinstance(masks := as_model_takes(self.model_config, full, windowed), dict)
-                else ()
-            )
-            recorded = recorded_forward(self._forward(names), (*example[:2], places, before, full, windowed))
-            loop = StepLoop(recorded, self._window, self.dtype, keeps_states=self.keeps_hidden)
+            if self._recorded is None:
+                tokens, positions, places, *masks = self._lay(shape, inputs)
+                self._recorded = recorded_forward(
+                    self._forward(), (tokens, positions, places, before, *masks)
+                )
+            loop = StepLoop(self._recorded, self._window, self.dtype, keeps_states=self.keeps_hidden)
             self._loop = frozen(loop)
         begin()
         table = self.key_segments, self.key_positions, self.sees
         out: list[Tensor] = self._loop(inputs, *table, before, *later, *chosen_by, *shape[:4])
         return out
 
-    def _forward(self, names: tuple[str, ...], *, flat: bool = False) -> Forward:
-        return Forward(self.model, self.cache, names, flat=flat, keep_hidden=self.keeps_hidden).eval()
+    def _forward(self) -> Forward:
+        return Forward(self.model, self.cache, keep_hidden=self.keeps_hidden).eval()
 
-    def _laid(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """``_lay`` by a kernel, with both masks."""
-        assert self._lay_by_kernel is not None
-        sizes = (shape.first, shape.slots, shape.lanes, shape.keys, shape.flat)
-        laid: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = self._lay_by_kernel(
-            inputs, self.key_segments, self.key_positions, self.sees, *sizes, self._window, self.dtype
-        )
-        return laid
-
-    def _lay(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | dict[str, Tensor]]:
+    def _lay(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Note where a step's tokens go. Returns the tokens and positions that are fed, [B, Q] or flat [1, R]; the
-        places [B·Q] of all, counted over the slots; and the model's masks."""
+        places [B·Q] of all, counted over the slots; and the masks of all keys and of those within the window."""
         if self._lay_by_kernel is not None:
-            tokens, positions, places, full, windowed = self._laid(shape, inputs)
-            return tokens, positions, places, as_model_takes(self.model_config, full, windowed)
+            sizes = (shape.first, shape.slots, shape.lanes, shape.keys, shape.flat)
+            laid: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = self._lay_by_kernel(
+                inputs, self.key_segments, self.key_positions, self.sees, *sizes, self._window, self.dtype
+            )
+            return laid
         (tokens, positions, segments, index), _, _, flat = shape.split(inputs)  # [B, Q] each, [R]
         at = slice(shape.first, shape.first + shape.slots)
         self.key_segments[at].scatter_(1, index, segments)
@@ -209,36 +203,24 @@ class DeviceState:
             positions,
             key_positions,
         )
-        masks = to_model_masks(self.model_config, visible, positions, key_positions, self.dtype)
+        masks = both_masks(self.model_config, visible, positions, key_positions, self.dtype)
         places = (index + self.slot_starts[at, None]).reshape(-1)
         if shape.flat:
             tokens, positions = (fed.flatten().index_select(0, flat)[None] for fed in (tokens, positions))
-        return tokens, positions, places, masks
+        return tokens, positions, places, *masks
 
     def _run(
-        self,
-        first_slot: int,
-        tokens: Tensor,
-        positions: Tensor,
-        masks: Tensor | dict[str, Tensor],
-        places: Tensor,
-        flat: Tensor | None,
-        begin: Callable[[], None],
+        self, inputs: tuple[Tensor, ...], *, flat: bool, begin: Callable[[], None]
     ) -> tuple[Tensor, ...]:
-        names, tensors = (
-            ((), (masks,)) if isinstance(masks, Tensor) else (tuple(masks), tuple(masks.values()))
-        )
-        inputs = (tokens, positions, places, self._slot_index[:first_slot], *tensors)
-        is_flat = flat is not None
-        if flat is not None:
-            inputs = (*inputs, flat)
-        if is_flat not in self.forwards:
-            forward = self._forward(names, flat=is_flat)
+        if flat not in self.forwards:
+            forward = self._forward()
             if self.compiles:
-                self.forwards[is_flat] = CompiledForward(forward)
+                self.forwards[flat] = CompiledForward(forward)
+            elif self._trace_wanted:
+                recorded = recorded_forward(forward, inputs)
+                self._recorded = self._recorded if flat else recorded
+                self.forwards[flat] = frozen(recorded)
             else:
-                self.forwards[is_flat] = (
-                    frozen(recorded_forward(forward, inputs)) if self._trace_wanted else forward
-                )
+                self.forwards[flat] = forward
         begin()
-        return self.forwards[is_flat](*inputs)
+        return self.forwards[flat](*inputs)

@@ -64,14 +64,20 @@ def to_model_masks(
     One additive tensor [B, 1, Q, K], or a dictionary of two for families whose layers alternate between
     full and sliding attention.
     """
+    return as_model_takes(config, *both_masks(config, visible, q_pos, k_pos, dtype))
+
+
+def both_masks(
+    config: Any, visible: Tensor, q_pos: Tensor, k_pos: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Additive masks of all keys and of those within the window; the same tensor twice where a model takes one."""
     window = sliding_window(config)
     if window is None:
-        full = windowed = additive(visible, dtype)
-    else:
-        windowed = additive(within_window(visible, q_pos, k_pos, window), dtype)
-        # A batch's mask is large: no other is made where the model takes one.
-        full = additive(visible, dtype) if config.model_type in _DICT_FAMILIES else windowed
-    return as_model_takes(config, full, windowed)
+        full = additive(visible, dtype)
+        return full, full
+    windowed = additive(within_window(visible, q_pos, k_pos, window), dtype)
+    # A batch's mask is large: no other is made where the model takes one.
+    return additive(visible, dtype) if config.model_type in _DICT_FAMILIES else windowed, windowed
 
 
 def as_model_takes(config: Any, full: Tensor, windowed: Tensor) -> Tensor | dict[str, Tensor]:

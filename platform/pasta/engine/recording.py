@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pasta.engine.cache import LaneCache
+from pasta.engine.masks import as_model_takes
 from pasta.engine.sampling import NUM_CHOICES, UNKNOWN, cut_scores, permit_and_bias, scaled_scores
 
 
@@ -144,46 +145,39 @@ class StepLoop(nn.Module):
 
 
 class Forward(nn.Module):
-    """The forward with tensors as its only arguments, as tracing needs it: a mask for each of its names, or, if it has
-    none, masks of which it takes the last, and which tokens are fed if these are ``flat``.
+    """The forward with tensors as its only arguments, as tracing needs it.
 
     Returns the logits, and with ``keep_hidden`` what the output layer made them of.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        cache: LaneCache,
-        mask_names: tuple[str, ...],
-        *,
-        flat: bool = False,
-        keep_hidden: bool = False,
-    ) -> None:
+    def __init__(self, model: Any, cache: LaneCache, *, keep_hidden: bool = False) -> None:
         super().__init__()
-        self._model, self._cache, self._mask_names = model, cache, mask_names
-        self._flat, self._keep_hidden = flat, keep_hidden
+        self._model, self._cache, self._keep_hidden = model, cache, keep_hidden
 
     def forward(
-        self, tokens: Tensor, positions: Tensor, places: Tensor, before: Tensor, *masks: Tensor
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        places: Tensor,
+        before: Tensor,
+        full: Tensor,
+        windowed: Tensor,
+        flat: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        flat = None
-        if self._flat:
-            masks, flat = masks[:-1], masks[-1]
-        self._cache.place(before, places, masks[0], flat)
+        """``full`` and ``windowed`` are the masks; ``flat`` [R] says which tokens are fed, if not all are."""
+        self._cache.place(before, places, full, flat)
         seen: list[Tensor] = []
         watch: AbstractContextManager[Any] = nullcontext()
         if (
             self._keep_hidden
-        ):  # for this call: one that stayed would hold an engine's cache as long as the model
+        ):  # a hook for this call: one that stayed would hold the cache as long as the model
             output = self._model.get_output_embeddings()
             watch = output.register_forward_pre_hook(lambda _, args: seen.extend(args[:1]))
         with watch:
             out = self._model(
                 input_ids=tokens,
                 position_ids=positions,
-                attention_mask=(
-                    dict(zip(self._mask_names, masks, strict=True)) if self._mask_names else masks[-1]
-                ),
+                attention_mask=as_model_takes(self._model.config, full, windowed),
                 past_key_values=self._cache,
                 use_cache=True,
             )
