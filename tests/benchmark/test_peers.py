@@ -3,6 +3,8 @@
 import copy
 import inspect
 import json
+import statistics
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import transformers
 from transformers import LlamaConfig
 
 from jobs.benchmark import MODELS, main
-from pasta.benchmark.peers import bench, comparison, llama
+from pasta.benchmark.peers import bench, comparison, engine, llama
 from pasta.benchmark.peers.answers import answers_report
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_steps
@@ -221,6 +223,28 @@ def test_our_side_decodes_exactly_as_many_tokens_as_asked():
     timing = ours.decode([5] * 20, 12)
     assert timing.tokens == 11
     assert timing.first_s > 0
+
+
+def test_what_our_engine_does_between_two_forwards_is_part_of_a_token_s_time(monkeypatch):
+    """A clock that advances by one with each call of the engine: n tokens of a call take 1 / n each."""
+    ours = Ours(tiny(), "ours float32", 32, [1], 256)
+    ours.decode([5] * 20, 100)  # the engine has to know what its steps take
+    counts, step = [], ours.engine.step
+
+    def counted():
+        events = step()
+        counts.append(sum(isinstance(event, TokenEvent) for event in events))
+        return events
+
+    monkeypatch.setattr(ours.engine, "step", counted)
+    monkeypatch.setattr(engine, "time", SimpleNamespace(perf_counter=lambda: len(counts)))
+    timing = ours.decode([5] * 20, 100)
+    assert timing.first_s + timing.seconds == pytest.approx(len(counts))
+    each = sorted(1 / count for count in counts for _ in range(count))
+    assert timing.least_s == pytest.approx(each[0])
+    assert timing.median_s == pytest.approx(
+        statistics.median(each), rel=0.3
+    )  # all tokens but the first are counted
 
 
 @pytest.mark.parametrize(("prompts", "lanes"), [(1, 1), (3, 1), (1, 5)])

@@ -8,7 +8,7 @@ import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from pasta.benchmark.peers.decoders import Timing
-from pasta.engine import Engine, EngineConfig, LoadedModel, Request, ThreadProgress, TokenEvent
+from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, ThreadProgress, TokenEvent
 from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import UNBOUNDED
 from pasta.stages.records import Record
@@ -48,11 +48,16 @@ class Ours:
         no end of text stops the run."""
         codec = self.loaded.codec
         forced = [*codec.encode_text(" a")[:1] * (count - 1), codec.eos_id]
-        begun = time.perf_counter()
+        begun = last = time.perf_counter()
         self.engine.submit(Request(prompt_ids=prompt, limits=UNBOUNDED, parallel=False, forced=forced))
         times: list[float] = []
         while self.engine.has_work:
-            times += [event.time for event in self.engine.step() if isinstance(event, TokenEvent)]
+            if tokens := _tokens(self.engine.step()):
+                # Tokens of steps that ran together have an equal share of the whole call. Their own times are those of
+                # the forwards: a median of these would leave out what the engine does in between.
+                now = time.perf_counter()
+                times += [last + (now - last) * (number + 1) / tokens for number in range(tokens)]
+                last = now
         return Timing.of(begun, times)
 
 
@@ -108,8 +113,12 @@ class OurSession:
     def _step(self) -> tuple[int, int]:
         """Tokens and steps."""
         before = self.engine.num_steps
-        tokens = sum(isinstance(event, TokenEvent) for event in self.engine.step())
+        tokens = _tokens(self.engine.step())
         return tokens, self.engine.num_steps - before
+
+
+def _tokens(events: Sequence[Event]) -> int:
+    return sum(isinstance(event, TokenEvent) for event in events)
 
 
 def _threads(codec: Any, lanes: int, text: list[int], filler: int) -> tuple[list[int], ThreadProgress]:
