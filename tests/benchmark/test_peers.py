@@ -285,8 +285,12 @@ def test_sessions_step_in_turn_each_with_its_settings():
         def __init__(self, name):
             self.name = name
 
+        def step(self):
+            done.append(self.name)
+            return 1
+
         def step_ms(self, count):
-            return step_ms(lambda: done.append(self.name), count)
+            return step_ms(self.step, count)
 
     record = time_steps({n: (Steps(n), lambda n=n: done.append(f"use {n}")) for n in "ab"}, 2)
     assert done == ["use a", "a", "a", "a", "use b", "b", "b", "b"]

@@ -143,25 +143,25 @@ def test_a_stop_string_ends_an_answer_where_it_would_end_it(counted):
     assert counted
 
 
-def test_a_request_that_comes_is_admitted_between_steps_that_run_together():
+def beside_another(max_tokens):
+    """The events of two requests, of which the second, of so many tokens, comes while the first decodes."""
     engine = Engine(LOADED, TOGETHER)
     engine.submit(Request(PROMPT, limits=Limits(max_tokens=100), parallel=False, request_id="first"))
     engine.step(), engine.step()
-    engine.submit(Request(PROMPT, limits=Limits(max_tokens=5), parallel=False, request_id="second"))
-    ended = []
+    engine.submit(Request(PROMPT, limits=Limits(max_tokens=max_tokens), parallel=False, request_id="second"))
+    events = []
     while engine.has_work:
-        ended += [event.request_id for event in engine.step() if isinstance(event, DoneEvent)]
+        events += engine.step()
+    return events
+
+
+def test_a_request_that_comes_is_admitted_between_steps_that_run_together():
+    ended = [event.request_id for event in beside_another(5) if isinstance(event, DoneEvent)]
     assert ended == ["second", "first"]
 
 
 def test_a_request_that_has_just_been_prefilled_waits_for_no_steps_of_others():
-    engine = Engine(LOADED, TOGETHER)
-    engine.submit(Request(PROMPT, limits=Limits(max_tokens=100), parallel=False, request_id="first"))
-    engine.step(), engine.step()
-    engine.submit(Request(PROMPT, limits=Limits(max_tokens=50), parallel=False, request_id="second"))
-    tokens = []
-    while engine.has_work:
-        tokens += [event for event in engine.step() if isinstance(event, TokenEvent)]
+    tokens = [event for event in beside_another(50) if isinstance(event, TokenEvent)]
     steps = [event.step for event in tokens if event.request_id == "second"]
     assert steps == list(range(steps[0], steps[0] + 50))
 

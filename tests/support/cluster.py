@@ -17,7 +17,7 @@ import psutil
 from serve.ray_start import free_port
 from tests.support.paths import ROOT
 from tests.support.service import START_S, Command, command
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENT_PROXY, eventually
 
 BIN = Path(sys.executable).parent
 #: Without it Ray's command would write over the log in colours.
@@ -81,7 +81,7 @@ def ray_head(log: Path, num_cpus: int = 2, **environment: str) -> Iterator[Clust
     environment = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
-        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # docs/serve-a-model.md: on a busy machine 5 s are too few
+        **PATIENT_PROXY,
         **environment,
     }
     with command(BIN / "ray", "start", *options, log=log, **environment) as head:

@@ -27,6 +27,7 @@ import psutil
 
 from serve.ray_start import few_processes, free_port, python_path
 from tests.support.paths import ROOT
+from tests.support.waiting import PATIENT_PROXY
 
 OBJECT_STORE_BYTES = 100 * 1024 * 1024
 
@@ -67,7 +68,7 @@ class Nodes:
             # Else every Ray that is started on this machine without an address would join this cluster.
             "RAY_TMPDIR": self._directory,
             "RAY_worker_niceness": "0",
-            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # docs/serve-a-model.md: on a busy machine 5 s are too few
+            **PATIENT_PROXY,
         }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.nodes"],

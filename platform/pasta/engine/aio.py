@@ -28,6 +28,7 @@ class AsyncEngine:
         # Deliver events as the next forward begins, which releases the GIL: the receiver needs it. Delivered
         # earlier, they would make the engine's thread wait for it.
         self._kept: list[Event] = []
+        #: Whether events are to be delivered, and the number of the step that last made them due.
         self._due, self._due_at = False, 0
         self._begun: set[str] = set()
         engine.runner.before_forward = self._hand_over_due

@@ -148,10 +148,7 @@ class Chooser:
     def choices(self, rows: Sequence[Row]) -> Choices:
         """What the tokens of these rows are chosen by: constraints, parameters and stream keys."""
         params = [row.slot.request.sampling for row in rows]
-        keys = [
-            stream_key(p.seed, t.path, len(t.tokens) + len(row.drafts)) if p.temperature > 0 else 0
-            for p, row, t in zip(params, rows, _threads(rows), strict=True)
-        ]
+        keys = [key for row in rows for key in _stream_keys(row, 1)]
         return Choices.of(self._table.rows([row.constraint for row in rows]), params, keys)
 
     def lanes(
@@ -205,17 +202,10 @@ class Chooser:
     def later(self, rows: Sequence[Row], steps: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """What the tokens of so many steps from now on depend on, beside the ``choices`` of ``rows``: the stream keys
         of all steps but the first [steps - 1, N], and the tokens known in advance [steps, N], [0, N] if none is."""
-        keys = np.zeros((steps - 1, len(rows)), dtype=np.int64)
-        known = np.full((steps, len(rows)), UNKNOWN)
-        for at, (row, thread) in enumerate(zip(rows, _threads(rows), strict=True)):
-            count, params = len(thread.tokens), row.slot.request.sampling
-            if params.temperature > 0:
-                keys[:, at] = [stream_key(params.seed, thread.path, count + step) for step in range(1, steps)]
-            if row.slot.forced is not None:
-                own = row.slot.forced[thread.path][count : count + steps]
-                known[:, at] = -1
-                known[: len(own), at] = own
-        return keys, known if any(row.slot.forced is not None for row in rows) else known[:0]
+        keys = np.array([_stream_keys(row, steps)[1:] for row in rows], dtype=np.int64).T
+        known = np.array([_forced(row, steps) for row in rows]).T
+        is_replay = any(row.slot.forced is not None for row in rows)
+        return np.ascontiguousarray(keys), known if is_replay else known[:0]
 
     def lane(self, slot: Slot, thread: int, logits: Tensor) -> Lane:
         """Choose the next token of one thread from its row of ``logits`` [1, V]."""
@@ -268,7 +258,7 @@ class Chooser:
             if choices.sampled:
                 tokens = _sampled(permitted, tokens, scores)
         if any(row.slot.forced is not None for row in rows):
-            forced = to_device(torch.tensor([_forced(row) for row in rows]), tokens.device)
+            forced = to_device(torch.tensor([_forced(row, 1)[0] for row in rows]), tokens.device)
             tokens = torch.where(forced == UNKNOWN, tokens, forced)
         return tokens
 
@@ -320,14 +310,28 @@ def _threads(rows: Iterable[Row]) -> list[Thread]:
     return [row.slot.interpreter.threads[row.thread] for row in rows]
 
 
-def _forced(row: Row) -> int:
-    """The next token of a replay, -1 at its end."""
+def _forced(row: Row, steps: int) -> list[int]:
+    """The next tokens of a replay, -1 behind its end."""
     if row.slot.forced is None:
-        return UNKNOWN
-    t = row.slot.interpreter.threads[row.thread]
-    following = row.slot.forced[t.path]
-    at = len(t.tokens) + len(row.drafts)
-    return following[at] if at < len(following) else -1
+        return [UNKNOWN] * steps
+    thread, at = _next(row)
+    following = row.slot.forced[thread.path][at : at + steps]
+    return [*following, *[-1] * (steps - len(following))]
+
+
+def _stream_keys(row: Row, steps: int) -> list[int]:
+    """The keys of a row's next choices in its thread's random stream; 0 where nothing is sampled."""
+    params = row.slot.request.sampling
+    if params.temperature <= 0:
+        return [0] * steps
+    thread, at = _next(row)
+    return [stream_key(params.seed, thread.path, step) for step in range(at, at + steps)]
+
+
+def _next(row: Row) -> tuple[Thread, int]:
+    """The thread that emits a row's token, and how many it will have emitted before."""
+    thread = row.slot.interpreter.threads[row.thread]
+    return thread, len(thread.tokens) + len(row.drafts)
 
 
 class Read(NamedTuple):

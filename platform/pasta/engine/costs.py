@@ -19,6 +19,7 @@ def measure_costs(engine: Engine) -> LaneCosts:
     Takes about fifty steps, one by one, and leaves nothing in the cache.
     """
     config = engine.config
+    # The documents are too short for steps together, the first of which record the loop over them.
     engine.config = dataclasses.replace(config, multi_step=False)
     try:
         return _measured(engine)

@@ -2,6 +2,8 @@
 
     step:  admit waiting requests  →  prefill a chunk  →  add drafts  →  forward all lanes  →  choose  →  interpret
 
+A call may run several steps of which all but the last need no interpreting (pasta/engine/multi_step.py).
+
 The interpreter keeps all state of a response, the runner all state of the cache.
 """
 
@@ -242,8 +244,8 @@ class Engine:
         }
         if lanes:
             # Nobody waits for others' steps: neither who is prefilled still nor who has just been.
-            waits = bulk is not None or any(slot and slot.bulk for slot in self._slots)
-            events += self._decode(range(min(lanes), max(lanes) + 1), lanes, alone=waits)
+            alone = bulk is not None or any(slot and slot.bulk for slot in self._slots)
+            events += self._decode(range(min(lanes), max(lanes) + 1), lanes, alone=alone)
         return events
 
     def _admit(self) -> list[Event]:

@@ -28,8 +28,8 @@ class LaterSteps(NamedTuple):
 
 class ChosenBy(NamedTuple):
     """What tokens are chosen by, beside the numbers of each row: the table of what is ``forbidden``; which tokens are
-    text [V]; the numbers that are ``doubles`` [4, N]; the token of promises if any row has a bias for it, else -1; and
-    whether rows are sampled, and are cut."""
+    text [V]; the numbers that are ``doubles`` [4, N]; the token of promises if any row has a bias for it, else
+    ``NO_PROMISE``; and whether rows are sampled, and are cut."""
 
     forbidden: Tensor
     text: Tensor
@@ -119,11 +119,13 @@ class StepLoop(nn.Module):
                 self.dtype,
             )
             out = self.recorded(tokens, positions, at, before, full, windowed)
+            wanted = inputs[4 * fed : 4 * fed + rows]
             logits = out[0].flatten(0, 1)
-            states = out[-1].flatten(0, 1)
             if rows < fed:
-                wanted = inputs[4 * fed : 4 * fed + rows]
-                logits, states = logits.index_select(0, wanted), states.index_select(0, wanted)
+                logits = logits.index_select(0, wanted)
+            if self.keeps_states:
+                states = out[-1].flatten(0, 1)
+                states_of.append(states.index_select(0, wanted) if rows < fed else states)
             chosen = torch.ops.pasta.likeliest_permitted(logits, numbers, forbidden, promise)
             if sampled:
                 permitted = permit_and_bias(logits, numbers[0], forbidden, promise, doubles[0]).float()
@@ -136,7 +138,6 @@ class StepLoop(nn.Module):
                 chosen = torch.where(known[step] == self.unknown, chosen, known[step])
             tokens_of.append(chosen)
             logits_of.append(logits)
-            states_of.append(states)
             going = step < places.size(0) and torch.ops.pasta.follow(
                 inputs, chosen, places[step], keys[step], text, fed
             )
@@ -168,9 +169,8 @@ class Forward(nn.Module):
         self._cache.place(before, places, full, flat)
         seen: list[Tensor] = []
         watch: AbstractContextManager[Any] = nullcontext()
-        if (
-            self._keep_hidden
-        ):  # a hook for this call: one that stayed would hold the cache as long as the model
+        if self._keep_hidden:
+            # A hook for this call: one that stayed would hold the cache as long as the model.
             output = self._model.get_output_embeddings()
             watch = output.register_forward_pre_hook(lambda _, args: seen.extend(args[:1]))
         with watch:

@@ -240,19 +240,18 @@ class Runner:
             ),
             self.before_forward,
         )
-        fed, at = tokens.numpy()[:, :-1], 0  # what the last step has chosen has not been fed
-        for slot, own in feeds.items():  # some places may not have been needed after all
+        fed, at = tokens.numpy()[:, :-1].T, 0  # [steps, N]; what the last step has chosen has not been fed
+        count = len(fed)
+        for slot, own in feeds.items():
             self.num_tokens[slot], self._hidden[slot] = taken[slot]
-            for step in range(fed.shape[1]):
-                places_at = self._take_places(slot, len(own))
-                self._tokens[slot, places_at] = fed[at : at + len(own), step]
-                self._positions[slot, places_at] = [feed.position + step + 1 for feed in own]
-                self._segments[slot, places_at] = [feed.segment for feed in own]
+            used = self._take_places(slot, count * len(own))  # the same again, but for what was not needed
+            _, _, positions, segments, _ = zip(*own, strict=True)
+            self._tokens[slot, used] = fed[:, at : at + len(own)].ravel()
+            self._positions[slot, used] = np.add.outer(np.arange(1, count + 1), positions).ravel()
+            self._segments[slot, used] = segments * count
             at += len(own)
         self.rows_computed = shape.slots * shape.lanes
-        return StepsTogether(
-            tokens, logits, states[0] if states else None, [self.places, *later[: fed.shape[1]]]
-        )
+        return StepsTogether(tokens, logits, states[0] if states else None, [self.places, *later[:count]])
 
     def _begin(self, feeds: Mapping[int, Sequence[Feed]], sees: Mapping[int, Sequence[int]]) -> None:
         self.places = self._take_all_places(feeds)

@@ -99,12 +99,15 @@ def time_steps(sessions: dict[str, tuple[PeerSession, Callable[[], Any]]], steps
     return record
 
 
-def step_ms(step: Callable[[], Any], count: int) -> list[float]:
-    """Milliseconds of ``count`` steps after one that is not counted: caches are cold."""
+def step_ms(step: Callable[[], int], count: int) -> list[float]:
+    """Milliseconds of ``count`` steps after a call that is not counted: caches are cold.
+
+    A call of ``step`` returns how many steps it has run; those of one call take equally long.
+    """
     step()
-    spent = []
-    for _ in range(count):
+    spent: list[float] = []
+    while len(spent) < count:
         begun = time.perf_counter()
-        step()
-        spent.append(round(1e3 * (time.perf_counter() - begun), 4))
-    return spent
+        steps = step()
+        spent += [round(1e3 * (time.perf_counter() - begun) / steps, 4)] * steps
+    return spent[:count]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-from pasta.benchmark.peers.decoders import Timing
+from pasta.benchmark.peers.decoders import Timing, step_ms
 from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, ThreadProgress, TokenEvent
 from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import UNBOUNDED
@@ -92,29 +92,24 @@ class OurSession:
                 )
             )
         self._rows = lanes * len(prompts)
-        while self._step()[0] < self._rows:
+        while _tokens(self.engine.step()) < self._rows:
             assert self.engine.has_work, "the answers are long enough"
 
+    def step(self) -> int:
+        """Decode one more token each, or several; returns how many."""
+        before = self.engine.num_steps
+        tokens = _tokens(self.engine.step())
+        steps = self.engine.num_steps - before
+        assert tokens == self._rows * steps, "every sequence decodes in every step"
+        return steps
+
     def step_ms(self, count: int) -> list[float]:
-        """Milliseconds of so many steps, after some that are not counted. Steps that run together take equally long."""
-        self._step()
-        found: list[float] = []
-        while len(found) < count:
-            begun = time.perf_counter()
-            tokens, steps = self._step()
-            assert tokens == self._rows * steps, "every sequence decodes in every step"
-            found += [1e3 * (time.perf_counter() - begun) / steps] * steps
-        return found[:count]
+        """Milliseconds of so many steps."""
+        return step_ms(self.step, count)
 
     def close(self) -> None:
         """Free its memory."""
         del self.engine
-
-    def _step(self) -> tuple[int, int]:
-        """Tokens and steps."""
-        before = self.engine.num_steps
-        tokens = _tokens(self.engine.step())
-        return tokens, self.engine.num_steps - before
 
 
 def _tokens(events: Sequence[Event]) -> int:

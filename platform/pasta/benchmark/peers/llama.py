@@ -208,7 +208,13 @@ class LlamaDecoder:
 
     def step_ms(self, session: int, count: int) -> list[float]:
         """Milliseconds of so many steps of a session."""
-        return step_ms(self._sessions[session].step, count)
+        context = self._sessions[session]
+
+        def step() -> int:
+            context.step()
+            return 1
+
+        return step_ms(step, count)
 
     def end(self, session: int) -> None:
         """End a session."""
