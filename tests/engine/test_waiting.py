@@ -143,7 +143,13 @@ def test_whole_steps_run_dry_on_another_device(family, monkeypatch):
         for n in range(2)
     ]
     loaded, forced, said = dry(family), choosing._forced, []
-    monkeypatch.setattr(choosing, "_forced", lambda row: said.append(forced(row)) or said[-1])
+
+    def told_apart(row, steps):
+        tokens = forced(row, steps)
+        said.extend(tokens)
+        return tokens
+
+    monkeypatch.setattr(choosing, "_forced", told_apart)
 
     def answer(count):
         told = [*said, *[0] * count][:count]
