@@ -191,15 +191,17 @@ def _make_decoder(
     repeats: int,
     ranks: "Ranks | None" = None,
 ) -> Work:
-    """On a worker: load the models once; then make a prompt's record. Also records the machine as it was at the
-    start."""
+    """On a worker: load the models once; then make a prompt's record. Also records the machine as it was at the start,
+    and the number formats that the models have there."""
     from pasta.benchmark.machine import describe_machine
     from pasta.engine.supported import resolve_device
     from pasta.evaluation.methods.decode import decode_prompt
-    from pasta.evaluation.methods.make import make_methods
+    from pasta.evaluation.methods.make import make_methods, number_formats
 
     made = make_methods(methods, limits, engine, keys, ranks)
     machine = describe_machine(resolve_device(engine.device))
+    if formats := number_formats(made):
+        machine["formats"] = formats
     return lambda entry: (decode_prompt(made, entry, repeats), machine)
 
 

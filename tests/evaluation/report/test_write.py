@@ -17,7 +17,10 @@ from tests.support.judged import section
 from tests.support.reports import METHODS, evaluation
 
 CONFIG = {"name": "tea", "repeats": 1, "judge": {"kind": "grader"}}
-MACHINES = [{"processor": "Abacus 9000", "cores": 2, "torch": "2.13.0"}]
+MACHINES = [
+    {"processor": "Abacus 9000", "cores": 2, "formats": {"twin": "float32", "pasta": "float32"}},
+    {"processor": "Abacus 9001", "cores": 2, "formats": {"twin": "float32", "pasta": "bfloat16"}},
+]
 
 
 def written(directory, records, verdicts, methods=METHODS, baseline="twin", config=CONFIG):
@@ -112,7 +115,8 @@ def test_it_says_what_is_not_in_it_and_why(report):
 
 def test_it_says_how_it_was_measured(report):
     text = section_of(report[3], "## How it was measured")
-    assert "Abacus 9000" in text
+    assert "- processor Abacus 9000, cores 2, formats float32\n" in text
+    assert "- processor Abacus 9001, cores 2, formats twin float32 pasta bfloat16\n" in text
     assert "timed once" in text
     assert '"kind": "grader"' in text
 

@@ -20,18 +20,18 @@ class EngineMethod:
     """Greedy decoding by the engine, one prompt at a time. ``parallel`` false masks promises out."""
 
     def __init__(self, engine: Engine, limits: Limits, *, parallel: bool, promise_bias: float = 0.0) -> None:
-        self._engine = engine
+        self.engine = engine
         self._request = Request(
             limits=limits, parallel=parallel, sampling=SamplingParams(promise_bias=promise_bias)
         )
 
     def answer(self, prompt: Prompt) -> Answer:
         """Answer once, timed from the prompt's token ids to the finished text. Raises UserError if it does not fit."""
-        codec = self._engine.codec
+        codec = self.engine.codec
         request = self._request.replace(prompt_ids=encode_messages(codec, prompt.messages))
-        self._engine.prefixes.forget()  # else the first run alone would pay for the prefill
+        self.engine.prefixes.forget()  # else the first run alone would pay for the prefill
         begun = time.perf_counter()
-        result = self._engine.generate(request)
+        result = self.engine.generate(request)
         seconds = time.perf_counter() - begun
         return replace(Answer.from_result(result, codec), seconds=(seconds,))
 
@@ -50,6 +50,17 @@ def make_methods(
     """
     engines = _Engines(engine, ranks)
     return {name: _make(section, limits, engines, keys.get(name)) for name, section in methods.items()}
+
+
+def number_formats(methods: Mapping[str, Method]) -> dict[str, str]:
+    """The number format that each method's model computes in here, which ``dtype: auto`` leaves to the machine; an
+    endpoint's is unknown."""
+    engines = {
+        name: method.engine
+        for name, method in methods.items()
+        if isinstance(method, EngineMethod | SotMethod)
+    }
+    return {name: engine.loaded.format.name for name, engine in engines.items()}
 
 
 def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str | None) -> Method:

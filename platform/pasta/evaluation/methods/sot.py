@@ -40,7 +40,7 @@ class SotMethod:
                 f"engine.num_slots: {slots}, but Skeleton-of-Thought decodes up to {points} points at once "
                 f"(sot.prompts.max_points); expected at least {points}"
             )
-        self._engine, self._section, self._words = engine, section, section.words
+        self.engine, self._section, self._words = engine, section, section.words
         self._plain = Request(limits=limits, parallel=False)
 
     def answer(self, prompt: Prompt) -> Answer:
@@ -48,11 +48,11 @@ class SotMethod:
         section = self._section
         sequential = self._request(prompt.messages)
         first = self._request(self._words.skeleton_messages(prompt.messages), section.max_skeleton_tokens)
-        self._engine.fit(sequential)
-        self._engine.prefixes.forget()  # else the first run alone would pay for the prefill
+        self.engine.fit(sequential)
+        self.engine.prefixes.forget()  # else the first run alone would pay for the prefill
         begun = time.perf_counter()
         skeleton = self._decode([first])[0]
-        steps_before = self._engine.num_steps - skeleton.steps
+        steps_before = self.engine.num_steps - skeleton.steps
         points, fallback = read_points(self._words, skeleton.text, skeleton.finish_reason)
         requests = [
             self._request(
@@ -75,7 +75,7 @@ class SotMethod:
             tokens=skeleton.num_tokens + sum(result.num_tokens for result in results),
             budget={_SKELETON: skeleton.num_tokens, "text": sum(result.num_tokens for result in results)},
             critical_path=skeleton.critical_path + max(result.critical_path for result in results),
-            steps=self._engine.num_steps - steps_before,
+            steps=self.engine.num_steps - steps_before,
             threads=_threads(skeleton, results, points),
             ttft_s=asked_after + results[0].ttft_s,
             seconds=(seconds,),
@@ -87,18 +87,18 @@ class SotMethod:
         limits = self._plain.limits
         if max_tokens is not None:
             limits = replace(limits, max_tokens=min(limits.max_tokens, max_tokens))
-        return self._plain.replace(prompt_ids=encode_messages(self._engine.codec, messages), limits=limits)
+        return self._plain.replace(prompt_ids=encode_messages(self.engine.codec, messages), limits=limits)
 
     def _fits(self, request: Request) -> bool:
         try:
-            self._engine.fit(request)
+            self.engine.fit(request)
         except UserError:
             return False
         return True
 
     def _decode(self, requests: Sequence[Request]) -> list[Result]:
         named = [request.replace(request_id=f"sot-{number}") for number, request in enumerate(requests)]
-        results = {result.request_id: result for result in self._engine.decode(named)}
+        results = {result.request_id: result for result in self.engine.decode(named)}
         return [results[request.request_id] for request in named]
 
 
