@@ -5,6 +5,7 @@
     python -m jobs.benchmark serve --soak 2000
     python -m jobs.benchmark serve --hostile 2000
     python -m jobs.benchmark serve --url http://127.0.0.1:8000 --only latency
+    python -m jobs.benchmark serve --peer http://127.0.0.1:8080 --clients 1,8
 
 The service is started from --config, on a free port of 127.0.0.1, once for each configuration that the scenarios need,
 and stopped again. The same command resumes an interrupted run.
@@ -37,7 +38,7 @@ from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN, Layout
 from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import Service
-from pasta.benchmark.load.settings import HOSTILE, SCENARIOS, SOAK, LoadSettings
+from pasta.benchmark.load.settings import HOSTILE, PEER, SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import Way, find_ways
 from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
 from pasta.benchmark.measurement import Measurement
@@ -282,9 +283,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; ``arguments`` are those behind ``serve``."""
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
-    alone = [name for name in (SOAK, HOSTILE) if getattr(options, name) is not None]
+    alone = [name for name in (SOAK, HOSTILE, PEER) if getattr(options, name) is not None]
     if len(alone) > 1:
-        raise UserError("--hostile: it does not go with --soak; run one after the other")
+        raise UserError(f"--{alone[1]}: it does not go with --{alone[0]}; run one after the other")
     scenarios: tuple[str, ...] = (*alone,) or (SCENARIOS if options.only is None else (options.only,))
     out = options.out or Path("runs") / "benchmark" / "-".join(["serve", *alone])
     out = out if options.out else out.with_suffix(".json")
@@ -351,6 +352,11 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         help="only hostile requests, so many; exit code 1 if one has a 5xx, is dropped, or keeps others waiting",
     )
+    add(
+        "--peer",
+        help="only a comparison with the OpenAI-compatible server at this URL, of the sequential model's weights",
+    )
+    add("--peer-model", help="its model (the first that it lists)")
     add(
         "--kill-every",
         dest="kill_every_s",

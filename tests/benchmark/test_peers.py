@@ -18,6 +18,7 @@ from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_steps
 from pasta.benchmark.peers.engine import Ours, OurSession
 from pasta.benchmark.peers.gguf_file import interleaved, read_weights, write_gguf
+from pasta.benchmark.peers.gguf_vocabulary import add_vocabulary
 from pasta.benchmark.peers.plot import draw_growth
 from pasta.benchmark.peers.report import decode_report, growth_report, replay_report
 from pasta.benchmark.peers.weights import Weights, formats_that_fit, make_weights
@@ -25,7 +26,7 @@ from pasta.engine import TokenEvent, random_model, read_model_config
 from pasta.errors import UserError
 from tests.support.documents import ROW
 from tests.support.models import CONFIGS, SMALL, tiny
-from tests.support.tokenizers import byte_level
+from tests.support.tokenizers import byte_level, sentencepiece_bpe
 
 WIDE = {**SMALL, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
 
@@ -166,7 +167,7 @@ def test_a_gguf_file_holds_the_weights(tmp_path, family, format_name):
     gguf = pytest.importorskip("gguf")
     weights = saved(tmp_path, family)
     path = tmp_path / "model.gguf"
-    write_gguf(weights.config, read_weights(weights.directory), path, format_name, 512)
+    write_gguf(weights.config, read_weights(weights.directory), byte_level(), path, format_name, 512)
     reader = gguf.GGUFReader(path)
     tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
     state = read_weights(weights.directory)
@@ -184,6 +185,45 @@ def test_a_gguf_file_holds_the_weights(tmp_path, family, format_name):
     assert reader.fields["general.architecture"].contents() == family
     assert reader.fields[f"{family}.attention.head_count_kv"].contents() == 2
     assert reader.fields[f"{family}.vocab_size"].contents() == 512
+
+
+class Written:
+    """In a GGUF writer's place: what was added, by name."""
+
+    def __init__(self):
+        self.added = {}
+
+    def __getattr__(self, name):
+        return lambda value: self.added.__setitem__(name.removeprefix("add_"), value)
+
+
+def test_a_gguf_file_has_the_tokenizer_and_ids_without_a_token_are_unused():
+    tokenizer, writer = byte_level(), Written()
+    add_vocabulary(writer, tokenizer, len(tokenizer) + 3)
+    tokens, kinds = writer.added["token_list"], writer.added["token_types"]
+    assert tokens[: len(tokenizer)] == tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    assert kinds[len(tokenizer) :] == [5, 5, 5]
+    assert len({*tokens}) == len(tokens) == len(kinds)
+    assert {kinds[number] for number in tokenizer.all_special_ids} == {3}
+    assert writer.added["eos_token_id"] == tokenizer.eos_token_id
+    assert writer.added["chat_template"] == tokenizer.chat_template
+
+
+def test_a_tokenizer_that_is_no_byte_level_bpe_is_one_clear_line():
+    with pytest.raises(
+        UserError, match=r"llama\.cpp: the tokenizer is not converted; expected byte-level BPE"
+    ):
+        add_vocabulary(Written(), sentencepiece_bpe(), 600)
+
+
+def test_llama_reads_and_writes_text_by_the_same_tokens(tmp_path):
+    llama_cpp = pytest.importorskip("llama_cpp")
+    weights, tokenizer, path = saved(tmp_path, "llama"), byte_level(), tmp_path / "model.gguf"
+    write_gguf(weights.config, read_weights(weights.directory), tokenizer, path, "f32", 512)
+    model = llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
+    ids = tokenizer.encode("Tell me about Zürich, please.", add_special_tokens=False)
+    assert model.tokenize("Tell me about Zürich, please.".encode(), add_bos=False) == ids
+    assert model.detokenize(ids).decode() == "Tell me about Zürich, please."
 
 
 def test_rows_that_q8_0_cannot_hold_are_one_clear_line(place, tmp_path):

@@ -16,7 +16,7 @@ from tests.support.paths import ROOT
 
 
 def test_the_shapes_in_configs_can_be_had():
-    for name in ("wide-400m", "wide-8b"):
+    for name in ("wide-400m", "wide-1.7b", "wide-8b"):
         for model in ("twin", "pasta"):
             large = read_model_config(ROOT / "configs/models" / f"{name}.json")
             assert not why_not_widened(read_model_config(MODELS / model), large)

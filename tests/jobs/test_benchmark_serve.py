@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import re
 
 import pytest
 import yaml
@@ -71,6 +72,22 @@ def test_latency_is_measured_for_each_number_of_clients_both_ways(server, config
     assert server.most_active == 3
 
 
+def test_a_peer_is_compared_with_both_ways_at_each_number_of_clients(server, config, tmp_path, capsys):
+    with load_server() as peer:
+        options = ["--url", server.url, "--peer", peer.url, "--peer-model", "slow", "--clients", "1,2"]
+        code, written = run(config, tmp_path / "peer.json", *options)
+    assert code == 0
+    assert {metric["key"] for metric in written["figures"]} == {
+        f"serve.peer.{what}.{way}.{n}"
+        for what in ("e2e", "rate")
+        for way in ("sequential", "parallel")
+        for n in (1, 2)
+    }
+    assert {body["model"] for body in peer.requests} == {"slow"}
+    out = capsys.readouterr().out
+    assert all(re.search(rf"^\| {n} +\| {side} ", out, re.M) for n in (1, 2) for side in ("peer", "parallel"))
+
+
 def test_an_interrupted_run_goes_on_with_what_is_missing(server, config, tmp_path, capsys, monkeypatch):
     scenario, done = benchmark_serve.PLAN["latency"], []
 
@@ -126,6 +143,12 @@ def test_a_soak_that_loses_requests_says_so_and_fails(server, config, tmp_path, 
         (["--pairs", "5000"], "--pairs: 5000, but atlas has "),
         (["--source", "none.jsonl"], "prompts.source: none.jsonl: no such file"),
         (["--config", "none.yaml"], "none.yaml"),
+        (
+            ["--peer", "localhost:8080"],
+            "--peer: 'localhost:8080', expected a URL, such as http://127.0.0.1:8080",
+        ),
+        (["--peer-model", "m"], "--peer-model: expected with --peer, whose model it is"),
+        (["--soak", "5", "--peer", "http://127.0.0.1:9"], "--peer: it does not go with --soak"),
         (["--url", "http://127.0.0.1:9"], "--url: throughput, kill, refuse need a service of their own"),
         (["--url", "http://127.0.0.1:9", "--only", "kill"], "--url: kill needs a service of its own"),
         (["--url", "http://127.0.0.1:9", "--soak", "5"], "--url: processes are killed in a service"),

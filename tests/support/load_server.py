@@ -39,6 +39,10 @@ class LoadServer:
         #: What /ready says of the Gateway, and what POST /v1/completions answers.
         self.gateway: dict[str, Any] = {"pid": 1, "busy_ms": 0.5, "late_ms": 1.5}
         self.completion: Callable[[int], Response] = lambda _: refused()
+        #: The usage that is reported in a stream.
+        self.usage: Callable[[dict[str, Any]], dict[str, int]] = lambda body: {
+            "completion_tokens": body["max_tokens"]
+        }
 
     # -- routes ----------------------------------------------------------------------------------------
 
@@ -86,12 +90,14 @@ class LoadServer:
             message = {"role": "assistant", "content": "".join(self.pieces)}
             choice = {"message": message, "finish_reason": "stop"}
             return JSONResponse({"choices": [choice], "pasta": self.figures()})
-        return StreamingResponse(self.stream(said), media_type="text/event-stream")
+        counts = (body.get("stream_options") or {}).get("include_usage")
+        usage = self.usage(body) if counts else None
+        return StreamingResponse(self.stream(said, usage), media_type="text/event-stream")
 
     def figures(self) -> dict[str, Any]:
         return {"tokens": 10, "threads": 3, "spills": 2, "redispatches": 0}
 
-    async def stream(self, said: str) -> AsyncIterator[bytes]:
+    async def stream(self, said: str, usage: dict[str, int] | None = None) -> AsyncIterator[bytes]:
         ended, life = False, self.lives
         try:
             yield event({"choices": [{"delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
@@ -114,7 +120,10 @@ class LoadServer:
                     await asyncio.sleep(60)
             if said != "unfinished":
                 last = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-                yield event({**last, "pasta": self.figures()})
+                # A server of another making reports usage, and nothing of its own.
+                yield event({**last, "pasta": self.figures()} if usage is None else last)
+                if usage is not None:
+                    yield event({"choices": [], "usage": usage})
             yield b"data: [DONE]\n\n"
             ended = True
         finally:

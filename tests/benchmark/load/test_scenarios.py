@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pasta.benchmark.load import scenarios
+from pasta.benchmark.load import peer, scenarios
 from pasta.benchmark.load.bare import Bare, Models
 from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN
 from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.service import Service
-from pasta.benchmark.load.settings import HOSTILE, SCENARIOS, SOAK, LoadSettings
+from pasta.benchmark.load.settings import HOSTILE, PEER, SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import find_ways
 from pasta.engine import EngineConfig
 from pasta.errors import UserError
@@ -56,7 +56,7 @@ def server():
 
 
 def test_every_part_has_a_place_in_the_plan():
-    assert set(PLAN) == {*SCENARIOS, SOAK, HOSTILE}
+    assert set(PLAN) == {*SCENARIOS, SOAK, HOSTILE, PEER}
 
 
 def test_a_block_of_latency_asks_every_prompt_after_some_for_each_client_to_warm_up(server, tmp_path):
@@ -67,6 +67,35 @@ def test_a_block_of_latency_asks_every_prompt_after_some_for_each_client_to_warm
     assert server.most_active == 2
     assert [answer["ending"] for answer in record["answers"]] == ["whole"] * 3
     assert record["seconds"] > 0
+
+
+def test_a_peer_writes_as_many_tokens_as_the_sequential_model_has_written(server, tmp_path):
+    with load_server() as other:
+        record = measure(server, peer.beside_peer, "0 1", tmp_path, peer=other.url)
+    assert {way: len(block["answers"]) for way, block in record.items()} == dict.fromkeys(peer.SIDES, 3)
+    assert {answer["tokens"] for answer in record["peer"]["answers"]} == {10}
+    asked = other.requests[-1]
+    assert (asked["model"], asked["max_tokens"], asked["ignore_eos"]) == ("fast", 10, True)
+    assert "pasta" not in asked
+    assert asked["messages"] == server.requests[-1]["messages"]
+    assert record["peer"]["answers"][0]["ttft_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected"),
+    [
+        (
+            {"usage": lambda body: {"completion_tokens": 3}},
+            "an answer of 3 tokens by its usage, expected 10: it has",
+        ),
+        ({"room": 0}, r"did not answer \(refused, 429\): full"),
+    ],
+)
+def test_a_peer_that_does_otherwise_is_named_with_what_was_expected(server, tmp_path, wrong, expected):
+    with load_server() as other:
+        vars(other).update(wrong)
+        with pytest.raises(UserError, match=f"--peer: {other.url}: .*{expected}"):
+            measure(server, peer.beside_peer, "0 1", tmp_path, peer=other.url)
 
 
 def test_throughput_decodes_the_same_prompts_over_http_and_by_the_bare_engine(server, tmp_path):

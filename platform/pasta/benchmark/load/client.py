@@ -28,6 +28,7 @@ class Ask:
     """A greedy chat completion to ask for. ``leave_after``: go away after so many pieces of text (streams only).
 
     ``read_pause_s``: read a little, and wait so long before the next bit. ``upload_s``: take so long to send the body.
+    ``more`` are further fields of the body.
     """
 
     messages: Sequence[Mapping[str, str]]
@@ -38,6 +39,7 @@ class Ask:
     leave_after: int | None = None
     read_pause_s: float = 0.0
     upload_s: float = 0.0
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def slow(self) -> bool:
@@ -51,16 +53,16 @@ class Ask:
             body["max_tokens"] = self.max_tokens
         if self.stream:
             body["stream"] = True
-        return {**body, "pasta": dict(self.pasta)} if self.pasta else body
+        return {**body, **self.more, **({"pasta": dict(self.pasta)} if self.pasta else {})}
 
 
 @dataclass(slots=True)
 class TimedReply:
     """How a request ended. Times in seconds since it was sent (``sent_at``, since the epoch): the first text, the end.
 
-    ``pasta`` is the service's own account of the answer; ``error`` says what went wrong. ``left_at`` is when the client
-    began to go away, by ``perf_counter``. ``retryable``: what went wrong is no fault of the request's: it may be
-    sent again.
+    ``pasta`` is the service's own account of the answer, ``usage`` OpenAI's, if it was asked for; ``error`` says what
+    went wrong. ``left_at`` is when the client began to go away, by ``perf_counter``. ``retryable``: what went wrong is
+    no fault of the request's: it may be sent again.
     """
 
     ending: Ending
@@ -68,6 +70,7 @@ class TimedReply:
     ttft_s: float | None = None
     text: str = ""
     pasta: dict[str, Any] = field(default_factory=dict)
+    usage: dict[str, Any] = field(default_factory=dict)
     status: int = 0
     retry_after_s: float | None = None
     error: str = ""
@@ -78,7 +81,7 @@ class TimedReply:
     @property
     def tokens(self) -> int:
         """Tokens that were decoded for it, tags counted."""
-        return int(self.pasta.get("tokens", 0))
+        return int(self.pasta.get("tokens", self.usage.get("completion_tokens", 0)))
 
     def record(self) -> Record:
         """The reply as a record: a digest instead of the text, and of the service's account only what metrics need."""
@@ -171,6 +174,9 @@ async def _follow(answer: TimedReply, ask: Ask, response: httpx.Response, begun:
                 answer.error = str(chunk["error"].get("message", chunk["error"]))
                 answer.retryable = chunk["error"].get("code") == "service_unavailable"
                 return
+            answer.usage = chunk.get("usage") or answer.usage
+            if not chunk["choices"]:
+                continue
             choice = chunk["choices"][0]
             if text := choice["delta"].get("content"):
                 answer.ttft_s = now - begun if answer.ttft_s is None else answer.ttft_s

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pasta.benchmark.load import breakdown, hostile, report, scenarios, soak
+from pasta.benchmark.load import breakdown, hostile, peer, report, scenarios, soak
 from pasta.benchmark.load.scenarios import Bench
-from pasta.benchmark.load.settings import HOSTILE, SOAK, LoadSettings
+from pasta.benchmark.load.settings import HOSTILE, PEER, SOAK, LoadSettings
 from pasta.stages.records import Record
 
 #: The service as it is configured; with one decoder, like the bare engine; with a budget that one answer fills.
@@ -72,6 +72,9 @@ PLAN: dict[str, Scenario] = {
         report.hostile_report,
         ("hostile", "hostile_seed", "timeout_s"),
         violations=hostile.hostile_violations,
+    ),
+    PEER: Scenario(
+        "as configured", peer.peer_keys, peer.beside_peer, peer.peer_report, ("prompts", "peer", "peer_model")
     ),
     "throughput": Scenario(
         "one decoder",

@@ -11,6 +11,8 @@ SCENARIOS = ("latency", "breakdown", "throughput", "speedup", "spread", "kill", 
 SOAK = "soak"
 #: The same holds for hostile requests.
 HOSTILE = "hostile"
+#: And for another server beside the service.
+PEER = "peer"
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class LoadSettings:
     most ``max_tokens``. ``rounds`` repeats latency, throughput and kills; ``pairs`` is the number of prompts of
     breakdown, speedup and spread, and of answers that are left; ``refusals`` are those that are timed. ``soak`` is
     the number of requests of the soak, by ``soak_clients``, with a process killed every ``kill_every_s`` seconds
-    (0: none); after ``soak_s`` seconds it sends no more. ``hostile`` is the number of hostile requests.
+    (0: none); after ``soak_s`` seconds it sends no more. ``hostile`` is the number of hostile requests. ``peer`` is the
+    URL of another server to compare with, ``peer_model`` its model (``None``: its first).
     """
 
     out: Path
@@ -39,6 +42,8 @@ class LoadSettings:
     kill_every_s: float = 15.0
     hostile: int = 2000
     hostile_seed: int = 0
+    peer: str | None = None
+    peer_model: str | None = None
     timeout_s: float = 180.0
     fresh: bool = False
 
@@ -51,5 +56,9 @@ class LoadSettings:
             raise UserError(f"--kill-every: {self.kill_every_s:g}, expected seconds, or 0 for no kills")
         if self.soak_s is not None and not self.soak_s > 0:
             raise UserError(f"--soak-seconds: {self.soak_s:g}, expected a positive number of seconds")
+        if self.peer is not None and not self.peer.startswith(("http://", "https://")):
+            raise UserError(f"--peer: {self.peer!r}, expected a URL, such as http://127.0.0.1:8080")
+        if self.peer_model is not None and self.peer is None:
+            raise UserError("--peer-model: expected with --peer, whose model it is")
         if not self.timeout_s > 0:
             raise UserError(f"--timeout: {self.timeout_s:g}, expected a positive number of seconds")

@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pasta.benchmark.peers.gguf_vocabulary import add_vocabulary
 from pasta.errors import UserError
 
 #: Families, by ``model_type``, for which llama.cpp computes the same function. Its Qwen 3 has no sliding window.
@@ -46,12 +47,17 @@ def check_converted(config: Any) -> None:
 
 
 def write_gguf(
-    config: Any, weights: Mapping[str, Tensor], path: Path, format_name: str, context: int
+    config: Any,
+    weights: Mapping[str, Tensor],
+    tokenizer: Any,
+    path: Path,
+    format_name: str,
+    context: int,
 ) -> None:
-    """Write ``weights`` (a state dictionary) to ``path`` as ``f32``, ``bf16`` or ``q8_0``.
+    """Write ``weights`` (a state dictionary) and the tokenizer to ``path`` as ``f32``, ``bf16`` or ``q8_0``.
 
-    Vectors stay in float32, as llama.cpp's own converter leaves them. There is no vocabulary in the file: tokens are
-    fed by number. ``context`` is the longest context that the file claims. Raises ``UserError`` on another family.
+    Vectors stay in float32, as llama.cpp's own converter leaves them. ``context`` is the longest context that the file
+    claims. Raises ``UserError`` on another family, or another kind of tokenizer.
     """
     import gguf
 
@@ -60,7 +66,7 @@ def write_gguf(
     heads, key_heads = config.num_attention_heads, config.num_key_value_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
+    add_vocabulary(writer, tokenizer, config.vocab_size)
     writer.add_context_length(context)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)

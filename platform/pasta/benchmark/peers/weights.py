@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.peers.gguf_file import read_weights, write_gguf
@@ -54,10 +54,11 @@ class Weights:
 
     def gguf(self, format_name: str, context: int, say: Callable[[str], None]) -> Path:
         """The GGUF file in this format of llama.cpp, written on first use."""
-        path = self.made / f"{self.name}-{self.fingerprint}-{format_name}.gguf"
+        path = self.made / f"{self.name}-{format_name}-{self.fingerprint}.gguf"
         if not path.exists():
             say(f"writing {path}")
-            write_gguf(self.config, read_weights(self.directory), path, format_name, context)
+            tokenizer = AutoTokenizer.from_pretrained(self.directory)
+            write_gguf(self.config, read_weights(self.directory), tokenizer, path, format_name, context)
         return path
 
 
