@@ -9,6 +9,7 @@ from pasta.engine.formats import NumberFormat, fastest_float
 from pasta.engine.packing import Int8Linear, why_no_int8
 from pasta.errors import UserError
 from pasta.interpreter import Limits
+from tests.support.kernels import built, needs_kernels
 from tests.support.models import CONFIGS, tiny
 from tests.support.tokenizers import byte_level
 
@@ -71,6 +72,17 @@ def test_every_family_decodes_in_int8_the_same_traced_and_untraced(family):
         for traced in (False, True)
     ]
     assert found[0].response_ids == found[1].response_ids
+
+
+@needs_kernels
+@pytest.mark.parametrize(("name", "cached"), [("int8", torch.bfloat16), ("float32", torch.float32)])
+def test_the_cache_of_8_bit_layers_has_16_bits(name, cached):
+    built()
+    loaded = random_model(CONFIGS["llama"], byte_level(), dtype=name, device="cpu")
+    cache = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=64)).runner.cache
+    wanted = cached if kernels.runs(torch.bfloat16) else torch.float32
+    assert {block.dtype for block in (*cache.keys, *cache.values)} == {wanted}
+    assert loaded.model.dtype == torch.float32
 
 
 @needs_int8

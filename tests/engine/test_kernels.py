@@ -105,9 +105,9 @@ def test_numbers_that_are_none_stay_none_in_their_row():
 class Layer:
     """A layer's attention on 4 heads of 8 that share 2 key heads, in the second of two slots of 128 tokens."""
 
-    def __init__(self, queries, dtype=torch.float32):
+    def __init__(self, queries, dtype=torch.float32, cached=None):
         torch.manual_seed(0)
-        self.blocks = [torch.randn(2, 2 * 128, 8).to(dtype) for _ in range(2)]
+        self.blocks = [torch.randn(2, 2 * 128, 8).to(cached or dtype) for _ in range(2)]
         self.qkv = torch.randn(1, queries, 8 * 8).to(dtype)
 
     def __call__(self, rows, mask):
@@ -135,18 +135,42 @@ def test_a_row_that_sees_nothing_is_zero():
     assert not Layer(2)(slice(0, 2), torch.full((1, 1, 2, 9), torch.finfo(torch.float32).min)).any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+#: Of activations, and of the cache.
+TYPES = [
+    (torch.float32, torch.float32),
+    (torch.bfloat16, torch.bfloat16),
+    (torch.float32, torch.bfloat16),
+]
+
+
+@pytest.mark.parametrize(("dtype", "cached"), TYPES)
 @pytest.mark.parametrize(("queries", "exact"), [(5, True), (64, True), (65, False)])
-def test_attention_of_one_query_is_that_of_many(queries, exact, dtype):
+def test_attention_of_one_query_is_that_of_many(queries, exact, dtype, cached):
     """As many as decode at once are equal to the bit; more, a prompt's, go through torch's own operator."""
     mask = torch.zeros(1, 1, queries, 70, dtype=dtype)
     mask[0, 0].masked_fill_(torch.ones(queries, 70).triu(3).bool(), torch.finfo(dtype).min)
-    layer = Layer(queries, dtype)
+    layer = Layer(queries, dtype, cached)
     together = layer(slice(0, queries), mask)
-    tolerance = 0.0 if exact else 1e-5 if dtype == torch.float32 else 2e-2
+    assert together.dtype == dtype
+    tolerance = 0.0 if exact else 1e-5 if cached == torch.float32 else 2e-2
     for row in range(queries):
         alone = layer(slice(row, row + 1), mask[:, :, row : row + 1])
         torch.testing.assert_close(alone[0, 0], together[0, row], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("queries", [5, 65])
+def test_attention_over_a_cache_of_half_the_size_is_near_that_over_a_whole_one(queries):
+    mask = torch.zeros(1, 1, queries, 70)
+    whole, half = (
+        Layer(queries, cached=cached)(slice(0, queries), mask) for cached in (None, torch.bfloat16)
+    )
+    assert not torch.equal(whole, half)
+    torch.testing.assert_close(whole, half, rtol=2e-2, atol=2e-2)
+
+
+def test_attention_refuses_a_cache_of_a_type_that_it_does_not_know():
+    with pytest.raises(RuntimeError, match="types that do not go together"):
+        Layer(2, torch.bfloat16, torch.float32)(slice(0, 2), torch.zeros(1, 1, 2, 9, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("vocab", [5, 8, 2050])

@@ -16,6 +16,7 @@ from torch import Tensor
 from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
 from pasta.engine.compiling import CompiledForward
+from pasta.engine.fusing import whole_rows
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import both_masks, expand, sliding_window
 from pasta.engine.recording import ChosenBy, Forward, LaterSteps, StepLoop, frozen, recorded_forward
@@ -43,6 +44,13 @@ def _told(
     return tell_and_do
 
 
+def _cache_dtype(loaded: LoadedModel) -> torch.dtype:
+    """What keys and values are kept in. With the kernels' 8-bit layers it is half of what activations have: with long
+    contexts or many requests a step reads more of the cache than of the weights."""
+    halved = loaded.format.name == "int8" and whole_rows(loaded.model) and kernels.runs(torch.bfloat16)
+    return torch.bfloat16 if halved else loaded.model.dtype
+
+
 class DeviceState:
     """The model, its cache, which token of each slot's cache belongs to which segment, and who sees whom."""
 
@@ -59,7 +67,7 @@ class DeviceState:
             self.model_config,
             slots,
             config.slot_tokens,
-            self.dtype,
+            _cache_dtype(loaded),
             self.device,
             shards=1 if loaded.ranks is None else loaded.ranks.size,
         )

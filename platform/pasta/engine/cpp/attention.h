@@ -10,8 +10,8 @@ constexpr int64_t kFewRows = 64;      // more queries than this, a prompt's, are
 constexpr int64_t kMostVectors = 32;  // registers that a head fills
 
 // A head of a row: normalised if there is a weight, then rotated by its position.
-template <class T>
-void rotate(const T* head, const float* weight, float eps, const T* cos, const T* sin, int64_t dim, T* to) {
+template <class T, class To>
+void rotate(const T* head, const float* weight, float eps, const T* cos, const T* sin, int64_t dim, To* to) {
   float x[512];
   if (weight != nullptr) {
     normalise(head, weight, eps, dim, x);
@@ -146,19 +146,20 @@ Floats soften(float* scores, int64_t count, float scaling, float softcap) {
 
 constexpr int kTogether = 4;  // query heads that read a key and a value once for all of them
 
-// A query head: where it is, where its output goes, and the keys [at[0]], [at[1]], … of its key head that it sees.
-template <class T>
+// A query head, of the cache's type T: where it is, where its output goes, and the keys [at[0]], [at[1]], … of its key
+// head that it sees.
+template <class T, class Out>
 struct Head {
   const T* query;
-  T* to;
+  Out* to;
   const int32_t* at;
   int64_t count;
 };
 
 // N query heads, of which the first `common` keys are the same. Each does the same arithmetic in the same order as it
 // would alone. scores: N times `stride` numbers of scratch space.
-template <class T, int VECTORS, int N>
-void attend_together(const Head<T>* heads, int64_t common, const T* keys, const T* values, int64_t dim, float scaling,
+template <class T, class Out, int VECTORS, int N>
+void attend_together(const Head<T, Out>* heads, int64_t common, const T* keys, const T* values, int64_t dim, float scaling,
                      float softcap, float* scores, int64_t stride) {
   if constexpr (VECTORS > 0) dim = Query<T, VECTORS>::kNumbers;
   Query<T, VECTORS> product[N];
@@ -222,14 +223,14 @@ void attend_together(const Head<T>* heads, int64_t common, const T* keys, const 
   }
 }
 
-template <class T, int VECTORS>
-void attend_heads(const Head<T>* heads, int64_t count, int64_t common, const T* keys, const T* values, int64_t dim,
-                  float scaling, float softcap, float* scores, int64_t stride) {
+template <class T, class Out, int VECTORS>
+void attend_heads(const Head<T, Out>* heads, int64_t count, int64_t common, const T* keys, const T* values,
+                  int64_t dim, float scaling, float softcap, float* scores, int64_t stride) {
   const auto run = [&](auto attend) { attend(heads, common, keys, values, dim, scaling, softcap, scores, stride); };
-  if (count == 4) run(attend_together<T, VECTORS, 4>);
-  if (count == 3) run(attend_together<T, VECTORS, 3>);
-  if (count == 2) run(attend_together<T, VECTORS, 2>);
-  if (count == 1) run(attend_together<T, VECTORS, 1>);
+  if (count == 4) run(attend_together<T, Out, VECTORS, 4>);
+  if (count == 3) run(attend_together<T, Out, VECTORS, 3>);
+  if (count == 2) run(attend_together<T, Out, VECTORS, 2>);
+  if (count == 1) run(attend_together<T, Out, VECTORS, 1>);
 }
 
 // Which keys each row of a mask sees: row r those from starts[r] to starts[r + 1].
@@ -262,10 +263,10 @@ int64_t common_keys(const Seen& seen, int64_t first, int64_t last) {
   return common;
 }
 
-// q [B, Q, H, D], out like it, keys and values [H/G, slots * width, D], mask [B, 1, Q, T].
-template <class T>
-void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const T* mask, const Sizes& n, int64_t first,
-                float scaling, float softcap, T* out) {
+// q and out [B, Q, H, D], keys and values [H/G, slots * width, D], mask [B, 1, Q, T].
+template <class T, class Out>
+void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const Out* mask, const Sizes& n,
+                int64_t first, float scaling, float softcap, Out* out) {
   const int64_t key_heads = n.heads / n.groups, own = n.queries * n.groups;  // query heads of a key head
   const Seen seen(mask, n.batch * n.queries, n.keys);
   const int64_t bunches = (own + kTogether - 1) / kTogether;
@@ -275,10 +276,10 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
     common[i] = common_keys(seen, row + from / n.groups, row + (std::min(from + kTogether, own) - 1) / n.groups);
   }
   constexpr int64_t kNumbers = Query<T, 1>::kNumbers;
-  const auto attend = n.dim == 2 * kNumbers   ? attend_heads<T, 2>
-                      : n.dim == 4 * kNumbers ? attend_heads<T, 4>
-                      : n.dim == 8 * kNumbers ? attend_heads<T, 8>
-                                              : attend_heads<T, 0>;
+  const auto attend = n.dim == 2 * kNumbers   ? attend_heads<T, Out, 2>
+                      : n.dim == 4 * kNumbers ? attend_heads<T, Out, 4>
+                      : n.dim == 8 * kNumbers ? attend_heads<T, Out, 8>
+                                              : attend_heads<T, Out, 0>;
   parallel(n.batch * key_heads, n.queries * n.heads * n.keys, [&](int64_t begin, int64_t end) {
     const int64_t stride = n.keys + 2 * kLanes;
     std::vector<float> scores(kTogether * stride);
@@ -286,7 +287,7 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
       const int64_t b = task / key_heads, j = task % key_heads;
       const int64_t start = (j * slots * n.width + (first + b) * n.width) * n.dim;
       for (int64_t from = 0; from < own; from += kTogether) {
-        Head<T> heads[kTogether];
+        Head<T, Out> heads[kTogether];
         const int64_t count = std::min<int64_t>(kTogether, own - from);
         for (int64_t i = 0; i < count; ++i) {
           const int64_t row = b * n.queries + (from + i) / n.groups;
@@ -300,12 +301,13 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
   });
 }
 
-// Attention of many queries at once, by torch: q [B, Q, H, D] to [B, Q, H, D].
+// Attention of many queries at once, by torch: q [B, Q, H, D] to [B, Q, H, D], in the type of q.
 Tensor attend_many(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& mask, const Sizes& n,
                    int64_t first, double scaling, double softcap) {
   const int64_t key_heads = n.heads / n.groups;
   const auto seen = [&](const Tensor& block) {
-    return block.view({key_heads, -1, n.width, n.dim}).narrow(1, first, n.batch).narrow(2, 0, n.keys).transpose(0, 1);
+    const Tensor slots = block.view({key_heads, -1, n.width, n.dim}).narrow(1, first, n.batch).narrow(2, 0, n.keys);
+    return slots.transpose(0, 1).to(q.scalar_type());
   };
   const Tensor rows = q.transpose(1, 2).reshape({n.batch, key_heads, n.groups * n.queries, n.dim});
   const Tensor additive = mask.repeat({1, 1, n.groups, 1});
@@ -321,7 +323,8 @@ Tensor attend_many(const Tensor& q, const Tensor& keys, const Tensor& values, co
 
 // A layer's attention between its two projections: qkv [B, Q, (H + 2 H/G) D] to [B, Q, H D]. Queries and keys are
 // normalised (with weights [D] float32) and rotated by cos and sin [B, Q, D]; keys and values go to `places` [B * Q] of
-// the cache's blocks [H/G, slots * width, D]. The B slots from number len(before) on are used, and T tokens of each.
+// the cache's blocks [H/G, slots * width, D], of qkv's type, or bfloat16 where that is float32 (then queries of few rows
+// are rounded, too). The B slots from number len(before) on are used, and T tokens of each.
 Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_any, const std::optional<Tensor>& q_weight,
               const std::optional<Tensor>& k_weight, double eps, Tensor keys, Tensor values, const Tensor& places,
               const Tensor& before, int64_t width, const Tensor& mask_any, int64_t groups, double scaling,
@@ -331,32 +334,47 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
   const Sizes n{qkv.size(0), qkv.size(1), key_heads * groups, groups, keys.size(2), mask.size(3), width};
   const Tensor cos = cos_any.expand({n.batch, n.queries, n.dim}).contiguous();
   const Tensor sin = sin_any.expand({n.batch, n.queries, n.dim}).contiguous();
-  const Tensor q = at::empty({n.batch, n.queries, n.heads, n.dim}, qkv.options());
+  const bool few = n.queries <= kFewRows;
+  const auto q_type = few ? keys.scalar_type() : qkv.scalar_type();
+  const Tensor q = at::empty({n.batch, n.queries, n.heads, n.dim}, qkv.options().dtype(q_type));
   Tensor out;
-  by_type(qkv.scalar_type(), [&](auto number) {
+  const auto attend_by = [&](auto number, auto cached) {
     using scalar_t = decltype(number);
-    scalar_t *k_to = keys.mutable_data_ptr<scalar_t>(), *v_to = values.mutable_data_ptr<scalar_t>();
-    scalar_t* q_to = q.mutable_data_ptr<scalar_t>();
+    using cache_t = decltype(cached);
+    cache_t *k_to = keys.mutable_data_ptr<cache_t>(), *v_to = values.mutable_data_ptr<cache_t>();
     const int64_t* place = places.const_data_ptr<int64_t>();
     for (int64_t r = 0; r < n.batch * n.queries; ++r) {
       const scalar_t* row = qkv.const_data_ptr<scalar_t>() + r * (n.heads + 2 * key_heads) * n.dim;
       const scalar_t* c = cos.const_data_ptr<scalar_t>() + r * n.dim;
       const scalar_t* s = sin.const_data_ptr<scalar_t>() + r * n.dim;
-      for (int64_t h = 0; h < n.heads; ++h, row += n.dim)
-        rotate(row, data_or_null(q_weight), eps, c, s, n.dim, q_to + (r * n.heads + h) * n.dim);
+      for (int64_t h = 0; h < n.heads; ++h, row += n.dim) {
+        const int64_t at = (r * n.heads + h) * n.dim;
+        if (few)
+          rotate(row, data_or_null(q_weight), eps, c, s, n.dim, q.mutable_data_ptr<cache_t>() + at);
+        else
+          rotate(row, data_or_null(q_weight), eps, c, s, n.dim, q.mutable_data_ptr<scalar_t>() + at);
+      }
       for (int64_t j = 0; j < key_heads; ++j, row += n.dim)
         rotate(row, data_or_null(k_weight), eps, c, s, n.dim, k_to + (j * slots * width + place[r]) * n.dim);
-      for (int64_t j = 0; j < key_heads; ++j, row += n.dim)
-        std::memcpy(v_to + (j * slots * width + place[r]) * n.dim, row, n.dim * sizeof(scalar_t));
+      for (int64_t j = 0; j < key_heads; ++j, row += n.dim) {
+        cache_t* to = v_to + (j * slots * width + place[r]) * n.dim;
+        for (int64_t d = 0; d < n.dim; d += kLanes) store(to + d, load(row + d, tail(n.dim - d)), tail(n.dim - d));
+      }
     }
-    if (n.queries <= kFewRows) {
-      out = at::empty_like(q);
-      attend_few(q_to, k_to, v_to, slots, mask.const_data_ptr<scalar_t>(), n, before.size(0), float(scaling),
-                 float(softcap), out.mutable_data_ptr<scalar_t>());
+    if (few) {
+      out = at::empty(q.sizes(), qkv.options());
+      attend_few(q.const_data_ptr<cache_t>(), k_to, v_to, slots, mask.const_data_ptr<scalar_t>(), n, before.size(0),
+                 float(scaling), float(softcap), out.mutable_data_ptr<scalar_t>());
     } else {
       out = attend_many(q, keys, values, mask, n, before.size(0), scaling, softcap);
     }
-  });
+  };
+  if (qkv.scalar_type() == at::kFloat && keys.scalar_type() == at::kBFloat16) {
+    attend_by(float{}, BFloat16{});
+  } else {
+    TORCH_CHECK(qkv.scalar_type() == keys.scalar_type(), "attend: types that do not go together");
+    by_type(qkv.scalar_type(), [&](auto number) { attend_by(number, number); });
+  }
   return out.view({n.batch, n.queries, n.heads * n.dim});
 }
 
