@@ -37,7 +37,7 @@ from jobs.arguments import (
 from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN, Layout
 from pasta.benchmark.load.scenarios import Bench, Memory
-from pasta.benchmark.load.service import Service
+from pasta.benchmark.load.service import Service, paused
 from pasta.benchmark.load.settings import HOSTILE, PEER, SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import Way, find_ways
 from pasta.benchmark.machine import code_fingerprint, describe_machine, machine_identity, model_fingerprint
@@ -126,6 +126,7 @@ class ServeBenchmark:
                 self._kept.say,
                 self._config.args.max_body_bytes,
                 replicas if memory else None,
+                stopped if memory else contextlib.nullcontext,
             )
             await bench.warm_up(1 if layout == "small budget" else max(self.settings.clients))
             for name in scenarios:
@@ -246,6 +247,11 @@ def _check_way(way: Way, names: set[str], url: str) -> None:
         raise UserError(
             f"--config: its model {way.model!r} is none of the service's at {url} ({', '.join(sorted(names))})"
         )
+
+
+def stopped() -> contextlib.AbstractContextManager[None]:
+    """Stops every process that this one has started, directly or not, for a while."""
+    return paused([process.pid for process in psutil.Process().children(recursive=True)])
 
 
 def replicas(kind: str) -> list[int]:

@@ -1,6 +1,7 @@
 """The service's benchmark as a command: against a server in the service's place, going on, bad input; and for real."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import re
@@ -72,9 +73,13 @@ def test_latency_is_measured_for_each_number_of_clients_both_ways(server, config
     assert server.most_active == 3
 
 
-def test_a_peer_is_compared_with_both_ways_at_each_number_of_clients(server, config, tmp_path, capsys):
+def test_a_peer_is_compared_with_both_ways_at_each_number_of_clients(
+    server, config, tmp_path, capsys, monkeypatch
+):
+    own = contextlib.nullcontext(server.url)
+    monkeypatch.setattr(benchmark_serve.ServeBenchmark, "_service", lambda *_: own)
     with load_server() as peer:
-        options = ["--url", server.url, "--peer", peer.url, "--peer-model", "slow", "--clients", "1,2"]
+        options = ["--peer", peer.url, "--peer-model", "slow", "--clients", "1,2"]
         code, written = run(config, tmp_path / "peer.json", *options)
     assert code == 0
     assert {metric["key"] for metric in written["figures"]} == {
@@ -146,6 +151,10 @@ def test_a_soak_that_loses_requests_says_so_and_fails(server, config, tmp_path, 
         (
             ["--peer", "localhost:8080"],
             "--peer: 'localhost:8080', expected a URL, such as http://127.0.0.1:8080",
+        ),
+        (
+            ["--url", "http://127.0.0.1:9", "--peer", "http://127.0.0.1:9"],
+            "--url: peer needs a service of its own; leave --url out",
         ),
         (["--peer-model", "m"], "--peer-model: expected with --peer, whose model it is"),
         (["--soak", "5", "--peer", "http://127.0.0.1:9"], "--peer: it does not go with --soak"),

@@ -1,8 +1,10 @@
 """Each scenario's record, against a real server in the service's place; and the engine by itself."""
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,13 +13,13 @@ from pasta.benchmark.load.bare import Bare, Models
 from pasta.benchmark.load.client import connect
 from pasta.benchmark.load.plan import PLAN
 from pasta.benchmark.load.scenarios import Bench
-from pasta.benchmark.load.service import Service
+from pasta.benchmark.load.service import Service, paused
 from pasta.benchmark.load.settings import HOSTILE, PEER, SCENARIOS, SOAK, LoadSettings
 from pasta.benchmark.load.ways import find_ways
 from pasta.engine import EngineConfig
 from pasta.errors import UserError
 from pasta.interpreter import Limits
-from tests.support.load_server import MODELS, load_server
+from tests.support.load_server import MODELS, load_server, sleeper
 from tests.support.models import tiny
 
 PROMPTS = [[{"role": "user", "content": f"Tell me about {name}"}] for name in "ABCDEF"]
@@ -79,6 +81,25 @@ def test_a_peer_writes_as_many_tokens_as_the_sequential_model_has_written(server
     assert "pasta" not in asked
     assert asked["messages"] == server.requests[-1]["messages"]
     assert record["peer"]["answers"][0]["ttft_s"] > 0
+
+
+def test_a_service_is_stopped_while_the_peer_answers_and_goes_on_whatever_happens():
+    process = sleeper()
+    try:
+        with contextlib.suppress(UserError), paused([process.pid]):
+            while state(process) != "T":
+                time.sleep(0.01)
+            raise UserError("the peer is gone")
+        while state(process) == "T":
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def state(process):
+    """Linux' letter for what a process does: T if it is stopped."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0]
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,13 @@ class TimedReply:
         return {**kept, "status": self.status, "error": self.error} if self.error else kept
 
 
-def connect(url: str, api_key: str | None = None) -> httpx.AsyncClient:
-    """A client of the service at ``url`` that opens as many connections as it is asked to."""
+def connect(url: str, api_key: str | None = None, *, reuse: bool = True) -> httpx.AsyncClient:
+    """A client of the service at ``url`` that opens as many connections as it is asked to, and keeps them for later
+    requests if they are to ``reuse``."""
     return httpx.AsyncClient(
         base_url=url,
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256 if reuse else 0),
         timeout=None,  # `send` has a deadline of its own, for the whole answer
         trust_env=False,  # a proxy would be measured too
     )

@@ -1,7 +1,8 @@
 """The service beside another OpenAI-compatible server on this machine that has the sequential model's weights.
 
-Both get the same prompts from as many clients, in turn. The peer is asked for as many tokens as the service's
-sequential model has written: a server of another making, or of another number format, would end elsewhere.
+Both get the same prompts from as many clients, in turn; the service is stopped while the peer answers. The peer is
+asked for as many tokens as the service's sequential model has written: a server of another making, or of another number
+format, would end elsewhere.
 """
 
 import statistics
@@ -44,17 +45,19 @@ async def beside_peer(bench: Bench, key: str) -> Record:
     wanted = [answer["tokens"] for answer in record["sequential"]["answers"]]
     url = bench.settings.peer
     assert url is not None, "the scenario is measured only with a peer"
-    async with connect(url) as http:
+    # A server may close a connection while a request is on its way over it: llama.cpp's does.
+    async with connect(url, reuse=False) as http:
         model = bench.settings.peer_model or await _first_model(http, url)
         asks = [
             Ask(prompt, model, max_tokens=count, more=_WHOLE)
             for prompt, count in zip(prompts, wanted, strict=True)
         ]
         peer = replace(bench, service=Service(http, bench.settings.timeout_s))
-        try:
-            record["peer"] = await timed(peer, asks, clients)
-        except UserError as error:
-            raise UserError(f"--peer: {url}: {error}") from None
+        with bench.paused():
+            try:
+                record["peer"] = await timed(peer, asks, clients)
+            except UserError as error:
+                raise UserError(f"--peer: {url}: {error}") from None
     for answer, count in zip(record["peer"]["answers"], wanted, strict=True):
         if answer["tokens"] != count:
             raise UserError(

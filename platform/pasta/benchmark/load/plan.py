@@ -74,7 +74,12 @@ PLAN: dict[str, Scenario] = {
         violations=hostile.hostile_violations,
     ),
     PEER: Scenario(
-        "as configured", peer.peer_keys, peer.beside_peer, peer.peer_report, ("prompts", "peer", "peer_model")
+        "as configured",
+        peer.peer_keys,
+        peer.beside_peer,
+        peer.peer_report,
+        ("prompts", "peer", "peer_model"),
+        own_service=True,
     ),
     "throughput": Scenario(
         "one decoder",

@@ -8,6 +8,7 @@ import asyncio
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from time import perf_counter
@@ -48,7 +49,7 @@ class Bench:
     ``prompts`` are as many as the scenario with the most needs; ``independent`` are those whose answers have parallel
     parts. ``memory`` samples the memory of the service's processes; without it memory is not reported. ``say`` prints a
     line of progress. ``max_body_bytes`` is the largest body that the service takes. ``replicas`` finds the processes of
-    a kind, Interpreter or Gateway; without it only decoders are killed.
+    a kind, Interpreter or Gateway; without it only decoders are killed. ``paused`` stops the service for a while.
     """
 
     settings: LoadSettings
@@ -61,6 +62,7 @@ class Bench:
     say: Callable[[str], None] = lambda _: None
     max_body_bytes: int = 1_000_000
     replicas: Callable[[str], Sequence[int]] | None = None
+    paused: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @cached_property
     def bare(self) -> "Bare":
