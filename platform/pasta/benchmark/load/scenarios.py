@@ -114,7 +114,7 @@ async def latency(bench: Bench, key: str) -> Record:
 
 async def timed(bench: Bench, asks: Sequence[Ask], clients: int) -> Record:
     """Send a block of requests after some to warm up; returns its seconds and the answers."""
-    await bench.whole(part(asks, clients), clients)
+    await bench.whole(_part(asks, clients), clients)
     answers, seconds = await bench.whole(asks, clients)
     return {"seconds": seconds, "answers": [answer.record() for answer in answers]}
 
@@ -133,8 +133,8 @@ async def throughput(bench: Bench, key: str) -> Record:
     clients, way = _block(key)
     prompts = bench.prompts[: bench.settings.prompts]
     asks, record = bench.asks(way, prompts), {}
-    await bench.whole(part(asks, clients), clients)
-    bench.bare.throughput(bench.ways[way], part(prompts, clients), clients)
+    await bench.whole(_part(asks, clients), clients)
+    bench.bare.throughput(bench.ways[way], _part(prompts, clients), clients)
     answers, seconds = await bench.whole(asks, clients)
     record["service"] = [sum(answer.tokens for answer in answers), seconds]
     record["bare"] = [*bench.bare.throughput(bench.ways[way], prompts, clients)]
@@ -269,7 +269,7 @@ async def refuse(bench: Bench, key: str) -> Record:
     }
 
 
-def part(each: Sequence[T], clients: int) -> Sequence[T]:
+def _part(each: Sequence[T], clients: int) -> Sequence[T]:
     """The requests that warm a block of many up: a quarter of the block, and at least one for each client."""
     return each[: max(clients, -(-len(each) // 4))]
 
