@@ -35,6 +35,7 @@ from jobs.arguments import (
     run_benchmark,
 )
 from pasta.benchmark.load.client import connect
+from pasta.benchmark.load.peer import first_model
 from pasta.benchmark.load.plan import PLAN, Layout
 from pasta.benchmark.load.scenarios import Bench, Memory
 from pasta.benchmark.load.service import Service, paused
@@ -298,6 +299,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = LoadSettings(**{**fields_of(LoadSettings, options), "out": out, "scenarios": scenarios})
     _check_url(options, settings)
     check_out(settings.out)
+    if settings.peer is not None:
+        asyncio.run(_check_peer(settings.peer))
     quiet_transformers()
     command = benchmark_command("serve", *given)
     benchmark = ServeBenchmark(settings, read_service_config(options.config), options.source, command)
@@ -308,6 +311,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in found:
         print(f"error: {line}", file=sys.stderr)
     return _FAILED if found else 0
+
+
+async def _check_peer(url: str) -> None:
+    """Raise ``UserError`` if nobody answers there, before a service is started."""
+    async with connect(url) as http:
+        await first_model(http, url)
 
 
 def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:

@@ -47,7 +47,7 @@ async def beside_peer(bench: Bench, key: str) -> Record:
     assert url is not None, "the scenario is measured only with a peer"
     # A server may close a connection while a request is on its way over it: llama.cpp's does.
     async with connect(url, reuse=False) as http:
-        model = bench.settings.peer_model or await _first_model(http, url)
+        model = bench.settings.peer_model or await first_model(http, url)
         asks = [
             Ask(prompt, model, max_tokens=count, more=_WHOLE)
             for prompt, count in zip(prompts, wanted, strict=True)
@@ -67,7 +67,8 @@ async def beside_peer(bench: Bench, key: str) -> Record:
     return record
 
 
-async def _first_model(http: httpx.AsyncClient, url: str) -> str:
+async def first_model(http: httpx.AsyncClient, url: str) -> str:
+    """The first model that the server at ``url`` lists. Raises ``UserError`` if it lists none as OpenAI's API does."""
     try:
         response = await http.get("/v1/models", timeout=60.0)
         return str(response.raise_for_status().json()["data"][0]["id"])

@@ -63,14 +63,17 @@ def idle(decoders: Decoders) -> bool:
 def paused(pids: Sequence[int]) -> Iterator[None]:
     """Stop these processes for a while: even an idle service takes a share of the cores, which slows another server
     whose threads wait for each other at every layer."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
     try:
+        _signal(pids, signal.SIGSTOP)
         yield
     finally:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def kill(pid: int) -> None:
