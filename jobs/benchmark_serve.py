@@ -127,7 +127,7 @@ class ServeBenchmark:
                 self._kept.say,
                 self._config.args.max_body_bytes,
                 replicas if memory else None,
-                stopped if memory else contextlib.nullcontext,
+                pause_service if memory else contextlib.nullcontext,
             )
             await bench.warm_up(1 if layout == "small budget" else max(self.settings.clients))
             for name in scenarios:
@@ -250,8 +250,8 @@ def _check_way(way: Way, names: set[str], url: str) -> None:
         )
 
 
-def stopped() -> contextlib.AbstractContextManager[None]:
-    """Stops every process that this one has started, directly or not, for a while."""
+def pause_service() -> contextlib.AbstractContextManager[None]:
+    """Pauses every process that this one has started, directly or not."""
     return paused([process.pid for process in psutil.Process().children(recursive=True)])
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from pasta.engine import kernels
 from pasta.engine.cache import LaneCache
 from pasta.engine.compiling import CompiledForward
-from pasta.engine.fusing import whole_rows
+from pasta.engine.fusing import attends_by_kernels
 from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import both_masks, expand, sliding_window
 from pasta.engine.recording import ChosenBy, Forward, LaterSteps, StepLoop, frozen, recorded_forward
@@ -47,7 +47,9 @@ def _told(
 def _cache_dtype(loaded: LoadedModel) -> torch.dtype:
     """What keys and values are kept in. With the kernels' 8-bit layers it is half of what activations have: with long
     contexts or many requests a step reads more of the cache than of the weights."""
-    halved = loaded.format.name == "int8" and whole_rows(loaded.model) and kernels.runs(torch.bfloat16)
+    halved = (
+        loaded.format.name == "int8" and attends_by_kernels(loaded.model) and kernels.runs(torch.bfloat16)
+    )
     return torch.bfloat16 if halved else loaded.model.dtype
 
 

@@ -40,7 +40,7 @@ class NumberFormat:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of activations, caches and everything else that is no linear layer."""
+        """The dtype of all but linear layers: activations, and keys and values unless ``device.py`` halves these."""
         if self.name in quantising.GPU_FORMATS:
             return torch.bfloat16 if self.on_gpu else torch.float32
         return _TORCH[self.name]

@@ -141,15 +141,20 @@ def use_kernels(model: nn.Module) -> None:
         model.use_kernels = True
 
 
+def attends_by_kernels(model: nn.Module) -> bool:
+    """Whether every attention of ``model`` runs on the kernels."""
+    attention = [module for module in model.modules() if isinstance(module, FusedAttention)]
+    return bool(attention) and all(module.use_kernels for module in attention)
+
+
 def whole_rows(model: nn.Module) -> int:
     """The most rows that one slot may have in a forward such that no row's result depends on its neighbours; 0 if there
     is no such number.
 
     The kernels compute rows one by one (``cpp/attention.h``: ``kFewRows``); other products do not.
     """
-    attention = [module for module in model.modules() if isinstance(module, FusedAttention)]
     plain = any(type(module) is nn.Linear for module in model.modules())
-    return 64 if attention and all(module.use_kernels for module in attention) and not plain else 0
+    return 64 if attends_by_kernels(model) and not plain else 0
 
 
 def _stacked(*linears: nn.Linear) -> nn.Linear:

@@ -53,7 +53,9 @@ class Ask:
             body["max_tokens"] = self.max_tokens
         if self.stream:
             body["stream"] = True
-        return {**body, **self.more, **({"pasta": dict(self.pasta)} if self.pasta else {})}
+        if self.pasta:
+            body["pasta"] = dict(self.pasta)
+        return {**body, **self.more}
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@ asked for as many tokens as the service's sequential model has written: a server
 format, would end elsewhere.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import httpx
 
 from pasta.benchmark.load.client import Ask, connect
-from pasta.benchmark.load.report import Report
+from pasta.benchmark.load.report import Report, clients_label, seconds_by_prompt
 from pasta.benchmark.load.scenarios import Bench, timed
 from pasta.benchmark.load.service import Service
 from pasta.benchmark.load.settings import LoadSettings
@@ -84,13 +83,13 @@ def peer_report(records: Sequence[Record]) -> Report:
     metrics, rows = [], []
     for clients, rounds in blocks.items():
         rows += [_row(clients, side, [each[side] for each in rounds]) for side in SIDES]
-        peer = _by_prompt([each["peer"] for each in rounds])
+        peer = seconds_by_prompt([each["peer"] for each in rounds])
         for way in SIDES[1:]:
-            own = _by_prompt([each[way] for each in rounds])
+            own = seconds_by_prompt([each[way] for each in rounds])
             sooner = bootstrap([theirs / ours for theirs, ours in zip(peer, own, strict=True)])
-            # Of the same prompts: answers a second are as the blocks' seconds.
+            # The same prompts on both sides, so answers a second are to each other as the blocks' seconds.
             more = bootstrap([each["peer"]["seconds"] / each[way]["seconds"] for each in rounds])
-            at = f"{way}, {clients} client{'s' if clients > 1 else ''}"
+            at = f"{way}, {clients_label(clients)}"
             metrics += [
                 Metric.of(f"serve.peer.e2e.{way}.{clients}", f"end to end, peer ÷ {at}", sooner),
                 Metric.of(f"serve.peer.rate.{way}.{clients}", f"answers a second ÷ the peer's, {at}", more),
@@ -112,8 +111,3 @@ def _row(clients: int, side: str, blocks: Sequence[Record]) -> list[Any]:
     ]
     tokens = sum(answer["tokens"] for answer in answers)
     return [clients, side, *spans, f"{tokens / seconds:.0f}", f"{len(answers) / seconds:.2f}"]
-
-
-def _by_prompt(blocks: Sequence[Record]) -> list[float]:
-    times = [[answer["total_s"] for answer in block["answers"]] for block in blocks]
-    return [statistics.median(each) for each in zip(*times, strict=True)]

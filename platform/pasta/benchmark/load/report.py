@@ -50,18 +50,18 @@ def latency_report(records: Sequence[Record]) -> Report:
             metrics.append(
                 Metric(
                     f"serve.{key}.{way}.{clients}",
-                    f"{label}, ms, median, {way}, {_clients(clients)}",
+                    f"{label}, ms, median, {way}, {clients_label(clients)}",
                     percentile(values, 0.5) * 1e3,
                     count=len(values),
                 )
             )
     for clients in dict.fromkeys(clients for clients, _ in blocks):
         sequential, parallel = (
-            _by_prompt(blocks.get((clients, way), [])) for way in ("sequential", "parallel")
+            seconds_by_prompt(blocks.get((clients, way), [])) for way in ("sequential", "parallel")
         )
         if sequential and parallel:
             ratios = bootstrap([slow / fast for slow, fast in zip(sequential, parallel, strict=True)])
-            label = f"end to end, sequential ÷ parallel, {_clients(clients)}"
+            label = f"end to end, sequential ÷ parallel, {clients_label(clients)}"
             metrics.append(
                 Metric.of(f"serve.e2e.ratio.{clients}", label, ratios, note=f"{ratios.count} prompts")
             )
@@ -70,7 +70,7 @@ def latency_report(records: Sequence[Record]) -> Report:
     return metrics, {"Latency by clients": markdown(header, rows)}
 
 
-def _by_prompt(rounds: Sequence[Record]) -> list[float]:
+def seconds_by_prompt(rounds: Sequence[Record]) -> list[float]:
     """Median seconds of each prompt over the rounds."""
     times = [[answer["total_s"] for answer in each["answers"]] for each in rounds]
     return [statistics.median(each) for each in zip(*times, strict=True)]
@@ -81,7 +81,7 @@ def throughput_report(records: Sequence[Record]) -> Report:
     metrics, rows = [], []
     for (clients, way), rounds in by_block(records).items():
         ratios = bootstrap([_rate(each["service"]) / _rate(each["bare"]) for each in rounds])
-        label = f"service of one decoder ÷ bare engine, tokens a second, {way}, {_clients(clients)}"
+        label = f"service of one decoder ÷ bare engine, tokens a second, {way}, {clients_label(clients)}"
         metrics.append(
             Metric.of(
                 f"serve.throughput.{way}.{clients}", label, ratios, target=THROUGHPUT, note=_rounds(rounds)
@@ -295,7 +295,7 @@ def hostile_report(records: Sequence[Record]) -> Report:
     return metrics, {"Hostile requests: answers by status": markdown(["kind", *seen], rows)}
 
 
-def _clients(number: int) -> str:
+def clients_label(number: int) -> str:
     return f"{number} client{'s' if number > 1 else ''}"
 
 

@@ -159,8 +159,8 @@ struct Head {
 // N query heads, of which the first `common` keys are the same. Each does the same arithmetic in the same order as it
 // would alone. scores: N times `stride` numbers of scratch space.
 template <class T, class Out, int VECTORS, int N>
-void attend_together(const Head<T, Out>* heads, int64_t common, const T* keys, const T* values, int64_t dim, float scaling,
-                     float softcap, float* scores, int64_t stride) {
+void attend_together(const Head<T, Out>* heads, int64_t common, const T* keys, const T* values, int64_t dim,
+                     float scaling, float softcap, float* scores, int64_t stride) {
   if constexpr (VECTORS > 0) dim = Query<T, VECTORS>::kNumbers;
   Query<T, VECTORS> product[N];
   for (int n = 0; n < N; ++n) product[n].read(heads[n].query, dim);
@@ -323,8 +323,8 @@ Tensor attend_many(const Tensor& q, const Tensor& keys, const Tensor& values, co
 
 // A layer's attention between its two projections: qkv [B, Q, (H + 2 H/G) D] to [B, Q, H D]. Queries and keys are
 // normalised (with weights [D] float32) and rotated by cos and sin [B, Q, D]; keys and values go to `places` [B * Q] of
-// the cache's blocks [H/G, slots * width, D], of qkv's type, or bfloat16 where that is float32 (then queries of few rows
-// are rounded, too). The B slots from number len(before) on are used, and T tokens of each.
+// the cache's blocks [H/G, slots * width, D], of qkv's type, or bfloat16 where that is float32 (then queries of few
+// rows are rounded, too). The B slots from number len(before) on are used, and T tokens of each.
 Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_any, const std::optional<Tensor>& q_weight,
               const std::optional<Tensor>& k_weight, double eps, Tensor keys, Tensor values, const Tensor& places,
               const Tensor& before, int64_t width, const Tensor& mask_any, int64_t groups, double scaling,
@@ -342,6 +342,8 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
     using scalar_t = decltype(number);
     using cache_t = decltype(cached);
     cache_t *k_to = keys.mutable_data_ptr<cache_t>(), *v_to = values.mutable_data_ptr<cache_t>();
+    cache_t* few_to = few ? q.mutable_data_ptr<cache_t>() : nullptr;
+    scalar_t* many_to = few ? nullptr : q.mutable_data_ptr<scalar_t>();
     const int64_t* place = places.const_data_ptr<int64_t>();
     for (int64_t r = 0; r < n.batch * n.queries; ++r) {
       const scalar_t* row = qkv.const_data_ptr<scalar_t>() + r * (n.heads + 2 * key_heads) * n.dim;
@@ -350,9 +352,9 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
       for (int64_t h = 0; h < n.heads; ++h, row += n.dim) {
         const int64_t at = (r * n.heads + h) * n.dim;
         if (few)
-          rotate(row, data_or_null(q_weight), eps, c, s, n.dim, q.mutable_data_ptr<cache_t>() + at);
+          rotate(row, data_or_null(q_weight), eps, c, s, n.dim, few_to + at);
         else
-          rotate(row, data_or_null(q_weight), eps, c, s, n.dim, q.mutable_data_ptr<scalar_t>() + at);
+          rotate(row, data_or_null(q_weight), eps, c, s, n.dim, many_to + at);
       }
       for (int64_t j = 0; j < key_heads; ++j, row += n.dim)
         rotate(row, data_or_null(k_weight), eps, c, s, n.dim, k_to + (j * slots * width + place[r]) * n.dim);
@@ -363,7 +365,7 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
     }
     if (few) {
       out = at::empty(q.sizes(), qkv.options());
-      attend_few(q.const_data_ptr<cache_t>(), k_to, v_to, slots, mask.const_data_ptr<scalar_t>(), n, before.size(0),
+      attend_few(few_to, k_to, v_to, slots, mask.const_data_ptr<scalar_t>(), n, before.size(0),
                  float(scaling), float(softcap), out.mutable_data_ptr<scalar_t>());
     } else {
       out = attend_many(q, keys, values, mask, n, before.size(0), scaling, softcap);

@@ -320,11 +320,8 @@ def _measured(summary: Summary, config: Mapping[str, Any], machines: Sequence[Ma
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):  # by method: one value if all have the same
-        return (
-            next(iter(value.values()))
-            if len({*value.values()}) == 1
-            else _shown([*map(" ".join, value.items())])
-        )
+        distinct = [*dict.fromkeys(value.values())]
+        value = distinct if len(distinct) == 1 else [*map(" ".join, value.items())]
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
