@@ -59,7 +59,7 @@ class ModelConfig(_Strict):
     """
 
     path: Name
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "fp8", "int4"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "int8", "int4", "fp8"] = "auto"
     device: Annotated[str, AfterValidator(_device)] = "auto"
     mode: DecodingMode = "parallel"
     temperature: float = Field(default=0.0, ge=0, le=2)

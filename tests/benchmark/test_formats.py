@@ -35,8 +35,8 @@ def test_on_a_gpu_the_formats_of_torchao_that_it_runs_are_measured(monkeypatch, 
     assert formats_here(CUDA) == ["float32", "bfloat16", *names]
 
 
-def test_formats_of_gpus_are_not_measured_on_a_cpu():
-    assert not {"fp8", "int4"} & set(formats_here(torch.device("cpu")))
+def test_a_format_of_gpus_is_not_measured_on_a_cpu():
+    assert "fp8" not in formats_here(torch.device("cpu"))
 
 
 def per_tensor(x):

@@ -1,4 +1,4 @@
-"""Number formats: auto measures, int8 keeps every row to itself."""
+"""Number formats: auto measures, int8 and int4 keep every row to itself."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 
 from pasta.engine import Engine, EngineConfig, Request, formats, kernels, load_model, random_model
 from pasta.engine.formats import NumberFormat, fastest_float
-from pasta.engine.packing import Int8Linear, why_no_int8
+from pasta.engine.packing import Int4Linear, Int8Linear, pack_linears, quantised_int4, why_no_integers
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.support.kernels import built, needs_kernels
@@ -14,7 +14,15 @@ from tests.support.models import CONFIGS, tiny
 from tests.support.tokenizers import byte_level
 
 CPU = torch.device("cpu")
-needs_int8 = pytest.mark.skipif(bool(why_no_int8(CPU)), reason=why_no_int8(CPU))
+needs_int8 = pytest.mark.skipif(bool(why_no_integers("int8", CPU)), reason=why_no_integers("int8", CPU))
+needs_int4 = pytest.mark.skipif(bool(why_no_integers("int4", CPU)), reason=why_no_integers("int4", CPU))
+integers = pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        pytest.param("int8", Int8Linear, marks=needs_int8, id="int8"),
+        pytest.param("int4", Int4Linear, marks=needs_int4, id="int4"),
+    ],
+)
 families = pytest.mark.parametrize("family", CONFIGS)
 
 
@@ -38,32 +46,68 @@ def test_an_int8_layer_is_near_the_float_one(bias):
     assert 0 < error < 0.03
 
 
-@needs_int8
-def test_an_int8_row_is_the_same_alone_and_beside_an_outlier():
+@needs_int4
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [(32, 1), (96, 70), (1536, 64), (1056, 130)])
+def test_an_int4_layer_computes_with_its_rounded_weights(inputs, outputs, bias):
+    layer = linear(inputs, outputs, bias)
+    scales, numbers = quantised_int4(layer.weight)
+    rounded = (numbers.double() * scales.double()[..., None]).flatten(1)  # [out, in]
+    x = torch.randn(2, 5, inputs)
+    row_scales = x.abs().amax(-1, keepdim=True) / 127
+    expected = (x / row_scales).round().double() @ rounded.T * row_scales
+    if bias:
+        expected += layer.bias
+    torch.testing.assert_close(Int4Linear(layer)(x), expected.float(), rtol=1e-5, atol=1e-5)
+
+
+def test_int4_weights_are_within_half_a_step_and_those_of_zero_stay_zero():
+    weight = linear(96, 64).weight.clone()
+    weight[3] = 0
+    scales, numbers = quantised_int4(weight)
+    assert (int(numbers.min()), int(numbers.max())) == (-8, 7)
+    rounded = (numbers * scales.float()[..., None]).flatten(1)
+    assert not rounded[3].any()
+    # Half a step, or what a narrower range cuts off the farthest weight.
+    steps = scales.float().abs().repeat_interleave(32, dim=1)
+    assert ((rounded - weight).abs() <= 1.5 * steps).all()
+    assert (rounded - weight).norm() / weight.norm() < 0.08
+
+
+@needs_int4
+def test_layers_whose_inputs_are_no_multiple_of_32_have_8_bits_in_int4():
+    model = nn.Sequential(linear(96, 40), linear(40, 64))
+    pack_linears(model, Int4Linear)
+    assert [type(layer) for layer in model] == [Int4Linear, Int8Linear]
+
+
+@integers
+def test_a_row_of_integers_is_the_same_alone_and_beside_an_outlier(name, made):
     """One scale for a whole batch, as torch's own dynamic quantisation has it, would move it by a quarter."""
-    layer, x = Int8Linear(linear()), torch.randn(9, 96)
+    layer, x = made(linear()), torch.randn(9, 96)
     x[4] *= 1000
     together = layer(x)
     for row in range(9):
         assert torch.equal(layer(x[row : row + 1])[0], together[row])
 
 
-@needs_int8
+@integers
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_an_int8_row_that_is_no_number_stays_none(value):
+def test_a_row_of_integers_that_is_no_number_stays_none(name, made, value):
     x = torch.randn(3, 96)
     x[1, 7] = value
-    out = Int8Linear(linear())(x)
+    out = made(linear())(x)
     assert not out[1].isfinite().any()
     assert out[[0, 2]].isfinite().all()
 
 
-@needs_int8
+@integers
 @families
-def test_every_family_decodes_in_int8_the_same_traced_and_untraced(family):
-    loaded = random_model(CONFIGS[family], byte_level(), dtype="int8", device="cpu")
-    assert loaded.format.name == "int8"
-    assert any(isinstance(module, Int8Linear) for module in loaded.model.modules())
+def test_every_family_decodes_in_integers_the_same_traced_and_untraced(family, name, made):
+    loaded = random_model(CONFIGS[family], byte_level(), dtype=name, device="cpu")
+    assert loaded.format.name == name
+    assert any(isinstance(module, made) for module in loaded.model.modules())
+    assert isinstance(loaded.model.lm_head, Int8Linear)
     assert not any(isinstance(module, nn.Linear) for module in loaded.model.modules())
     found = [
         Engine(loaded, EngineConfig(num_slots=2, slot_tokens=256, trace_forward=traced)).generate(
@@ -75,8 +119,10 @@ def test_every_family_decodes_in_int8_the_same_traced_and_untraced(family):
 
 
 @needs_kernels
-@pytest.mark.parametrize(("name", "cached"), [("int8", torch.bfloat16), ("float32", torch.float32)])
-def test_the_cache_of_8_bit_layers_has_16_bits(name, cached):
+@pytest.mark.parametrize(
+    ("name", "cached"), [("int8", torch.bfloat16), ("int4", torch.bfloat16), ("float32", torch.float32)]
+)
+def test_the_cache_of_integer_layers_has_16_bits(name, cached):
     built()
     loaded = random_model(CONFIGS["llama"], byte_level(), dtype=name, device="cpu")
     cache = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=64)).runner.cache
@@ -85,9 +131,9 @@ def test_the_cache_of_8_bit_layers_has_16_bits(name, cached):
     assert loaded.model.dtype == torch.float32
 
 
-@needs_int8
-def test_an_int8_answer_is_the_same_in_every_company():
-    loaded = random_model(CONFIGS["llama"], byte_level(), dtype="int8", device="cpu")
+@integers
+def test_an_answer_in_integers_is_the_same_in_every_company(name, made):
+    loaded = random_model(CONFIGS["llama"], byte_level(), dtype=name, device="cpu")
     texts = ["Hello", "Tell me about France", "1, 2, 3"]
     alone = [
         Engine(loaded, EngineConfig(num_slots=1, slot_tokens=256)).generate(ask(text)).response_ids
@@ -133,24 +179,29 @@ def test_auto_really_times_every_format_that_runs_here():
     assert loaded.format.why != "as configured"
 
 
+@pytest.mark.parametrize("name", ["int8", "int4"])
 @pytest.mark.parametrize(
     ("could_have_kernels", "said"),
     [(False, "this CPU has no instructions"), (True, "the kernels for this CPU are not built")],
 )
-def test_a_machine_without_products_of_bytes_refuses_int8_in_one_line(monkeypatch, could_have_kernels, said):
+def test_a_machine_without_products_of_bytes_refuses_integers_in_one_line(
+    monkeypatch, name, could_have_kernels, said
+):
     monkeypatch.setattr(
         kernels, "cpu_has", lambda *features: could_have_kernels and "avx512_vnni" not in features
     )
     monkeypatch.setattr(kernels, "ready", lambda: False)
-    with pytest.raises(UserError, match=f"dtype: 'int8', but {said}") as caught:
-        random_model(CONFIGS["llama"], byte_level(), dtype="int8", device="cpu")
+    with pytest.raises(UserError, match=f"dtype: '{name}', but {said}") as caught:
+        random_model(CONFIGS["llama"], byte_level(), dtype=name, device="cpu")
     assert "\n" not in str(caught.value)
 
 
 def test_a_saved_model_loads_in_every_format(tmp_path):
     tiny().model.save_pretrained(tmp_path)
     byte_level().save_pretrained(tmp_path)
-    names = ["auto", "float32", "bfloat16"] + ([] if why_no_int8(CPU) else ["int8"])
+    names = ["auto", "float32", "bfloat16"] + [
+        name for name in ("int8", "int4") if not why_no_integers(name, CPU)
+    ]
     for name in names:
         loaded = load_model(tmp_path, dtype=name, device="cpu")
         assert name in ("auto", loaded.format.name)

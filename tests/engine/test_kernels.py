@@ -9,7 +9,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from pasta.engine import kernels
 from pasta.engine.fusing import KernelNorm
 from pasta.engine.masks import additive, expand, within_window
-from pasta.engine.packing import Int8Linear, PackedLinear, pack_linears
+from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, pack_linears
 from pasta.engine.sampling import NO_PROMISE, gumbel, likeliest, likeliest_permitted, permit
 from tests.support.kernels import built, needs_kernels
 
@@ -24,7 +24,9 @@ def library():
 def linear(name, inputs=96, outputs=70, bias=True):
     torch.manual_seed(0)
     layer = nn.Linear(inputs, outputs, bias=bias).requires_grad_(False)
-    return Int8Linear(layer) if name == "int8" else PackedLinear(layer.to(getattr(torch, name)))
+    if made := {"int8": Int8Linear, "int4": Int4Linear}.get(name):
+        return made(layer)
+    return PackedLinear(layer.to(getattr(torch, name)))
 
 
 def formats():
@@ -48,8 +50,11 @@ def test_a_layer_computes_what_torch_does(name, bias, inputs, outputs):
     )
 
 
-@pytest.mark.parametrize("name", formats())
-@pytest.mark.parametrize("inputs", [1300, 1536])  # the second is a whole number of AMX's tiles
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    # 1,536 is a whole number of AMX's tiles.
+    [*((name, inputs) for name in formats() for inputs in (1300, 1536)), ("int4", 1312), ("int4", 1536)],
+)
 def test_a_row_is_the_same_alone_and_beside_an_outlier(name, inputs):
     layer = linear(name, inputs, 70)
     x = torch.randn(23, inputs, dtype=torch.bfloat16 if name == "bfloat16" else torch.float32)

@@ -36,7 +36,6 @@ def check(**keys):
     ("keys", "said"),
     [
         ({"dtype": "fp8"}, "engine.dtype: 'fp8', but fp8 runs on CUDA GPUs, not on cpu; use auto"),
-        ({"dtype": "int4", "device": "cpu"}, "engine.dtype: 'int4', but int4 runs on CUDA GPUs, not on cpu"),
         ({"device": "cuda"}, "engine.device: 'cuda', but torch finds no CUDA device here; use cpu"),
         ({"device": "gpu"}, "device: 'gpu', expected auto, cpu, cuda or cuda:N"),
         ({"cuda_graphs": "on"}, "engine.cuda_graphs: 'on', but the model runs on cpu; expected auto or off"),
@@ -50,11 +49,12 @@ def test_what_cannot_run_here_is_named(keys, said):
     assert "\n" not in str(caught.value)
 
 
-def test_int8_needs_a_cpu_with_its_instructions(monkeypatch):
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_integers_need_a_cpu_with_their_instructions(monkeypatch, name):
     monkeypatch.setattr(kernels, "cpu_has", lambda *features: False)
     monkeypatch.setattr(kernels, "ready", lambda: False)
-    with pytest.raises(UserError, match=r"engine\.dtype: 'int8', but this CPU has no instructions"):
-        check(dtype="int8")
+    with pytest.raises(UserError, match=rf"engine\.dtype: '{name}', but this CPU has no instructions"):
+        check(dtype=name)
 
 
 def test_what_every_machine_can_run_is_accepted_without_torch(monkeypatch):

@@ -21,6 +21,7 @@ from pasta.engine.loading import SMALL_MODEL, LoadedModel
 from pasta.engine.masks import both_masks, expand, sliding_window
 from pasta.engine.recording import ChosenBy, Forward, LaterSteps, StepLoop, frozen, recorded_forward
 from pasta.engine.request import EngineConfig
+from pasta.engine.section import INTEGERS
 from pasta.engine.shapes import Shape
 from pasta.engine.transfer import to_device
 
@@ -45,10 +46,10 @@ def _told(
 
 
 def _cache_dtype(loaded: LoadedModel) -> torch.dtype:
-    """What keys and values are kept in. With the kernels' 8-bit layers it is half of what activations have: with long
+    """What keys and values are kept in. With the kernels' integer layers it is half of what activations have: with long
     contexts or many requests a step reads more of the cache than of the weights."""
     halved = (
-        loaded.format.name == "int8" and attends_by_kernels(loaded.model) and kernels.runs(torch.bfloat16)
+        loaded.format.name in INTEGERS and attends_by_kernels(loaded.model) and kernels.runs(torch.bfloat16)
     )
     return torch.bfloat16 if halved else loaded.model.dtype
 

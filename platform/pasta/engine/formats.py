@@ -17,7 +17,8 @@ from transformers import AutoModel
 
 from pasta.engine import kernels, quantising
 from pasta.engine.fusing import fuse_projections, use_kernels
-from pasta.engine.packing import Int8Linear, PackedLinear, can_pack, pack_linears
+from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, can_pack, pack_linears
+from pasta.engine.section import INTEGERS
 from pasta.engine.supported import check_format_runs, why_not_format
 
 _TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -102,9 +103,12 @@ def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, p
     own (``None``: where it pays; ``False``: the model as transformers makes it)."""
     if packed is not False:
         fuse_projections(model)
-    on_cpu = chosen.name == "int8" and not chosen.on_gpu
+    on_cpu = chosen.name in INTEGERS and not chosen.on_gpu
     if on_cpu:
-        pack_linears(model, Int8Linear)
+        if chosen.name == "int4":
+            decoder: Any = model.base_model
+            pack_linears(decoder, Int4Linear)
+        pack_linears(model, Int8Linear)  # with 4 bits: the output layer
     for parameter in model.parameters():  # not the buffers: rotary frequencies stay in float32
         parameter.data = parameter.data.to(chosen.dtype)
     if chosen.name in quantising.GPU_FORMATS and chosen.on_gpu:

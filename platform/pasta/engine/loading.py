@@ -70,7 +70,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a model directory (or a hub name that is in the local cache).
 
-    ``dtype`` is its number format: ``auto`` (the fastest float format here), a float format, or ``int8``.
+    ``dtype`` is its number format: ``auto`` (the fastest float format here), a float format, ``int8`` or ``int4``.
 
     ``packed`` keeps linear weights in the CPU library's own layout (inference only; ``None``: where it pays).
 

@@ -128,28 +128,105 @@ class Int8Linear(nn.Module):
         return out
 
 
-def why_no_int8(device: torch.device) -> str:
-    """Say why this device cannot run ``Int8Linear``; empty if it can.
+#: Inputs that share a scale in ``Int4Linear``.
+INT4_GROUP = 32
+#: Widths of a group's range that are tried, as parts of its largest weight: the one with the least error is taken.
+_INT4_RANGES = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85)
+_INT4_NUMBERS = 1 << 18
+
+
+class Int4Linear(nn.Module):
+    """Replaces an ``nn.Linear`` at inference: weights of 4 bits, activations of 8, float32 in and out.
+
+    32 weights of an output share a scale in bfloat16, which is 4.5 bits a weight (symmetric, round to nearest); an
+    activation has one for each row. As in ``Int8Linear`` a row's result does not depend on the rows beside it. Only the
+    kernels have this product; the inputs must be a multiple of 32.
+    """
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        scales, numbers = quantised_int4(linear.weight.detach().float())
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self._outputs = linear.out_features
+        self.register_buffer("_weight", _blocked_int4(scales, numbers), persistent=False)
+        self.register_buffer("_bias", bias, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] to [..., out]."""
+        out: Tensor = torch.ops.pasta.linear_int4(x, self._weight, self._bias, self._outputs)
+        return out
+
+
+def quantised_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales [out, in / 32] bfloat16 and numbers [out, in / 32, 32] from -8 to 7 whose products are near ``weight``
+    [out, in]."""
+    # A few rows at a time: a large layer's intermediate results take long to write and read.
+    parts = [_quantised_rows(rows) for rows in weight.split(max(1, _INT4_NUMBERS // weight.shape[1]))]
+    scales, numbers = (torch.cat(each) for each in zip(*parts, strict=True))
+    return scales, numbers
+
+
+def _quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    groups = weight.unflatten(1, (-1, INT4_GROUP))
+    farthest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    scales = numbers = errors = torch.empty(0)
+    for part in _INT4_RANGES:
+        # The farthest weight becomes -8, or nearly; where all are zero any scale will do.
+        scale = (farthest * (-part / 8)).to(torch.bfloat16).float()
+        scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+        number = torch.round(groups / scale).clamp(-8, 7)
+        error = (number * scale - groups).square().sum(-1, keepdim=True)
+        if not errors.numel():
+            scales, numbers, errors = scale, number, error
+            continue
+        better = error < errors
+        scales, numbers, errors = (
+            torch.where(better, new, old)
+            for new, old in ((scale, scales), (number, numbers), (error, errors))
+        )
+    return scales.squeeze(-1).to(torch.bfloat16), numbers.to(torch.int8)
+
+
+def _blocked_int4(scales: Tensor, numbers: Tensor) -> Tensor:
+    """[out / 64, in / 32, 1152] bytes: as in ``_blocked``, but each byte holds the numbers, plus eight, of two steps
+    (the first has the low bits); then the outputs' scales."""
+    outputs = -(-len(numbers) // _OUTPUTS) * _OUTPUTS
+    padded = numbers.new_zeros(outputs, *numbers.shape[1:])
+    padded[: len(numbers)] = numbers
+    steps = (padded + 8).view(-1, _OUTPUTS, numbers.shape[1], INT4_GROUP // 8, 2, _STEP_BYTES).to(torch.uint8)
+    both = steps[..., 0, :] | steps[..., 1, :] << 4  # [blocks, 64, groups, pairs, 4]
+    ordered = both.permute(0, 2, 3, 1, 4).flatten(2)
+    whole = scales.new_zeros(outputs, scales.shape[1])
+    whole[: len(scales)] = scales
+    last = whole.view(-1, _OUTPUTS, scales.shape[1]).transpose(1, 2).contiguous().view(torch.uint8)
+    return torch.cat([ordered, last], dim=-1).contiguous()
+
+
+def why_no_integers(name: str, device: torch.device) -> str:
+    """Say why this device cannot run ``int8`` or ``int4``, as the layers here compute them; empty if it can.
 
     oneDNN's product of two pairs of 8-bit numbers may saturate without VNNI; that of the kernels does not.
     """
     if device.type != "cpu":
-        return f"int8 runs on CPUs, not on {device.type}"
-    if kernels.ready() or (torch.backends.mkldnn.is_available() and kernels.cpu_has("avx512_vnni")):
+        return f"{name} runs on CPUs and CUDA GPUs, not on {device.type}"
+    onednn = name == "int8" and torch.backends.mkldnn.is_available() and kernels.cpu_has("avx512_vnni")
+    if kernels.ready() or onednn:
         return ""
     if kernels.why_not_here():
         return "this CPU has no instructions for 8-bit products (AVX2 with FMA, or VNNI)"
     return "the kernels for this CPU are not built (python -m jobs.kernels)"
 
 
-def pack_linears(model: nn.Module, make: type[PackedLinear | Int8Linear] = PackedLinear) -> None:
+def pack_linears(model: nn.Module, make: type[PackedLinear | Int8Linear | Int4Linear] = PackedLinear) -> None:
     """Replace every linear layer of ``model`` by a packed one, one after another to save memory.
 
-    A layer that no product here fits stays as it is: an odd number of inputs in bfloat16 without oneDNN's.
+    A layer that no product here fits stays as it is: an odd number of inputs in bfloat16 without oneDNN's. One of
+    which 4 bits do not fit the number of inputs has 8.
     """
     for name, child in model.named_children():
-        if isinstance(child, nn.Linear):
-            if make is Int8Linear or _has_kernel(child) or onednn_packs(child.weight.dtype):
-                setattr(model, name, make(child))
-        else:
+        if not isinstance(child, nn.Linear):
             pack_linears(child, make)
+        elif make is Int4Linear and child.in_features % INT4_GROUP:
+            setattr(model, name, Int8Linear(child))
+        elif make is not PackedLinear or _has_kernel(child) or onednn_packs(child.weight.dtype):
+            setattr(model, name, make(child))

@@ -10,14 +10,16 @@ from pasta.sizes import EngineSettings, EngineSizes
 
 #: Float formats by torch's names.
 DTYPES = ("float32", "bfloat16", "float16")
+#: Formats whose weights are integers, by name.
+INTEGERS = ("int8", "int4")
 #: Number formats that an engine decodes in: a float format, the fastest one of this machine, or linear layers of 8 or 4
-#: bits (``fp8`` and ``int4`` on GPUs).
-FORMATS = ("auto", *DTYPES, "int8", "fp8", "int4")
+#: bits (``fp8`` on GPUs).
+FORMATS = ("auto", *DTYPES, *INTEGERS, "fp8")
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 #: The engine's scratch place in each slot, in tokens.
 SCRATCH = 1
 #: What a command's ``--dtype`` may be, for its help.
-FORMATS_HELP = f"one of {', '.join(FORMATS)} (fp8 and int4: on CUDA GPUs)"
+FORMATS_HELP = f"one of {', '.join(FORMATS)} (fp8: on CUDA GPUs)"
 
 
 def check_dtype(name: str) -> None:

@@ -4,7 +4,8 @@ model."""
 import torch
 
 from pasta.engine import quantising
-from pasta.engine.packing import why_no_int8
+from pasta.engine.packing import why_no_integers
+from pasta.engine.section import INTEGERS
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings
 
@@ -24,8 +25,8 @@ def resolve_device(name: str, key: str = "device") -> torch.device:
 
 def why_not_format(name: str, device: torch.device) -> str:
     """Say why this device cannot run the number format; empty if it can."""
-    if name == "int8" and device.type != "cuda":
-        return why_no_int8(device)
+    if name in INTEGERS and device.type != "cuda":
+        return why_no_integers(name, device)
     return quantising.why_not(name, device) if name in quantising.GPU_FORMATS else ""
 
 

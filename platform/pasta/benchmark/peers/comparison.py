@@ -18,7 +18,7 @@ from pasta.benchmark.peers.llama import Llama, why_no_llama
 from pasta.benchmark.peers.settings import FORMATS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
-from pasta.engine.packing import why_no_int8
+from pasta.engine.supported import why_not_format
 from pasta.stages.records import Record, RecordFile
 
 #: Steps of each session in a round; tokens of a run that chooses settings.
@@ -35,7 +35,7 @@ class ShapeComparison:
     def __init__(self, weights: Weights, settings: PeerSettings, kept: Measurement) -> None:
         self.weights, self.settings, self.kept = weights, settings, kept
         self.has_llama = not why_no_llama()
-        formats = [f for f in settings.formats if f != "int8" or not why_no_int8(torch.device("cpu"))]
+        formats = [f for f in settings.formats if not why_not_format(f, torch.device("cpu"))]
         self.formats = formats_that_fit(weights, formats, kept.say)
         self._context = max(settings.prompt_tokens + settings.tokens, 256)
 

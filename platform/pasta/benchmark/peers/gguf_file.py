@@ -54,9 +54,10 @@ def write_gguf(
     format_name: str,
     context: int,
 ) -> None:
-    """Write ``weights`` (a state dictionary) and the tokenizer to ``path`` as ``f32``, ``bf16`` or ``q8_0``.
+    """Write ``weights`` (a state dictionary) and the tokenizer to ``path`` as ``f32``, ``bf16``, ``q8_0`` or ``q4_0``.
 
-    Vectors stay in float32, as llama.cpp's own converter leaves them. ``context`` is the longest context that the file
+    Vectors stay in float32, as llama.cpp's own converter leaves them; of ``q4_0`` embedding and output layer have 8
+    bits, as the engine's output layer has. ``context`` is the longest context that the file
     claims. Raises ``UserError`` on another family, or another kind of tokenizer.
     """
     import gguf
@@ -78,11 +79,15 @@ def write_gguf(
     writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    kind = {"f32": "ALL_F32", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}[format_name]
+    kind = {"f32": "ALL_F32", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0", "q4_0": "MOSTLY_Q4_0"}[
+        format_name
+    ]
     writer.add_file_type(gguf.LlamaFileType[kind])
     for name, tensor in _tensors(config, weights, heads, key_heads):
         values: NDArray[Any] = tensor.float().contiguous().numpy()
         wanted = format_name.upper() if values.ndim > 1 else "F32"
+        if wanted == "Q4_0" and not name.startswith("blk."):
+            wanted = "Q8_0"
         stored = gguf.GGMLQuantizationType[wanted]
         writer.add_tensor(name, gguf.quants.quantize(values, stored), raw_dtype=stored)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,9 +13,11 @@ _TITLES = {"lanes": "lanes of one request", "requests": "requests at once", "con
 #: Okabe and Ito's hues, told apart with any colour vision.
 _LOOKS: dict[str, dict[str, Any]] = {
     "ours int8": {"color": "#0072B2", "marker": "o"},
+    "ours int4": {"color": "#009E73", "marker": "^"},
     "ours bfloat16": {"color": "#56B4E9", "marker": "D"},
     "ours float32": {"color": "#6A3D9A", "marker": "s"},
     "llama.cpp q8_0": {"color": "#D55E00", "marker": "o", "ls": "--"},
+    "llama.cpp q4_0": {"color": "#CC79A7", "marker": "^", "ls": "--"},
     "llama.cpp bf16": {"color": "#E69F00", "marker": "D", "ls": "--"},
     "llama.cpp f32": {"color": "#8C6D1F", "marker": "s", "ls": "--"},
 }

@@ -11,7 +11,7 @@ SHIPPED = "shipped"
 #: What is measured of each shape, in this order.
 PARTS = ("check", "decode", "lanes", "requests", "context", "answers", "replay")
 #: Our formats, the most bits first, with the bits of a weight and the format of llama.cpp that has as many.
-FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0")}
+FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0"), "int4": (4, "q4_0")}
 
 
 @dataclass(frozen=True)

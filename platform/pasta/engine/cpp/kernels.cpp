@@ -10,6 +10,7 @@
 #include "attention.h"
 #include "draft.h"
 #include "linear.h"
+#include "linear_int4.h"
 #include "masks.h"
 #include "sampling.h"
 #include "steps.h"
@@ -17,6 +18,7 @@
 TORCH_LIBRARY(pasta, m) {
   m.def("linear(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
   m.def("linear_int8(Tensor x, Tensor weight, Tensor scales, Tensor offsets, Tensor? bias, int outputs) -> Tensor");
+  m.def("linear_int4(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor");
   m.def("gated(Tensor gate_up, bool gelu) -> Tensor");
   m.def(
@@ -37,6 +39,7 @@ TORCH_LIBRARY(pasta, m) {
 TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("linear", &linear);
   m.impl("linear_int8", &linear_int8);
+  m.impl("linear_int4", &linear_int4);
   m.impl("rms_norm", &rms_norm);
   m.impl("gated", &gated);
   m.impl("attend", &attend);

@@ -50,6 +50,30 @@ struct Int8 {
   }
 };
 
+// Weights of 4 bits (linear_int4.h), a register of which holds two steps of sixteen outputs: they are the unsigned
+// factor, the row is signed.
+struct Int4 {
+  static constexpr int64_t kMostRows = 4;
+  using Register = __m512i;
+  using Sum = __m512;
+  static constexpr int64_t kNumbers = kLanes;  // outputs of a register
+  static constexpr int together(int) { return kBlocks; }
+  static Register load(const int32_t* w) { return _mm512_loadu_si512(w); }
+  static Register low(Register w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
+  static Register high(Register w) { return low(_mm512_srli_epi16(w, 4)); }
+  static Register row(int32_t x) { return _mm512_set1_epi32(x); }
+  static Register zero() { return _mm512_setzero_si512(); }
+  static Register add(Register sum, Register x, Register w) {
+    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+    return sum;
+  }
+  // Adds a group's sum, less what it has too much since 8 stands for zero, times its scales.
+  static Sum scaled(Sum all, Register sum, int32_t offset, const BFloat16* scales) {
+    const __m512 exact = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(offset)));
+    return _mm512_fmadd_ps(exact, ::load(scales), all);
+  }
+};
+
 // ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any.
 template <class F, int ROWS>
 const int32_t* tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps, typename F::Sum* sums,

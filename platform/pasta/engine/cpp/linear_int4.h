@@ -1,0 +1,126 @@
+// Linear layers of few rows whose weights have 4 bits: 32 inputs of an output share a scale. Activations have 8 bits and a
+// scale for each row, as in `linear_int8`.
+
+#pragma once
+
+#include "linear.h"
+
+namespace {
+
+constexpr int64_t kGroupSteps = 8;  // of four inputs
+// A group of a block's weights, in numbers of four bytes: pairs of steps, of which the first has the low half of each
+// byte, and then the 64 outputs' scales in bfloat16.
+constexpr int64_t kGroup = kGroupSteps / 2 * kOutputs + kOutputs / 2;
+constexpr int64_t kChunkGroups = 16;  // whose weights (18 KiB) stay in the first cache for all rows
+constexpr int64_t kLine = 16;         // numbers of a line of the cache
+
+// ROWS rows, each of `groups` groups, against `some` groups of a block: adds to sums [ROWS, 64]. offsets [ROWS, groups]:
+// eight times the sum of the row's group. Meanwhile a share, 1 / `passes`, of as many weights at `ahead` comes into the
+// cache; returns where the next share begins.
+template <int ROWS>
+__attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const int32_t* offsets, int64_t groups,
+                                                        const int32_t* w, int64_t some, float* sums,
+                                                        const int32_t* ahead, int64_t passes) {
+  constexpr int64_t kParts = kOutputs / Int4::kNumbers;
+  constexpr int kTogether = Int4::together(ROWS);
+  const int64_t turns = kParts / kTogether * passes, lines = (kGroup / kLine + turns - 1) / turns;
+  for (int64_t first = 0; first < kParts; first += kTogether) {
+    for (int64_t g = 0; g < some; ++g) {
+      for (int64_t i = 0; i < lines; ++i, ahead += kLine)
+        _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+      const int32_t* group = w + g * kGroup;
+      Int4::Register sum[ROWS][kTogether];
+      for (int r = 0; r < ROWS; ++r)
+        for (int n = 0; n < kTogether; ++n) sum[r][n] = Int4::zero();
+#pragma GCC unroll 1  // unrolled, GCC 12 computes products of later steps first and keeps them in memory
+      for (int64_t pair = 0; pair < kGroupSteps / 2; ++pair) {
+        const int32_t* from = x + g * kGroupSteps + 2 * pair;
+        const int32_t* both = group + pair * kOutputs + first * Int4::kNumbers;
+        Int4::Register low[kTogether], high[kTogether];
+        for (int n = 0; n < kTogether; ++n) {
+          const Int4::Register weights = Int4::load(both + n * Int4::kNumbers);
+          low[n] = Int4::low(weights), high[n] = Int4::high(weights);
+        }
+        for (int r = 0; r < ROWS; ++r) {
+          const Int4::Register one = Int4::row(from[r * groups * kGroupSteps]);
+          for (int n = 0; n < kTogether; ++n) sum[r][n] = Int4::add(sum[r][n], one, low[n]);
+          const Int4::Register other = Int4::row(from[r * groups * kGroupSteps + 1]);
+          for (int n = 0; n < kTogether; ++n) sum[r][n] = Int4::add(sum[r][n], other, high[n]);
+        }
+      }
+      const auto* scales = reinterpret_cast<const BFloat16*>(group + kGroupSteps / 2 * kOutputs);
+      for (int r = 0; r < ROWS; ++r) {
+        for (int n = 0; n < kTogether; ++n) {
+          const int64_t output = (first + n) * Int4::kNumbers;
+          auto* to = reinterpret_cast<Int4::Sum*>(sums + r * kOutputs + output);
+          *to = Int4::scaled(*to, sum[r][n], offsets[r * groups + g], scales + output);
+        }
+      }
+    }
+  }
+  return ahead;
+}
+
+// x [..., in] float32; weight [outputs / 64, in / 32, 288] of four bytes each; bias [outputs] float32.
+Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optional<Tensor>& bias, int64_t outputs) {
+  const Tensor x = x_any.contiguous();
+  auto sizes = x.sizes().vec();
+  const int64_t width = sizes.back(), rows = x.numel() / width, groups = weight.size(1), blocks = weight.size(0);
+  TORCH_CHECK(width == groups * kGroupSteps * 4, "linear_int4: rows and weights of another width");
+  std::vector<int32_t> quantised(rows * groups * kGroupSteps), offsets(rows * groups);
+  std::vector<float> row_scales(rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    auto* row = reinterpret_cast<int8_t*>(&quantised[r * groups * kGroupSteps]);
+    row_scales[r] = quantise(x.const_data_ptr<float>() + r * width, width, reinterpret_cast<uint8_t*>(row));
+    for (int64_t g = 0; g < groups; ++g, row += 4 * kGroupSteps) {
+      int32_t sum = 0;
+      for (int64_t i = 0; i < 4 * kGroupSteps; ++i) {
+        row[i] = static_cast<int8_t>(row[i] - kZero);
+        sum += row[i];
+      }
+      offsets[r * groups + g] = 8 * sum;
+    }
+  }
+  sizes.back() = outputs;
+  const Tensor out = at::empty(sizes, x.options());
+  float* to = out.mutable_data_ptr<float>();
+  const auto* weights = static_cast<const int32_t*>(weight.const_data_ptr());
+  const float* bias_at = data_or_null(bias);
+  const int64_t passes = (rows + Int4::kMostRows - 1) / Int4::kMostRows;
+  parallel(blocks, blocks * groups * kGroupSteps * kOutputs, [&](int64_t begin, int64_t end) {
+    std::vector<Floats> room(rows * kBlocks);  // aligned, as its registers are
+    for (int64_t block = begin; block < end; ++block) {
+      std::fill(room.begin(), room.end(), zeros());
+      auto* sums = reinterpret_cast<float*>(room.data());
+      for (int64_t first = 0; first < groups; first += kChunkGroups) {
+        const int64_t some = std::min(kChunkGroups, groups - first);
+        const int32_t* w = weights + (block * groups + first) * kGroup;
+        const int32_t* ahead = w + some * kGroup;
+        for (int64_t r = 0; r < rows; r += Int4::kMostRows) {
+          const auto run = [&](auto pass) {
+            ahead = pass(&quantised[(r * groups + first) * kGroupSteps], &offsets[r * groups + first], groups, w, some,
+                         sums + r * kOutputs, ahead, passes);
+          };
+          const int64_t together = std::min(Int4::kMostRows, rows - r);
+          if (together == 4) run(groups_of_rows<4>);
+          if (together == 3) run(groups_of_rows<3>);
+          if (together == 2) run(groups_of_rows<2>);
+          if (together == 1) run(groups_of_rows<1>);
+        }
+      }
+      for (int64_t b = 0; b < kBlocks; ++b) {
+        const int64_t n = block * kOutputs + b * kLanes;
+        if (n >= outputs) break;
+        const Tail there = tail(outputs - n);
+        const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
+        for (int64_t r = 0; r < rows; ++r) {
+          const Floats y = mul(room[r * kBlocks + b], all(row_scales[r]));
+          store(to + r * outputs + n, bias_at == nullptr ? y : add(y, more), there);
+        }
+      }
+    }
+  });
+  return out;
+}
+
+}  // namespace
