@@ -57,8 +57,8 @@ def write_gguf(
     """Write ``weights`` (a state dictionary) and the tokenizer to ``path`` as ``f32``, ``bf16``, ``q8_0`` or ``q4_0``.
 
     Vectors stay in float32, as llama.cpp's own converter leaves them; of ``q4_0`` embedding and output layer have 8
-    bits, as the engine's output layer has. ``context`` is the longest context that the file
-    claims. Raises ``UserError`` on another family, or another kind of tokenizer.
+    bits, as the engine's output layer has. ``context`` is the longest context that the file claims. Raises
+    ``UserError`` on another family, or another kind of tokenizer.
     """
     import gguf
 

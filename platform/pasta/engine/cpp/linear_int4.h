@@ -1,5 +1,5 @@
-// Linear layers of few rows whose weights have 4 bits: 32 inputs of an output share a scale. Activations have 8 bits and a
-// scale for each row, as in `linear_int8`.
+// Linear layers of few rows whose weights have 4 bits: 32 inputs of an output share a scale. Activations have 8 bits
+// and a scale for each row, as in `linear_int8`.
 
 #pragma once
 
@@ -14,9 +14,9 @@ constexpr int64_t kGroup = kGroupSteps / 2 * kOutputs + kOutputs / 2;
 constexpr int64_t kChunkGroups = 16;  // whose weights (18 KiB) stay in the first cache for all rows
 constexpr int64_t kLine = 16;         // numbers of a line of the cache
 
-// ROWS rows, each of `groups` groups, against `some` groups of a block: adds to sums [ROWS, 64]. offsets [ROWS, groups]:
-// eight times the sum of the row's group. Meanwhile a share, 1 / `passes`, of as many weights at `ahead` comes into the
-// cache; returns where the next share begins.
+// ROWS rows, each of `groups` groups, against `some` groups of a block: adds to sums [ROWS, 64]. offsets
+// [ROWS, groups]: eight times the sum of the row's group. Meanwhile a share, 1 / `passes`, of as many weights at `ahead`
+// comes into the cache; returns where the next share begins.
 template <int ROWS>
 __attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const int32_t* offsets, int64_t groups,
                                                         const int32_t* w, int64_t some, float* sums,

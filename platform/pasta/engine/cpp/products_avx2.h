@@ -101,8 +101,8 @@ struct Int8 : Format<Int8> {
   }
 };
 
-// Weights of 4 bits (linear_int4.h), a register of which holds two steps of eight outputs. They are unsigned, the row is
-// signed, and the sums of a group stay below 8 * 2 * 15 * 127, so that 16 bits hold them.
+// Weights of 4 bits (linear_int4.h), a register of which holds two steps of eight outputs. They are unsigned, the row
+// is signed, and the sums of a group are at most 8 * 2 * 15 * 127, so that 16 bits hold them.
 struct Int4 {
   static constexpr int64_t kMostRows = 4;
   using Register = __m256i;
