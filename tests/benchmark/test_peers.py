@@ -133,7 +133,7 @@ def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
         (["--formats", ","], "--formats: '', expected some of float32,bfloat16,int8"),
         (["--shapes", ""], "--shapes: '', expected at least one"),
         (["--parts", "decode,fast"], "--parts: 'fast', expected some of check,decode"),
-        (["--formats", "int3"], "dtype: 'int3', expected one of auto"),
+        (["--formats", "int3"], "--formats: 'int3', expected some of float32,bfloat16,int8,int4"),
         (["--formats", "float16"], "--formats: 'float16', expected some of float32,bfloat16,int8"),
         (["--rounds", "1"], "--rounds: 1, expected at least 2"),
         (["--threads", "0"], "--threads: 0, expected a positive integer"),

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pasta.benchmark.options import check_interval, check_least, check_names, option_of
-from pasta.engine.section import check_format
 from pasta.errors import UserError
 
 SHIPPED = "shipped"
@@ -52,8 +51,6 @@ class PeerSettings:
     fresh: bool = False
 
     def __post_init__(self) -> None:
-        for name in self.formats:
-            check_format(name)
         check_names(self, "formats", FORMATS)
         check_names(self, "parts", PARTS)
         if not self.shapes:
