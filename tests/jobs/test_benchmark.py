@@ -134,7 +134,9 @@ def test_formats_compares_every_format_that_runs_here_with_float32(place, tmp_pa
     assert keys(written) == expected | {f"formats.{name}.kl" for name in names[1:]}
     figures = {metric["key"]: metric["value"] for metric in written["figures"]}
     assert figures["formats.float32.rows"] == 1.0
-    assert all(0 < figures[f"formats.{name}.kl"] < 0.1 for name in names[1:])
+    # Random weights make a wilder model than a trained one. A step of 4 bits is 16 times as long as one of 8.
+    bounds = {"int4": 2.0}
+    assert all(0 < figures[f"formats.{name}.kl"] < bounds.get(name, 0.1) for name in names[1:])
     # Another run measures nothing again.
     capsys.readouterr()
     assert run(place, tmp_path, "formats", "--prompts", "2")[1]["figures"] == written["figures"]
