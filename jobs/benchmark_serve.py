@@ -251,7 +251,7 @@ def _check_way(way: Way, names: set[str], url: str) -> None:
 
 
 def pause_service() -> contextlib.AbstractContextManager[None]:
-    """Pauses every process that this one has started, directly or not."""
+    """A context in which every process that this one has started, directly or not, is stopped."""
     return paused([process.pid for process in psutil.Process().children(recursive=True)])
 
 

@@ -177,10 +177,10 @@ def test_a_gguf_file_holds_the_weights(tmp_path, family, format_name):
         ("blk.0.ffn_up.weight", "model.layers.0.mlp.up_proj.weight", close),
         ("token_embd.weight", "model.embed_tokens.weight", min(close, 1e-2)),
     ]
-    for theirs, ours, close in pairs:
+    for theirs, ours, bound in pairs:
         wanted = state[ours].float()
         found = torch.from_numpy(tensors[theirs].reshape(wanted.shape).copy())
-        assert float((found - wanted).abs().max() / wanted.abs().max()) <= close
+        assert float((found - wanted).abs().max() / wanted.abs().max()) <= bound
     assert tensors["output_norm.weight"].dtype == "float32"
     assert reader.fields["general.architecture"].contents() == family
     assert reader.fields[f"{family}.attention.head_count_kv"].contents() == 2

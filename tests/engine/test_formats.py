@@ -61,7 +61,7 @@ def test_an_int4_layer_computes_with_its_rounded_weights(inputs, outputs, bias):
     torch.testing.assert_close(Int4Linear(layer)(x), expected.float(), rtol=1e-5, atol=1e-5)
 
 
-def test_int4_weights_are_within_half_a_step_and_those_of_zero_stay_zero():
+def test_int4_weights_are_near_the_float_ones_and_those_of_zero_stay_zero():
     weight = linear(96, 64).weight.clone()
     weight[3] = 0
     scales, numbers = quantised_int4(weight)

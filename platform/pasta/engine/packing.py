@@ -132,7 +132,8 @@ class Int8Linear(nn.Module):
 INT4_GROUP = 32
 #: Widths of a group's range that are tried, as parts of its largest weight: the one with the least error is taken.
 _INT4_RANGES = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85)
-_INT4_NUMBERS = 1 << 18
+#: Weights that are quantised at a time.
+_INT4_AT_ONCE = 1 << 18
 
 
 class Int4Linear(nn.Module):
@@ -161,7 +162,7 @@ def quantised_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Scales [out, in / 32] bfloat16 and numbers [out, in / 32, 32] from -8 to 7 whose products are near ``weight``
     [out, in]."""
     # A few rows at a time: a large layer's intermediate results take long to write and read.
-    parts = [_quantised_rows(rows) for rows in weight.split(max(1, _INT4_NUMBERS // weight.shape[1]))]
+    parts = [_quantised_rows(rows) for rows in weight.split(max(1, _INT4_AT_ONCE // weight.shape[1]))]
     scales, numbers = (torch.cat(each) for each in zip(*parts, strict=True))
     return scales, numbers
 
@@ -169,17 +170,15 @@ def quantised_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
 def _quantised_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
     groups = weight.unflatten(1, (-1, INT4_GROUP))
     farthest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
-    scales = numbers = errors = torch.empty(0)
+    scales, numbers = torch.ones_like(farthest), torch.zeros_like(groups)
+    errors = torch.full_like(farthest, torch.inf)
     for part in _INT4_RANGES:
         # The farthest weight becomes -8, or nearly; where all are zero any scale will do.
         scale = (farthest * (-part / 8)).to(torch.bfloat16).float()
         scale = torch.where(scale == 0, torch.ones_like(scale), scale)
         number = torch.round(groups / scale).clamp(-8, 7)
         error = (number * scale - groups).square().sum(-1, keepdim=True)
-        if not errors.numel():
-            scales, numbers, errors = scale, number, error
-            continue
-        better = error < errors
+        better = ~(error >= errors)  # also where it is no number: then the scale is none either, and shows it
         scales, numbers, errors = (
             torch.where(better, new, old)
             for new, old in ((scale, scales), (number, numbers), (error, errors))

@@ -49,7 +49,7 @@ class Bench:
     ``prompts`` are as many as the scenario with the most needs; ``independent`` are those whose answers have parallel
     parts. ``memory`` samples the memory of the service's processes; without it memory is not reported. ``say`` prints a
     line of progress. ``max_body_bytes`` is the largest body that the service takes. ``replicas`` finds the processes of
-    a kind, Interpreter or Gateway; without it only decoders are killed. In ``paused`` the service rests.
+    a kind, Interpreter or Gateway; without it only decoders are killed. ``paused`` is a context without the service.
     """
 
     settings: LoadSettings

@@ -79,9 +79,7 @@ def write_gguf(
     writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    kind = {"f32": "ALL_F32", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0", "q4_0": "MOSTLY_Q4_0"}[
-        format_name
-    ]
+    kind = f"{'ALL' if format_name == 'f32' else 'MOSTLY'}_{format_name.upper()}"
     writer.add_file_type(gguf.LlamaFileType[kind])
     for name, tensor in _tensors(config, weights, heads, key_heads):
         values: NDArray[Any] = tensor.float().contiguous().numpy()
