@@ -86,6 +86,13 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
     add("--answer-prompts", type=int, default=24, help="held-out prompts that are answered (24)")
     add("--answer-tokens", type=int, default=1024, help="longest answer (1024)")
     add(
+        "--draft-acceptance",
+        type=float,
+        default=0.8,
+        help="answers: llama.cpp also with a draft model, each of whose tokens is right with this probability if those "
+        "before it are; 0: without (0.8, as our draft heads)",
+    )
+    add(
         "--documents",
         type=Path,
         help='replay these: JSONL of {"prompt", "annotated"}, or a directory of jobs.annotate',

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from jobs.benchmark import MODELS, main
@@ -19,6 +21,8 @@ from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_
 from pasta.benchmark.peers.engine import Ours, OurSession
 from pasta.benchmark.peers.gguf_file import interleaved, read_weights, write_gguf
 from pasta.benchmark.peers.gguf_vocabulary import add_vocabulary
+from pasta.benchmark.peers.llama import LlamaDecoder
+from pasta.benchmark.peers.llama_drafts import Speculation
 from pasta.benchmark.peers.plot import draw_growth
 from pasta.benchmark.peers.report import decode_report, growth_report, replay_report
 from pasta.benchmark.peers.weights import Weights, formats_that_fit, make_weights
@@ -141,6 +145,8 @@ def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
         (["--requests", "1,99"], "--requests: 1,99, expected integers from 1 to 64, 1 among them"),
         (["--contexts", "8"], "--contexts: 8, expected integers of at least 64"),
         (["--answer-prompts", "1"], "--answer-prompts: 1, expected at least 2"),
+        (["--draft-acceptance", "1.5"], "--draft-acceptance: 1.5, expected a number from 0 to 1"),
+        (["--draft-acceptance", "nan"], "--draft-acceptance: nan, expected a number from 0 to 1"),
         (["--models", "nowhere"], "--models 'nowhere': no model in twin/"),
         (["--shapes", "none.json"], "model configuration: none.json: no such file"),
         (["--documents", "none.jsonl"], "--documents: none.jsonl: no such file"),
@@ -311,7 +317,7 @@ class Fake:
         self.threads = setup["threads"]
 
     def decode(self, prompt, count):
-        return Timing(0.1, count, count / self.threads, 1.0, 1.0 / self.threads)
+        return Timing(0.1, count, count / self.threads, 1.0, 1.0 / self.threads, count)
 
 
 def test_the_fastest_settings_are_chosen():
@@ -335,6 +341,51 @@ def test_sessions_step_in_turn_each_with_its_settings():
     record = time_steps({n: (Steps(n), lambda n=n: done.append(f"use {n}")) for n in "ab"}, 2)
     assert done == ["use a", "a", "a", "a", "use b", "b", "b", "b"]
     assert [len(record[name]) for name in "ab"] == [2, 2]
+
+
+class Cache:
+    """In the place of a ``LlamaContext``: the tokens that it holds; after n of them it chooses n."""
+
+    def begin(self, prompts):
+        (self.tokens,) = [list(prompt) for prompt in prompts]
+        self.last = [len(self.tokens)]
+
+    def extend(self, tokens, wanted):
+        self.tokens += tokens
+        return [*range(len(self.tokens) + 1 - wanted, len(self.tokens) + 1)]
+
+    def shorten(self, count):
+        del self.tokens[len(self.tokens) - count :]
+
+
+@given(
+    drafts=st.lists(st.integers(0, 5), min_size=1, max_size=12), acceptance=st.sampled_from([0.0, 0.5, 1.0])
+)
+def test_a_draft_model_goes_on_from_what_was_accepted(drafts, acceptance):
+    target, draft = Cache(), Cache()
+    pair = Speculation(target, draft, acceptance)
+    pair.begin([90, 91, 92])
+    for count in drafts:
+        before, read = len(target.tokens), len(draft.tokens)
+        made = pair.step(count)
+        assert len(target.tokens) == before + made
+        assert made in {0.0: {1}, 0.5: {*range(1, count + 2)}, 1.0: {count + 1}}[acceptance]
+        assert target.tokens[: len(draft.tokens)] == draft.tokens
+        assert len(draft.tokens) >= len(target.tokens) - 1 or (count == 0 and len(draft.tokens) == read)
+
+
+def test_llama_decodes_the_same_text_with_a_draft_model_that_is_always_right(tmp_path):
+    pytest.importorskip("llama_cpp")
+    weights = saved(tmp_path, "llama")
+    path, setup = weights.gguf("f32", 512, lambda line: None), {"threads": 1, "flash": False}
+    decoder = LlamaDecoder(path, 64)
+    alone, target = decoder.context(setup, 64), decoder.context(setup, 64)
+    alone.begin([[5, 6, 7]])
+    expected = [alone.last[0], *(alone.step()[0] for _ in range(12))]
+    pair = Speculation(target, decoder.context(setup, 64), 1.0)
+    pair.begin([5, 6, 7])
+    assert [pair.step(3) for _ in range(3)] == [4, 4, 4]
+    assert pair.last == expected[12]
 
 
 # -- tables ----------------------------------------------------------------------------------------------
@@ -398,6 +449,8 @@ def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_
         "ours int8, PASTA, all help": 0.5,
         "llama.cpp bf16": 2.5,
         "llama.cpp q8_0": 3.0,
+        "llama.cpp bf16, drafts": 0.25,
+        "llama.cpp q8_0, drafts": 1.5,
     }
     counts = dict.fromkeys(seconds, 100)
     records = [
@@ -415,6 +468,9 @@ def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_
             "same_independent": 2.0,
             "llama": 6.0,
             "llama_independent": 6.0,
+            "llama_drafts_twin": 1.5,
+            "llama_drafts": 3.0,
+            "llama_drafts_independent": 3.0,
         }
     )
     assert "| ours int8, PASTA, all help | 0.500" in next(iter(tables.values()))

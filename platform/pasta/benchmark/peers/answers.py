@@ -1,4 +1,5 @@
-"""Real answers: of the twin and the PASTA model, each with and without helps; llama.cpp decodes as many tokens."""
+"""Real answers: of the twin and the PASTA model, each with and without helps; llama.cpp decodes as many tokens, with a
+draft model and without."""
 
 import contextlib
 import time
@@ -31,14 +32,18 @@ def measure_answers(comparison: ShapeComparison) -> RecordFile:
     many tokens as the twin's answer has, since what it says may be something else."""
     settings, weights = comparison.settings, comparison.weights
     assert weights.parallel is not None
-    identity = {"longest": settings.answer_tokens, "pasta": model_fingerprint(weights.parallel)}
+    identity = {
+        "longest": settings.answer_tokens,
+        "pasta": model_fingerprint(weights.parallel),
+        "draft_acceptance": settings.draft_acceptance,
+    }
     file = comparison.open("answers", identity)
     tasks = heldout_prompts(settings.answer_prompts)
     progress = comparison.kept.progress(f"answers, {weights.name}", len(tasks), "prompts", len(file))
     todo = [number for number in range(len(tasks)) if str(number) not in file]
     if not todo:
         return file
-    with comparison.decoders(comparison.narrow) as chosen, contextlib.ExitStack() as stack:
+    with comparison.decoders(comparison.narrow, drafts=True) as chosen, contextlib.ExitStack() as stack:
         engines: dict[str, tuple[Chosen, dict[str, Engine]]] = {}
         for name, each in chosen.items():
             if isinstance(each.decoder, Ours):
@@ -91,7 +96,11 @@ def _measure(
     for name, each in chosen.items():
         if name not in engines:
             timing = each.use().decode(prompt, count)
-            seconds[name], steps[name], tokens[name] = timing.first_s + timing.seconds, count, count
+            seconds[name], steps[name], tokens[name] = (
+                timing.first_s + timing.seconds,
+                timing.steps + 1,
+                count,
+            )
     return {"independent": task.independent, "seconds": seconds, "steps": steps, "tokens": tokens}
 
 
@@ -114,6 +123,10 @@ def answers_report(shape: str, records: Sequence[Record]) -> Found:
         if peer := peer_of(ours, rates):
             ratios.append(("llama", helped, peer, records, None))
             ratios.append(("llama_independent", helped, peer, independent, None))
+        if peer := peer_of(ours, rates, drafts=True):
+            ratios.append(("llama_drafts_twin", f"{twin}{_HELPED}", peer, records, None))
+            ratios.append(("llama_drafts", helped, peer, records, None))
+            ratios.append(("llama_drafts_independent", helped, peer, independent, None))
         for key, fast, base, chosen, wanted in ratios:
             if chosen:
                 found = bootstrap([record["seconds"][base] / record["seconds"][fast] for record in chosen])

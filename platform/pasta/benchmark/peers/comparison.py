@@ -15,6 +15,7 @@ from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Chosen, Peer, PeerSession, fastest_setup, time_steps
 from pasta.benchmark.peers.engine import Generate, Ours, OurSession
 from pasta.benchmark.peers.llama import Llama, why_no_llama
+from pasta.benchmark.peers.llama_drafts import DraftingLlama
 from pasta.benchmark.peers.settings import FORMATS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
@@ -146,8 +147,11 @@ class ShapeComparison:
         return [name for name in self.formats if bits_of(name) <= 16] or self.formats
 
     @contextlib.contextmanager
-    def decoders(self, formats: Sequence[str], stock: bool = False) -> Iterator[dict[str, Chosen]]:
-        """The decoders in these formats by name, each with its fastest settings; ``stock``: transformers' too."""
+    def decoders(
+        self, formats: Sequence[str], stock: bool = False, drafts: bool = False
+    ) -> Iterator[dict[str, Chosen]]:
+        """The decoders in these formats by name, each with its fastest settings; ``stock``: transformers' too;
+        ``drafts``: llama.cpp also with a draft model, if there is one."""
         made: list[Any] = []
         try:
             made += [self.ours(name) for name in formats]
@@ -155,7 +159,11 @@ class ShapeComparison:
                 made += [self.llama(name) for name in formats]
             if stock:
                 made += self._generates([name for name in formats if bits_of(name) >= 16])
-            yield {decoder.name: Chosen(decoder, self._setup(decoder)) for decoder in made}
+            chosen = {decoder.name: Chosen(decoder, self._setup(decoder)) for decoder in made}
+            if drafts:
+                for drafting in self._drafting(chosen):
+                    chosen[drafting.name] = Chosen(drafting, self._setup(drafting))
+            yield chosen
         finally:
             for decoder in made:
                 if isinstance(decoder, Llama):
@@ -174,6 +182,23 @@ class ShapeComparison:
         path = self.weights.gguf(theirs, max(self.settings.contexts) + 512, self.kept.say)
         return Llama(path, theirs, bits, self._threads, self._context)
 
+    def _drafting(self, chosen: dict[str, Chosen]) -> list[DraftingLlama]:
+        """llama.cpp with a draft model in the format of the large one."""
+        if not (
+            self.has_llama and self.settings.draft_acceptance and (draft := self.weights.draft(self.kept.say))
+        ):
+            return []
+        return [
+            DraftingLlama(
+                each.decoder,
+                draft.gguf(each.decoder.format_name, max(self.settings.contexts) + 512, self.kept.say),
+                self.settings.draft_acceptance,
+                each.setup,
+            )
+            for each in chosen.values()
+            if isinstance(each.decoder, Llama)
+        ]
+
     def _generates(self, formats: Sequence[str]) -> list[Generate]:
         variants = dict(_GENERATE)
         if self.settings.compiled:
@@ -191,7 +216,8 @@ class ShapeComparison:
 
     def setups(self) -> RecordFile:
         """The fastest settings of each decoder, by name."""
-        return self.open("settings", {"prompt": self.settings.prompt_tokens})
+        asked = {"prompt": self.settings.prompt_tokens, "draft_acceptance": self.settings.draft_acceptance}
+        return self.open("settings", asked)
 
     def _setup(self, decoder: Peer) -> Record:
         """Its fastest settings, found once."""

@@ -13,20 +13,21 @@ from pasta.stages.records import Record
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a run took: ``first_s`` to the first token, ``seconds`` for the ``tokens`` after it. The median and the
-    least time of a token are less affected by other work on the machine."""
+    """How long a run took: ``first_s`` to the first token, ``seconds`` for the ``tokens`` after it, in ``steps``
+    forwards of the model. The median and the least time of a token are less affected by other work on the machine."""
 
     first_s: float
     tokens: int
     seconds: float
     median_s: float
     least_s: float
+    steps: int
 
     @classmethod
     def of(cls, begun: float, times: Sequence[float]) -> "Timing":
         """From when it began and when each token was there."""
         each = [later - sooner for sooner, later in itertools.pairwise(times)]
-        return cls(times[0] - begun, len(each), sum(each), statistics.median(each), min(each))
+        return cls(times[0] - begun, len(each), sum(each), statistics.median(each), min(each), len(each))
 
     def to_dict(self) -> Record:
         """As a record."""

@@ -130,6 +130,20 @@ class LlamaContext:
         self._last = [int(token) for token in self.logits(count).argmax(axis=1)]
         return self._last
 
+    def extend(self, tokens: Sequence[int], wanted: int) -> list[int]:
+        """Feed tokens to the first sequence; returns what would follow each of the last ``wanted``."""
+        count, start = len(tokens), self._lengths[0]
+        rows = [i >= count - wanted for i in range(count)]
+        self._feed(tokens, range(start, start + count), [0] * count, rows)
+        self._lengths[0] += count
+        return [int(token) for token in self.logits(wanted).argmax(axis=1)]
+
+    def shorten(self, count: int) -> None:
+        """Forget the last ``count`` tokens of the first sequence."""
+        if count:
+            self._lengths[0] -= count
+            self._lib.llama_memory_seq_rm(self._memory, 0, self._lengths[0], -1)
+
     @property
     def last(self) -> list[int]:
         """The tokens chosen last."""
@@ -185,7 +199,7 @@ class LlamaDecoder:
             if self._context is not None:
                 self._context.close()
             self._setup, self._tokens = setup, max(self._tokens, needed)
-            self._context = self._made(setup, self._tokens)
+            self._context = self.context(setup, self._tokens)
         begun = time.perf_counter()
         self._context.begin([prompt])
         times = [time.perf_counter()]
@@ -197,7 +211,7 @@ class LlamaDecoder:
     def begin(self, setup: Record, prompts: Sequence[Sequence[int]], steps: int, shared: int) -> int:
         """Begin a session whose sequences follow ``prompts``, or of ``shared`` sequences after one prompt."""
         sequences = len(prompts) * shared
-        context = self._made(setup, sum(map(len, prompts)) + sequences * (steps + 1), sequences)
+        context = self.context(setup, sum(map(len, prompts)) + sequences * (steps + 1), sequences)
         with contextlib.ExitStack() as undo:
             undo.callback(context.close)
             context.begin(prompts, shared)
@@ -220,8 +234,11 @@ class LlamaDecoder:
         """End a session."""
         self._sessions.pop(session).close()
 
-    def _made(self, setup: Record, tokens: int, sequences: int = 1) -> LlamaContext:
-        return LlamaContext(self.model, tokens, sequences, setup["threads"], setup["flash"])
+    def context(
+        self, setup: Record, tokens: int, sequences: int = 1, of: LlamaModel | None = None
+    ) -> LlamaContext:
+        """An empty cache for so many tokens, with these settings, of another model if one is given."""
+        return LlamaContext(of or self.model, tokens, sequences, setup["threads"], setup["flash"])
 
 
 class LlamaSession:
@@ -250,7 +267,7 @@ class Llama:
     side = "llama.cpp"
 
     def __init__(self, path: Path, format_name: str, bits: int, threads: Sequence[int], tokens: int) -> None:
-        self.name, self.bits = f"llama.cpp {format_name}", bits
+        self.name, self.bits, self.format_name = f"llama.cpp {format_name}", bits, format_name
         self.setups: Sequence[Record] = [
             {"threads": count, "flash": flash} for count in threads for flash in (True, False)
         ]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pasta.benchmark.metrics import Metric
-from pasta.benchmark.peers.settings import FORMATS
+from pasta.benchmark.peers.settings import DRAFTS, FORMATS
 from pasta.markdown import markdown
 from pasta.stages.records import Record
 from pasta.statistics import bootstrap
@@ -153,10 +153,14 @@ def replay_report(shape: str, records: Sequence[Record]) -> Found:
     return metrics, {f"Replay of documents, {shape}": markdown(["decoder", "tokens a second"], rows)}
 
 
-def peer_of(ours: str, rates: Mapping[str, Sequence[float]]) -> str:
-    """llama.cpp's fastest format of no more bits; empty if there is none."""
+def peer_of(ours: str, rates: Mapping[str, Sequence[float]], drafts: bool = False) -> str:
+    """llama.cpp's fastest format of no more bits, with a draft model or without; empty if there is none."""
     peers = [
-        name for name in rates if name.startswith("llama.cpp") and _BITS.get(name, 99) <= _BITS.get(ours, 0)
+        name
+        for name in rates
+        if name.startswith("llama.cpp")
+        and name.endswith(DRAFTS) is drafts
+        and _BITS.get(name.removesuffix(DRAFTS), 99) <= _BITS.get(ours, 0)
     ]
     return max(peers, key=lambda name: statistics.median(rates[name]), default="")
 

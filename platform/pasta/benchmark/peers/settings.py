@@ -12,6 +12,9 @@ PARTS = ("check", "decode", "lanes", "requests", "context", "answers", "replay")
 #: Our formats, the most bits first, with the bits of a weight and the format of llama.cpp that has as many.
 FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0"), "int4": (4, "q4_0")}
 
+#: Ends the name of a llama.cpp that has a draft model.
+DRAFTS = ", drafts"
+
 
 @dataclass(frozen=True)
 class PeerSettings:
@@ -22,9 +25,10 @@ class PeerSettings:
     Each decoder gets up to ``threads`` threads. ``rounds`` of ``tokens`` tokens after ``prompt_tokens`` are decoded by
     each in turn. ``lanes``, ``requests`` and ``contexts`` are the points at which single steps are timed.
     ``answer_prompts`` held-out prompts are answered by the shipped models, widened or not, with ``answer_tokens`` at
-    most. ``documents`` are replayed: ``replay_prompts`` of them, drawn with ``replay_seed``, without those of
-    ``longest`` tokens or more. ``wait_policy`` is the OMP_WAIT_POLICY of this process (torch and llama.cpp both use
-    OpenMP): it is recorded, not set.
+    most; llama.cpp also drafts, each of its drafts being right with probability ``draft_acceptance`` if those before it
+    are, and does not if this is 0. ``documents`` are replayed: ``replay_prompts`` of them, drawn with ``replay_seed``,
+    without those of ``longest`` tokens or more. ``wait_policy`` is the OMP_WAIT_POLICY of this process (torch and
+    llama.cpp both use OpenMP): it is recorded, not set.
     """
 
     models: Path
@@ -42,6 +46,7 @@ class PeerSettings:
     contexts: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
     answer_prompts: int = 24
     answer_tokens: int = 1024
+    draft_acceptance: float = 0.8
     documents: Path | None = None
     replay_prompts: int = 12
     replay_seed: int = 0
@@ -56,6 +61,8 @@ class PeerSettings:
         if not self.shapes:
             raise UserError("--shapes: '', expected at least one")
         check_interval(self, "rounds", "replay_prompts", "answer_prompts", "answer_tokens")
+        if not 0 <= self.draft_acceptance <= 1:
+            raise UserError(f"--draft-acceptance: {self.draft_acceptance}, expected a number from 0 to 1")
         check_least(self, 1, "threads", "longest")
         check_least(self, 2, "tokens", "prompt_tokens")
         for name in ("lanes", "requests"):

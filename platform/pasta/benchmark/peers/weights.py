@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.peers.gguf_file import read_weights, write_gguf
 from pasta.benchmark.peers.settings import FORMATS, SHIPPED, shape_name
-from pasta.benchmark.widening import copy_tokenizer, make_directory, why_not_widened, widened_models
+from pasta.benchmark.widening import copy_tokenizer, make_directory, why_not_widened, widen, widened_models
 from pasta.engine import LoadedModel, read_model_config
 from pasta.engine.loading import load_model
 
@@ -21,7 +21,7 @@ from pasta.engine.loading import load_model
 @dataclass(frozen=True)
 class Weights:
     """A shape's weights in ``directory``; ``made`` holds what is derived from them. ``parallel`` is the PASTA model of
-    this shape, if there is one.
+    this shape, if there is one, ``small`` the model that was widened to it.
 
     All decoders load the same numbers: those of a random model are rounded to bfloat16, as published ones are.
     """
@@ -30,6 +30,7 @@ class Weights:
     directory: Path
     made: Path
     parallel: Path | None = None
+    small: Path | None = None
 
     @cached_property
     def config(self) -> Any:
@@ -61,6 +62,17 @@ class Weights:
             write_gguf(self.config, read_weights(self.directory), tokenizer, path, format_name, context)
         return path
 
+    def draft(self, say: Callable[[str], None]) -> "Weights | None":
+        """The small model with the vocabulary of this one: what llama.cpp can draft with. Made on first use."""
+        if self.small is None:
+            return None
+        config = read_model_config(self.small)
+        config.vocab_size = self.config.vocab_size
+        name = f"{self.name}-draft"
+        directory = self.made / f"{name}-{model_fingerprint(self.small)}"
+        make_directory(directory, f"a draft model for {self.name}", say, partial(widen, self.small, config))
+        return Weights(name, directory, self.made)
+
 
 def make_weights(shape: str, models: Path, made: Path, say: Callable[[str], None]) -> Weights:
     """The shipped models, or those of this configuration, made on first use: the shipped ones widened to it if they can
@@ -70,7 +82,7 @@ def make_weights(shape: str, models: Path, made: Path, say: Callable[[str], None
     name, config = shape_name(shape), read_model_config(shape)
     if not any(why_not_widened(read_model_config(models / each), config) for each in ("twin", "pasta")):
         both = widened_models(models, Path(shape), made, say)
-        return Weights(name, both / "twin", made, both / "pasta")
+        return Weights(name, both / "twin", made, both / "pasta", models / "twin")
     digest = hashlib.sha256(config.to_json_string().encode()).hexdigest()[:12]
     directory = made / f"{name}-{digest}"
     what = f"{name} with random weights"
