@@ -163,6 +163,33 @@ def test_attention_of_one_query_is_that_of_many(queries, exact, dtype, cached):
         torch.testing.assert_close(alone[0, 0], together[0, row], rtol=tolerance, atol=tolerance)
 
 
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_requests_that_are_attended_at_once_by_two_threads_are_each_as_alone():
+    torch.manual_seed(0)
+    slots, width, dim, seen = 8, 320, 64, 300  # enough work to be shared
+    blocks = [torch.randn(2, slots * width, dim) for _ in range(2)]
+    qkv = torch.randn(slots, 1, 8 * dim)
+
+    def attend(first, count):
+        one, zero = torch.ones(count, 1, dim), torch.zeros(count, 1, dim)
+        places = torch.arange(first, first + count) * width + seen - 1
+        given = qkv[first : first + count], one, zero, None, None, 0.0, *blocks, places
+        mask = torch.zeros(count, 1, 1, seen)
+        return torch.ops.pasta.attend(*given, torch.zeros(first), width, mask, 2, dim**-0.5, 0.0)
+
+    together = attend(0, slots)
+    for slot in range(slots):
+        assert torch.equal(attend(slot, 1)[0], together[slot])
+
+
 @pytest.mark.parametrize("queries", [5, 65])
 def test_attention_over_a_cache_of_half_the_size_is_near_that_over_a_whole_one(queries):
     mask = torch.zeros(1, 1, queries, 70)

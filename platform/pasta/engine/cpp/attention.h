@@ -145,6 +145,13 @@ Floats soften(float* scores, int64_t count, float scaling, float softcap) {
 }
 
 constexpr int kTogether = 4;  // query heads that read a key and a value once for all of them
+constexpr int64_t kKeysAhead = 8;
+
+// Has a row come into the cache. The processor itself fetches ahead to the end of a page, which holds few keys.
+template <class T>
+void fetch(const T* row, int64_t dim) {
+  for (int64_t d = 0; d < dim; d += 64 / sizeof(T)) _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T0);
+}
 
 // A query head, of the cache's type T: where it is, where its output goes, and the keys [at[0]], [at[1]], … of its key
 // head that it sees.
@@ -169,6 +176,10 @@ void attend_together(const Head<T, Out>* heads, int64_t common, const T* keys, c
     _mm_storeu_ps(scores + n * stride + i, sum_of_each(sums(i), sums(i + 1), sums(i + 2), sums(i + 3)));
   };
   for (int64_t i = 0; i < common; i += 4) {
+    for (int64_t k = i; k < i + 4; ++k) {  // the values are read when all keys have been
+      fetch(keys + heads[0].at[std::min(k + kKeysAhead, common - 1)] * dim, dim);
+      fetch(values + heads[0].at[std::min(k, common - 1)] * dim, dim);
+    }
     if constexpr (kManyRegisters && VECTORS > 0 && N > 1) {  // four keys stay in registers for all heads
       typename Query<T, VECTORS>::Register key[4][VECTORS];
       for (int k = 0; k < 4; ++k)
@@ -280,7 +291,7 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
                       : n.dim == 4 * kNumbers ? attend_heads<T, Out, 4>
                       : n.dim == 8 * kNumbers ? attend_heads<T, Out, 8>
                                               : attend_heads<T, Out, 0>;
-  parallel(n.batch * key_heads, n.queries * n.heads * n.keys, [&](int64_t begin, int64_t end) {
+  parallel(n.batch * key_heads, n.batch * n.queries * n.heads * n.keys * n.dim / kLanes, [&](int64_t begin, int64_t end) {
     const int64_t stride = n.keys + 2 * kLanes;
     std::vector<float> scores(kTogether * stride);
     for (int64_t task = begin; task < end; ++task) {
