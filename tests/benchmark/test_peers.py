@@ -490,6 +490,9 @@ def test_a_configuration_of_the_shipped_models_kind_is_made_by_widening_them(tmp
     assert made.parallel == made.directory.parent / "pasta"
     assert read_model_config(made.parallel).hidden_size == 320
     assert make_weights(shape, MODELS, tmp_path / "made", pytest.fail).directory == made.directory
+    draft = made.draft(told.append)
+    assert told[2].startswith("making a draft model for config in ")
+    assert (draft.config.vocab_size, draft.config.hidden_size) == (2100, 256)
 
 
 def test_a_picture_needs_two_points(tmp_path):
