@@ -8,7 +8,6 @@ the same for its benchmarks (``--spec-synth-rates``).
 
 import contextlib
 import functools
-import itertools
 import random
 import statistics
 import time
@@ -99,14 +98,14 @@ def _decode(
         pair = Speculation(target, draft, acceptance)
         begun = time.perf_counter()
         pair.begin(prompt)
-        times, made = [time.perf_counter()], 1
-        while made < count:  # the last token is no guess
-            made += pair.step(min(drafts, count - made - 1))
-            times.append(time.perf_counter())
-    spent = [later - sooner for sooner, later in itertools.pairwise(times)]
-    expected = sum(acceptance**i for i in range(drafts + 1))
-    median, least = statistics.median(spent) / expected, min(spent) / expected
-    return Timing(times[0] - begun, count - 1, sum(spent), median, least, len(spent))
+        started, made, seconds, each = time.perf_counter(), 1, 0.0, []
+        while made < count:
+            guesses = min(drafts, count - made - 1)  # the last token is no guess
+            step_begun = time.perf_counter()
+            made += pair.step(guesses)
+            seconds += (spent := time.perf_counter() - step_begun)
+            each.append(spent / sum(acceptance**i for i in range(guesses + 1)))
+    return Timing(started - begun, count - 1, seconds, statistics.median(each), min(each), len(each))
 
 
 @functools.cache
