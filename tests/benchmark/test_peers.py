@@ -21,8 +21,8 @@ from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_
 from pasta.benchmark.peers.engine import Ours, OurSession
 from pasta.benchmark.peers.gguf_file import interleaved, read_weights, write_gguf
 from pasta.benchmark.peers.gguf_vocabulary import add_vocabulary
-from pasta.benchmark.peers.llama import LlamaDecoder
-from pasta.benchmark.peers.llama_drafts import Speculation
+from pasta.benchmark.peers.llama import Llama, LlamaDecoder
+from pasta.benchmark.peers.llama_drafts import DraftingLlama, Speculation
 from pasta.benchmark.peers.plot import draw_growth
 from pasta.benchmark.peers.report import decode_report, growth_report, replay_report
 from pasta.benchmark.peers.weights import Weights, formats_that_fit, make_weights
@@ -386,6 +386,20 @@ def test_llama_decodes_the_same_text_with_a_draft_model_that_is_always_right(tmp
     pair.begin([5, 6, 7])
     assert [pair.step(3) for _ in range(3)] == [4, 4, 4]
     assert pair.last == expected[12]
+
+
+def test_llama_with_a_draft_model_decodes_as_many_tokens_as_asked(tmp_path):
+    pytest.importorskip("llama_cpp")
+    path = saved(tmp_path, "llama").gguf("f32", 512, lambda line: None)
+    peer = Llama(path, "f32", 32, [1], 64)
+    try:
+        drafting = DraftingLlama(peer, path, 1.0, {"threads": 1, "flash": False})
+        drafting.use(drafting.setups[2])
+        timing = drafting.decode([5, 6, 7], 14)
+    finally:
+        peer.close()
+    assert drafting.setups[2]["drafts"] == 3
+    assert (timing.tokens, timing.steps) == (13, 4)  # 1, then 4, 4, 4 and the last
 
 
 # -- tables ----------------------------------------------------------------------------------------------

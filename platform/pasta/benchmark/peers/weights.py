@@ -69,7 +69,7 @@ class Weights:
         config = read_model_config(self.small)
         config.vocab_size = self.config.vocab_size
         name = f"{self.name}-draft"
-        directory = self.made / f"{name}-{model_fingerprint(self.small)}"
+        directory = self.made / f"{name}-{self.fingerprint}"
         make_directory(directory, f"a draft model for {self.name}", say, partial(widen, self.small, config))
         return Weights(name, directory, self.made)
 
