@@ -96,11 +96,8 @@ def _measure(
     for name, each in chosen.items():
         if name not in engines:
             timing = each.use().decode(prompt, count)
-            seconds[name], steps[name], tokens[name] = (
-                timing.first_s + timing.seconds,
-                timing.steps + 1,
-                count,
-            )
+            seconds[name] = timing.first_s + timing.seconds
+            steps[name], tokens[name] = timing.steps + 1, count
     return {"independent": task.independent, "seconds": seconds, "steps": steps, "tokens": tokens}
 
 
