@@ -41,6 +41,7 @@ def jobs() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_that_takes_seconds():
     commands = [*jobs(), "serve.run", "serve.keys", "pasta.cli"]
     assert len(commands) >= 14
@@ -48,6 +49,7 @@ def test_help_imports_nothing_that_takes_seconds():
         assert (code, heavy) == (0, []), f"python -m {module} --help"
 
 
+@pytest.mark.slow
 def test_a_wrong_configuration_is_refused_before_anything_heavy_is_imported(tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("nmae: x\n", encoding="utf-8")
@@ -93,6 +95,7 @@ print(json.dumps([front, "torch" in sys.modules, ids]))
 """
 
 
+@pytest.mark.slow
 def test_the_build_gateway_and_interpreter_hold_no_torch_and_encode_the_same_tokens():
     from serve.interpreter.encoding import RequestEncoder
     from serve.launch import read_service_config
@@ -133,6 +136,7 @@ sys.exit("torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_models_and_methods_are_checked_without_torch():
     assert subprocess.run([sys.executable, "-c", CHECKED], cwd=ROOT, check=False).returncode == 0
 
@@ -158,6 +162,7 @@ print(done.result.num_records, mistake, "torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_annotates_holds_no_torch(tmp_path):
     run = [sys.executable, "-c", ANNOTATED, str(tmp_path)]
     assert (

@@ -72,6 +72,7 @@ def test_three_hundred_prompts_are_asked_unless_told_otherwise():
     assert _prompts("formats") == 300
 
 
+@pytest.mark.slow
 def test_logits_are_compared_token_by_token_in_whatever_order_threads_decode(monkeypatch):
     monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, numbers: True)
     monkeypatch.setattr(Drafter, "_pays", lambda self, found, feeds, numbers: [len(d.tokens) for d in found])

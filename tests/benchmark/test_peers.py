@@ -490,6 +490,7 @@ def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_
     assert "| ours int8, PASTA, all help | 0.500" in next(iter(tables.values()))
 
 
+@pytest.mark.slow
 def test_a_configuration_of_the_shipped_models_kind_is_made_by_widening_them(tmp_path):
     config = read_model_config(MODELS / "twin")
     config.hidden_size, config.vocab_size = 320, 2100

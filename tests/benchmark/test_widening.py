@@ -54,6 +54,7 @@ def pair(directories):
     return [load_model(each, dtype="float32", device="cpu") for each in directories]
 
 
+@pytest.mark.slow
 def test_a_widened_model_has_the_small_one_s_logits(directories):
     ids = torch.arange(5, 45)[None]
     with torch.inference_mode():
@@ -65,6 +66,7 @@ def test_a_widened_model_has_the_small_one_s_logits(directories):
     assert (large[:, small.shape[1] :].amax(dim=1) < small.amax(dim=1) - 3).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_widened_model_gives_the_same_answers(pair, temperature):
     answers = []

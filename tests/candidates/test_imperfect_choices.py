@@ -74,6 +74,7 @@ def everything() -> tuple[float, float]:
     )
 
 
+@pytest.mark.slow
 def test_quality_before_speed_is_faster_than_the_teacher_and_no_worse() -> None:
     speed, quality = chosen(math.inf)
     assert speed > 1.2 * everything()[0]

@@ -31,6 +31,7 @@ def records():
     return sampler().sample(PROMPTS)
 
 
+@pytest.mark.slow
 def test_a_record_does_not_depend_on_what_is_decoded_beside_it(records):
     alone = [sampler(num_slots=1).sample([prompt])[0] for prompt in reversed(PROMPTS)]
     assert alone[::-1] == records
@@ -62,6 +63,7 @@ def test_the_twin_writes_no_tags(records):
     assert all(parse(record["twin"]["text"]).depth() == 0 for record in records)
 
 
+@pytest.mark.slow
 def test_a_prompt_that_leaves_no_room_is_skipped_with_its_reason(records):
     long = Prompt([{"role": "user", "content": "word " * 300}])
     skipped, kept = sampler().sample([long, PROMPTS[0]])

@@ -17,6 +17,7 @@ ANNOTATIONS = ALPACA_EVAL / "gemma-7b-it.annotations.json"
 needs_files = pytest.mark.skipif(not ANNOTATIONS.is_file(), reason="needs AlpacaEval's published files")
 
 
+@pytest.mark.slow
 @needs_files
 def test_win_rates_of_annotations_are_printed_under_their_names(capsys):
     assert run(["alpaca", "annotations", str(ANNOTATIONS)]) == 0
@@ -27,6 +28,7 @@ def test_win_rates_of_annotations_are_printed_under_their_names(capsys):
     assert "without AlpacaEval's difficulty term: not the official figure" in out
 
 
+@pytest.mark.slow
 @needs_files
 def test_json_has_every_digit(capsys):
     assert run(["alpaca", "annotations", str(ANNOTATIONS), "--json"]) == 0
@@ -36,6 +38,7 @@ def test_json_has_every_digit(capsys):
     assert "official_length_controlled" not in values
 
 
+@pytest.mark.slow
 @needs_files
 @pytest.mark.skipif(importlib.util.find_spec("alpaca_eval") is not None, reason="alpaca_eval is installed")
 def test_an_official_figure_that_cannot_be_had_is_one_line_after_the_others(capsys):

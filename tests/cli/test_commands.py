@@ -251,6 +251,7 @@ def test_show_falls_back_to_ascii():
     assert b"====+" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_command_counts_with_the_packaged_tokenizer_by_default(write):
     path = write({"prompt": "Drinks?", "annotated": TEA, "answer": TEA_PLAIN})
     done = subprocess.run(

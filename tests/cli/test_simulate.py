@@ -54,6 +54,7 @@ def simulate(path, *options):
     return run(["simulate", "--config", str(path), *options])
 
 
+@pytest.mark.slow
 def test_it_writes_a_report_metrics_and_pictures(config, capsys):
     path, values = config
     assert simulate(path) == 0
@@ -72,6 +73,7 @@ def test_it_writes_a_report_metrics_and_pictures(config, capsys):
     assert "4/4: parallel, local, 5 requests a second" in shown.err
 
 
+@pytest.mark.slow
 def test_the_same_configuration_gives_the_same_figures(config):
     path, values = config
     simulate(path)

@@ -122,6 +122,7 @@ def test_no_more_requests_are_under_way_than_allowed():
     assert server.most_at_once == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [{"requests_per_minute": 600.0}, {"tokens_per_minute": 600.0 * 8}])
 def test_a_minute_s_limit_spreads_requests(limit):
     # A reply takes eight tokens, whatever was expected of it.

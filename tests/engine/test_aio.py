@@ -53,6 +53,7 @@ async def result_of(engine, request):
     raise AssertionError("a stream ended without DoneEvent")
 
 
+@pytest.mark.slow
 def test_concurrent_streams_give_what_each_request_gives_alone():
     texts = ["a", "Tell me about France", "b c d"]
     alone = [new_engine().generate(ask(text)).response_ids for text in texts]
@@ -151,6 +152,7 @@ def test_a_request_that_cannot_fit_is_refused_at_submission():
     with_engine(scenario)
 
 
+@pytest.mark.slow
 def test_a_chunk_decoded_elsewhere_is_absorbed_while_the_parent_goes_on():
     # Room for both: home counts an absorbed chunk when it comes, and the parent must not have used all by then.
     limits = Limits(max_tokens=1500, max_chunk_tokens=20, max_threads=4, max_depth=1)

@@ -43,6 +43,7 @@ def compilations(monkeypatch):
     return compiled
 
 
+@pytest.mark.slow
 def test_compiled_steps_choose_the_same_tokens_and_wait_for_no_compiler(compilations, monkeypatch):
     """With draft heads, which read the states of compiled forwards too."""
     stand_in = StandIn()
@@ -62,6 +63,7 @@ def test_compiled_steps_choose_the_same_tokens_and_wait_for_no_compiler(compilat
     assert len(compilations) == at_start
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_compile_is_one_line(monkeypatch, compilations):
     def broken(graph, inputs):
         raise RuntimeError("no compiler\nand much more")

@@ -75,6 +75,7 @@ def away(live, estimate):
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_tokens", [300, 450, 700])
 def test_a_chunk_that_comes_back_late_has_room_though_its_parent_used_all_it_could(max_tokens):
     limits = Limits(max_tokens=max_tokens, max_chunk_tokens=40, max_threads=6, max_depth=3)
@@ -112,6 +113,7 @@ def come_back_late(home, request, **sizes):
             home.absorb(request_id, fork.path, chunk.response_ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_threads", [9, 12, 64])
 def test_what_is_lent_does_not_show_in_the_text(max_threads):
     request = ask(limits=replace(LIMITS, max_threads=max_threads))
@@ -141,6 +143,7 @@ def guesses(every_draft, monkeypatch):
     return know
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "max_threads"), [(0.0, 9), (0.0, 64), (0.8, 64)])
 def test_help_changes_nothing_around_chunks_that_are_decoded_elsewhere(guesses, temperature, max_threads):
     """Near the limit of threads and far from it."""
@@ -200,6 +203,7 @@ def test_tokens_that_the_grammar_forces_cost_no_step_while_chunks_are_decoded_el
     assert helped[-1] - helped[0] < plain[-1] - plain[0]
 
 
+@pytest.mark.slow
 def test_a_stop_string_in_a_chunk_that_comes_back_ends_the_answer():
     first = next(iter(undisturbed().document.chunks()))
     stop = (render(Document(first.items))[5:9],)
@@ -238,6 +242,7 @@ def test_a_chunk_that_no_other_engine_takes_is_decoded_here_after_all():
     assert adopted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 5, 12])
 def test_a_chunk_goes_on_here_from_where_it_had_come_elsewhere(tokens):
     expected, home = undisturbed(), engine()
@@ -265,6 +270,7 @@ def order_of(result, root=()):
     return [(path, token) for _, path, token in sorted(rows, key=lambda row: row[0])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [False, True])
 def test_an_answer_goes_on_from_any_of_its_tokens_on_another_engine(stops):
     text = undisturbed().text
@@ -284,6 +290,7 @@ def test_an_answer_goes_on_from_any_of_its_tokens_on_another_engine(stops):
     assert request_id
 
 
+@pytest.mark.slow
 def test_an_answer_goes_on_on_another_engine_while_its_chunks_are_still_elsewhere():
     expected, first = undisturbed(), engine()
     first.submit(ask(place_locally=away))

@@ -67,6 +67,7 @@ def test_the_sample_has_threads_to_speak_of():
     assert any(isinstance(event, JoinEvent) for event in events) or result.critical_path < result.num_tokens
 
 
+@pytest.mark.slow
 def test_greedy_tokens_do_not_depend_on_company():
     expected = [alone(text).response_ids for text in TEXTS]
     together, _ = run(engine(num_slots=4), *(ask(text) for text in TEXTS))
@@ -86,6 +87,7 @@ def test_a_recorded_forward_is_replayed_for_slots_that_do_not_begin_with_the_fir
     assert len(expected[1]) > 10 * len(expected[0])
 
 
+@pytest.mark.slow
 def test_greedy_tokens_do_not_depend_on_running_threads_one_by_one():
     """Each chunk is decoded on another engine and absorbed: at no time are two threads lanes of one forward."""
     free = Limits(max_tokens=500, max_chunk_tokens=20, max_threads=60, max_depth=2)
@@ -98,6 +100,7 @@ def test_greedy_tokens_do_not_depend_on_running_threads_one_by_one():
     assert one_by_one.critical_path == lanes.critical_path
 
 
+@pytest.mark.slow
 def test_sampled_tokens_do_not_depend_on_company():
     warm = SamplingParams(temperature=0.8, top_p=0.95, seed=5, promise_bias=5.0)
     expected = [alone(text, sampling=warm).response_ids for text in TEXTS]
@@ -105,6 +108,7 @@ def test_sampled_tokens_do_not_depend_on_company():
     assert [result.response_ids for result in together] == expected
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_answer():
     answers = {
         run(engine(), ask(sampling=SamplingParams(temperature=1.0, seed=seed)))[0][0].response_ids
@@ -148,6 +152,7 @@ def test_sequential_mode_is_plain_decoding():
     assert CODEC.special_ids.isdisjoint(result.response_ids[:-1])
 
 
+@pytest.mark.slow
 def test_outputs_of_random_weights_are_well_formed():
     for seed in range(8):
         (result,), _ = run(
@@ -268,6 +273,7 @@ def test_a_sampling_value_out_of_range_is_named(field, value):
         SamplingParams(**{field: value})
 
 
+@pytest.mark.slow
 def test_top_k_one_is_greedy():
     greedy = alone(sampling=SamplingParams()).response_ids
     top = run(engine(), ask(sampling=SamplingParams(temperature=1.0, top_k=1)))[0][0].response_ids

@@ -75,6 +75,7 @@ def answers(seed, config):
     return decode(config, requests(seed), at_once=1 if config is PLAIN else None)
 
 
+@pytest.mark.slow
 @helps
 @pytest.mark.parametrize("seed", SEEDS)
 def test_answers_are_the_same_alone_and_together(seed, config):
@@ -98,6 +99,7 @@ def test_the_answers_above_are_cut_by_limits_and_take_fewer_steps(config):
     assert max(thread.depth for result in plain for thread in result.trace.threads) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_stop_string_ends_an_answer_where_it_would_end_it(seed):
     asked = requests(seed)
@@ -168,6 +170,7 @@ def fields(sampling):
     }
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_reported_for_every_token_and_the_same():
     asked = requests(0, logprobs=2)
 
@@ -236,6 +239,7 @@ def test_a_request_can_have_no_drafts():
     assert engine.drafter.num_drafted == 0
 
 
+@pytest.mark.slow
 def test_drafts_that_were_wrong_are_seen_by_no_later_token(monkeypatch):
     """Whatever stands in the cache in their places, and places are used again."""
     asked, plain = requests(3), answers(3, PLAIN)

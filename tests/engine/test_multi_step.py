@@ -57,6 +57,7 @@ def alike(results):
     return {key: (*same(result), result.steps) for key, result in results.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_are_the_same_and_take_as_many_steps(seed, counted):
     """Greedy and sampled, some cut to the likeliest tokens; nested, cut by limits."""
@@ -66,6 +67,7 @@ def test_answers_are_the_same_and_take_as_many_steps(seed, counted):
     assert sum(counted) > 3 * len(counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_answers_are_the_same_beside_others(seed, counted):
     asked = [request.replace(parallel=number % 4 == 0) for number, request in enumerate(requests(seed))]
@@ -77,6 +79,7 @@ def test_answers_are_the_same_beside_others(seed, counted):
     assert sum(counted) > len(counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [False, True], ids=["", "jump-forward"])
 def test_beside_drafts_the_tokens_stay_the_same(jump, counted, monkeypatch):
     """Whichever way is faster for the moment."""
@@ -116,6 +119,7 @@ def test_a_token_has_the_time_and_the_number_of_its_own_step():
     assert times == sorted(set(times))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -132,6 +136,7 @@ def test_what_python_has_to_do_for_each_token_is_done_for_each(fields, counted):
     assert not counted
 
 
+@pytest.mark.slow
 def test_a_stop_string_ends_an_answer_where_it_would_end_it(counted):
     limits = Limits(max_tokens=90)
     plain = Engine(LOADED, ONE_BY_ONE).generate(Request(PROMPT, limits=limits, parallel=False))

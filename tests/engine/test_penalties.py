@@ -107,6 +107,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_the_tokens_are_the_same_batched_with_help_and_elsewhere(monkeypatch, temperature):
     monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)

@@ -55,6 +55,7 @@ def test_the_rules_differ_in_what_the_model_computes():
         assert (one - other).abs().max() > 100 * TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "factor"), [*((scheme, 1.0) for scheme in SCHEMES), ("predicted-in-tens", 3.0)]
 )

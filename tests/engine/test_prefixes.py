@@ -123,6 +123,7 @@ def test_the_answers_here_have_threads():
     assert len(engine().generate(ask()).trace.threads) > 1
 
 
+@pytest.mark.slow
 def test_choices_of_one_prompt_share_one_prefill():
     e = Watched(num_slots=10)
     seeds = [SamplingParams(temperature=0.9, seed=seed, promise_bias=14.0) for seed in range(10)]
@@ -351,6 +352,7 @@ def test_a_warm_prompt_has_the_logits_of_a_cold_one_to_the_last_bit(family):
 PIECES = [A[:30], B[:23], A[:30], list(range(210, 245))]
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     st.lists(

@@ -88,6 +88,7 @@ def decode(engine):
     return ids, sum(result.cached_tokens for result in again.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_processes_choose_the_tokens_of_one(models, follower, family):
     _, ranks = follower
@@ -106,6 +107,7 @@ def test_two_processes_choose_the_tokens_of_one(models, follower, family):
     assert 2 * cut == sum(p.numel() for p in whole.parameters() if p.dim() == 2)
 
 
+@pytest.mark.slow
 def test_processes_share_several_models_and_engines(models, follower):
     """As an evaluation does: a model has engines of several sizes, and another model decodes in between."""
     _, ranks = follower

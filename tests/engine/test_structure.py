@@ -69,6 +69,7 @@ def test_between_tokens_of_json_is_one_space_or_a_new_line_with_its_indentation(
     assert not may_follow("{ ", " ")
 
 
+@pytest.mark.slow
 def test_the_text_follows_its_grammar_alone_and_together_with_drafts(monkeypatch):
     monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)
     monkeypatch.setattr(Drafter, "_pays", lambda self, found, *_: [len(d.tokens) for d in found])
@@ -158,6 +159,7 @@ def test_an_answer_whose_grammar_fails_fails_alone(temperature):
     assert re.fullmatch(REGEX.text, ends["whole"].result.text)
 
 
+@pytest.mark.slow
 def test_a_grammar_that_reaches_a_limit_while_it_is_followed_is_its_user_s_mistake():
     running, ends = engine(), []
     structure = STRUCTURES.compile(Grammar("regex", "a{1000000}"))

@@ -69,6 +69,7 @@ def waits(engine, asked):
     return watch.num_copies - len(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_step_waits_for_the_device_once(family, monkeypatch, every_draft):
     monkeypatch.setattr(kernels, "ready", lambda: False)
@@ -131,6 +132,7 @@ def dry(family="llama"):
     return random_model(config, byte_level(), device="meta")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", CONFIGS)
 def test_whole_steps_run_dry_on_another_device(family, monkeypatch):
     """All that a step touches is on the model's device: on ``meta``, what mixes devices or reads a value fails."""
@@ -161,6 +163,7 @@ def test_whole_steps_run_dry_on_another_device(family, monkeypatch):
     assert [list(result.response_ids) for result in results] == [document] * 2
 
 
+@pytest.mark.slow
 def test_guesses_and_penalties_run_dry_on_another_device(every_draft):
     (always,) = CODEC.encode_text("a")
     sampling = SamplingParams(temperature=0.9, min_p=0.1, **PENALTIES)
@@ -188,6 +191,7 @@ def drafted(engine, asked):
     return answers, engine.drafter.num_drafted, engine.drafter.num_accepted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling", [{}, {"temperature": 0.9, "top_k": 30}, {"temperature": 0.9, **PENALTIES}]
 )

@@ -102,6 +102,7 @@ def in_random_order(limits: Limits, model: Model, seed: int, watch=None) -> tupl
     return it, ahead
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(LIMITS, st.integers(0, 1 << 30), st.integers(0, 1 << 30))
 def test_running_ahead_changes_nothing(limits, model_seed, order_seed):
@@ -149,6 +150,7 @@ def test_a_response_cut_where_it_is_read_is_the_same_however_far_threads_have_ru
         assert found.response_ids() == whole.response_ids()[: len(found.response_ids())]
 
 
+@pytest.mark.slow
 def test_threads_run_ahead_where_limits_are_far_and_limits_cut_answers():
     """The tests above meet both cases."""
     wide = Limits(max_tokens=2000)

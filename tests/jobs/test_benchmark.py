@@ -65,6 +65,7 @@ def keys(written):
     return {metric["key"] for metric in written["figures"]}
 
 
+@pytest.mark.slow
 def test_accuracy_grades_answers_and_checks_random_weights(place, tmp_path, capsys):
     code, written = run(place, tmp_path, "accuracy")
     assert code == 0
@@ -88,12 +89,14 @@ def test_speed_times_both_models(place, tmp_path):
     assert all(len(line["pasta"]["seconds"]) == 2 for line in lines[1:])
 
 
+@pytest.mark.slow
 def test_step_times_lanes_on_both_sizes(place, tmp_path):
     code, written = run(place, tmp_path, "step", "--lanes", "1,2", "--cache-tokens", "128")
     assert code == 0
     assert keys(written) == {"step.shipped.2", "step.large.2"}
 
 
+@pytest.mark.slow
 def test_prefix_holds_conversations_with_and_without_reuse(place, tmp_path, capsys):
     code, written = run(place, tmp_path, "prefix", "--rounds", "2", "--max-tokens", "30")
     assert code == 0
@@ -103,6 +106,7 @@ def test_prefix_holds_conversations_with_and_without_reuse(place, tmp_path, caps
     assert "| turn " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_help_compares_each_help_and_counts_changed_answers(place, tmp_path, capsys):
     _, written = run(place, tmp_path, "help", "--prompts", "3", "--max-tokens", "40")
     figures = {metric["key"]: metric for metric in written["figures"]}
@@ -122,6 +126,7 @@ def test_auto_is_labelled_by_the_format_that_was_chosen(place, tmp_path, capsys)
     assert f"shipped model: computes in {chosen}, " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_formats_compares_every_format_that_runs_here_with_float32(place, tmp_path, capsys):
     code, written = run(place, tmp_path, "formats", "--prompts", "2")
     assert code == 0
@@ -143,6 +148,7 @@ def test_formats_compares_every_format_that_runs_here_with_float32(place, tmp_pa
     assert "2 found from an earlier run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fastest", [False, True])
 def test_calibrate_writes_what_a_simulation_reads(place, tmp_path, fastest):
     given = ["--only", "large", "--lanes", "1,2", "--requests", "1,3", "--cache-tokens", "128"]
@@ -177,6 +183,7 @@ def test_replay_takes_a_users_documents(place, tmp_path):
     assert keys(written) == both | {"replay.skipped.large"}
 
 
+@pytest.mark.slow
 def test_replay_goes_on_with_more_of_an_annotate_stage_s_documents(place, tmp_path, capsys):
     stage = tmp_path / "annotated"
     stage.mkdir()
@@ -207,6 +214,7 @@ def test_replay_goes_on_with_more_of_an_annotate_stage_s_documents(place, tmp_pa
     assert any("tokens are words" in title for title in written["tables"])
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatch, capsys):
     decoded = []
     real = sys.modules["pasta.benchmark.benchmark"].decode_pair
@@ -307,6 +315,7 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options
     assert not out.parent.exists()
 
 
+@pytest.mark.slow
 def test_helps_are_measured_on_the_shipped_models_widened(tmp_path, capsys):
     config = read_model_config(MODELS / "pasta")
     config.hidden_size = 320
@@ -321,6 +330,7 @@ def test_helps_are_measured_on_the_shipped_models_widened(tmp_path, capsys):
     assert next(each for each in written["figures"] if each["key"] == "help.changed")["value"] == 0
 
 
+@pytest.mark.slow
 def test_the_command_needs_torch_and_transformers_alone_and_exits_with_2_on_bad_input(tmp_path):
     show = (
         "import runpy, sys\n"

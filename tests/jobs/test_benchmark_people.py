@@ -45,6 +45,7 @@ def test_both_models_answer_and_the_shares_are_recorded(models, prompts, tmp_pat
     assert "| answered right | twin" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_answers(models, prompts, tmp_path):
     _, first = run(models, prompts, tmp_path / "a.json")
     _, second = run(models, prompts, tmp_path / "b.json")

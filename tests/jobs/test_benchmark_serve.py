@@ -47,6 +47,7 @@ def run(config, out, *options):
     return code, json.loads(out.read_text())
 
 
+@pytest.mark.slow
 def test_latency_is_measured_for_each_number_of_clients_both_ways(server, config, tmp_path, capsys):
     server.first_s = 0.3  # long enough for all clients to be there, on a busy machine too
     code, written = run(
@@ -73,6 +74,7 @@ def test_latency_is_measured_for_each_number_of_clients_both_ways(server, config
     assert server.most_active == 3
 
 
+@pytest.mark.slow
 def test_a_peer_is_compared_with_both_ways_at_each_number_of_clients(
     server, config, tmp_path, capsys, monkeypatch
 ):
@@ -127,6 +129,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(server, config, tmp_pat
     assert len(server.requests) - asked == 2 + 1 + 4
 
 
+@pytest.mark.slow
 def test_a_soak_that_loses_requests_says_so_and_fails(server, config, tmp_path, capsys):
     server.pieces = ["One."]
     options = ["--url", server.url, "--soak", "20", "--kill-every", "0", "--clients", "1"]

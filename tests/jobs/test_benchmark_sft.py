@@ -31,6 +31,7 @@ def _run(tmp_path: Path, *options: str) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_every_way_to_train_is_measured_on_the_same_rows(tmp_path: Path) -> None:
     metrics = {f["key"]: f for f in json.loads(_run(tmp_path, "--rounds", "2").read_text())["figures"]}
     assert metrics.keys() == {f"sft.{way}" for way in (THREADS, *PLAIN)} | {

@@ -219,6 +219,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
 ENDPOINT = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "api_key_env": "JUDGE_KEY"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -281,6 +282,7 @@ def test_a_report_alone_needs_records(tmp_path, monkeypatch, capsys):
     )
 
 
+@pytest.mark.slow
 def test_how_points_are_drawn_and_who_runs_it_is_no_part_of_an_evaluation(tmp_path):
     path = write_config(tmp_path)
 

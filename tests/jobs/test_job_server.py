@@ -86,6 +86,7 @@ def breaking(monkeypatch) -> Iterator[tuple[JobServer, Breaking]]:
     loop.call_soon_threadsafe(loop.stop)
 
 
+@pytest.mark.slow
 def test_the_log_goes_on_where_it_broke_off_and_the_exit_code_is_the_job_s(breaking):
     server, other = breaking
     log: list[str] = []

@@ -162,6 +162,7 @@ def test_before_anything_ran_the_plan_says_what_waits_for_what(tmp_path, capsys,
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs/pipelines").glob("*.yaml")), ids=lambda path: path.stem
 )

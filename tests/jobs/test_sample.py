@@ -196,6 +196,7 @@ def test_draft_heads_that_do_not_fit_the_model_are_refused(tmp_path, monkeypatch
     assert fail(monkeypatch, capsys, "--config", str(path)) == f"error: twin: {said}"
 
 
+@pytest.mark.slow
 def test_a_slot_too_small_for_the_longest_prompt_is_said_and_sampled_from(tmp_path, monkeypatch, capsys):
     path = write_config(tmp_path)
     long = {"messages": [{"role": "user", "content": "What is " + "very " * 30 + "small?"}]}

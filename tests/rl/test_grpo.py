@@ -113,6 +113,7 @@ def advantages_by_hand() -> list[float]:
     return [reward - means[n // CANDIDATES] for n, reward in enumerate(rewards)]
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_centred_advantages_over_the_tokens_of_threads(tmp_path: Path):
     trainer = trainer_of(tmp_path, config_of(tmp_path), Told())
     loss = loss_of(trainer)
@@ -131,6 +132,7 @@ def test_the_gradient_is_that_of_centred_advantages_over_the_tokens_of_threads(t
         torch.testing.assert_close(parameter.grad, wanted[name].grad, rtol=1e-3, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 def test_ratios_are_clipped_by_token_against_the_weights_that_sampled_and_kl_is_added(tmp_path: Path):
     config = config_of(tmp_path, epsilon=0.1, epsilon_high=0.3, kl_weight=0.5)
     start = AutoModelForCausalLM.from_pretrained(tmp_path / "start", attn_implementation="eager")

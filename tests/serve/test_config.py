@@ -417,6 +417,7 @@ def test_what_is_no_port_is_named(tmp_path, model, port):
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line_and_exits_with_2(tmp_path):
     file = service_config(tmp_path, tmp_path / "nothing")
     done = subprocess.run(

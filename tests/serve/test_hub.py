@@ -183,6 +183,7 @@ def hub_with(files):
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_cached_is_checked_by_its_small_files_and_then_downloaded(
     cache, files, monkeypatch
 ):

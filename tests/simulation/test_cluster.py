@@ -139,6 +139,7 @@ def test_more_replicas_never_take_longer_for_the_same_answers(count, parallel, s
     assert ends(replicas + 1) <= ends(replicas) + 1e-6
 
 
+@pytest.mark.slow
 @quick
 @given(chosen, sizes, costs, st.integers(0, 9))
 def test_a_seed_decides_everything(chosen, sizes, costs, seed):
@@ -160,6 +161,7 @@ def test_littles_law_holds(placement):
     assert run.last.present_s == pytest.approx(spent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.3, 0.8])
 def test_one_slot_and_equal_answers_are_an_m_d_1_queue(load):
     """Pollaczek and Khinchine: with service time D and load ρ the mean wait is ρ D / (2 (1 − ρ))."""

@@ -60,6 +60,7 @@ def test_a_study_without_an_end_is_refused(make, expected):
         make()
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_every_series_at_every_load():
     outcome = study(sweep=SweepSection((1.0, 4.0)), placements=("local", "auto")).run()
     assert [(point.series.name, point.load) for point in outcome.points] == [
@@ -73,6 +74,7 @@ def test_modes_choose_the_series():
     assert study(modes=("sequential",)).series == [SEQUENTIAL]
 
 
+@pytest.mark.slow
 def test_parallel_decoding_is_faster_alone_and_stops_paying_where_lanes_compete():
     (both,) = scripts_of([drinks(60, 60)])
     dear = Flat(step_s=0.01, lane_s=0.004)
@@ -95,6 +97,7 @@ def test_the_crossover_is_interpolated_between_loads():
     assert found.until == pytest.approx(2.5)
 
 
+@pytest.mark.slow
 def test_loads_that_are_not_kept_up_with_are_not_compared():
     outcome = study(sweep=SweepSection((0.1, 1000.0)), requests=400).run()
     assert [point.metrics.keeps_up for point in outcome.points] == [True, True, False, False]

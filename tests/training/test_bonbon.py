@@ -63,6 +63,7 @@ def test_the_loss_is_its_formula() -> None:
     assert loss.item() == pytest.approx(0.1 * 20 + 0.9 * (3 - 2) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_probs", ["live", "precomputed"])
 def test_bonbon_and_its_gradient_equal_a_computation_by_hand(tmp_path: Path, log_probs: str) -> None:
     trainer = _trainer(tmp_path, alpha=0.2, num_samples=4, reference_log_probs=log_probs)
@@ -87,6 +88,7 @@ def test_at_the_reference_the_margin_is_nought(tmp_path: Path) -> None:
     assert loss == pytest.approx(0.2 * -metrics["logps/chosen"] + 0.8 * aim**2, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["dpo", "ipo"])
 def test_dpo_and_ipo_are_thread_aware_too(tmp_path: Path, loss: str) -> None:
     trainer = _trainer(tmp_path, loss=loss, beta=0.3)
@@ -112,6 +114,7 @@ def test_a_precomputed_reference_is_not_kept(tmp_path: Path) -> None:
     assert {"ref_chosen_logps", "ref_rejected_logps"} <= set(trainer.train_dataset.column_names)
 
 
+@pytest.mark.slow
 def test_what_is_logged_has_its_meaning(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, num_samples=3)
     _loss(trainer)

@@ -56,6 +56,7 @@ def test_of_the_embedding_only_new_tokens_rows_are_trained(tmp_path: Path, tied:
         assert grad.abs().sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_saved_model_is_whole_and_differs_in_new_rows_only(tmp_path: Path, tied: bool) -> None:
     config = _config(tmp_path, tied, learning_rate=1e-2, max_steps=4)

@@ -46,6 +46,7 @@ def _by_hand(model: torch.nn.Module, config: object, example: Example) -> tuple[
     return F.cross_entropy(logits[kept], targets[kept], reduction="sum"), int(kept.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
 @pytest.mark.parametrize("trainer_class", [ThreadTrainer, PlainHeadTrainer])
 def test_loss_and_gradient_equal_a_computation_by_hand(

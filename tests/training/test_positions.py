@@ -69,6 +69,7 @@ def test_another_rule_makes_another_data_set(tmp_path: Path) -> None:
     assert len(set(places)) == 3
 
 
+@pytest.mark.slow
 def test_a_trained_model_is_stored_and_decoded_under_its_rule(tmp_path: Path) -> None:
     config = config_with(tmp_path, model={"positions": "shared"}, optimisation={"max_steps": 1})
     prepared = prepare(config, tmp_path / "data")

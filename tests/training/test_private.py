@@ -138,6 +138,7 @@ def test_deepspeed_compiles_nothing_for_training(tmp_path: Path, monkeypatch: py
     assert module.build_shm_op() is None
 
 
+@pytest.mark.slow
 def test_deepspeed_imports_no_compiler_for_an_optimizer_that_is_not_in_use():
     """And its functions are compiled for who uses it."""
     code = (
@@ -154,6 +155,7 @@ def test_deepspeed_imports_no_compiler_for_an_optimizer_that_is_not_in_use():
     assert f"from {deepspeed_private.MUON} import" in asked, gone(deepspeed, deepspeed_private.MUON)
 
 
+@pytest.mark.slow
 def test_workers_import_no_wandb_until_a_run_is_tracked():
     code = (
         "import sys, pasta.training.sft, pasta.training.preference, pasta.rl.train; "

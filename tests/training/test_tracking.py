@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from pasta.tracking import Tracker, TrackingSection, start_tracker
@@ -52,6 +53,7 @@ def test_other_ranks_and_disabled_runs_write_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_was_killed_is_taken_up_again(tmp_path: Path) -> None:
     """Also where the parent of both workers has tracked a run itself, as a pipeline and its stages do."""
     code = (

@@ -43,6 +43,7 @@ def test_a_whole_answer_has_its_text_and_the_service_s_account(server, stream):
     assert (answer.tokens, answer.pasta["threads"]) == (10, 3)
 
 
+@pytest.mark.slow
 def test_times_are_of_the_first_text_and_of_the_end(server):
     server.first_s, server.between_s = 0.2, 0.5
     answer = answer_to(server, ask())
@@ -160,6 +161,7 @@ def test_a_slow_upload_arrives_whole_and_takes_its_time(server):
     assert server.headers[-1].get("transfer-encoding") == "chunked"
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_the_whole_answer_bit_by_bit(server):
     server.pieces = ["word " * 1000] * 8
     try:

@@ -75,6 +75,7 @@ def test_a_request_that_holds_the_loop_is_named_once(tmp_path):
     assert (metrics["hostile.late_ms"].value, metrics["hostile.wrong"].value) == (90.0, 0)
 
 
+@pytest.mark.slow
 def test_a_gateway_that_dies_and_a_request_without_an_answer_are_found(tmp_path):
     def completion(server, number):
         if number == 2:
@@ -131,6 +132,7 @@ def test_the_slowest_health_check_has_a_target(tmp_path, health_ms, passed):
     assert metrics["hostile.health_ms"].passed is passed
 
 
+@pytest.mark.slow
 def test_of_several_copies_one_wrong_answer_is_enough(monkeypatch, tmp_path):
     made = hostile_module.hostile_request
     monkeypatch.setattr(

@@ -119,6 +119,7 @@ def test_a_peer_that_does_otherwise_is_named_with_what_was_expected(server, tmp_
             measure(server, peer.beside_peer, "0 1", tmp_path, peer=other.url)
 
 
+@pytest.mark.slow
 def test_throughput_decodes_the_same_prompts_over_http_and_by_the_bare_engine(server, tmp_path):
     record = measure(server, scenarios.throughput, "0 2 parallel", tmp_path)
     assert record["service"][0] == 3 * 10
@@ -126,6 +127,7 @@ def test_throughput_decodes_the_same_prompts_over_http_and_by_the_bare_engine(se
     assert record["service"][1] > 0 < record["bare"][1]
 
 
+@pytest.mark.slow
 def test_speedup_times_a_prompt_both_ways_on_both_sides_in_turn(server, tmp_path):
     record = measure(server, scenarios.speedup, "4", tmp_path)
     assert {*record["http"]} == {*record["bare"]} == {"sequential", "parallel"}
@@ -144,6 +146,7 @@ def test_spread_asks_for_each_placement(server, tmp_path):
     assert record["spread"]["spills"] == 2
 
 
+@pytest.mark.slow
 def test_a_decoder_is_killed_while_requests_are_under_way_and_another_takes_its_place(server, tmp_path):
     server.between_s = 0.2
     before = {decoder.pid for decoder in server.decoders}
@@ -178,6 +181,7 @@ def test_an_answer_that_is_too_short_to_be_left_says_nothing(server, tmp_path):
     assert measure(server, scenarios.disconnect, "0", tmp_path) == {"ended": True}
 
 
+@pytest.mark.slow
 def test_refusals_are_timed_while_others_are_answered(server, tmp_path):
     server.room, server.first_s = 2, 0.05
     record = measure(server, scenarios.refuse, "0", tmp_path, refusals=20)
@@ -187,6 +191,7 @@ def test_refusals_are_timed_while_others_are_answered(server, tmp_path):
     assert server.most_active == 2
 
 
+@pytest.mark.slow
 def test_a_service_that_refuses_nothing_is_a_clear_mistake(server, tmp_path):
     with pytest.raises(UserError, match="expected an admission budget that holds one answer"):
         measure(server, scenarios.refuse, "0", tmp_path, timeout_s=0.5)

@@ -52,6 +52,7 @@ def test_the_requests_are_of_all_kinds_and_follow_from_the_seed(tmp_path):
     assert all(ask.stream for ask in readers)
 
 
+@pytest.mark.slow
 def test_a_soak_counts_what_happened(tmp_path):
     with load_server(num_decoders=2) as server:
         server.between_s, server.room = 0.02, 3
@@ -78,6 +79,7 @@ def held_by(server, killed):
     return replicas
 
 
+@pytest.mark.slow
 def test_decoders_interpreters_and_gateways_are_killed_in_turn_and_what_these_held_is_sent_again(tmp_path):
     killed = []
     with load_server(num_decoders=3) as server:
@@ -152,6 +154,7 @@ def test_greedy_answers_to_the_same_request_should_not_differ():
     assert differing(asks[:2], [TimedReply("whole", text="one"), TimedReply("left", text="o")]) == 0
 
 
+@pytest.mark.slow
 def test_a_soak_ends_with_its_time_and_says_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr("pasta.benchmark.load.soak._SAY_EVERY_S", 0.05)
     lines = []

@@ -132,6 +132,7 @@ def test_any_text_is_stripped_to_again(answer: str) -> None:
         assert render(annotate_text(answer, options)) == answer
 
 
+@pytest.mark.slow
 def test_real_answers_are_stripped_to_again_and_most_have_chunks() -> None:
     files = sorted(ALPACA_EVAL.glob("*.outputs.json"))
     if not files:

@@ -114,6 +114,7 @@ def test_the_split_ignores_order_layout_and_wording(family: str, seed: int) -> N
         assert split_of(family, params) == "heldout"
 
 
+@pytest.mark.slow
 def test_train_and_heldout_share_no_combination() -> None:
     def keys(split: str) -> set[str]:
         tasks = iter_corpus(4, split, 1500)  # type: ignore[arg-type]
@@ -129,6 +130,7 @@ def test_about_a_tenth_of_the_combinations_is_held_out() -> None:
     assert 0.07 < held / 3000 < 0.13
 
 
+@pytest.mark.slow
 def test_every_entity_occurs_in_training() -> None:
     text = " ".join(task.answer for task in iter_corpus(5, "train", 2500))
     assert [name for rows in FACTS.values() for name in rows if name not in text] == []
@@ -151,6 +153,7 @@ def test_heldout_prompts_are_distinct_held_out_and_in_proportion() -> None:
     assert tasks == heldout_prompts(200, seed=0)
 
 
+@pytest.mark.slow
 def test_more_held_out_prompts_than_there_are_is_refused_with_the_family_that_lacks_them() -> None:
     with pytest.raises(
         UserError, match=r"take \d+ of family '\w+', which has \d+; expected a smaller number"

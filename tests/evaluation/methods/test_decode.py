@@ -45,6 +45,7 @@ def methods(calls: dict[str, list[Answer]] | None = None) -> dict[str, Watched]:
     return {name: Watched(method, calls.setdefault(name, [])) for name, method in made.items()}
 
 
+@pytest.mark.slow
 def test_each_method_answers_once_to_warm_up_and_is_then_timed():
     calls: dict[str, list[Answer]] = {}
     record = decode_prompt(methods(calls), ENTRY, repeats=3)
@@ -69,6 +70,7 @@ def test_a_record_holds_the_prompt_and_the_methods_in_their_order():
     assert [*record["answers"]] == ["twin", "pasta"]
 
 
+@pytest.mark.slow
 def test_an_evaluation_decodes_what_the_benchmark_decodes():
     made = {
         "twin": EngineMethod(engine(), LIMITS, parallel=False),

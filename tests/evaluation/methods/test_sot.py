@@ -59,6 +59,7 @@ def parts(engine: Engine) -> Parts:
     return skeleton, points, [alone(engine, f"{LIST} {point}") for point in points]
 
 
+@pytest.mark.slow
 def test_points_are_decoded_together_as_they_would_be_alone(
     engine: Engine, listed: Answer, parts: Parts
 ) -> None:

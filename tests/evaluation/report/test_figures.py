@@ -88,6 +88,7 @@ def shown_texts(figure):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [few, many])
 def test_no_text_leaves_its_figure(make):
     for name, canvas in drawn(make).items():
@@ -200,6 +201,7 @@ def test_a_skeleton_and_an_answer_without_points_are_called_that():
     assert labels == ["twin", "skeleton", "whole answer"]
 
 
+@pytest.mark.slow
 def test_matplotlib_is_imported_where_pictures_are_drawn_only():
     library = Path(pasta.__file__).parent
     root = library.parent.parent

@@ -41,6 +41,7 @@ def section_of(text: str, heading: str) -> str:
     return text.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.slow
 def test_all_files_are_there_and_no_others(report):
     directory, _, paths, _ = report
     assert {path for path in directory.rglob("*") if path.is_file()} == {*paths}
@@ -132,6 +133,7 @@ def test_it_shows_where_each_method_fails_with_an_example(report):
     assert any(record["messages"][0]["content"][:40] in failing for record in records)
 
 
+@pytest.mark.slow
 def test_without_a_judge_there_is_speed_and_no_front(tmp_path):
     records, _ = evaluation(2)
     _, paths, text = written(tmp_path, records, [])
@@ -140,6 +142,7 @@ def test_without_a_judge_there_is_speed_and_no_front(tmp_path):
     assert not {path.name for path in paths} & {"pareto.png"}
 
 
+@pytest.mark.slow
 def test_one_prompt_is_enough_and_has_no_intervals(tmp_path):
     records, verdicts = evaluation(1)
     _, paths, text = written(tmp_path, records, verdicts)
@@ -165,6 +168,7 @@ def test_untimed_answers_are_compared_by_theoretical_speedup(tmp_path):
     assert "untimed" in text
 
 
+@pytest.mark.slow
 def test_a_report_that_is_written_again_leaves_no_picture_of_the_earlier_one(tmp_path):
     records, verdicts = evaluation(1)
     written(tmp_path, records, verdicts)
@@ -172,6 +176,7 @@ def test_a_report_that_is_written_again_leaves_no_picture_of_the_earlier_one(tmp
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == {*paths}
 
 
+@pytest.mark.slow
 def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
     wild = "```\n</details><script>|$x^2$|\n```"
     records = [prompt("a", {"twin": answer(), "a/../../b|c": answer(wild)}, text="Is $5 < $9 | *so*?")]
@@ -183,6 +188,7 @@ def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
     assert r"Is $5 \< $9 \| \*so\*?" in text
 
 
+@pytest.mark.slow
 def test_win_rates_are_shown_for_a_judge_that_compares(tmp_path):
     records = [
         prompt(str(n), {"twin": answer(), "pasta": answer("Tea is hot." + n * " Very.")}) for n in range(4)

@@ -57,6 +57,7 @@ def refused(read, path):
     return message
 
 
+@pytest.mark.slow
 @needs_files
 def test_all_win_rates_of_published_annotations():
     rates = annotated_win_rates(read_annotations(ANNOTATIONS))
@@ -97,6 +98,7 @@ def test_a_mixture_of_models_is_refused(rows, write):
     assert "generator_2: rows of 2 models (gemma-7b-it, other)" in message
 
 
+@pytest.mark.slow
 @needs_files
 def test_invalid_preferences_are_counted_and_a_draw_is_half_a_win(rows, write):
     given = [{**rows[0], "preference": None}, {**rows[1], "preference": 0}, *rows[2:]]

@@ -91,6 +91,7 @@ def test_the_baseline_s_rate_is_the_rest(items):
         assert here.length_effect == (None if effect is None else pytest.approx(effect, rel=1e-8, abs=1e-4))
 
 
+@pytest.mark.slow
 @FEW
 @given(many, st.randoms(use_true_random=False))
 def test_neither_order_nor_the_unit_of_length_counts(items, rng):

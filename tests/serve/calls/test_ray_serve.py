@@ -92,6 +92,7 @@ def test_a_router_knows_its_deployment():
     )
 
 
+@pytest.mark.slow
 def test_ray_serve_reads_the_variables_that_processes_are_started_with():
     code = "import ray.serve._private.constants as c; print(*(repr(getattr(c, n, 'gone')) for n in {!r}))"
     shorter = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "PROXY_READY_CHECK_TIMEOUT_S"}  # what Serve calls it
@@ -111,6 +112,7 @@ def test_ray_serve_reads_the_variables_that_processes_are_started_with():
         assert found == value, gone(f"variable {name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proxy", ["ray", "haproxy", "none"])
 def test_ray_serve_reads_how_clients_reach_a_gateway(tmp_path, proxy):
     given = ingress_env(proxy, 8123, tmp_path)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError
@@ -137,6 +138,7 @@ def test_a_change_between_reading_the_set_and_waiting_is_not_missed():
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.frozensets(st.sampled_from("abcd")), st.integers(0, 4)), max_size=12))
 def test_it_ends_with_the_last_set_however_changes_fall(changes):

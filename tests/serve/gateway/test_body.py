@@ -107,6 +107,7 @@ def test_punctuation_in_a_text_is_no_structure(character):
     assert read_completion_request(body).prompt == text
 
 
+@pytest.mark.slow
 @settings(deadline=None)  # a busy machine may take any time
 @given(
     st.recursive(

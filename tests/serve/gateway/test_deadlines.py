@@ -23,6 +23,7 @@ async def status(reader):
     return int((await reader.readline()).split()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrived", [0, 1, 900])
 def test_a_small_body_that_does_not_arrive_in_time_is_408_and_its_connection_ends(served, arrived):
     async def scenario():
@@ -91,6 +92,7 @@ def answer(tokens):
     return [[Accepted(3)], *deltas, [Finished("stop", 3, tokens, {})]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "whole"), [(8, True), (4000, False)])
 def test_a_large_answer_is_sent_in_parts_and_a_small_one_at_once(served, tokens, whole):
     async def scenario():
@@ -105,6 +107,7 @@ def test_a_large_answer_is_sent_in_parts_and_a_small_one_at_once(served, tokens,
     assert len(choice["logprobs"]["content"]) == tokens
 
 
+@pytest.mark.slow
 def test_a_large_answer_that_nobody_reads_gives_its_place_back(served, monkeypatch):
     monkeypatch.setattr(proxy, "LATER_S", 0.0)
     body = json.dumps(CHAT).encode()

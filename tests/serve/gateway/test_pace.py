@@ -178,6 +178,7 @@ async def read_all(client, pause_s=0.0):
     return found
 
 
+@pytest.mark.slow
 def test_without_a_proxy_a_slow_client_gets_everything():
     state = {"written": 0, "most": 200}
     found = connected(state, 5.0, lambda client: read_all(client, 0.001))
@@ -185,6 +186,7 @@ def test_without_a_proxy_a_slow_client_gets_everything():
     assert "gave_up" not in state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later_s", [0.05, 10.0], ids=["reads no more", "reads again"])
 def test_without_a_proxy_an_answer_that_nobody_reads_is_given_up(monkeypatch, later_s):
     monkeypatch.setattr(pace, "LATER_S", later_s)

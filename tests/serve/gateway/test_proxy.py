@@ -194,6 +194,7 @@ def test_the_connection_of_a_client_that_reads_nothing_ends(monkeypatch):
     assert left(False, 30.0, **{WRITE_TIMEOUT: 0.1})
 
 
+@pytest.mark.slow
 def test_the_connection_of_a_client_that_reads_stays(monkeypatch):
     monkeypatch.setattr(proxy, "LATER_S", 0.0)
     assert not left(True, 0.6, **{WRITE_TIMEOUT: 0.2})

@@ -190,6 +190,7 @@ async def answer(dispatcher, wanted, tokens=None):
     return text + session.rest().text, done, response.placement()
 
 
+@pytest.mark.slow
 def test_an_answer_is_the_same_wherever_its_chunks_are_decoded(config):
     async def scenario(replicas, dispatcher):
         found = {}
@@ -236,6 +237,7 @@ def test_what_placement_did_is_marked_for_the_trace(config):
     )
 
 
+@pytest.mark.slow
 def test_many_answers_at_once_are_what_they_are_alone(config):
     short = dataclasses.replace(LIMITS, max_positions=300)
 
@@ -252,6 +254,7 @@ def test_many_answers_at_once_are_what_they_are_alone(config):
     assert counts["redispatches"] == 0, "nobody was lost, and no engine failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [1, 3, 8, 20, 40])
 @pytest.mark.parametrize("lost", NAMES)
 def test_an_answer_is_the_same_whichever_replica_is_lost_whenever(config, lost, batches):
@@ -267,6 +270,7 @@ def test_an_answer_is_the_same_whichever_replica_is_lost_whenever(config, lost, 
     with_replicas(config, scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [1, 8, 40])
 @pytest.mark.parametrize("frozen", NAMES)
 def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, batches):
@@ -290,6 +294,7 @@ def test_an_answer_goes_on_without_a_replica_that_falls_silent(config, frozen, b
     with_replicas(config, scenario)
 
 
+@pytest.mark.slow
 def test_an_answer_that_nobody_reads_is_kept_no_further_than_its_bound(config, monkeypatch):
     monkeypatch.setattr("serve.interpreter.response.MOST_UNREAD", 4)
 
@@ -309,6 +314,7 @@ def test_an_answer_that_nobody_reads_is_kept_no_further_than_its_bound(config, m
     assert 0 < longest <= 4 + 3 * LIMITS.max_threads
 
 
+@pytest.mark.slow
 def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
     monkeypatch.setattr("serve.interpreter.response.MAX_LOSSES", 1)
     # Every thread ends by limits of its own. The shared ones go by the order in which threads come to them, and a chunk
@@ -331,6 +337,7 @@ def test_many_chunks_lost_with_one_replica_are_one_loss(config, monkeypatch):
     assert redispatches >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["local", "spread"])
 def test_an_answer_that_fails_by_itself_costs_no_replica(config, monkeypatch, placement):
     """Logits that are no numbers, as of a model whose float16 overflows: once they ended one engine after another."""
@@ -365,6 +372,7 @@ def test_an_answer_that_fails_by_itself_costs_no_replica(config, monkeypatch, pl
     with_replicas(config, scenario)
 
 
+@pytest.mark.slow
 def test_a_replica_that_only_seemed_lost_is_better_than_none(config, monkeypatch):
     monkeypatch.setattr("serve.interpreter.dispatch.OTHER_REPLICA_S", 0.01)
 
@@ -377,6 +385,7 @@ def test_a_replica_that_only_seemed_lost_is_better_than_none(config, monkeypatch
     assert with_replicas(config, scenario) == (expected().text, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [None, 3, 12])
 def test_each_token_has_its_log_probability_once_wherever_it_was_decoded(config, batches):
     async def scenario(replicas, dispatcher):
@@ -392,6 +401,7 @@ def test_each_token_has_its_log_probability_once_wherever_it_was_decoded(config,
     assert [t.logprob for t in elsewhere] == pytest.approx([t.logprob for t in at_home], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_stop_string_cuts_an_answer_whose_home_was_lost_where_it_cuts_any(config):
     whole = expected().text
     stop = (whole[len(whole) // 2 :][:4],)
@@ -464,6 +474,7 @@ def test_a_placement_counts_no_response_that_has_not_changed():
     assert +COUNTS(lanes) == Counter(c=1)
 
 
+@pytest.mark.slow
 def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten_it(config):
     async def scenario(replicas, dispatcher):
         async def told(held):

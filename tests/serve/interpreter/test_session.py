@@ -155,6 +155,7 @@ def test_the_tokens_of_the_text_are_listed_in_reading_order(size):
     assert all(len(token.top) == 2 for token in tokens)
 
 
+@pytest.mark.slow
 def test_tokens_that_a_stop_string_cut_off_are_not_listed():
     whole, _ = decode()
     stop = whole.text[len(whole.text) // 2 :][:3]
