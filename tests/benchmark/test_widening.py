@@ -83,6 +83,7 @@ def test_a_widened_model_gives_the_same_answers(pair, temperature):
     assert answers[:3] == answers[3:]
 
 
+@pytest.mark.slow
 def test_draft_heads_of_a_widened_model_guess_the_same(pair):
     torch.manual_seed(0)
     hidden, tokens = 4 * torch.randn(20, 256), torch.randint(5, 2000, (20,))

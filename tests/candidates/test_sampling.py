@@ -37,6 +37,7 @@ def test_a_record_does_not_depend_on_what_is_decoded_beside_it(records):
     assert alone[::-1] == records
 
 
+@pytest.mark.slow
 def test_candidates_differ_from_each_other_and_with_the_seed(records):
     drawn = [tuple(answer["response_ids"]) for record in records for answer in record["candidates"]]
     assert len(set(drawn)) == len(drawn) == 12

@@ -85,6 +85,7 @@ def test_answers_are_the_same_alone_and_together(seed, config):
     }
 
 
+@pytest.mark.slow
 @helps
 def test_the_answers_above_are_cut_by_limits_and_take_fewer_steps(config):
     plain = [result for seed in SEEDS for result in answers(seed, PLAIN).values()]

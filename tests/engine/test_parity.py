@@ -16,7 +16,11 @@ from tests.support.kernels import built, needs_kernels
 from tests.support.models import CONFIGS, tiny
 from tests.support.tokenizers import byte_level
 
-families = pytest.mark.parametrize("family", CONFIGS)
+#: Without a window, and with one that alternates: make test-unit checks these two, make test all families.
+QUICK = ("llama", "gemma3")
+families = pytest.mark.parametrize(
+    "family", [pytest.param(family, marks=() if family in QUICK else pytest.mark.slow) for family in CONFIGS]
+)
 TOLERANCE = 1e-4
 
 

@@ -123,6 +123,7 @@ def test_processes_share_several_models_and_engines(models, follower):
     assert answers(ranks) == answers(None)
 
 
+@pytest.mark.slow
 def test_another_device_than_torch_takes_is_one_line(models, follower, monkeypatch):
     _, ranks = follower
     monkeypatch.setattr(ranks, "device_type", "cuda")

@@ -103,6 +103,7 @@ def simulated_forwards(answers, arrivals, parallel):
     return seen, steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_forwards_and_steps_are_the_engines(seed, parallel):

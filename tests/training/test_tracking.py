@@ -11,6 +11,7 @@ from pasta.tracking import Tracker, TrackingSection, start_tracker
 from tests.support.wandb_runs import history, read_run, wait_until_written
 
 
+@pytest.mark.slow
 def test_an_offline_run_can_be_read_back(tmp_path: Path) -> None:
     tracker = start_tracker(
         TrackingSection(), run_dir=tmp_path, name="twin", job="sft", config={"lr": 0.5, "nested": {"a": 1}}

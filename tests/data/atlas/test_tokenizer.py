@@ -28,6 +28,7 @@ def test_any_text_comes_back(codec: Codec, text: str) -> None:
     assert codec.decode_text(codec.encode_text(text)) == text
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=40))
 def test_broken_unicode_never_fails_and_valid_parts_come_back(codec: Codec, data: bytes) -> None:
     text = data.decode("utf-8", "replace")

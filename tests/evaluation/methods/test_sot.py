@@ -70,6 +70,7 @@ def test_points_are_decoded_together_as_they_would_be_alone(
     assert engine.num_active == engine.num_waiting == 0
 
 
+@pytest.mark.slow
 def test_the_critical_path_is_the_skeleton_and_the_longest_point(listed: Answer, parts: Parts) -> None:
     skeleton, _, texts = parts
     assert listed.critical_path == skeleton.num_tokens + max(part.num_tokens for part in texts)

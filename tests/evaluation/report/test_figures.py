@@ -99,6 +99,7 @@ def test_no_text_leaves_its_figure(make):
             assert inside, f"{name}: {text.get_text()!r} is cut off"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [few, many])
 def test_no_label_of_the_pareto_figure_lies_on_another(make):
     methods = make()[2]

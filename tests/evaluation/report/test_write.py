@@ -59,6 +59,7 @@ def test_all_files_are_there_and_no_others(report):
     }
 
 
+@pytest.mark.slow
 def test_every_picture_opens_is_wide_enough_and_not_blank(report):
     for path in (path for path in report[2] if path.suffix == ".png"):
         with Image.open(path) as image:

@@ -513,6 +513,7 @@ def b_computes_otherwise(monkeypatch):
     monkeypatch.setattr(Decoder, "version", told)
 
 
+@pytest.mark.slow
 def test_no_chunk_goes_where_another_number_format_would_write_it(config, b_computes_otherwise):
     async def scenario(replicas, dispatcher):
         assert set(dispatcher.loads()) == set(NAMES), "both take requests"

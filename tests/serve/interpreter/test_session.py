@@ -137,6 +137,7 @@ def test_a_stop_string_ends_the_text_where_the_engine_ends_it():
     assert (finished.finish_reason, finished.pasta["document"]) == ("stop", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_the_tokens_of_the_text_are_listed_in_reading_order(size):
     result, events = decode(logprobs=2)
@@ -184,6 +185,7 @@ def test_stop_strings_cut_a_stream_as_they_cut_the_whole(pieces, stops):
         assert shown == whole[: min(ends)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 7])
 def test_a_stop_token_ends_the_text_where_the_engine_ends_it(size):
     plain, _ = decode()
