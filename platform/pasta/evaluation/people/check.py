@@ -48,6 +48,7 @@ _SHARED = ("beside", "work", "also", "about")
 _COMPARING = re.compile(
     r"\b(?:both|all|neither|while|whereas|but|unlike|than|share|same|differ|different|compared|contrast|however|only)\b"
 )
+_CONCLUDING = re.compile(r"(?:so|therefore|thus)\b")
 _LEADING_LIST = re.compile(r"^(?:of|among|between|out of|from)\b.*?,\s*(?=(?:the|it)\b)")
 
 
@@ -218,13 +219,16 @@ def _values(kind: str, column: str) -> re.Pattern[str]:
 
 
 def _chosen(turn: ExpectedTurn, text: str) -> str | None:
-    """The thing that an answer picks: the only one named in a clause with a superlative, else the first one named (a
-    list that repeats the question, "Of A, B and C, …", is ignored)."""
+    """The thing that an answer picks: the only one named in a clause with a superlative or in a sentence that concludes
+    ("So it is …"), else the first one named (a list that repeats the question, "Of A, B and C, …", is ignored).
+    """
     picked = []
-    for clause in (clause for sentence in sentences(text) for clause in re.split(r"[,;:]\s", sentence)):
-        named = [name for name in turn.things if has_name(clause, name)]
-        if len(named) == 1 and any(has(clause, word) for word in turn.superlatives):
-            picked.append(named[0])
+    for sentence in sentences(text):
+        concludes = _CONCLUDING.match(sentence) is not None
+        for clause in re.split(r"[,;:]\s", sentence):
+            named = [name for name in turn.things if has_name(clause, name)]
+            if len(named) == 1 and (concludes or any(has(clause, word) for word in turn.superlatives)):
+                picked.append(named[0])
     if picked:
         return picked[0] if len(set(picked)) == 1 else " and ".join(dict.fromkeys(picked))
     rest = _LEADING_LIST.sub("", text)
