@@ -51,7 +51,7 @@ demo: $(STAMP) ## start the app, ask three prompts in sequential and parallel mo
 test: $(STAMP) ## run all tests
 	$(PYTEST) -n $(TEST_WORKERS)
 
-test-unit: $(STAMP) ## run the quick tests, which start no Ray, no service and no browser (two to three minutes)
+test-unit: $(STAMP) ## run the quick tests, which start no Ray, no service and no browser (about two minutes)
 	# What tests/e2e imports (Ray Serve, OpenAI's client, a browser's driver) is not needed to leave it out.
 	$(PYTEST) -n $(UNIT_WORKERS) -m "not e2e and not slow" --ignore tests/e2e
 
