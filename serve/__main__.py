@@ -108,6 +108,8 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
         "models": {name: model},
         "engine": {"num_slots": arguments.num_slots, "slot_tokens": arguments.slot_tokens},
         "decoder": decoder,
+        # One Gateway on one machine: a proxy of Ray Serve's would pass on each event of an answer, in Python.
+        "front": {"proxy": "none"},
     }
     if arguments.api_key is not None:
         new_key(keys, "default", arguments.api_key)

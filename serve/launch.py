@@ -269,8 +269,9 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
 
     from serve.app import build
 
-    if quiet:
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    if quiet or config.args.front.proxy == "none":
+        # Without a proxy between, Ray would say that the application is ready at the address of its own proxy.
+        logging.getLogger("ray.serve").setLevel(logging.ERROR if quiet else logging.WARNING)
     progress(
         f"loading {len(config.args.models)} models in {config.args.decoder.num_replicas} decoder replicas"
     )

@@ -45,3 +45,4 @@ def test_the_options_are_the_service_s(tmp_path):
     assert config.args.decoder.num_replicas == 2
     assert (config.args.engine.num_slots, config.args.engine.slot_tokens) == (3, 512)
     assert (config.host, config.port, config.args.keys.file) == ("127.0.0.1", 0, None)
+    assert config.args.front.proxy == "none", "clients reach the one Gateway themselves"
