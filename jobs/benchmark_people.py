@@ -65,7 +65,7 @@ def parser(models: Path = Path("models")) -> argparse.ArgumentParser:
     made = benchmark_parser("people", __doc__)
     add = made.add_argument
     which = made.add_mutually_exclusive_group()
-    which.add_argument("--split", choices=SPLITS, default="dev", help="which of the two halves (dev)")
+    which.add_argument("--split", choices=SPLITS, default="dev", help="which 50 questions (dev)")
     which.add_argument(
         "--prompts", type=Path, help="conversations of your own instead: JSONL of the same form"
     )
