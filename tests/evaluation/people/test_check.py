@@ -17,6 +17,12 @@ ELEMENTS = ExpectedTurn("copper & zinc", things=("copper", "zinc"), facts=2, onl
 OLDEST = ExpectedTurn(
     "Which is oldest?", things=("Emma", "Hamlet"), choice="Hamlet", superlatives=("oldest", "first")
 )
+INDIAN = ExpectedTurn(
+    "Which ends in the Indian Ocean?",
+    things=("Nile", "Zambezi"),
+    choice="Zambezi",
+    superlatives=("Indian Ocean",),
+)
 USES = ExpectedTurn("Their uses?", things=("neon", "tin"), about={"neon": ("sign",), "tin": ("solder",)})
 GREETING = ExpectedTurn("Hello!", greeting=True)
 OUTSIDE = ExpectedTurn("Who won?", scope=True, without=("won",))
@@ -65,7 +71,10 @@ def wrong(turn: ExpectedTurn, answer: str, finish_reason: str = "stop", threads:
         (OLDEST, "Of Emma and Hamlet, the oldest is Hamlet."),
         (OLDEST, "Emma is from the 19th century and Hamlet from the 17th, so Hamlet is the oldest."),
         (OLDEST, "Emma is of the 19th century.\nHamlet is of the 17th century.\nSo it is Hamlet."),
+        (OLDEST, "Emma is of the 19th century and Hamlet of the 17th, so it is Hamlet."),
         (OLDEST, "Hamlet."),
+        (INDIAN, "The Nile ends in the Mediterranean Sea and the Zambezi ends in the Indian Ocean."),
+        (INDIAN, "The Zambezi does. The Nile does not end in the Indian Ocean."),
         (USES, "Neon is used in bright signs and tin in solder."),
         (USES, "Neon: bright signs\nTin: solder"),
         (GREETING, "Hello! Ask me about countries such as France and Spain, or about planets."),
@@ -130,6 +139,13 @@ def test_a_right_answer_has_no_fault(turn: ExpectedTurn, answer: str):
         ),
         (OLDEST, "Emma is the oldest.", "chooses Emma, expected Hamlet"),
         (OLDEST, "Emma is older than Hamlet.", "chooses Emma, expected Hamlet"),
+        (OLDEST, "Emma and Hamlet are the oldest.", "chooses Emma, expected Hamlet"),
+        (INDIAN, "The Nile ends in the Indian Ocean and the Zambezi too.", "chooses Nile, expected Zambezi"),
+        (
+            INDIAN,
+            "The Zambezi ends in no sea and the Nile ends in the Indian Ocean.",
+            "chooses Nile, expected Zambezi",
+        ),
         (OLDEST, "The oldest is a play.", "chooses none, expected Hamlet"),
         (
             OLDEST,

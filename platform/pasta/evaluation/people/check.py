@@ -8,6 +8,7 @@ from pasta.data.atlas.facts import FACTS, KIND_OF
 from pasta.evaluation.people.prompts import ExpectedTurn, Needed
 from pasta.evaluation.people.text import (
     any_of,
+    clauses,
     facts_of,
     has,
     has_name,
@@ -49,6 +50,7 @@ _COMPARING = re.compile(
     r"\b(?:both|all|neither|while|whereas|but|unlike|than|share|same|differ|different|compared|contrast|however|only)\b"
 )
 _CONCLUDING = re.compile(r"(?:so|therefore|thus)\b")
+_DENYING = re.compile(r"\b(?:not|never)\b|n't\b")
 _LEADING_LIST = re.compile(r"^(?:of|among|between|out of|from)\b.*?,\s*(?=(?:the|it)\b)")
 
 
@@ -219,21 +221,27 @@ def _values(kind: str, column: str) -> re.Pattern[str]:
 
 
 def _chosen(turn: ExpectedTurn, text: str) -> str | None:
-    """The thing that an answer picks: the only one named in a clause with a superlative or in a sentence that concludes
-    ("So it is …"), else the first one named (a list that repeats the question, "Of A, B and C, …", is ignored).
+    """The thing that an answer picks: the only one named in a clause with a superlative that it does not deny, or in
+    one that concludes ("So it is …"), else the first one named (a list that repeats the question, "Of A, B and C, …",
+    is ignored).
     """
     picked = []
     for sentence in sentences(text):
-        concludes = _CONCLUDING.match(sentence) is not None
-        for clause in re.split(r"[,;:]\s", sentence):
+        concludes = False
+        for clause in clauses(sentence):
+            concludes = concludes or _CONCLUDING.match(clause) is not None
             named = [name for name in turn.things if has_name(clause, name)]
-            if len(named) == 1 and (concludes or any(has(clause, word) for word in turn.superlatives)):
+            if len(named) == 1 and (concludes or any(_affirms(clause, word) for word in turn.superlatives)):
                 picked.append(named[0])
     if picked:
         return picked[0] if len(set(picked)) == 1 else " and ".join(dict.fromkeys(picked))
     rest = _LEADING_LIST.sub("", text)
     places = {name: place for name in turn.things if (place := place_of(rest, name)) is not None}
     return min(places, key=lambda name: places[name], default=None)
+
+
+def _affirms(clause: str, superlative: str) -> bool:
+    return has(clause, superlative) and not _DENYING.search(clause.replace(normalise(superlative), ""))
 
 
 def _no_scope(turn: ExpectedTurn, text: str) -> Iterator[str]:

@@ -58,6 +58,15 @@ def sentences(text: str) -> list[str]:
     return [part.strip() for part in _SENTENCE_ENDS.split(text) if part.strip(" -.:")]
 
 
+def clauses(sentence: str) -> list[str]:
+    """A sentence cut at its commas, semicolons and colons, and at an "and" between two that each have a verb."""
+    out: list[str] = []
+    for clause in re.split(r"[,;:]\s", sentence):
+        halves = clause.split(" and ")
+        out += halves if all(_VERB.search(half) for half in halves) else [clause]
+    return out
+
+
 def has(text: str, wanted: str) -> bool:
     """Whether a normalised text has ``wanted`` as whole words, singular or plural."""
     return _words(wanted).search(text) is not None
