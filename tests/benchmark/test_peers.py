@@ -303,8 +303,10 @@ def test_a_session_decodes_a_token_in_every_row_in_every_step(prompts, lanes):
         assert tokens == prompts * lanes * (engine.num_steps - before)
 
 
-def test_a_session_times_as_many_steps_as_it_is_asked_for():
-    assert len(OurSession(tiny(), [[5] * 300], 10).step_ms(10)) == 10
+@pytest.mark.parametrize("lanes", [1, 5])
+def test_a_session_times_as_many_steps_as_it_is_asked_for_however_many_run_together(lanes):
+    session = OurSession(tiny(), [[5] * 300], 10, lanes)
+    assert [len(session.step_ms(10)) for _ in range(8)] == [10] * 8
 
 
 class Fake:

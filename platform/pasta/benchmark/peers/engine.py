@@ -9,13 +9,14 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from pasta.benchmark.peers.decoders import Timing, step_ms
 from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, ThreadProgress, TokenEvent
+from pasta.engine.multi_step import MOST_STEPS
 from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import UNBOUNDED
 from pasta.stages.records import Record
 
 _BUCKET = 256
-#: Tokens for the steps that are not counted, and for those that run together with the last one.
-_SPARE = 40
+#: Tokens for the steps that are not counted, and for those that run together with the first and the last one.
+_SPARE = 3 * MOST_STEPS
 #: Every run prefills and decodes each token, as the others' do; ``jobs.benchmark help`` measures what helps are worth.
 #: Steps run several at a time, since the others have no Python between theirs.
 _NO_HELP: dict[str, Any] = {"jump_forward": False, "drafts": 0, "reuse_prefixes": False}
@@ -81,19 +82,23 @@ class OurSession:
             loaded,
             EngineConfig(num_slots=len(prompts), slot_tokens=-(-longest // _BUCKET) * _BUCKET, **_NO_HELP),
         )
-        for prompt in prompts:
-            self.engine.submit(
-                Request(
-                    prompt_ids=prompt,
-                    limits=UNBOUNDED,
-                    parallel=lanes > 1,
-                    forced=forced,
-                    progress=progress,
-                )
-            )
-        self._rows = lanes * len(prompts)
+        self._requests = [
+            Request(prompt_ids=prompt, limits=UNBOUNDED, parallel=lanes > 1, forced=forced, progress=progress)
+            for prompt in prompts
+        ]
+        self._rows, self._text = lanes * len(prompts), len(text)
+        self._open: list[str] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        """Decode the answers from their beginning, up to the first step in which every row decodes."""
+        for request in self._open:
+            self.engine.cancel(request)
+        begun = self.engine.num_steps
+        self._open = [self.engine.submit(request) for request in self._requests]
         while _tokens(self.engine.step()) < self._rows:
             assert self.engine.has_work, "the answers are long enough"
+        self._end = begun + self._text
 
     def step(self) -> int:
         """Decode one more token each, or several; returns how many."""
@@ -105,6 +110,8 @@ class OurSession:
 
     def step_ms(self, count: int) -> list[float]:
         """Milliseconds of so many steps."""
+        if self.engine.num_steps + count + 2 * MOST_STEPS > self._end:
+            self._begin()  # steps that ran together have used up the answers
         return step_ms(self.step, count)
 
     def close(self) -> None:
