@@ -9,10 +9,12 @@ from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.facts import FACTS, SIZES
 from pasta.data.atlas.plan import statements
 from pasta.data.atlas.talk import TALK_SPLITS, grade_talk, sample_talks
-from pasta.data.atlas.talk.draw import ASKS
-from pasta.data.atlas.talk.people import fill, listed, part, spell, split_of_names, typo
+from pasta.data.atlas.talk.draw import ASKS, NOUNS
+from pasta.data.atlas.talk.people import fill, listed, spell
 from pasta.data.atlas.talk.replies import measures, ranked
 from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
+from pasta.data.atlas.talk.typos import typo
+from pasta.data.atlas.talk.wordings import part, split_of_names
 from pasta.data.atlas.tasks import split_of
 from pasta.lang import Chunk, render, to_text
 
@@ -45,7 +47,7 @@ def test_the_same_seed_gives_the_same_talks():
     ]
 
 
-@pytest.mark.parametrize("options", [ASKS["about"], ASKS["each"], ASKS["of"], ASKS["compare"]])
+@pytest.mark.parametrize("options", [ASKS["about"], ASKS["each"], NOUNS["of"], ASKS["compare"]])
 def test_a_wording_belongs_to_one_split(options):
     parts = [set(part(options, split)) for split in TALK_SPLITS]
     assert set().union(*parts) == set(options)
@@ -123,7 +125,13 @@ def test_sizes_cover_their_kinds():
 
 
 @pytest.mark.parametrize(
-    ("value", "asked"), [("gas", "list the gases"), ("fish", "list the fish"), ("novel", "list the novels")]
+    ("value", "asked"),
+    [
+        ("gas", "list the gases"),
+        ("fish", "list the fish"),
+        ("novel", "list the novels"),
+        ("memory", "list the memories"),
+    ],
 )
 def test_the_plural_of_a_value_is_a_word(value, asked):
     assert fill("list the {v}s", value) == asked

@@ -1,18 +1,21 @@
-"""What requests and follow-ups are drawn with: things, wordings of a split, and the turn that comes of it."""
+"""What requests and follow-ups are drawn with: things, and the turn that comes of a request."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pasta.data.atlas.descriptions import draw_kind
-from pasta.data.atlas.facts import FACTS, KINDS
+from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS
 from pasta.data.atlas.family import weighted_choice
 from pasta.data.atlas.plan import Plan
-from pasta.data.atlas.talk.people import TalkSplit, part, split_of_names
+from pasta.data.atlas.talk.people import misspelt, plural, spell
+from pasta.data.atlas.talk.wordings import TalkSplit, split_of_names
 from pasta.data.atlas.tasks import split_of
 from pasta.data.atlas.words import read_words
 
-ASKS, QUESTIONS = map(read_words, ("requests", "questions"))
+ASKS, CHOICES, NOUNS = map(read_words, ("requests", "choices", "nouns"))
+#: Questions about one fact, with the thing and with a pronoun, and from the fact back to the thing.
+FORWARD, ABOUT_IT, BACKWARD = map(read_words, ("forward", "about_it", "backward"))
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,20 @@ def draw_list(
             return names
 
 
-def word(rng: random.Random, split: TalkSplit, options: Sequence[str]) -> str:
-    return rng.choice(part(tuple(options), split))
-
-
 def is_free(family: str, names: Sequence[str], split: TalkSplit) -> bool:
     """Whether a split may use the task of a family that has these names: training leaves held-out tasks alone."""
     return split != "train" or split_of(family, {"names": list(names)}) == "train"
+
+
+def with_name(rng: random.Random, wording: str, name: str) -> str:
+    """A wording with a thing in it: ``{x}`` as people call it, ``{xs}`` its plural, ``{n}`` its bare name.
+
+    "What are tigers known for": a plural where the wording has a singular is how people slip.
+    """
+    return wording.format(x=spell(rng, name), xs=misspelt(rng, plural(name)), n=misspelt(rng, name))
+
+
+def with_pronouns(wording: str, name: str) -> str:
+    """A wording that speaks of a thing by pronouns: ``{p}`` he, ``{o}`` him, ``{s}`` his."""
+    she = FACTS[KIND_OF[name]][name].get("pronoun") == "She"
+    return wording.format(p="she" if she else "he", o="her" if she else "him", s="her" if she else "his")

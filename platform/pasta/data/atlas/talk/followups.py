@@ -8,12 +8,15 @@ from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
 from pasta.data.atlas.facts import FACTS, KIND_OF
 from pasta.data.atlas.plan import Plan, Say, line
 from pasta.data.atlas.talk import replies
-from pasta.data.atlas.talk.draw import ASKS, QUESTIONS, Turn, is_free, word
-from pasta.data.atlas.talk.people import TalkSplit, listed, spell, typed
-from pasta.data.atlas.talk.requests import draw_rank
+from pasta.data.atlas.talk.choices import draw_rank
+from pasta.data.atlas.talk.draw import ABOUT_IT, CHOICES, NOUNS, Turn, is_free, with_pronouns
+from pasta.data.atlas.talk.frames import typed
+from pasta.data.atlas.talk.people import fill, listed, spell
+from pasta.data.atlas.talk.wordings import TalkSplit, word
 from pasta.data.atlas.words import read_words
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
+_COUNTS = ("", "", "two", "three", "four", "five", "six")
 _WORDS = read_words("followups")
 FollowUp = Callable[[random.Random, TalkSplit, Turn], Turn | None]
 
@@ -24,7 +27,10 @@ def another(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     if len(kinds) != 1 or not isinstance(before.plan[0], Say) or _is_choice(before.plan):
         return None
     (kind,) = kinds
-    name = rng.choice([other for other in FACTS[kind] if other not in before.names])
+    others = [other for other in FACTS[kind] if other not in before.names]
+    if not others:
+        return None
+    name = rng.choice(others)
     text = typed(rng, word(rng, split, _WORDS["and"]).format(x=spell(rng, name)), split)
     if before.attribute:
         plan = [line(name, before.attribute)]
@@ -48,13 +54,22 @@ def about_it(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
         return None
     (name,) = before.names
     kind = KIND_OF[name]
-    attribute = rng.choice([key for key in QUESTIONS["about_it"][kind] if key != before.attribute])
-    if rng.random() < 0.3:
-        text = word(rng, split, ASKS["its"]).format(noun=rng.choice(ASKS["nouns"][kind][attribute]))
+    attribute = rng.choice([key for key in ABOUT_IT[kind] if key != before.attribute])
+    if rng.random() < 0.25:
+        text = word(rng, split, NOUNS["its"]).format(noun=rng.choice(NOUNS["nouns"][kind][attribute]))
+        if kind == "scientists":
+            text = with_pronouns(re.sub(r"\bits\b", "{s}", text), name)
     else:
-        pronoun = FACTS[kind][name].get("pronoun", "It").lower()
-        text = rng.choice(QUESTIONS["about_it"][kind][attribute]).format(p=pronoun)
-    return Turn(typed(rng, text, split), [line(name, attribute)], (name,), attribute)
+        text = with_pronouns(word(rng, split, ABOUT_IT[kind][attribute]), name)
+    text = typed(rng, _led(rng, split, text), split)
+    return Turn(text, [line(name, attribute)], (name,), attribute)
+
+
+def _led(rng: random.Random, split: TalkSplit, text: str) -> str:
+    """A next question with "and" or the like before it, now and then."""
+    if rng.random() < 0.7 or text.startswith("and "):
+        return text
+    return word(rng, split, _WORDS["leads"]) + text
 
 
 def about_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -64,11 +79,11 @@ def about_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | Non
     if len(kinds) != 1 or not 2 <= len(names) <= 5 or len(set(names)) < len(names):
         return None
     (kind,) = kinds
-    attribute = rng.choice(list(QUESTIONS["about_it"][kind]))
-    text = rng.choice(QUESTIONS["about_it"][kind][attribute])
+    attribute = rng.choice(list(ABOUT_IT[kind]))
+    text = word(rng, split, ABOUT_IT[kind][attribute])
     for single, many in _WORDS["many"]:
-        text = text.replace(single, many)
-    text = typed(rng, re.sub(r"\bits\b", "their", re.sub(r"\bit\b", "they", text)), split)
+        text = re.sub(rf"(?<!\w){re.escape(single)}(?!\w)", many, text)
+    text = typed(rng, _led(rng, split, text.replace("{p}", "they")), split)
     return Turn(text, replies.lines([(name, attribute) for name in names]), names, attribute)
 
 
@@ -118,11 +133,34 @@ def count(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 
 
 def rank_again(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
-    if _alike(before) not in replies.RANKS or (drawn := draw_rank(rng, before.names)) is None:
+    if _alike(before) not in replies.RANKS or (drawn := draw_rank(rng, split, before.names)) is None:
         return None
     asked, column, end = drawn
-    text = typed(rng, word(rng, split, _WORDS["rank"]).format(r=asked), split)
+    text = word(rng, split, _WORDS["rank"]).format(r=asked, n=_COUNTS[len(before.names)])
+    text = typed(rng, text, split)
     return Turn(text, replies.then(replies.measures(before.names, column), end), before.names)
+
+
+def one_of_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
+    """Which of them has a value, or has it not."""
+    kind = _alike(before)
+    if kind is None or len(set(before.names)) < len(before.names):
+        return None
+    found = []
+    for column, attribute, has, has_not in CHOICES["phrases"][kind]:
+        values = [FACTS[kind][name][column] for name in before.names]
+        for name, value in zip(before.names, values, strict=True):
+            if values.count(value) == 1:
+                found.append((name, attribute, has, value))
+            others = [other for other in values if other != value]
+            if len(others) == len(values) - 1 > 1 and len(set(others)) == 1:
+                found.append((name, attribute, has_not, others[0]))
+    if not found:
+        return None
+    name, attribute, phrases, value = rng.choice(found)
+    text = word(rng, split, _WORDS["one_of_them"])
+    text = text.format(w=fill(word(rng, split, phrases), value), n=_COUNTS[len(before.names)])
+    return Turn(typed(rng, text, split), replies.picked(before.names, attribute, name), (name,), attribute)
 
 
 def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -131,7 +169,10 @@ def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     if len(kinds) != 1 or not before.attribute:
         return None
     (kind,) = kinds
-    names = rng.sample([other for other in FACTS[kind] if other not in before.names], rng.choice((2, 3)))
+    others = [other for other in FACTS[kind] if other not in before.names]
+    if len(others) < 3:
+        return None
+    names = rng.sample(others, rng.choice((2, 3)))
     text = typed(rng, word(rng, split, _WORDS["and"]).format(x=listed(rng, names)), split)
     return Turn(
         text, replies.lines([(name, before.attribute) for name in names]), tuple(names), before.attribute
@@ -140,6 +181,6 @@ def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 
 #: Next turns with their share (relative), where they are possible.
 FOLLOW_UPS: tuple[tuple[float, FollowUp], ...] = (
-    (4, another), (5, about_it), (5, about_them), (1.2, more), (1.5, pick_one), (2, compare_again),
-    (1.5, count), (6, rank_again), (0.7, several),
+    (4, another), (7, about_it), (4, about_them), (1.2, more), (1.5, pick_one), (2, compare_again),
+    (1.5, count), (6, rank_again), (2.5, one_of_them), (0.7, several),
 )  # fmt: skip

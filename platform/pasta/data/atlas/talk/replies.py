@@ -7,7 +7,7 @@ from pasta.data.atlas.conclusions import COUNTED, Compare, count_line
 from pasta.data.atlas.descriptions import describe_all
 from pasta.data.atlas.facts import FACTS, KIND_OF, SIZES, spoken
 from pasta.data.atlas.family import join
-from pasta.data.atlas.plan import Await, Node, Plan, Say, after, describe, intro, lead, line
+from pasta.data.atlas.plan import Await, Node, Part, Plan, Say, after, describe, intro, lead, line
 from pasta.data.atlas.sentences import LINE
 
 OUTSIDE: Plan = (Say("outside", {}, ""),)
@@ -33,9 +33,12 @@ def portrait(name: str, count: int | None = None) -> Plan:
     return describe(name, "profile", "")[:count]
 
 
-def portraits(names: Sequence[str], layout: str) -> list[Node]:
-    """A portrait of each of several things, in parts."""
-    return [intro("intro.facts", layout), *describe_all(list(names), "profile", layout)]
+def portraits(names: Sequence[str], layout: str, count: int | None = None) -> list[Node]:
+    """A portrait of each of several things, in parts, or its first ``count`` sentences."""
+    parts = describe_all(list(names), "profile", layout)
+    if count is not None:
+        parts = [Part(part.topic, part.items[:count]) for part in parts if isinstance(part, Part)]
+    return [intro("intro.facts", layout), *parts]
 
 
 def lines(asked: Sequence[tuple[str, str]], layout: str = "bullets") -> Plan:
@@ -101,6 +104,11 @@ def then(says: Sequence[Say], end: Say, layout: str = "bullets") -> Plan:
     return [intro("intro.answers", layout), *listed, Say(end.form, end.fields, after(layout))]
 
 
+def picked(names: Sequence[str], attribute: str, name: str) -> Plan:
+    """One fact about each of several things, then the one that the prompt wants."""
+    return then([line(each, attribute) for each in names], Say("choice", {"name": spoken(name)}))
+
+
 def _number(value: str) -> int:
     return _LEGS[value] if value in _LEGS else int(value)
 
@@ -120,3 +128,7 @@ def verdict(name: str, attribute: str, *, true: bool) -> Plan:
 
 def set_of(names: Sequence[str]) -> Plan:
     return [Say("they", {"names": join(list(names))}, "")]
+
+
+def in_order(numbers: Sequence[int]) -> Plan:
+    return [Say("they", {"names": join([str(number) for number in sorted(numbers)])}, "")]

@@ -8,8 +8,8 @@ from pasta.data.atlas.grading import Grade, grade_plan
 from pasta.data.atlas.plan import Plan, statements, to_document, with_estimates
 from pasta.data.atlas.talk.draw import Turn
 from pasta.data.atlas.talk.followups import FOLLOW_UPS
-from pasta.data.atlas.talk.people import TalkSplit
 from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
+from pasta.data.atlas.talk.wordings import TalkSplit
 from pasta.lang import Codec, Document, render
 
 #: Turns of a conversation, relative.
@@ -18,8 +18,8 @@ _FOLLOW_UP_RATE = 0.85
 #: Statements of an answer that a conversation goes on from: longer ones would fill the rows of training.
 _MAX_STATEMENTS = 24
 _OPENINGS = (
-    "about", "fact", "each", "facts", "brief", "backward", "compare", "rank", "few", "small_talk", "outside",
-    "then_compare",
+    "about", "fact", "fact", "each", "facts", "brief", "backward", "compare", "rank", "few", "few_each", "small_talk",
+    "outside", "then_compare", "which_of",
 )  # fmt: skip
 
 
