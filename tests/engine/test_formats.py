@@ -1,5 +1,7 @@
 """Number formats: auto measures, int8 and int4 keep every row to itself."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -142,6 +144,20 @@ def test_an_answer_in_integers_is_the_same_in_every_company(name, made):
     engine = Engine(loaded, EngineConfig(num_slots=3, slot_tokens=256))
     results = {result.request_id: result.response_ids for result in engine.decode(map(ask, texts), at_once=3)}
     assert [results[key] for key in sorted(results)] == alone
+
+
+def test_formats_are_timed_for_longer_than_another_process_keeps_the_core(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(formats, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def runner(busy: float, free: float):
+        def run(rows: int) -> None:
+            now[0] += busy if now[0] < 0.05 else free
+
+        return run
+
+    seconds = formats._timed({"float32": runner(4e-4, 4e-4), "bfloat16": runner(1e-3, 1e-4)}, CPU)
+    assert seconds == pytest.approx({"float32": 8e-4, "bfloat16": 2e-4})
 
 
 def test_auto_takes_the_format_that_is_fastest_on_one_layer(monkeypatch):

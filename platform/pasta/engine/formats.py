@@ -24,7 +24,8 @@ from pasta.engine.supported import check_format_runs, why_not_format
 _TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 #: Rows that the layers are timed with: one thread alone, and a parallel answer.
 _ROWS = (1, 8)
-_ROUNDS = 7
+#: At least so many rounds, and for so many seconds: a small model's take less time than others may hold the core.
+_ROUNDS, _SECONDS = 7, 0.1
 #: ``auto`` chooses float32 only where it is clearly faster than bfloat16, which takes half the memory. With kernels or
 #: products of bfloat16 a CPU runs it 1 to 3 times as fast, without either half as fast. Timing errors from other work
 #: are smaller than that, so that replicas on one kind of machine choose alike.
@@ -149,7 +150,9 @@ def _runner(linears: list[nn.Linear], dtype: torch.dtype, device: torch.device) 
 def _timed(runners: Mapping[str, Callable[[int], None]], device: torch.device) -> dict[str, float]:
     """Seconds of each candidate: the fastest of several rounds in turn, since other work only adds to a round."""
     best: dict[tuple[str, int], float] = {}
-    for _ in range(_ROUNDS):
+    rounds, end = 0, time.perf_counter() + _SECONDS
+    while rounds < _ROUNDS or time.perf_counter() < end:
+        rounds += 1
         for name, run in runners.items():
             for rows in _ROWS:
                 begun = time.perf_counter()
