@@ -8,7 +8,6 @@ from pasta.data.atlas.facts import FACTS, KIND_OF
 from pasta.evaluation.people.prompts import ExpectedTurn, Needed
 from pasta.evaluation.people.text import (
     any_of,
-    clauses,
     facts_of,
     has,
     has_name,
@@ -18,6 +17,7 @@ from pasta.evaluation.people.text import (
     place_of,
     said_about,
     sentences,
+    simple_clauses,
     speaks_of,
     value_of,
 )
@@ -228,7 +228,7 @@ def _chosen(turn: ExpectedTurn, text: str) -> str | None:
     picked = []
     for sentence in sentences(text):
         concludes = False
-        for clause in clauses(sentence):
+        for clause in simple_clauses(sentence):
             concludes = concludes or _CONCLUDING.match(clause) is not None
             named = [name for name in turn.things if has_name(clause, name)]
             if len(named) == 1 and (concludes or any(_affirms(clause, word) for word in turn.superlatives)):

@@ -58,8 +58,9 @@ def sentences(text: str) -> list[str]:
     return [part.strip() for part in _SENTENCE_ENDS.split(text) if part.strip(" -.:")]
 
 
-def clauses(sentence: str) -> list[str]:
-    """A sentence cut at its commas, semicolons and colons, and at an "and" between two that each have a verb."""
+def simple_clauses(sentence: str) -> list[str]:
+    """A sentence cut at all its commas, semicolons and colons, and at each "and" if what it joins has verbs throughout.
+    ``parts`` cuts less: a clause there has all that is said of its things."""
     out: list[str] = []
     for clause in re.split(r"[,;:]\s", sentence):
         halves = clause.split(" and ")

@@ -9,6 +9,7 @@ from pasta.data.atlas.talk import replies, topics
 from pasta.data.atlas.talk.draw import (
     BACKWARD,
     CHOICES,
+    COUNTS,
     FORWARD,
     NOUNS,
     Turn,
@@ -23,7 +24,6 @@ from pasta.data.atlas.words import read_words
 
 _YES_NO = read_words("yes_no")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
-_COUNTS = {2: ("two", "2"), 3: ("three", "3"), 4: ("four", "4")}
 #: Names in a set that is asked for as a whole.
 _MAX_SET = 14
 #: Things that share a value, so many of which a question back from it may have as its answer.
@@ -150,8 +150,8 @@ def sets(rng: random.Random, split: TalkSplit) -> Turn:
                 break
         phrase = fill(rng.choice(phrases), value)
     if len(names) > _MAX_SET or rng.random() < 0.2:
-        count = rng.choice([n for n in _COUNTS if n <= len(names)])
-        text = word(rng, split, CHOICES["some_words"]).format(n=rng.choice(_COUNTS[count]), s=phrase)
+        count = rng.choice([n for n in COUNTS if n <= len(names)])
+        text = word(rng, split, CHOICES["some_words"]).format(n=rng.choice(COUNTS[count]), s=phrase)
         names = names[:count]
     else:
         text = word(rng, split, CHOICES["set_words"]).format(s=phrase)

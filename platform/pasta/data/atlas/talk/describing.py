@@ -7,15 +7,13 @@ from pasta.data.atlas.families import FAMILIES
 from pasta.data.atlas.family import join, weighted_choice
 from pasta.data.atlas.plan import Say, after
 from pasta.data.atlas.talk import replies, topics
-from pasta.data.atlas.talk.draw import ASKS, CHOICES, Turn, draw_list, draw_name, is_free
+from pasta.data.atlas.talk.draw import ASKS, CHOICES, COUNTS, Turn, draw_any, draw_list, draw_name, is_free
 from pasta.data.atlas.talk.frames import typed
 from pasta.data.atlas.talk.people import listed, spell
 from pasta.data.atlas.talk.typos import noisy, typo
 from pasta.data.atlas.talk.wordings import TalkSplit, sentence, split_of_names, word
 from pasta.data.atlas.tasks import plan_of, sample_task
 from pasta.data.atlas.words import read_words
-
-_COUNTS = {2: ("two", "2"), 3: ("three", "3")}
 
 
 def about(rng: random.Random, split: TalkSplit) -> Turn:
@@ -33,7 +31,7 @@ def about(rng: random.Random, split: TalkSplit) -> Turn:
 def few(rng: random.Random, split: TalkSplit) -> Turn:
     name = draw_name(rng)
     count = rng.choice((2, 3))
-    text = word(rng, split, ASKS["few"]).format(x=spell(rng, name), n=rng.choice(_COUNTS[count]))
+    text = word(rng, split, ASKS["few"]).format(x=spell(rng, name), n=rng.choice(COUNTS[count]))
     return Turn(typed(rng, text, split), replies.portrait(name, count), (name,))
 
 
@@ -50,10 +48,7 @@ def each(rng: random.Random, split: TalkSplit) -> Turn:
         text = word(rng, split, ASKS["each"]).format(list=rng.choice(CHOICES["all_planets"]))
         return Turn(typed(rng, text, split), replies.portraits(names, "bullets"), tuple(names))
     if rng.random() < 0.25:
-        names = []
-        size = weighted_choice(rng, {2: 2, 3: 3, 4: 3, 5: 2, 6: 1})
-        while len(names) < size:
-            names = list(dict.fromkeys([*names, draw_name(rng)]))
+        names = draw_any(rng, weighted_choice(rng, {2: 2, 3: 3, 4: 3, 5: 2, 6: 1}))
     else:
         names = draw_list(rng, split, {2: 5, 3: 6, 4: 5, 5: 4, 6: 1.5, 7: 0.5, 8: 0.3})
     given = list(names)
@@ -101,10 +96,7 @@ def other_family(rng: random.Random, split: TalkSplit) -> Turn:
 
 def spelling(rng: random.Random, split: TalkSplit) -> Turn:
     """Names misspelt: which are meant. Nearly every word of the answer depends on the letters of the prompt."""
-    size = weighted_choice(rng, {1: 2, 2: 3, 3: 3, 4: 2, 5: 2, 6: 1})
-    names: list[str] = []
-    while len(names) < size:
-        names = list(dict.fromkeys([*names, draw_name(rng)]))
+    names = draw_any(rng, weighted_choice(rng, {1: 2, 2: 3, 3: 3, 4: 2, 5: 2, 6: 1}))
     texts = [typo(rng, name) if rng.random() < 0.85 else name for name in names]
     text = word(rng, split, ASKS["spelling"]).format(list=join(texts))
     said = join([spoken(name) for name in names])

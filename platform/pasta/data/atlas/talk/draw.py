@@ -4,9 +4,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pasta.data.atlas.descriptions import draw_kind
+from pasta.data.atlas.descriptions import draw_kind, draw_names
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS
-from pasta.data.atlas.family import weighted_choice
 from pasta.data.atlas.plan import Plan
 from pasta.data.atlas.talk.people import misspelt, plural, spell
 from pasta.data.atlas.talk.wordings import TalkSplit, split_of_names
@@ -16,6 +15,9 @@ from pasta.data.atlas.words import read_words
 ASKS, CHOICES, NOUNS = map(read_words, ("requests", "choices", "nouns"))
 #: Questions about one fact, with the thing and with a pronoun, and from the fact back to the thing.
 FORWARD, ABOUT_IT, BACKWARD = map(read_words, ("forward", "about_it", "backward"))
+
+#: How people write a small number.
+COUNTS = {2: ("two", "2"), 3: ("three", "3"), 4: ("four", "4")}
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,21 @@ def draw_name(rng: random.Random, kinds: Sequence[str] = KINDS) -> str:
     return rng.choice(list(FACTS[draw_kind(rng, tuple(kinds))]))
 
 
+def draw_any(rng: random.Random, count: int) -> list[str]:
+    """So many different names, of any kinds."""
+    names: list[str] = []
+    while len(names) < count:
+        names = list(dict.fromkeys([*names, draw_name(rng)]))
+    return names
+
+
 def draw_list(
     rng: random.Random, split: TalkSplit, sizes: dict[int, float], kinds: Sequence[str] = KINDS
 ) -> list[str]:
     """Names of one kind; those of more than two belong to the split as a combination."""
     while True:
         kind = rng.choice(list(kinds)) if rng.random() < 0.5 else draw_kind(rng, tuple(kinds))
-        rows = list(FACTS[kind])
-        names = rng.sample(rows, min(weighted_choice(rng, sizes), len(rows)))
+        names = draw_names(rng, kind, sizes)
         if len(names) < 3 or split_of_names(names) == split:
             return names
 
