@@ -7,6 +7,15 @@ from pasta.bounds import check_at_most, check_integers, check_not_negative, chec
 
 #: No machine has room for more: an engine's slots, and the tokens of a slot, a prompt or a row of training.
 MOST_SLOTS, MOST_TOKENS = 1 << 20, 1 << 24
+#: Steps together (``multi_step``) take no more seconds than this, since requests that come and go wait for them, and
+#: are no more than these.
+MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER = 0.01, 16
+
+
+def feeds_flat(num_tokens: int, num_padded: int) -> bool:
+    """Whether a step feeds so many tokens flat that would be ``num_padded`` with padding: with little of it, spreading
+    them for attention costs more."""
+    return 4 * num_tokens <= 3 * num_padded
 
 
 @dataclass(frozen=True, slots=True)

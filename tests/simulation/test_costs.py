@@ -1,6 +1,7 @@
 """Costs between the points that were measured, from a file, and from published metrics."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,15 @@ def test_what_was_calibrated_is_known():
     assert costs.covers(4, 8, 1024)
     assert costs.covers(1, 1, 64)
     assert not costs.covers(5, 1, 64)
+
+
+def test_steps_together_cost_what_was_measured_of_them():
+    assert MeasuredCosts(calibration()).together_s(1, 1, 256) is None
+    halves = tuple(replace(point, together_s=point.seconds / 2) for point in points()["steps"])
+    costs = MeasuredCosts(calibration(steps=halves))
+    assert costs.together_s(2, 3, 512) == pytest.approx(costs.lanes_s(2, 3, 512) / 2)
+    with pytest.raises(ValueError, match="together_s in 1 of 8, expected in all or in none"):
+        calibration(steps=(halves[0], *points()["steps"][1:]))
 
 
 def test_a_calibration_survives_its_file(tmp_path):

@@ -19,11 +19,14 @@ SIZES = ReplicaSizes(num_slots=3, slot_tokens=1024, prefill_chunk=16)
 class Written:
     """Costs nothing, and writes down what it is asked."""
 
-    def __init__(self):
-        self.forwards = []
+    def __init__(self, among_s=None):
+        self.forwards, self._among_s = [], among_s
 
     def lanes_s(self, requests, lanes, cache_tokens):
-        return 0.0
+        return 1e-6
+
+    def together_s(self, requests, lanes, cache_tokens):
+        return self._among_s
 
     def prefill_s(self, tokens, cache_tokens):
         self.forwards.append((1, tokens, cache_tokens))
@@ -81,9 +84,9 @@ def real_forwards(answers, arrivals, parallel):
     return seen, steps
 
 
-def simulated_forwards(answers, arrivals, parallel):
-    """The same of the simulated replica."""
-    costs = Written()
+def simulated_forwards(answers, arrivals, parallel, among_s=None):
+    """The same of the simulated replica; with ``among_s`` it runs steps together."""
+    costs = Written(among_s)
     replica, seen, steps, pieces = Replica(SIZES, costs), [], {}, {}
     waiting = sorted(zip(arrivals, range(len(answers)), strict=True))
     while waiting or replica.has_work:
@@ -111,3 +114,14 @@ def test_forwards_and_steps_are_the_engines(seed, parallel):
     asked = answers(seed, parallel)
     arrivals = [rng.randint(0, 60) for _ in asked]
     assert simulated_forwards(asked, arrivals, parallel) == real_forwards(asked, arrivals, parallel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", [True, False])
+def test_answers_take_as_many_steps_when_these_run_together(parallel):
+    asked = answers(0, parallel)
+    at_once = [0] * len(asked)
+    seen, steps = simulated_forwards(asked, at_once, parallel)
+    fewer, same = simulated_forwards(asked, at_once, parallel, among_s=1e-9)
+    assert same == steps
+    assert len(fewer) < len(seen)

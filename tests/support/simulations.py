@@ -14,15 +14,20 @@ from tests.support.documents import random_document
 
 @dataclass(frozen=True)
 class Flat:
-    """So many seconds a step, more with each lane, each token of a prompt and each cached token."""
+    """So many seconds a step, more with each lane, each token of a prompt and each cached token; ``among_s`` a step
+    among several that run together, if they do."""
 
     step_s: float = 1.0
     lane_s: float = 0.0
     token_s: float = 0.0
     key_s: float = 0.0
+    among_s: float | None = None
 
     def lanes_s(self, requests, lanes, cache_tokens):
         return self.step_s + self.lane_s * requests * lanes + self.key_s * requests * cache_tokens
+
+    def together_s(self, requests, lanes, cache_tokens):
+        return self.among_s
 
     def prefill_s(self, tokens, cache_tokens):
         return self.step_s + self.token_s * tokens

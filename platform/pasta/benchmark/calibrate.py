@@ -4,6 +4,7 @@ overhead of the asyncio façade."""
 import asyncio
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -77,12 +78,16 @@ class CalibrationBench:
     def round(self) -> Record:
         """Times one round, in milliseconds.
 
-        ``steps``: the median and the least, by requests, lanes and cached tokens. ``prefill``: by tokens and tokens
-        before them. ``facade``: a step of one lane with the asyncio façade and without.
+        ``steps``: the median and the least, by requests, lanes and cached tokens, of steps alone, and then of steps
+        that run together. ``prefill``: by tokens and tokens before them. ``facade``: a step of one lane with the
+        asyncio façade and without.
         """
         return {
             "steps": {
-                " ".join(map(str, point)): _milliseconds(self._steps(point[0], point[1], request))
+                " ".join(map(str, point)): [
+                    *_milliseconds(self._steps(point[0], point[1], request)),
+                    *_milliseconds(self._steps(point[0], point[1], request, together=True)),
+                ]
                 for point, request in self._requests.items()
             },
             "prefill": {
@@ -93,19 +98,28 @@ class CalibrationBench:
             "facade": self._facade(),
         }
 
-    def _steps(self, requests: int, lanes: int, request: Request) -> list[float]:
-        """Seconds of each step in which every request decodes so many lanes, and nothing is prefilled."""
+    def _steps(self, requests: int, lanes: int, request: Request, *, together: bool = False) -> list[float]:
+        """Seconds of each step in which every request decodes so many lanes, and nothing is prefilled.
+
+        With ``together`` steps run together where that is possible, and each counts with its share of their time.
+        """
         engine = self._engines[requests]
+        engine.config = replace(engine.config, multi_step=together)
         for number in range(requests):
             engine.submit(request.replace(request_id=str(number)))
-        seconds = []
+        seconds, before = [], engine.num_steps
         for number, (events, spent) in enumerate(timed_steps(engine)):
-            threads = {(e.request_id, e.thread) for e in events if isinstance(e, TokenEvent)}
+            steps, before = engine.num_steps - before, engine.num_steps
+            emitted = Counter((e.request_id, e.thread) for e in events if isinstance(e, TokenEvent))
             # A main thread that waits for its chunks is no lane.
-            whole = len(threads) == requests * lanes and (lanes == 1 or all(thread for _, thread in threads))
-            if whole and number >= requests:  # one prompt is prefilled a step
-                seconds.append(spent)
-        return seconds
+            whole = len(emitted) == requests * lanes and (lanes == 1 or all(thread for _, thread in emitted))
+            if (
+                whole and set(emitted.values()) == {steps} and number >= requests
+            ):  # one prompt is prefilled a step
+                seconds.append((steps, spent / steps))
+        most = max(steps for steps, _ in seconds)
+        engine.config = replace(engine.config, multi_step=False)
+        return [spent for steps, spent in seconds if steps == most]
 
     def _prefill(self, tokens: int, before: int) -> float:
         engine = self._engines[1]
@@ -156,14 +170,19 @@ def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: 
     measured (model, dtype, device, threads, machine).
     """
     over: Callable[[Iterable[float]], float] = min if fastest else statistics.median
-    steps = _over_rounds([{k: ms[fastest] for k, ms in entry["steps"].items()} for entry in rounds], over)
+    steps, together = (
+        _over_rounds([{k: ms[at + fastest] for k, ms in entry["steps"].items()} for entry in rounds], over)
+        for at in (0, 2)
+    )
     prefill = _over_rounds([entry["prefill"] for entry in rounds], over)
     added = statistics.median(through - bare for through, bare in (entry["facade"] for entry in rounds))
     if fastest:
         about["note"] = "Fastest steps of a machine that was busy."
     return Calibration(
         steps=tuple(
-            StepPoint(requests, lanes, cached, round(ms / 1e3, 7))
+            StepPoint(
+                requests, lanes, cached, round(ms / 1e3, 7), round(together[requests, lanes, cached] / 1e3, 7)
+            )
             for (requests, lanes, cached), ms in steps.items()
         ),
         prefill=tuple(
@@ -176,14 +195,20 @@ def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: 
 
 
 def calibration_table(calibration: Calibration) -> str:
-    """Milliseconds a step: a row for each number of requests and of cached tokens, a column for each of lanes."""
+    """Milliseconds a step, alone and together: a row for each number of requests and of cached tokens, a column for
+    each of lanes."""
     lanes = sorted({point.lanes for point in calibration.steps})
     rows = sorted({(point.cache_tokens, point.requests) for point in calibration.steps})
-    by_point = {(p.cache_tokens, p.requests, p.lanes): p.seconds for p in calibration.steps}
+    by_point = {(p.cache_tokens, p.requests, p.lanes): p for p in calibration.steps}
     return markdown(
         ["cached tokens", "requests", *(f"{count} lanes" for count in lanes)],
-        [[*row, *(f"{1e3 * by_point[(*row, count)]:.2f}" for count in lanes)] for row in rows],
+        [[*row, *(_told(by_point[*row, count]) for count in lanes)] for row in rows],
     )
+
+
+def _told(point: StepPoint) -> str:
+    together = "" if point.together_s is None else f"; {1e3 * point.together_s:.2f}"
+    return f"{1e3 * point.seconds:.2f}{together}"
 
 
 def _milliseconds(seconds: Sequence[float]) -> list[float]:

@@ -15,9 +15,7 @@ from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
 from pasta.engine.step_cost import least_lately
 from pasta.interpreter import Feed, Mode
-
-#: Steps together take no longer than this, since requests that come and go wait for them, and are no more than these.
-_SECONDS, MOST_STEPS = 0.01, 16
+from pasta.sizes import MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER
 
 
 class MultiStep:
@@ -35,7 +33,7 @@ class MultiStep:
         seconds."""
         lanes = [*map(len, feeds.values())]
         step_s = min(step_s, self._costs.get(sum(lanes), step_s))  # the first together took longer
-        most = min(MOST_STEPS, int(_SECONDS / step_s))
+        most = min(MOST_STEPS_TOGETHER, int(MOST_SECONDS_TOGETHER / step_s))
         if self._runner.num_rows(numbers, lanes) < len(numbers) * max(lanes):
             return 1  # steps that are flat cost less than the same steps together would
         for number, slot in slots.items():

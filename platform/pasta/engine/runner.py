@@ -20,6 +20,7 @@ from pasta.engine.sampling import NO_PROMISE, Choices, ConstraintTable, Scores, 
 from pasta.engine.shapes import Shape
 from pasta.engine.transfer import pinned
 from pasta.interpreter import Feed
+from pasta.sizes import feeds_flat
 
 _KEY_BUCKET = 64
 
@@ -318,7 +319,7 @@ class Runner:
         """How many tokens R are fed flat; 0 if little of [B, Q] is padding, where spreading tokens for attention costs
         more. Slots seldom have equally many lanes: about two thirds of [B, Q] are padding."""
         fed = sum(lanes)
-        return fed if self._can_be_flat and 4 * fed <= 3 * num_slots * max(lanes) else 0
+        return fed if self._can_be_flat and feeds_flat(fed, num_slots * max(lanes)) else 0
 
     def _step(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, ...]:
         """A forward on the device, which never waits for it: ``inputs`` as ``_inputs`` lays them out.

@@ -17,15 +17,17 @@ _Values = dict[tuple[int, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class StepPoint:
-    """A step in which each of ``requests`` decodes ``lanes`` lanes, attending to about ``cache_tokens`` tokens."""
+    """A step in which each of ``requests`` decodes ``lanes`` lanes, attending to about ``cache_tokens`` tokens:
+    ``seconds`` alone, ``together_s`` as one of several that run together (``None``: it was not measured)."""
 
     requests: int
     lanes: int
     cache_tokens: int
     seconds: float
+    together_s: float | None = None
 
     def __post_init__(self) -> None:
-        check_positive(self, "requests", "lanes", "cache_tokens", "seconds")
+        check_positive(self, "requests", "lanes", "cache_tokens", "seconds", "together_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,10 @@ class PrefillPoint:
 class Calibration:
     """What an engine's steps cost on a machine. Raises ``ValueError`` if points are missing or given twice.
 
-    ``steps`` hold every combination of their numbers of requests, lanes and cached tokens; ``prefill`` every one of
-    their tokens, each at the same number of cached tokens beyond them. ``overhead_s`` is what the service's façade
-    adds to each step. Costs are interpolated linearly
-    between points, extrapolated linearly beyond the last two, and constant below the first.
+    ``steps`` hold every combination of their numbers of requests, lanes and cached tokens, with ``together_s`` in all
+    or in none; ``prefill`` every one of their tokens, each at the same number of cached tokens beyond them.
+    ``overhead_s`` is what the service's façade adds to each step, or to several together. Costs are interpolated
+    linearly between points, extrapolated linearly beyond the last two, and constant below the first.
     """
 
     model: str
@@ -76,11 +78,25 @@ class MeasuredCosts:
         steps: _Values = {(p.requests, p.lanes, p.cache_tokens): p.seconds for p in calibration.steps}
         prefill: _Values = {(p.tokens, p.cache_tokens - p.tokens): p.seconds for p in calibration.prefill}
         self._grid = _Grid(steps, len(calibration.steps), "steps")
+        together: _Values = {
+            (p.requests, p.lanes, p.cache_tokens): p.together_s
+            for p in calibration.steps
+            if p.together_s is not None
+        }
+        self._together = _Grid(together, len(together), "steps with together_s") if together else None
+        if together and len(together) < len(steps):
+            raise ValueError(
+                f"steps: together_s in {len(together)} of {len(steps)}, expected in all or in none"
+            )
         self._prefill = _Grid(prefill, len(calibration.prefill), "prefill")
 
     def lanes_s(self, requests: int, lanes: float, cache_tokens: int) -> float:
         """See ``StepCosts``."""
         return self._grid.at((requests, lanes, cache_tokens))
+
+    def together_s(self, requests: int, lanes: float, cache_tokens: int) -> float | None:
+        """See ``StepCosts``."""
+        return None if self._together is None else self._together.at((requests, lanes, cache_tokens))
 
     def prefill_s(self, tokens: int, cache_tokens: int) -> float:
         """See ``StepCosts``."""

@@ -15,6 +15,10 @@ class StepCosts(Protocol):
         attending to as many cached tokens each."""
         ...
 
+    def together_s(self, requests: int, lanes: float, cache_tokens: int) -> float | None:
+        """Such a step as one of several that run together; ``None`` where steps do not."""
+        ...
+
     def prefill_s(self, tokens: int, cache_tokens: int) -> float:
         """The forward of a chunk of a prompt, or of an absorbed chunk: so many tokens, after which the cache of
         their slot holds ``cache_tokens``."""

@@ -13,7 +13,7 @@ from pasta.bounds import check_not_negative, check_unread
 from pasta.interpreter import Path
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.slots import Left, LiveSlot, SimulatedSlot
-from pasta.sizes import EngineSizes
+from pasta.sizes import MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER, EngineSizes, feeds_flat
 
 #: The engine's masks cover cached tokens in buckets of this size.
 KEY_BUCKET = 64
@@ -27,7 +27,7 @@ class ReplicaSizes(EngineSizes):
 
     ``padded``: a forward has neighbouring slots, all padded to the most lanes that one of them has. Without it the
     simulator prices an engine that feeds no padding. With ``jump_forward`` the tokens that the grammar forces take no
-    step.
+    step. With ``multi_step`` steps that write text run several at a time, where that is what was calibrated.
 
     ``drafts`` is the most that are drafted for a thread, each right with probability ``acceptance`` if those before it
     are: an assumption, which prices a step (``Replica``) and leaves the order of tokens as it is.
@@ -37,6 +37,7 @@ class ReplicaSizes(EngineSizes):
 
     padded: bool = True
     jump_forward: bool = True
+    multi_step: bool = True
     drafts: int = 0
     acceptance: float = 0.5
 
@@ -93,7 +94,8 @@ class Replica:
         self._next_bulk = 0
         self._fed: list[int] = []
         self._prefilled: int | None = None
-        self._prices: dict[Shape, float] = {}
+        self._together = 1  # steps that run together now
+        self._prices: dict[Shape, tuple[float, float | None]] = {}
 
     # -- requests --------------------------------------------------------------------------------------
 
@@ -151,9 +153,8 @@ class Replica:
     # -- the step --------------------------------------------------------------------------------------
 
     def begin(self, now: float) -> float:
-        """Begin a step; returns when it will be done."""
+        """Begin a step, or several together; returns when it will be done."""
         self._admit(now)
-        self.work.steps += 1
         seconds = 0.0
         self._prefilled = self._pick_bulk()
         if self._prefilled is not None:
@@ -164,13 +165,15 @@ class Replica:
                 self._bulk.discard(self._prefilled)
             seconds += self._costs.prefill_s(count, self._keys(slot.held))
         seconds = self._overhead_s + self._factor * (seconds + self._feed_lanes())
+        self.work.steps += self._together
         self.work.busy_s += seconds
         return now + seconds
 
     def finish(self, now: float) -> tuple[list[tuple[Piece, SimulatedSlot]], list[tuple[Piece, Left]]]:
         """End the step: returns the pieces that are done, and the chunks that leave, with the piece each is of.
 
-        The tokens of a step are known when the whole step has ended, as to the service.
+        The tokens of a step are known when the whole step has ended, and those of several together with the last, as to
+        the service.
         """
         done: list[tuple[Piece, SimulatedSlot]] = []
         left: list[tuple[Piece, Left]] = []
@@ -178,6 +181,9 @@ class Replica:
         for number in numbers:
             piece, slot = self._pieces[number], self._slots[number]
             lanes, emitted = slot.lanes, slot.emitted
+            for _ in range(1, self._together):  # of a chunk that leaves the last step knows
+                slot.emit()
+                slot.take(slot.pending)
             left += [(piece, chunk) for chunk in slot.emit()]
             self.load += slot.lanes - lanes
             if slot.emitted != emitted:
@@ -214,15 +220,20 @@ class Replica:
         return number
 
     def _feed_lanes(self) -> float:
-        """Feed the tokens that all threads have chosen; returns the seconds of the forward."""
+        """Feed the tokens that all threads have chosen, and those that they will choose in the steps that run together
+        with this one; returns the seconds of the forwards."""
         self._fed = fed = []
+        self._together = 1
         all_rows = most_rows = most_held = 0
         slots, bulk, prefilled = self._slots, self._bulk, self._prefilled
+        together = MOST_STEPS_TOGETHER if self.sizes.multi_step and prefilled is None and not bulk else 1
         for number in self._numbers:
             if number == prefilled or number in bulk:
                 continue
             slot = slots[number]
             if rows := slot.pending:
+                if together > 1:
+                    together = min(together, slot.together)
                 slot.take(rows)
                 all_rows += rows
                 most_rows = max(most_rows, rows)
@@ -231,13 +242,25 @@ class Replica:
         if not fed:
             return 0.0
         shape: Shape = (len(fed), all_rows / len(fed), self._keys(most_held))
-        if self.sizes.padded:  # neighbouring slots, from the first to the last that has lanes
-            shape = (fed[-1] - fed[0] + 1, most_rows, shape[2])
-        self.work.shapes[shape] += 1
+        neighbours = fed[-1] - fed[0] + 1  # slots from the first to the last that has lanes
+        if self.sizes.padded:
+            shape = (neighbours, most_rows, shape[2])
         price = self._prices.get(shape)
         if price is None:
-            price = self._prices[shape] = self._price(shape)
-        return price
+            price = self._prices[shape] = self._price(shape), self._costs.together_s(*shape)
+        seconds, together_s = price
+        # Steps that are fed flat are run alone.
+        if (
+            together_s is not None
+            and together_s < seconds
+            and not feeds_flat(all_rows, neighbours * most_rows)
+        ):
+            most = int(MOST_SECONDS_TOGETHER / (self._factor * together_s))
+            self._together = max(1, min(together, most))
+            if self._together > 1:
+                seconds = self._together * together_s
+        self.work.shapes[shape] += self._together
+        return seconds
 
     def _price(self, shape: Shape) -> float:
         """Seconds a token of each lane: those of a forward over the tokens that it emits, with as many drafts as pay.

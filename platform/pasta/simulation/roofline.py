@@ -58,6 +58,10 @@ class RooflineSection:
         """See ``StepCosts``."""
         return self._forward_s(requests, requests * lanes, cache_tokens)
 
+    def together_s(self, requests: int, lanes: float, cache_tokens: int) -> float | None:
+        """None: on a GPU the engine runs each step alone."""
+        return None
+
     def prefill_s(self, tokens: int, cache_tokens: int) -> float:
         """See ``StepCosts``."""
         return self._forward_s(1, tokens, cache_tokens)

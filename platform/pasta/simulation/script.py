@@ -13,7 +13,8 @@ class Script:
     """One answer to decode: ``tokens`` of each thread, ``<async>`` left out.
 
     ``plain_tokens`` is the length of the same answer without tags, end-of-text included, whichever way it is
-    decoded. Without ``parallel`` the main thread decodes all of it.
+    decoded. Without ``parallel`` the main thread decodes all of it. ``tags`` are the places of each thread's tokens
+    that are no text, its end among them.
     """
 
     grammar: TagGrammar
@@ -21,6 +22,7 @@ class Script:
     plain_tokens: int
     parallel: bool
     tokens: Mapping[Path, Sequence[int]]
+    tags: Mapping[Path, Sequence[int]]
 
     @classmethod
     def of(
@@ -35,7 +37,11 @@ class Script:
         reader = Interpreter(grammar, UNBOUNDED, (), parallel=annotated is not None, strict=False)
         reader.drive(0, plain if annotated is None else annotated)
         tokens = {thread.path: tuple(thread.tokens) for thread in reader.threads}
-        return cls(grammar, prompt_tokens, len(plain), annotated is not None, tokens)
+        tags = {
+            path: [at for at, token in enumerate(own) if not grammar.text_mask[token]]
+            for path, own in tokens.items()
+        }
+        return cls(grammar, prompt_tokens, len(plain), annotated is not None, tokens, tags)
 
     @property
     def num_tokens(self) -> int:

@@ -6,12 +6,13 @@ part in every step from the end of its prompt to its own end, and the tokens it 
 same simulation.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pasta.interpreter import UNBOUNDED, Action, Feed, Fork, Interpreter, Path, Snapshot, forced_token
+from pasta.interpreter import UNBOUNDED, Action, Feed, Fork, Interpreter, Mode, Path, Snapshot, forced_token
 from pasta.simulation.script import Script
 
 #: Whether a chunk just forked, of so many estimated tokens, is decoded where its parent is.
@@ -30,7 +31,8 @@ class SimulatedSlot(Protocol):
     """One request, or a chunk of one, in a replica.
 
     ``pending`` tokens are fed next: many at once while ``bulk`` (a prompt, or a chunk that came back), else those of
-    its threads. ``held`` tokens are in the cache, ``emitted`` were decoded, ``lanes`` threads decode here.
+    its threads. ``together`` steps, the next one first, may run without the engine following what their tokens mean.
+    ``held`` tokens are in the cache, ``emitted`` were decoded, ``lanes`` threads decode here.
     """
 
     bulk: bool
@@ -42,6 +44,11 @@ class SimulatedSlot(Protocol):
     @property
     def pending(self) -> int:
         """Tokens to feed."""
+        ...
+
+    @property
+    def together(self) -> int:
+        """Steps that may run together (``engine/multi_step.py``): all but the last emit text in every thread."""
         ...
 
     def take(self, most: int) -> int:
@@ -65,7 +72,7 @@ class LiveSlot:
         *,
         jump_forward: bool = True,
     ) -> None:
-        self._tokens, self._stays = script.tokens, stays
+        self._tokens, self._tags, self._stays = script.tokens, script.tags, stays
         self._jumps = jump_forward
         self._async_close = script.grammar.control.async_close
         if snapshot is None:
@@ -88,6 +95,19 @@ class LiveSlot:
     def pending(self) -> int:
         """Tokens to feed."""
         return len(self._pending)
+
+    @property
+    def together(self) -> int:
+        """See ``SimulatedSlot``."""
+        steps = []
+        for thread, chooses in self._pending:
+            state = self.interpreter.threads[thread]
+            tags, count = self._tags[state.path], len(state.tokens)
+            next_tag = bisect_left(tags, count)
+            if not chooses or state.mode != Mode.TEXT or (next_tag and tags[next_tag - 1] == count - 1):
+                return 1  # a tag, or the token after one
+            steps.append(tags[next_tag] - count + 1)
+        return min(steps, default=1)
 
     def take(self, most: int) -> int:
         """Feed them in the order in which they came."""
@@ -175,21 +195,23 @@ class Schedule:
     """The tokens that an answer feeds and emits in each step, if all of its chunks stay at home.
 
     ``lanes[i]`` threads emit ``emitted[i]`` tokens in step i, of which step 0 ends the prompt; ``rows[i]`` are fed in
-    step i + 1: those tokens but the last, each fork's ``<async>``, and a sync when its chunks are there. With one token
-    a step for every thread there would be ``critical_path`` steps.
+    step i + 1: those tokens but the last, each fork's ``<async>``, and a sync when its chunks are there.
+    ``together[i]`` steps from that one on may run together. With one token a step for every thread there would be
+    ``critical_path`` steps.
     """
 
     prompt_tokens: int
     lanes: tuple[int, ...]
     emitted: tuple[int, ...]
     rows: tuple[int, ...]
+    together: tuple[int, ...]
     critical_path: int
 
     @classmethod
     def of(cls, script: Script, *, jump_forward: bool = True) -> "Schedule":
         """Record a live slot that has a replica to itself."""
         slot = LiveSlot(script, jump_forward=jump_forward)
-        lanes, emitted, rows = [], [], []
+        lanes, emitted, rows, together = [], [], [], []
         prompt = slot.take(slot.pending)
         while not slot.done:
             before = slot.emitted
@@ -197,18 +219,20 @@ class Schedule:
             slot.emit()
             emitted.append(slot.emitted - before)
             if not slot.done:
+                together.append(slot.together)
                 rows.append(slot.take(slot.pending))
-        return cls(prompt, tuple(lanes), tuple(emitted), tuple(rows), slot.interpreter.critical_path)
+        recorded = (tuple(lanes), tuple(emitted), tuple(rows), tuple(together))
+        return cls(prompt, *recorded, slot.interpreter.critical_path)
 
 
 class ScheduledSlot:
     """Plays a schedule back."""
 
-    __slots__ = ("_at", "_emitted", "_lanes", "_rows", "bulk", "done", "emitted", "held", "lanes", "pending")
+    __slots__ = ("_at", "_schedule", "bulk", "done", "emitted", "held", "lanes", "pending", "together")
 
     def __init__(self, schedule: Schedule) -> None:
-        self._lanes, self._emitted, self._rows, self._at = schedule.lanes, schedule.emitted, schedule.rows, 0
-        self.pending = schedule.prompt_tokens
+        self._schedule, self._at = schedule, 0
+        self.pending, self.together = schedule.prompt_tokens, 1
         self.bulk, self.held, self.emitted, self.lanes, self.done = True, 0, 0, 1, False
 
     def take(self, most: int) -> int:
@@ -222,12 +246,12 @@ class ScheduledSlot:
         """Emit the step's tokens if the tokens that they follow from have been fed."""
         if self.pending:
             return ()
-        at = self._at
-        self.emitted += self._emitted[at]
-        if at == len(self._rows):
+        schedule, at = self._schedule, self._at
+        self.emitted += schedule.emitted[at]
+        if at == len(schedule.rows):
             self.done, self.lanes = True, 0
         else:
-            self.pending = self._rows[at]
+            self.pending, self.together = schedule.rows[at], schedule.together[at]
             self._at = at = at + 1
-            self.lanes = self._lanes[at]
+            self.lanes = schedule.lanes[at]
         return ()

@@ -9,14 +9,14 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from pasta.benchmark.peers.decoders import Timing, step_ms
 from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, ThreadProgress, TokenEvent
-from pasta.engine.multi_step import MOST_STEPS
 from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import UNBOUNDED
+from pasta.sizes import MOST_STEPS_TOGETHER
 from pasta.stages.records import Record
 
 _BUCKET = 256
 #: Tokens for the steps that are not counted, and for those that run together with the first and the last one.
-_SPARE = 3 * MOST_STEPS
+_SPARE = 3 * MOST_STEPS_TOGETHER
 #: Every run prefills and decodes each token, as the others' do; ``jobs.benchmark help`` measures what helps are worth.
 #: Steps run several at a time, since the others have no Python between theirs.
 _NO_HELP: dict[str, Any] = {"jump_forward": False, "drafts": 0, "reuse_prefixes": False}
@@ -110,7 +110,7 @@ class OurSession:
 
     def step_ms(self, count: int) -> list[float]:
         """Milliseconds of so many steps."""
-        if self.engine.num_steps + count + 2 * MOST_STEPS > self._end:
+        if self.engine.num_steps + count + 2 * MOST_STEPS_TOGETHER > self._end:
             self._begin()  # steps that ran together have used up the answers
         return step_ms(self.step, count)
 
