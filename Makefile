@@ -80,6 +80,8 @@ train: $(STAMP) ## train the two shipped models: copying, plain answers, tasks, 
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-last.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-people-twin.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-people-pasta.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-wide-twin.yaml
+	$(BIN)/python -m jobs.sft --config configs/sft/atlas-wide-pasta.yaml
 	$(MAKE) heads
 
 heads: $(STAMP) ## train the draft heads of the two shipped models, again whenever these have changed

@@ -30,7 +30,7 @@ def typed(rng: random.Random, text: str, split: TalkSplit) -> str:
     question, order = _ASKS.match(text) is not None, _ORDERS.match(text) is not None
     ends = _QUESTION_ENDS if question else _ORDER_ENDS if order or _TELLS.match(text) else _OTHER_ENDS
     frame = "{x}"
-    if "\n" not in text and rng.random() < 0.42:
+    if "\n" not in text and rng.random() < 0.33:
         turned = clause(text) if question and rng.random() < 0.45 else None
         gerund = _gerund(text) if order and rng.random() < 0.1 else None
         if turned or gerund:

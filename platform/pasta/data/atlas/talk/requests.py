@@ -35,6 +35,6 @@ REQUESTS_BY_NAME: dict[str, tuple[float, Request]] = {
     "brief": (1.5, brief), "styled": (3, other_family), "fact": (22, fact), "facts": (5, facts), "quiz": (2.5, quiz),
     "backward": (14, backward), "yes_no": (5, yes_no), "sets": (3, sets), "next_one": (1, next_one),
     "compare": (7, compare), "then_compare": (2.5, then_compare), "then_count": (2, then_count), "rank": (13, rank),
-    "given": (4, given), "numbers": (8, compare_numbers), "which_of": (11, which_of), "spelling": (10, spelling),
+    "given": (4, given), "numbers": (8, compare_numbers), "which_of": (11, which_of), "spelling": (4, spelling),
     "small_talk": (3, small_talk), "outside": (14, outside), "own_words": (2.5, own_words),
 }  # fmt: skip

@@ -11,7 +11,7 @@ _SHORT = read_words("manners")["short"]
 
 def noisy(rng: random.Random, text: str) -> str:
     """The text in one of the cases that people write, with short forms, without marks or with a typo now and then."""
-    if rng.random() < 0.08:
+    if rng.random() < 0.05:
         for long, short in _SHORT.items():
             text = re.sub(rf"\b{long}\b", rng.choice(short), text)
     if rng.random() < 0.08:
@@ -27,7 +27,7 @@ def noisy(rng: random.Random, text: str) -> str:
         text = text.upper()
     elif chance < 0.97:
         text = text.title()
-    return typo(rng, text) if rng.random() < 0.22 else text
+    return typo(rng, text) if rng.random() < 0.1 else text
 
 
 #: Letters that people take for others.
