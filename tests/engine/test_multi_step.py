@@ -31,7 +31,7 @@ def library():
 @pytest.fixture(autouse=True)
 def together(monkeypatch):
     """How long a step takes, which varies, does not say how many run together."""
-    monkeypatch.setattr(module, "_SECONDS", 1e9)
+    monkeypatch.setattr(module, "MOST_SECONDS_TOGETHER", 1e9)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_places_in_the_cache_that_no_step_needed_are_free_again():
 
 
 def test_steps_that_take_long_do_not_run_together(monkeypatch, counted):
-    monkeypatch.setattr(module, "_SECONDS", 1e-9)
+    monkeypatch.setattr(module, "MOST_SECONDS_TOGETHER", 1e-9)
     Engine(LOADED, TOGETHER).generate(Request(PROMPT, limits=Limits(max_tokens=40)))
     assert not counted
 
