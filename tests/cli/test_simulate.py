@@ -117,7 +117,7 @@ def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_the
     )
     assert code == int(any(not each["within"] for each in metrics["compared"]))
     assert len(metrics["compared"]) == 18
-    assert set(metrics["fitted"]) == {"step_factor", "request_s", "request_spread", "item_s", "crowding"}
+    assert set(metrics["fitted"]) == {"step_factor", "request_s", "request_spread", "token_s", "crowding"}
     assert "| 2 parallel: total_s.p50" in report
     assert "the others are predicted: cluster.step_factor = " in report
 
@@ -125,7 +125,7 @@ def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_the
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("cluster.item_s=0.1", "item_s 0.1: expected with cores, and only then"),
+        ("cluster.token_s=0.1", "token_s 0.1: expected with cores, and only then"),
         ("loda={}", r"unknown key 'loda' \(did you mean 'load'\?\)"),
         ("load.kind=closed", "load.kind: expected 'poisson', 'users' or 'trace', got 'closed'"),
         ("load={kind: users, users: 5}", "think_s: expected with kind users, and only then"),

@@ -23,8 +23,8 @@ from pasta.simulation.trace import Messages, Traced
 
 #: Bisection steps of a fit.
 _HALVINGS = 20
-#: Upper ends of the searches: the factor on a step's cost, seconds an item, spread of the requests.
-_MOST_FACTOR, _MOST_ITEM_S, _MOST_SPREAD = 64.0, 0.1, 2.0
+#: Upper ends of the searches: the factor on a step's cost, seconds a token, spread of the requests.
+_MOST_FACTOR, _MOST_TOKEN_S, _MOST_SPREAD = 64.0, 0.1, 2.0
 #: Relative tolerance of a fit. Earlier fits reach no closer one, and later parameters would compensate for the rest.
 _ENOUGH = 1e-4
 #: Rounds in which parameters that depend on each other are fitted in turn.
@@ -125,7 +125,7 @@ class Fit:
 
     def fitted(self) -> dict[str, float]:
         """The fitted values by their keys in ``cluster``."""
-        crowd = ["item_s", "crowding"] if len(self._fitted) > 1 else []
+        crowd = ["token_s", "crowding"] if len(self._fitted) > 1 else []
         names = ["step_factor", "request_s", "request_spread", *crowd]
         return {name: getattr(self.section, name) for name in names}
 
@@ -136,7 +136,7 @@ class Fit:
             request_s=0.0,
             request_spread=0.0,
             step_factor=1.0,
-            item_s=0.0,
+            token_s=0.0,
             crowding=1.0,
         )
         tell(f"fitting cluster.step_factor, cluster.request_s and cluster.request_spread to {alone.name}")
@@ -150,7 +150,7 @@ class Fit:
         for _ in range(_TURNS):
             section = self._fit_request(section, alone)
         for other in others:
-            tell(f"fitting cluster.item_s and cluster.crowding to {other.name}")
+            tell(f"fitting cluster.token_s and cluster.crowding to {other.name}")
             for _ in range(_TURNS):
                 section = self._fit_crowd(section, other)
         return section
@@ -167,12 +167,12 @@ class Fit:
         return replace(found, request_spread=_solve(late, measured.p95, 0.0, _MOST_SPREAD))
 
     def _fit_crowd(self, section: ClusterSection, block: Block) -> ClusterSection:
-        """Fit ``item_s`` to the mean end-to-end time, then ``crowding`` to the mean time to first token."""
+        """Fit ``token_s`` to the mean end-to-end time, then ``crowding`` to the mean time to first token."""
 
-        def ends(item_s: float) -> float:
-            return self._metrics(block, replace(section, item_s=item_s)).total_s.mean
+        def ends(token_s: float) -> float:
+            return self._metrics(block, replace(section, token_s=token_s)).total_s.mean
 
-        found = replace(section, item_s=_solve(ends, block.measured.total_s.mean, 0.0, _MOST_ITEM_S))
+        found = replace(section, token_s=_solve(ends, block.measured.total_s.mean, 0.0, _MOST_TOKEN_S))
 
         def begins(crowding: float) -> float:
             return self._metrics(block, replace(found, crowding=crowding)).ttft_s.mean

@@ -27,8 +27,8 @@ class ClusterSection:
     Interpreter and a Decoder, ``request_s`` a request's time outside its engine (HTTP, encoding), in which it
     occupies no replica. ``step_factor`` multiplies the cost of every step.
 
-    Where replicas and the rest of the service share ``cores`` (0: they do not), ``item_s`` is the service's
-    work for one request after one step (messages, events), in seconds of a core. A step then lasts at least as long as
+    Where replicas and the rest of the service share ``cores`` (0: they do not), ``token_s`` is the service's
+    work for one token of an engine (messages, events), in seconds of a core. A step then lasts at least as long as
     the cores need for the work of all stepping replicas. ``request_s`` grows with the replicas that step meanwhile,
     each of which counts as ``crowding`` requests.
 
@@ -43,18 +43,18 @@ class ClusterSection:
     request_spread: float = 0.0
     step_factor: float = 1.0
     cores: int = 0
-    item_s: float = 0.0
+    token_s: float = 0.0
     crowding: float = 1.0
 
     def __post_init__(self) -> None:
         check_positive(self, "replicas")
         check_at_most(self, replicas=MOST_REPLICAS)
         check_not_negative(
-            self, "gpus_per_replica", "hop_s", "request_s", "request_spread", "cores", "item_s", "crowding"
+            self, "gpus_per_replica", "hop_s", "request_s", "request_spread", "cores", "token_s", "crowding"
         )
         check_positive(self, "step_factor")
-        if self.item_s and not self.cores:
-            raise ValueError(f"item_s {self.item_s}: expected with cores, and only then")
+        if self.token_s and not self.cores:
+            raise ValueError(f"token_s {self.token_s}: expected with cores, and only then")
         if not self.cores:
             check_unread(self, "without cores", "crowding")
 
@@ -321,7 +321,7 @@ class Cluster:
         section = self.section
         if not section.cores:
             return end_s
-        demand_s = sum(self._stepping) * (end_s - now + replica.num_fed * section.item_s) / section.cores
+        demand_s = sum(self._stepping) * (end_s - now + replica.num_fed * section.token_s) / section.cores
         waits_s = max(0.0, demand_s - (end_s - now))
         replica.work.busy_s += waits_s
         return end_s + waits_s

@@ -95,6 +95,7 @@ class Replica:
         self._fed: list[int] = []
         self._prefilled: int | None = None
         self._together = 1  # steps that run together now
+        self._num_fed = 0
         self._prices: dict[Shape, tuple[float, float | None]] = {}
 
     # -- requests --------------------------------------------------------------------------------------
@@ -120,8 +121,8 @@ class Replica:
 
     @property
     def num_fed(self) -> int:
-        """Requests and chunks with lanes in the current step."""
-        return len(self._fed)
+        """Tokens of lanes that the current step feeds, or the steps that run together now."""
+        return self._num_fed
 
     @property
     def num_waiting(self) -> int:
@@ -223,7 +224,7 @@ class Replica:
         """Feed the tokens that all threads have chosen, and those that they will choose in the steps that run together
         with this one; returns the seconds of the forwards."""
         self._fed = fed = []
-        self._together = 1
+        self._together, self._num_fed = 1, 0
         all_rows = most_rows = most_held = 0
         slots, bulk, prefilled = self._slots, self._bulk, self._prefilled
         together = MOST_STEPS_TOGETHER if self.sizes.multi_step and prefilled is None and not bulk else 1
@@ -259,6 +260,7 @@ class Replica:
             self._together = max(1, min(together, most))
             if self._together > 1:
                 seconds = self._together * together_s
+        self._num_fed = self._together * all_rows
         self.work.shapes[shape] += self._together
         return seconds
 
