@@ -178,7 +178,9 @@ class Benchmark:
         for size in settings.sizes:
             self._use_threads(size)
             axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
-            file = self._kept.open(f"calibrate-{size}", self._identity(size) | axes.to_dict())
+            # Records from before steps ran together hold half of it.
+            measured = axes.to_dict() | {"steps": ["alone", "together"]}
+            file = self._kept.open(f"calibrate-{size}", self._identity(size) | measured)
             progress = self._kept.progress(f"calibrate, {size}", settings.rounds, "rounds", len(file))
             if len(file) < settings.rounds:
                 measure_rounds(file, self._loaded(size), axes, settings.rounds, progress)
