@@ -178,8 +178,7 @@ class Benchmark:
         for size in settings.sizes:
             self._use_threads(size)
             axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
-            # Records from before steps ran together hold half of it.
-            measured = axes.to_dict() | {"steps": ["alone", "together"]}
+            measured = axes.to_dict() | {"steps": ["alone", "together"]}  # once it was only these alone
             file = self._kept.open(f"calibrate-{size}", self._identity(size) | measured)
             progress = self._kept.progress(f"calibrate, {size}", settings.rounds, "rounds", len(file))
             if len(file) < settings.rounds:
