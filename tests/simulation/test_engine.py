@@ -17,7 +17,7 @@ SIZES = ReplicaSizes(num_slots=3, slot_tokens=1024, prefill_chunk=16)
 
 
 class Written:
-    """Costs nothing, and writes down what it is asked."""
+    """Costs next to nothing, and writes down what it is asked."""
 
     def __init__(self, among_s=None):
         self.forwards, self._among_s = [], among_s

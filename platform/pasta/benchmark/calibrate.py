@@ -78,18 +78,13 @@ class CalibrationBench:
     def round(self) -> Record:
         """Times one round, in milliseconds.
 
-        ``steps``: the median and the least, by requests, lanes and cached tokens, of steps alone, and then of steps
-        that run together. ``prefill``: by tokens and tokens before them. ``facade``: a step of one lane with the
-        asyncio façade and without.
+        ``steps``: the median and the least of steps alone, by requests, lanes and cached tokens. ``together``: the
+        same of steps that run together, empty where the engine runs none. ``prefill``: by tokens and tokens before
+        them. ``facade``: a step of one lane with the asyncio façade and without.
         """
         return {
-            "steps": {
-                " ".join(map(str, point)): [
-                    *_milliseconds(self._steps(point[0], point[1], request)),
-                    *_milliseconds(self._steps(point[0], point[1], request, together=True)),
-                ]
-                for point, request in self._requests.items()
-            },
+            "steps": self._all_steps(together=False),
+            "together": self._all_steps(together=True) if self._engines[1].runner.loops else {},
             "prefill": {
                 f"{tokens} {before}": self._prefill(tokens, before)
                 for tokens in _PREFILLED
@@ -98,7 +93,15 @@ class CalibrationBench:
             "facade": self._facade(),
         }
 
-    def _steps(self, requests: int, lanes: int, request: Request, *, together: bool = False) -> list[float]:
+    def _all_steps(self, *, together: bool) -> dict[str, list[float]]:
+        return {
+            " ".join(map(str, point)): _milliseconds(
+                self._steps(point[0], point[1], request, together=together)
+            )
+            for point, request in self._requests.items()
+        }
+
+    def _steps(self, requests: int, lanes: int, request: Request, *, together: bool) -> list[float]:
         """Seconds of each step in which every request decodes so many lanes, and nothing is prefilled.
 
         With ``together`` steps run together where that is possible, and each counts with its share of their time.
@@ -113,9 +116,8 @@ class CalibrationBench:
             emitted = Counter((e.request_id, e.thread) for e in events if isinstance(e, TokenEvent))
             # A main thread that waits for its chunks is no lane.
             whole = len(emitted) == requests * lanes and (lanes == 1 or all(thread for _, thread in emitted))
-            if (
-                whole and set(emitted.values()) == {steps} and number >= requests
-            ):  # one prompt is prefilled a step
+            is_prefilled = number >= requests  # one prompt a step
+            if is_prefilled and whole and set(emitted.values()) == {steps}:
                 seconds.append((steps, spent / steps))
         most = max(steps for steps, _ in seconds)
         engine.config = replace(engine.config, multi_step=False)
@@ -171,8 +173,8 @@ def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: 
     """
     over: Callable[[Iterable[float]], float] = min if fastest else statistics.median
     steps, together = (
-        _over_rounds([{k: ms[at + fastest] for k, ms in entry["steps"].items()} for entry in rounds], over)
-        for at in (0, 2)
+        _over_rounds([{k: ms[fastest] for k, ms in entry[kind].items()} for entry in rounds], over)
+        for kind in ("steps", "together")
     )
     prefill = _over_rounds([entry["prefill"] for entry in rounds], over)
     added = statistics.median(through - bare for through, bare in (entry["facade"] for entry in rounds))
@@ -181,7 +183,11 @@ def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: 
     return Calibration(
         steps=tuple(
             StepPoint(
-                requests, lanes, cached, round(ms / 1e3, 7), round(together[requests, lanes, cached] / 1e3, 7)
+                requests,
+                lanes,
+                cached,
+                seconds=round(ms / 1e3, 7),
+                together_s=round(together[requests, lanes, cached] / 1e3, 7) if together else None,
             )
             for (requests, lanes, cached), ms in steps.items()
         ),

@@ -83,11 +83,11 @@ class MeasuredCosts:
             for p in calibration.steps
             if p.together_s is not None
         }
-        self._together = _Grid(together, len(together), "steps with together_s") if together else None
         if together and len(together) < len(steps):
             raise ValueError(
                 f"steps: together_s in {len(together)} of {len(steps)}, expected in all or in none"
             )
+        self._together = _Grid(together, len(together), "steps with together_s") if together else None
         self._prefill = _Grid(prefill, len(calibration.prefill), "prefill")
 
     def lanes_s(self, requests: int, lanes: float, cache_tokens: int) -> float:

@@ -182,7 +182,7 @@ class Replica:
         for number in numbers:
             piece, slot = self._pieces[number], self._slots[number]
             lanes, emitted = slot.lanes, slot.emitted
-            for _ in range(1, self._together):  # of a chunk that leaves the last step knows
+            for _ in range(1, self._together):  # only the last of them may fork a chunk, which may leave
                 slot.emit()
                 slot.take(slot.pending)
             left += [(piece, chunk) for chunk in slot.emit()]
