@@ -1,4 +1,4 @@
-"""Builds the application; ``serve run configs/serve/local.yaml`` imports ``serve.app:build``.
+"""Builds the application; ``serve deploy`` and ``serve run`` import ``serve.app:build``.
 
 ``python -m serve.run configs/serve/local.yaml`` (make serve) serves the same application, and reports a mistake in the
 configuration in one line before anything starts.

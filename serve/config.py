@@ -203,8 +203,8 @@ class DecoderSettings(_Strict):
     more replicas before it stops old ones; where no GPU is free, 0 stops old ones first. ``lane_knee`` is the number
     of lanes up to which placement ``auto`` keeps chunks at home; if not given, each replica measures it at its start.
     A Decoder ends requests that no Interpreter has renewed for ``lease_s``. It sends the tokens of an answer in
-    batches of ``stream_interval`` steps, the first and the last token at once: a batch costs as much as a token, and
-    takes CPU time from engines on CPUs. With ``tensor_parallel`` N a replica is N processes on one node that share
+    batches, one every ``stream_interval_ms``, the first and the last token at once: a batch costs as much as a token,
+    and takes CPU time from engines on CPUs. With ``tensor_parallel`` N a replica is N processes on one node that share
     the model: each has its part of it, and ``num_cpus``, ``num_gpus``, ``resources`` and ``threads`` of its own.
     With ``stand_in_ms`` no model is loaded: stand-ins write one text, a token each so many milliseconds, to measure
     the service without its engines.
@@ -215,7 +215,7 @@ class DecoderSettings(_Strict):
     autoscaling: AutoscalingSettings | None = None
     max_surge_percent: int = Field(default=100, ge=0, le=100)
     lane_knee: PositiveInt | None = None
-    stream_interval: PositiveInt = 1
+    stream_interval_ms: NonNegativeFloat = 20.0
     lease_s: PositiveFloat = 10.0
     stand_in_ms: PositiveFloat | None = None
     num_cpus: PositiveFloat = 0.2

@@ -88,7 +88,7 @@ class Decoder:
                 ) from error
             self._costs[name] = _costs(engine, config)
             self._structures[name] = Structures(engine.codec)
-            self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval)
+            self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval_ms / 1000)
             with priority.starting_normal():
                 await self._engines[name].start()
         engines = {name: engine.engine for name, engine in self._engines.items()}

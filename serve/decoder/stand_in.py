@@ -29,7 +29,9 @@ class StandInDecoder:
 
         assert config.decoder.stand_in_ms is not None
         self._step_s = config.decoder.stand_in_ms / 1000
-        self._interval, self._version = config.decoder.stream_interval, config.version
+        self._version = config.version
+        # Tokens that are written within the interval go together.
+        self._batch = max(1, round(config.decoder.stream_interval_ms / config.decoder.stand_in_ms))
         self._interpreters = Interpreters(config.decoder.lease_s)
         self._open: set[str] = set()
         self._ids = {
@@ -40,14 +42,14 @@ class StandInDecoder:
         }
 
     async def decode(self, order: DecodeOrder) -> AsyncGenerator[list[Decoding], None]:
-        """Yield what a Decoder yields for an answer in one thread: ``stream_interval`` tokens in each message."""
+        """Yield what a Decoder yields for an answer in one thread: all of a ``stream_interval_ms`` in one message."""
         self._open.add(order.request_id)
         begun, ids = perf_counter(), itertools.cycle(self._ids[order.model])
         most = order.limits.max_tokens - 1  # the end of text is not among them
         try:
             yield [[]]
-            for sent in range(0, most, self._interval):
-                count = min(self._interval, most - sent)
+            for sent in range(0, most, self._batch):
+                count = min(self._batch, most - sent)
                 await asyncio.sleep(begun + (sent + count) * self._step_s - perf_counter())
                 now = perf_counter() - begun
                 yield [[((), next(ids), now) for _ in range(count)]]

@@ -297,7 +297,8 @@ class TestCompose:
         # Here others can reach it.
         secret = ours.keys.file.removeprefix("/run/secrets/")
         assert secret in compose()["services"]["worker"]["secrets"]
-        assert ours.model_copy(update={"keys": theirs.keys}) == theirs
+        assert (ours.front.proxy, theirs.front.proxy) == ("ray", "none")  # of a cluster, and of one machine
+        assert ours.model_copy(update={"keys": theirs.keys, "front": theirs.front}) == theirs
         assert served["http_options"] == {"host": "0.0.0.0", "port": 8000}
 
 

@@ -14,6 +14,7 @@ from pasta.engine import (
     Request,
     SamplingParams,
 )
+from pasta.engine.aio import PAUSE_S
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.support.models import tiny
@@ -32,11 +33,12 @@ def new_engine(**sizes):
     return Engine(LOADED, EngineConfig(**{"num_slots": 2, "slot_tokens": 512, **sizes}))
 
 
-def with_engine(scenario, stream_interval=1, **sizes):
-    """Run a coroutine function on a started engine, and stop that whatever happens."""
+def with_engine(scenario, stream_interval=0, pause_s=PAUSE_S, **sizes):
+    """Run a coroutine function on a started engine, and stop that whatever happens. Its clock counts steps."""
 
     async def run():
-        engine = AsyncEngine(new_engine(**sizes), stream_interval)
+        bare = new_engine(**sizes)
+        engine = AsyncEngine(bare, stream_interval, pause_s=pause_s, clock=lambda: bare.num_steps)
         await engine.start()
         try:
             return await asyncio.wait_for(scenario(engine), timeout=60)
@@ -44,6 +46,18 @@ def with_engine(scenario, stream_interval=1, **sizes):
             await engine.stop()
 
     return asyncio.run(run())
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 10**6])
+def test_a_next_turn_is_prefilled_when_no_request_has_come_for_a_while(pause_s):
+    async def scenario(engine):
+        await result_of(engine, ask(conversation=True))
+        while pause_s == 0 and engine.engine.has_work:
+            await asyncio.sleep(0.001)
+        await result_of(engine, ask("next"))
+        return engine.engine.prefix_counts.ahead
+
+    assert (with_engine(scenario, pause_s=pause_s) > 0) == (pause_s == 0)
 
 
 async def result_of(engine, request):
@@ -68,7 +82,7 @@ async def batches_of(engine, request):
     return [batch async for batch in engine.events(await engine.submit(request))]
 
 
-@pytest.mark.parametrize("interval", [1, 3])
+@pytest.mark.parametrize("interval", [0, 3])
 def test_a_stream_has_the_events_of_the_steps_in_their_order(interval):
     bare, expected = new_engine(), []
     bare.submit(ask(request_id="one"))
@@ -82,17 +96,31 @@ def test_a_stream_has_the_events_of_the_steps_in_their_order(interval):
     assert [(type(event), event.step, event.thread) for batch in batches for event in batch] == expected
 
 
-def test_tokens_come_in_batches_of_the_stream_interval_but_the_first_one_and_the_end_at_once():
-    plain = SamplingParams(promise_bias=-100.0)
+PLAIN = SamplingParams(promise_bias=-100.0)
 
+
+def test_tokens_come_in_batches_of_the_stream_interval_but_the_first_one_and_the_end_at_once():
     async def scenario(engine):
-        return await batches_of(engine, ask(sampling=plain, limits=Limits(max_tokens=19)))
+        return await batches_of(engine, ask(sampling=PLAIN, limits=Limits(max_tokens=19)))
 
     first, *middle, last = with_engine(scenario, stream_interval=5, multi_step=False)
     assert len(first) == 1
     # Several may be fetched at once, but none is cut: each ends with a step that is due.
-    assert all((batch[-1].step - first[-1].step) % 5 == 0 for batch in middle)
+    assert {(batch[-1].step - middle[0][-1].step) % 5 for batch in middle} == {0}
     assert isinstance(last[-1], DoneEvent)
+
+
+def test_a_response_waits_for_the_interval_while_others_begin_and_end():
+    async def scenario(engine):
+        requests = [
+            ask(text, sampling=PLAIN, limits=Limits(max_tokens=tokens))
+            for text, tokens in (("a", 40), ("b", 5), ("c", 5))
+        ]
+        return await asyncio.gather(*(batches_of(engine, request) for request in requests))
+
+    longest, *_ = with_engine(scenario, stream_interval=10**6)
+    first, last = longest
+    assert (len(first), type(last[-1])) == (1, DoneEvent)
 
 
 def test_a_chunk_to_be_decoded_elsewhere_is_reported_at_once():

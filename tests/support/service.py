@@ -54,22 +54,28 @@ def save_plain_model(folder: Path) -> Path:
 
 
 def service_config(folder: Path, model: Path, **args: object) -> Path:
-    """configs/serve/local.yaml with the tiny model in the place of both shipped ones."""
+    """configs/serve/local.yaml behind Ray Serve's proxy, with the tiny model in the place of both shipped ones."""
     config = yaml.safe_load((ROOT / "configs/serve/local.yaml").read_text())
     models = config["applications"][0]["args"]["models"]
     for served in models.values():
         served["path"] = str(model)
-    config["applications"][0]["args"] |= {"engine": {"num_slots": 3, "slot_tokens": 4096}, **args}
+    config["applications"][0]["args"] |= {
+        "front": {},
+        "engine": {"num_slots": 3, "slot_tokens": 4096},
+        **args,
+    }
     file = folder / "service.yaml"
     file.write_text(yaml.safe_dump(config))
     return file
 
 
 def shipped_config(folder: Path, **args: object) -> Path:
-    """configs/serve/local.yaml in float32, where greedy tokens do not depend on what else a forward decodes."""
+    """configs/serve/local.yaml behind Ray Serve's proxy, and in float32, where greedy tokens do not depend on what else
+    a forward decodes."""
     config = yaml.safe_load((ROOT / "configs/serve/local.yaml").read_text())
     served = config["applications"][0]["args"]
-    served |= {"models": {"pasta-atlas": {**served["models"]["pasta-atlas"], "dtype": "float32"}}, **args}
+    models = {"pasta-atlas": {**served["models"]["pasta-atlas"], "dtype": "float32"}}
+    served |= {"front": {}, "models": models, **args}
     file = folder / "service.yaml"
     file.write_text(yaml.safe_dump(config))
     return file

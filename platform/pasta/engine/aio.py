@@ -3,22 +3,36 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from time import monotonic
 from typing import Any
 
 from pasta.engine.engine import Engine
 from pasta.engine.request import DoneEvent, EngineStopped, Event, ForkEvent, Path, Request, ThreadProgress
 
+#: Seconds without a request before next turns are prefilled. Programs ask again at once, and what else runs on the
+#: cores has work until they do; a person takes longer.
+PAUSE_S = 0.1
+
 
 class AsyncEngine:
     """Runs an ``Engine`` in a thread of its own. All methods are for one event loop.
 
-    Events are delivered in batches of ``stream_interval`` steps, since a batch costs the receiver as much as a single
-    token would. A response's first token, its end, and a chunk to be decoded elsewhere are delivered at once.
+    Events are delivered every ``stream_interval_s`` seconds of ``clock``, after every step if a step takes longer: a
+    batch costs the receiver as much as a single token would. A response's first token, its end, and a chunk to be
+    decoded elsewhere are delivered at once, without what other responses have.
     """
 
-    def __init__(self, engine: Engine, stream_interval: int = 1) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stream_interval_s: float = 0.0,
+        *,
+        pause_s: float = PAUSE_S,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.engine = engine
-        self._stream_interval = stream_interval
+        self._pause_s = pause_s
+        self._stream_interval_s, self._clock = stream_interval_s, clock
         self._queues: dict[str, asyncio.Queue[list[Event] | BaseException]] = {}
         self._commands: list[Callable[[], None]] = []
         self._wake = threading.Condition()
@@ -27,9 +41,10 @@ class AsyncEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         # Deliver events as the next forward begins, which releases the GIL: the receiver needs it. Delivered
         # earlier, they would make the engine's thread wait for it.
-        self._kept: list[Event] = []
-        #: Whether events are to be delivered, and the number of the step that last made them due.
-        self._due, self._due_at = False, 0
+        self._kept: dict[str, list[Event]] = {}
+        #: The responses whose events cannot wait, and when those of all were delivered last.
+        self._urgent: set[str] = set()
+        self._delivered_at = clock()
         self._begun: set[str] = set()
         engine.runner.before_forward = self._hand_over_due
 
@@ -111,8 +126,7 @@ class AsyncEngine:
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not (self._commands or self._stopping or self.engine.has_work):
-                    self._wake.wait()
+                self._await_work()
                 if self._stopping:
                     return
                 commands, self._commands = self._commands, []
@@ -121,7 +135,7 @@ class AsyncEngine:
             try:
                 if self.engine.has_work:
                     self._keep(self.engine.step())
-                if not self.engine.has_work:
+                if not self.engine.has_requests:
                     self._hand_over()
             except Exception as error:
                 self._hand_over()
@@ -129,6 +143,13 @@ class AsyncEngine:
                 failure.__cause__ = error
                 assert self._loop is not None
                 self._loop.call_soon_threadsafe(self._fail_all, failure)
+                return
+
+    def _await_work(self) -> None:
+        while not (self._commands or self._stopping or self.engine.has_requests):
+            if not self.engine.has_work:
+                self._wake.wait()
+            elif not self._wake.wait(self._pause_s):
                 return
 
     def _submit(self, request: Request) -> str:
@@ -147,29 +168,32 @@ class AsyncEngine:
         self._hand_over()
 
     def _keep(self, events: list[Event]) -> None:
-        self._kept += events
-        self._due |= self.engine.num_steps - self._due_at >= self._stream_interval
         for event in events:
+            request_id = event.request_id
+            self._kept.setdefault(request_id, []).append(event)
             if isinstance(event, DoneEvent):
-                self._begun.discard(event.request_id)
-                self._due = True
-            elif event.request_id not in self._begun:
-                self._begun.add(event.request_id)
-                self._due = True
+                self._begun.discard(request_id)
+                self._urgent.add(request_id)
+            elif request_id not in self._begun:
+                self._begun.add(request_id)
+                self._urgent.add(request_id)
             elif isinstance(event, ForkEvent) and event.lent is not None:
-                self._due = True
-        if self._due:
-            self._due_at = self.engine.num_steps
+                self._urgent.add(request_id)
 
     def _hand_over_due(self) -> None:
-        if self._due:
+        if self._kept and self._clock() - self._delivered_at >= self._stream_interval_s:
             self._hand_over()
+        elif self._urgent:
+            self._send({request_id: self._kept.pop(request_id) for request_id in self._urgent})
+            self._urgent.clear()
 
     def _hand_over(self) -> None:
-        by_request: dict[str, list[Event]] = {}
-        for event in self._kept:
-            by_request.setdefault(event.request_id, []).append(event)
-        self._kept, self._due = [], False
+        self._delivered_at = self._clock()
+        self._send(self._kept)
+        self._kept = {}
+        self._urgent.clear()
+
+    def _send(self, by_request: dict[str, list[Event]]) -> None:
         if by_request:
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._deliver, by_request)

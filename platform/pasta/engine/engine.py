@@ -161,11 +161,14 @@ class Engine:
         raise UnknownRequest(f"request_id: {request_id!r} is not decoding here")
 
     @property
+    def has_requests(self) -> bool:
+        """Whether a step would do anything for a request."""
+        return bool(self._waiting) or any(slot and slot.pending for slot in self._slots)
+
+    @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        if self._waiting or any(slot and slot.pending for slot in self._slots):
-            return True
-        return self.turns.pending and not self.num_active
+        """Whether a step would do anything: for a request, or for a conversation's next turn while there is none."""
+        return self.has_requests or (self.turns.pending and not self.num_active)
 
     @property
     def num_active(self) -> int:

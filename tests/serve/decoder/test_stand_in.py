@@ -22,7 +22,7 @@ LIMITS = Limits(max_tokens=41)
 def config(tmp_path_factory):
     model = save_tiny_model(tmp_path_factory.mktemp("model") / "model")
     return ServeConfig(
-        models={"tiny": {"path": str(model)}}, decoder={"stand_in_ms": 2.0, "stream_interval": 3}
+        models={"tiny": {"path": str(model)}}, decoder={"stand_in_ms": 2.0, "stream_interval_ms": 6.0}
     )
 
 
