@@ -108,12 +108,24 @@ class Lent:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """Decoder → Interpreter, on request and as a response ends: the names of the ``prefixes`` that each model's engine
+    holds (``pasta.placement.prefix_digests``), the threads and waiting requests that it decodes for other Interpreters,
+    and how many Interpreters have called lately."""
+
+    prefixes: dict[str, frozenset[bytes]]
+    other_lanes: int
+    num_interpreters: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decoded:
     """Decoder → Interpreter, last: how the response ended. Times in seconds since submission.
 
     ``steps`` counts the engine's forwards from the first token to the last. ``step_s`` is the time of a step with a
     single lane on that Decoder while idle (0: not known). ``cached_tokens`` of the prompt were not computed again. The
     finish reason of a chunk that needs more than it was lent is short. ``submitted_at`` is in seconds since the epoch.
+    ``told``: what the Decoder holds now.
     """
 
     finish_reason: str
@@ -125,6 +137,7 @@ class Decoded:
     cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
     submitted_at: float = 0.0
+    told: Told | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +214,6 @@ class Version:
 
     service: str
     formats: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """Decoder → Interpreter, on request: the names of the ``prefixes`` that each model's engine holds
-    (``pasta.placement.prefix_digests``), the threads and waiting requests that it decodes for other Interpreters, and
-    how many Interpreters have called lately."""
-
-    prefixes: dict[str, frozenset[bytes]]
-    other_lanes: int
-    num_interpreters: int
 
 
 #: An item of a Decoder's stream. All items that are ready at once go in one message, since each message costs as much

@@ -124,7 +124,7 @@ class Decoder:
                         message.append(self._failed(order, done.error))
                     elif done is not None and done.result is not None:
                         result = done.result
-                        message.append(self._decoded(order.model, result, submitted_at))
+                        message.append(self._decoded(order, result, submitted_at))
                     if message:
                         yield message
         except EngineFull as error:
@@ -178,6 +178,9 @@ class Decoder:
 
     async def tell(self, interpreter: str) -> Told:
         """What an Interpreter needs to choose among the Decoders, and to know its share of the budget."""
+        return self._told(interpreter)
+
+    def _told(self, interpreter: str) -> Told:
         engines = {name: engine.engine for name, engine in self._engines.items()}
         others = sum(
             lanes
@@ -221,13 +224,13 @@ class Decoder:
             request_id=order.request_id,
         )
 
-    def _decoded(self, model: str, result: Result, submitted_at: float) -> Decoded:
+    def _decoded(self, order: DecodeOrder, result: Result, submitted_at: float) -> Decoded:
         self._num_finished += 1
         times = result.queue_s, result.ttft_s, result.total_s
-        step_s = self._costs[model].step_s
+        step_s, told = self._costs[order.model].step_s, self._told(order.interpreter)
         prompt = tuple((each.chosen, each.top) for each in result.prompt_logprobs)
         cached = result.cached_tokens
-        return Decoded(result.finish_reason, result.steps, *times, step_s, cached, prompt, submitted_at)
+        return Decoded(result.finish_reason, result.steps, *times, step_s, cached, prompt, submitted_at, told)
 
     def _failed(self, order: DecodeOrder, error: Exception) -> Refused:
         """Refuse a request that failed by itself, without ``ReplicaLost``: it would fail on another replica too."""

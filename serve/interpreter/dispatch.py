@@ -207,16 +207,16 @@ class Dispatcher:
         }
         return choose_home(loads, matched)
 
-    def ask(self, replica: str) -> None:
-        """Ask a replica which prefixes it holds now, and how much it decodes for other Interpreters."""
-        self.spawn(self._ask(replica))
+    def hear(self, replica: str, told: Told) -> None:
+        """Note which prefixes a replica holds now, and how much it decodes for other Interpreters."""
+        self._prefixes[replica] = told.prefixes
+        self._others[replica] = told.other_lanes, told.num_interpreters
 
-    async def _ask(self, replica: str) -> None:
+    async def ask(self, replica: str) -> None:
+        """Ask a replica for that."""
         with suppress(TimeoutError, RayActorError, ReplicaLost):
             async with asyncio.timeout(self._lease_s):
-                told: Told = await self.decoders.call("tell", self.name, replica=replica)
-            self._prefixes[replica] = told.prefixes
-            self._others[replica] = told.other_lanes, told.num_interpreters
+                self.hear(replica, await self.decoders.call("tell", self.name, replica=replica))
 
     async def ready(self) -> None:
         """Start following the replicas; returns when one may be used. Call it once, before anything else, on the event
@@ -269,7 +269,7 @@ class Dispatcher:
             self._formats = {replica: self._formats[replica] for replica in replicas}
             self._others = {replica: told for replica, told in self._others.items() if replica in replicas}
             for replica in replicas - self._silent:
-                self.ask(replica)
+                self.spawn(self.ask(replica))
             held: dict[str, list[tuple[OpenResponse, Attempt]]] = {replica: [] for replica in self._silent}
             for response in self.responses:
                 for attempt in response.attempts.values():

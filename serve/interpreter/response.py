@@ -109,7 +109,8 @@ class DistributedResponse:
         if isinstance(item, Lent):
             self._place(attempt, item)
         elif isinstance(item, Decoded) and attempt.path == ():
-            self._dispatcher.ask(attempt.replica)
+            if item.told is not None:
+                self._dispatcher.hear(attempt.replica, item.told)
             return self._decoded(item)
         elif isinstance(item, Refused) and attempt.path == ():
             return item
