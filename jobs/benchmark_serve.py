@@ -226,6 +226,8 @@ def with_layout(args: ServeConfig, layout: Layout, max_tokens: int) -> ServeConf
     changes: dict[str, Any] = {"keys": KeySettings()}
     if layout == "one decoder":
         changes["decoder"] = args.decoder.model_copy(update={"num_replicas": 1})
+    if layout == "behind a proxy" and args.front.proxy == "none":
+        changes["front"] = args.front.model_copy(update={"proxy": "ray"})
     if layout == "small budget":
         # Room for two answers: one with its prompt fits into either kind's part of the budget, two do not.
         changes["admission"] = args.admission.model_copy(update={"budget_tokens": 2 * max_tokens})

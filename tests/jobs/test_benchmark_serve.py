@@ -11,7 +11,7 @@ import yaml
 
 from jobs import benchmark, benchmark_serve
 from pasta.errors import UserError
-from serve.config import KeySettings
+from serve.config import FrontSettings, KeySettings
 from serve.interpreter.admission import Admission, Overloaded
 from serve.launch import read_service_config
 from tests.support.load_server import load_server, sleeper
@@ -190,14 +190,16 @@ def test_a_service_without_the_configuration_s_models_is_a_clear_mistake(server,
 
 
 def test_a_layout_changes_what_it_is_about_and_nobody_else_needs_a_key(config):
-    args = read_service_config(config).args.model_copy(update={"keys": KeySettings(file="keys.yaml")})
-    configured, one, small = (
+    changed = {"keys": KeySettings(file="keys.yaml"), "front": FrontSettings(proxy="none")}
+    args = read_service_config(config).args.model_copy(update=changed)
+    configured, one, small, behind = (
         benchmark_serve.with_layout(args, layout, 100)
-        for layout in ("as configured", "one decoder", "small budget")
+        for layout in ("as configured", "one decoder", "small budget", "behind a proxy")
     )
     assert configured == args.model_copy(update={"keys": KeySettings()})
     assert one.decoder.num_replicas == 1
     assert one.model_copy(update={"decoder": args.decoder}) == configured
+    assert behind == configured.model_copy(update={"front": FrontSettings(proxy="ray")})
     assert small.budget_tokens(2) == 200
 
     async def two() -> None:

@@ -10,8 +10,9 @@ from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.settings import HOSTILE, PEER, SOAK, LoadSettings
 from pasta.stages.records import Record
 
-#: The service as it is configured; with one decoder, like the bare engine; with a budget that one answer fills.
-Layout = Literal["as configured", "one decoder", "small budget"]
+#: The service as it is configured; with one decoder, like the bare engine; with a budget that one answer fills; behind a
+#: proxy, which takes requests while the one Gateway is started again.
+Layout = Literal["as configured", "one decoder", "small budget", "behind a proxy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ PLAN: dict[str, Scenario] = {
     "disconnect": Scenario("as configured", _pairs, scenarios.disconnect, report.disconnect_report),
     "kill": Scenario("as configured", _rounds, scenarios.killed, report.kill_report, own_service=True),
     SOAK: Scenario(
-        "as configured", _once, soak.soak, report.soak_report, _SOAK_SETTINGS, violations=soak.violations
+        "behind a proxy", _once, soak.soak, report.soak_report, _SOAK_SETTINGS, violations=soak.violations
     ),
     HOSTILE: Scenario(
         "as configured",

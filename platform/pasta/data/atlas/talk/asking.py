@@ -1,6 +1,7 @@
 """Questions about facts: forwards, from a value back to its thing, with yes or no, and for all things with a value."""
 
 import random
+from collections.abc import Sequence
 
 from pasta.data.atlas.facts import FACTS, KIND_OF
 from pasta.data.atlas.family import join, weighted_choice
@@ -73,19 +74,26 @@ def facts(rng: random.Random, split: TalkSplit) -> Turn:
 
 
 def quiz(rng: random.Random, split: TalkSplit) -> Turn:
-    """Several questions at once."""
+    """Several questions at once, from things to their values and back."""
     asked, texts = [], []
-    for _ in range(weighted_choice(rng, {2: 4, 3: 3, 4: 1})):
-        name = draw_name(rng)
-        kind = KIND_OF[name]
-        attribute = rng.choice(list(FORWARD[kind]))
+    for _ in range(weighted_choice(rng, {2: 4, 3: 3, 4: 2, 5: 1})):
+        if rng.random() < 0.5:
+            (name, *_), attribute, text = _back(rng, split, _ALONE)
+        else:
+            name = draw_name(rng)
+            attribute = rng.choice(list(FORWARD[KIND_OF[name]]))
+            text = with_name(rng, word(rng, split, FORWARD[KIND_OF[name]][attribute]), name)
         asked.append((name, attribute))
-        texts.append(with_name(rng, word(rng, split, FORWARD[kind][attribute]), name))
+        texts.append(text)
     text = rng.choice(("? ", "? ", "? ", "?\n", ", and ", " and ", "? And ", "; ")).join(texts)
     return Turn(typed(rng, text, split), replies.lines(asked), tuple(name for name, _ in asked))
 
 
-def _backwards() -> list[tuple[tuple[str, ...], str, str, tuple[str, ...]]]:
+#: Names, attribute, value, and the questions that lead from the value to the names.
+_Backward = tuple[tuple[str, ...], str, str, tuple[str, ...]]
+
+
+def _backwards() -> list[_Backward]:
     """Names, attribute, value and questions of every value that few things of a kind have."""
     out = []
     for kind, rows in BACKWARD.items():
@@ -109,17 +117,24 @@ _WORK_VERBS = ("finding ", "seeing ", "explaining ", "naming ", "showing that ")
 _DETERMINERS = ("its ", "his ", "her ", "the ", "a ", "an ")
 
 
-def backward(rng: random.Random, split: TalkSplit) -> Turn:
-    """A question from a value to its thing, now and then to all the things that have it."""
+def _back(
+    rng: random.Random, split: TalkSplit, rows: Sequence[_Backward]
+) -> tuple[tuple[str, ...], str, str]:
+    """The things that have a value, which attribute it is, and a question from the value to them."""
     while True:
-        names, attribute, value, questions = rng.choice(_SHARED if rng.random() < 0.1 else _ALONE)
+        names, attribute, value, questions = rng.choice(rows)
         bare = next((value.removeprefix(each) for each in _DETERMINERS if value.startswith(each)), "")
         wording = word(rng, split, questions)
         if bare or "{b}" not in wording:
             break
     stripped = next((value.removeprefix(verb) for verb in _WORK_VERBS if value.startswith(verb)), value)
     ordinal = _ORDINALS[int(value) - 1] if value.isdigit() and int(value) < 9 else value
-    text = wording.format(v=value, w=stripped, o=ordinal, b=bare)
+    return names, attribute, wording.format(v=value, w=stripped, o=ordinal, b=bare)
+
+
+def backward(rng: random.Random, split: TalkSplit) -> Turn:
+    """A question from a value to its thing, now and then to all the things that have it."""
+    names, attribute, text = _back(rng, split, _SHARED if rng.random() < 0.1 else _ALONE)
     if len(names) > 1:
         return Turn(typed(rng, text, split), replies.set_of(names), names)
     return Turn(typed(rng, text, split), [line(names[0], attribute)], names, attribute)

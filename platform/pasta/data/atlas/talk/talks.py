@@ -13,7 +13,7 @@ from pasta.data.atlas.talk.wordings import TalkSplit
 from pasta.lang import Codec, Document, render
 
 #: Turns of a conversation, relative.
-_TURNS = {1: 5.5, 2: 2.8, 3: 1.7}
+_TURNS = {1: 7, 2: 2, 3: 1}
 _FOLLOW_UP_RATE = 0.85
 #: Statements of an answer that a conversation goes on from: longer ones would fill the rows of training.
 _MAX_STATEMENTS = 24
