@@ -10,8 +10,8 @@ from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.settings import HOSTILE, PEER, SOAK, LoadSettings
 from pasta.stages.records import Record
 
-#: The service as it is configured; with one decoder, like the bare engine; with a budget that one answer fills; behind a
-#: proxy, which takes requests while the one Gateway is started again.
+#: The service as it is configured; with one decoder, like the bare engine; with a budget that one answer fills; behind
+#: a proxy, which takes requests while the one Gateway is started again.
 Layout = Literal["as configured", "one decoder", "small budget", "behind a proxy"]
 
 
