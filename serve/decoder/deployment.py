@@ -227,7 +227,9 @@ class Decoder:
     def _decoded(self, order: DecodeOrder, result: Result, submitted_at: float) -> Decoded:
         self._num_finished += 1
         times = result.queue_s, result.ttft_s, result.total_s
-        step_s, told = self._costs[order.model].step_s, self._told(order.interpreter)
+        step_s = self._costs[order.model].step_s
+        # Of a chunk of another Decoder's response nobody reads it.
+        told = self._told(order.interpreter) if order.snapshot is None else None
         prompt = tuple((each.chosen, each.top) for each in result.prompt_logprobs)
         cached = result.cached_tokens
         return Decoded(result.finish_reason, result.steps, *times, step_s, cached, prompt, submitted_at, told)

@@ -42,7 +42,7 @@ class StandInDecoder:
         }
 
     async def decode(self, order: DecodeOrder) -> AsyncGenerator[list[Decoding], None]:
-        """Yield what a Decoder yields for an answer in one thread: all of a ``stream_interval_ms`` in one message."""
+        """Yield what a Decoder yields for an answer in one thread; a message has ``stream_interval_ms`` of tokens."""
         self._open.add(order.request_id)
         begun, ids = perf_counter(), itertools.cycle(self._ids[order.model])
         most = order.limits.max_tokens - 1  # the end of text is not among them

@@ -21,7 +21,7 @@ from tests.support.models import tiny
 
 LOADED = tiny()
 LIMITS = Limits(max_tokens=120, max_chunk_tokens=20, max_threads=6)
-EAGER = SamplingParams(promise_bias=7.0)
+EAGER, PLAIN = SamplingParams(promise_bias=7.0), SamplingParams(promise_bias=-100.0)
 
 
 def ask(text="Tell me about France", **fields):
@@ -46,18 +46,6 @@ def with_engine(scenario, stream_interval=0, pause_s=PAUSE_S, **sizes):
             await engine.stop()
 
     return asyncio.run(run())
-
-
-@pytest.mark.parametrize("pause_s", [0.0, 10**6])
-def test_a_next_turn_is_prefilled_when_no_request_has_come_for_a_while(pause_s):
-    async def scenario(engine):
-        await result_of(engine, ask(conversation=True))
-        while pause_s == 0 and engine.engine.has_work:
-            await asyncio.sleep(0.001)
-        await result_of(engine, ask("next"))
-        return engine.engine.prefix_counts.ahead
-
-    assert (with_engine(scenario, pause_s=pause_s) > 0) == (pause_s == 0)
 
 
 async def result_of(engine, request):
@@ -96,17 +84,14 @@ def test_a_stream_has_the_events_of_the_steps_in_their_order(interval):
     assert [(type(event), event.step, event.thread) for batch in batches for event in batch] == expected
 
 
-PLAIN = SamplingParams(promise_bias=-100.0)
-
-
 def test_tokens_come_in_batches_of_the_stream_interval_but_the_first_one_and_the_end_at_once():
     async def scenario(engine):
         return await batches_of(engine, ask(sampling=PLAIN, limits=Limits(max_tokens=19)))
 
     first, *middle, last = with_engine(scenario, stream_interval=5, multi_step=False)
     assert len(first) == 1
-    # Several may be fetched at once, but none is cut: each ends with a step that is due.
-    assert {(batch[-1].step - middle[0][-1].step) % 5 for batch in middle} == {0}
+    # Several may be fetched at once, but none is cut: each ends before a step whose number is a multiple of 5.
+    assert {batch[-1].step % 5 for batch in middle} == {4}
     assert isinstance(last[-1], DoneEvent)
 
 
@@ -134,6 +119,18 @@ def test_a_chunk_to_be_decoded_elsewhere_is_reported_at_once():
 
     lent, last_step = with_engine(scenario, stream_interval=10**6)
     assert lent == [last_step]
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 10**6])
+def test_a_next_turn_is_prefilled_when_no_request_has_come_for_a_while(pause_s):
+    async def scenario(engine):
+        await result_of(engine, ask(conversation=True))
+        while pause_s == 0 and engine.engine.has_work:
+            await asyncio.sleep(0.001)
+        await result_of(engine, ask("next"))
+        return engine.engine.prefix_counts.ahead
+
+    assert (with_engine(scenario, pause_s=pause_s) > 0) == (pause_s == 0)
 
 
 def test_leaving_a_stream_cancels_its_request():

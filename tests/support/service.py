@@ -60,7 +60,7 @@ def service_config(folder: Path, model: Path, **args: object) -> Path:
     for served in models.values():
         served["path"] = str(model)
     config["applications"][0]["args"] |= {
-        "front": {},
+        "front": {"proxy": "ray"},
         "engine": {"num_slots": 3, "slot_tokens": 4096},
         **args,
     }
@@ -75,7 +75,7 @@ def shipped_config(folder: Path, **args: object) -> Path:
     config = yaml.safe_load((ROOT / "configs/serve/local.yaml").read_text())
     served = config["applications"][0]["args"]
     models = {"pasta-atlas": {**served["models"]["pasta-atlas"], "dtype": "float32"}}
-    served |= {"front": {}, "models": models, **args}
+    served |= {"front": {"proxy": "ray"}, "models": models, **args}
     file = folder / "service.yaml"
     file.write_text(yaml.safe_dump(config))
     return file
