@@ -1,7 +1,9 @@
 """Choices and comparisons: which of several things is the largest, has a value or has it not, how they differ."""
 
+import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
 from pasta.data.atlas.facts import FACTS, KIND_OF
@@ -49,14 +51,31 @@ def then_count(rng: random.Random, split: TalkSplit) -> Turn:
     return Turn(typed(rng, text, split), replies.described_then(names, [end], "bullets"), tuple(names))
 
 
-def draw_rank(rng: random.Random, split: TalkSplit, names: Sequence[str]) -> tuple[str, str, Say] | None:
-    """How a prompt asks for the largest, oldest ... of some things, the column that decides, and the answer; None if
-    nobody can tell."""
+@dataclass(frozen=True)
+class Rank:
+    """Which of some things is the largest, oldest ...: how a prompt asks for it, a line for each thing that leads to
+    the answer (``replies.measures``), and the answer. ``column`` decides."""
+
+    asked: str
+    column: str
+    lines: list[tuple[Say, ...]]
+    end: Say
+
+    @property
+    def plan(self) -> Plan:
+        return replies.then(self.lines, self.end)
+
+
+def draw_rank(rng: random.Random, split: TalkSplit, names: Sequence[str]) -> Rank | None:
+    """A rank that some things have; None if nobody can tell."""
     column, high, low = rng.choice(replies.RANKS[KIND_OF[names[0]]])
     highest = rng.random() < 0.6
     what = high if highest else low
     end = replies.ranked(names, column, highest=highest, what=what)
-    return (asked_rank(rng, split, what, len(names)), column, end) if end else None
+    if end is None:
+        return None
+    lines = replies.measures(names, column, highest=highest)
+    return Rank(asked_rank(rng, split, what, len(names)), column, lines, end)
 
 
 def asked_rank(rng: random.Random, split: TalkSplit, what: str, count: int) -> str:
@@ -67,11 +86,11 @@ def asked_rank(rng: random.Random, split: TalkSplit, what: str, count: int) -> s
     return word(rng, split, CHOICES["rank_words"][what])
 
 
-def _ranked_list(rng: random.Random, split: TalkSplit) -> tuple[list[str], str, str, Say]:
+def _ranked_list(rng: random.Random, split: TalkSplit) -> tuple[list[str], Rank]:
     while True:
         names = draw_list(rng, split, {2: 4, 3: 4, 4: 3, 5: 1}, tuple(replies.RANKS))
         if (drawn := draw_rank(rng, split, names)) is not None:
-            return names, *drawn
+            return names, drawn
 
 
 def rank(rng: random.Random, split: TalkSplit) -> Turn:
@@ -79,27 +98,29 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
     if rng.random() < 0.1:
         names = list(FACTS["planets"])
         if (drawn := draw_rank(rng, split, names)) is not None:
-            text = word(rng, split, CHOICES["rank_of_all"]).format(r=drawn[0])
-            return Turn(typed(rng, text, split), [drawn[2]], tuple(names))
-    names, asked, column, end = _ranked_list(rng, split)
+            text = word(rng, split, CHOICES["rank_of_all"]).format(r=drawn.asked)
+            return Turn(typed(rng, text, split), [drawn.end], tuple(names))
+    names, found = _ranked_list(rng, split)
     texts = listed(rng, names)
     if rng.random() < 0.25:
         text = word(rng, split, ASKS["each"]).format(list=texts)
-        text += word(rng, split, CHOICES["rank_tails"]).format(r=asked)
-        sizes = replies.measures(names, column) if column == "size" else []  # the portraits tell the rest
-        plan: Plan = replies.described_then(names, [*sizes, end], "bullets")
-        return Turn(typed(rng, text, split), plan, tuple(names))
-    options = CHOICES["rank_asked"] if rng.random() < 0.45 else CHOICES["rank_verbs"][end.fields["what"]]
-    text = word(rng, split, options).format(r=asked, x=texts, k=_THING[KIND_OF[names[0]]])
-    return Turn(typed(rng, text, split), replies.then(replies.measures(names, column), end), tuple(names))
+        text += word(rng, split, CHOICES["rank_tails"]).format(r=found.asked)
+        sizes = found.lines if found.column == "size" else []  # the portraits tell the rest
+        end = [*itertools.chain(*sizes), found.end]
+        return Turn(typed(rng, text, split), replies.described_then(names, end, "bullets"), tuple(names))
+    options = (
+        CHOICES["rank_asked"] if rng.random() < 0.45 else CHOICES["rank_verbs"][found.end.fields["what"]]
+    )
+    text = word(rng, split, options).format(r=found.asked, x=texts, k=_THING[KIND_OF[names[0]]])
+    return Turn(typed(rng, text, split), found.plan, tuple(names))
 
 
 def given(rng: random.Random, split: TalkSplit) -> Turn:
-    """A choice by values that the prompt tells: the last step of a choice, by itself."""
-    names, asked, column, end = _ranked_list(rng, split)
-    told = " ".join(write(say.form, say.fields) for say in replies.measures(names, column))
-    text = word(rng, split, CHOICES["given"]).format(facts=told, r=asked)
-    return Turn(typed(rng, text, split), [end], tuple(names))
+    """A choice by values that the prompt tells: the last steps of a choice, by themselves."""
+    names, found = _ranked_list(rng, split)
+    told = " ".join(write(say.form, say.fields) for say, *_ in found.lines)
+    text = word(rng, split, CHOICES["given"]).format(facts=told, r=found.asked)
+    return Turn(typed(rng, text, split), found.plan, tuple(names))
 
 
 #: The numbers that choices go by: centuries, planets, places by size, atomic numbers; and all that are one token.
@@ -121,13 +142,15 @@ def compare_numbers(rng: random.Random, split: TalkSplit) -> Turn:
     names = {number: f"the {number}th century" if centuries else str(number) for number in drawn}
     high, low = ("latest", "earliest") if centuries else ("largest", "smallest")
     what = rng.choice((high, low))
+    says = [Say("number", {"n": str(number)}) for number in drawn]
+    lines = list(zip(says, replies.best_so_far(drawn, highest=what == high), strict=True))
     of_two = len(drawn) == 2 and rng.random() < 0.5
     asked = sentence(rng, CHOICES["number_words_of_two" if of_two else "number_words"][what])
     text = word(rng, split, CHOICES["numbers"]).format(
         r=asked, x=listed(rng, list(names.values())), k="century" if centuries else "number"
     )
     chosen = names[max(drawn) if what == high else min(drawn)]
-    return Turn(typed(rng, text, split), [Say("rank", {"name": chosen, "what": what}, "")])
+    return Turn(typed(rng, text, split), replies.then(lines, Say("rank", {"name": chosen, "what": what})))
 
 
 def which_of(rng: random.Random, split: TalkSplit) -> Turn:
@@ -153,4 +176,5 @@ def which_of(rng: random.Random, split: TalkSplit) -> Turn:
     else:
         phrase = fill(word(rng, split, has_not if negated else has), value)
         text = word(rng, split, CHOICES["one_of"]).format(x=texts, w=phrase, k=_THING[kind])
-    return Turn(typed(rng, text, split), replies.picked(names, attribute, name), (name,), attribute)
+    plan = replies.picked(names, attribute, replies.Wanted(column, value, negated))
+    return Turn(typed(rng, text, split), plan, (name,), attribute)

@@ -135,10 +135,8 @@ def count(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 def rank_again(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     if _alike(before) not in replies.RANKS or (drawn := draw_rank(rng, split, before.names)) is None:
         return None
-    asked, column, end = drawn
-    text = word(rng, split, _WORDS["rank"]).format(r=asked, n=_COUNTS[len(before.names)])
-    text = typed(rng, text, split)
-    return Turn(text, replies.then(replies.measures(before.names, column), end), before.names)
+    text = word(rng, split, _WORDS["rank"]).format(r=drawn.asked, n=_COUNTS[len(before.names)])
+    return Turn(typed(rng, text, split), drawn.plan, before.names)
 
 
 def one_of_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -151,16 +149,16 @@ def one_of_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | No
         values = [FACTS[kind][name][column] for name in before.names]
         for name, value in zip(before.names, values, strict=True):
             if values.count(value) == 1:
-                found.append((name, attribute, has, value))
+                found.append((name, attribute, has, replies.Wanted(column, value, negated=False)))
             others = [other for other in values if other != value]
             if len(others) == len(values) - 1 > 1 and len(set(others)) == 1:
-                found.append((name, attribute, has_not, others[0]))
+                found.append((name, attribute, has_not, replies.Wanted(column, others[0], negated=True)))
     if not found:
         return None
-    name, attribute, phrases, value = rng.choice(found)
+    name, attribute, phrases, wanted = rng.choice(found)
     text = word(rng, split, _WORDS["one_of_them"])
-    text = text.format(w=fill(word(rng, split, phrases), value), n=_COUNTS[len(before.names)])
-    return Turn(typed(rng, text, split), replies.picked(before.names, attribute, name), (name,), attribute)
+    text = text.format(w=fill(word(rng, split, phrases), wanted.value), n=_COUNTS[len(before.names)])
+    return Turn(typed(rng, text, split), replies.picked(before.names, attribute, wanted), (name,), attribute)
 
 
 def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -182,5 +180,5 @@ def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 #: Next turns with their share (relative), where they are possible.
 FOLLOW_UPS: tuple[tuple[float, FollowUp], ...] = (
     (4, another), (7, about_it), (4, about_them), (1.2, more), (1.5, pick_one), (2, compare_again),
-    (1.5, count), (6, rank_again), (2.5, one_of_them), (0.7, several),
+    (1.5, count), (6, rank_again), (3, one_of_them), (0.7, several),
 )  # fmt: skip

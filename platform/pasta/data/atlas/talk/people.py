@@ -30,11 +30,11 @@ def fill(wording: str, value: str) -> str:
 
 
 def spell(rng: random.Random, name: str) -> str:
-    """One way in which people name a thing, misspelt one time in twelve."""
+    """One way in which people name a thing, misspelt one time in nine."""
     return misspelt(rng, _called(rng, name))
 
 
-def misspelt(rng: random.Random, name: str, rate: float = 0.08) -> str:
+def misspelt(rng: random.Random, name: str, rate: float = 0.11) -> str:
     return typo(rng, name) if rng.random() < rate else name
 
 

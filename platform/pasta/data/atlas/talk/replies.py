@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pasta.data.atlas.conclusions import COUNTED, Compare, count_line
 from pasta.data.atlas.descriptions import describe_all
@@ -79,34 +80,97 @@ _RANK_LINES = {
     "planets": {"number": "place"}, "elements": {"number": "number"}, "animals": {"legs": "class"},
     "scientists": {"century": "birth"}, "books": {"century": "time"},
 }  # fmt: skip
-_SIZE_ORDER = {
-    name: str(place)
+_PLACE_BY_SIZE = {
+    name: place
     for kind in ("countries", "rivers", "planets")
     for place, name in enumerate(sorted(FACTS[kind], key=lambda name: -SIZES[name]), start=1)
 }
 
 
-def measures(names: Sequence[str], column: str) -> list[Say]:
-    """A sentence about each thing that states what a rank goes by: a small model cannot compare what it has not said.
+def measures(names: Sequence[str], column: str, *, highest: bool) -> list[tuple[Say, ...]]:
+    """A line for each thing: what a rank goes by, then the best of the things up to here.
 
-    Of sizes it states the place among all things of the kind: one number that is easy to compare.
+    A small model cannot compare what it has not said, and cannot name the best of several at once: here each line takes
+    one number of two, and the answer's end copies a name. Of sizes a line states the place among all things of the
+    kind, from the largest: one number that is easy to compare.
     """
     kind = KIND_OF[names[0]]
     if column == "size":
-        fields = [{"name": spoken(name), "n": _SIZE_ORDER[name]} for name in names]
-        return [Say(f"size.{kind}", each) for each in fields]
-    return [line(name, _RANK_LINES[kind][column]) for name in names]
+        numbers = [_PLACE_BY_SIZE[name] for name in names]
+        says = [
+            Say(f"size.{kind}", {"name": spoken(name), "n": str(place)})
+            for name, place in zip(names, numbers, strict=True)
+        ]
+    else:
+        numbers = [_number(FACTS[kind][name][column]) for name in names]
+        says = [line(name, _RANK_LINES[kind][column]) for name in names]
+    best = best_so_far(numbers, names, highest=highest != (column == "size"))
+    return list(zip(says, best, strict=True))
 
 
-def then(says: Sequence[Say], end: Say, layout: str = "bullets") -> Plan:
-    """A list of sentences, then the one that follows from them."""
-    listed = [Say(say.form, say.fields, lead(layout, index), say.subject) for index, say in enumerate(says)]
-    return [intro("intro.answers", layout), *listed, Say(end.form, end.fields, after(layout))]
+#: Up to all planets.
+_COUNTED = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
-def picked(names: Sequence[str], attribute: str, name: str) -> Plan:
-    """One fact about each of several things, then the one that the prompt wants."""
-    return then([line(each, attribute) for each in names], Say("choice", {"name": spoken(name)}))
+def best_so_far(numbers: Sequence[int], names: Sequence[str] | None = None, *, highest: bool) -> list[Say]:
+    """For each number the highest or lowest of those up to it, and whose it is; the first that has it, if several do.
+
+    The count makes each sentence another one, though the best one stays.
+    """
+    says = []
+    at = 0
+    for place, number in enumerate(numbers):
+        if number > numbers[at] if highest else number < numbers[at]:
+            at = place
+        fields = {"count": _COUNTED[place], "n": str(numbers[at])}
+        form = "highest" if highest else "lowest"
+        if names is None:
+            says.append(Say(f"{form}.number", fields))
+        else:
+            says.append(Say(form, fields | {"name": names[at]}))
+    return says
+
+
+def then(lines: Sequence[Sequence[Say]], *end: Say, opening: Say | None = None) -> Plan:
+    """A list of lines, each of one statement or more, then what follows from them."""
+    listed = [opening or intro("intro.answers", "bullets")]
+    for index, says in enumerate(lines):
+        listed += _led(lead("bullets", index), says)
+    return [*listed, *_led(after("bullets"), end)]
+
+
+def _led(before: str, says: Sequence[Say]) -> list[Say]:
+    return [replace(says[0], before=before), *says[1:]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one of several things has to have, or must not have: a value of a column of facts."""
+
+    column: str
+    value: str
+    negated: bool
+
+    def fits(self, name: str) -> bool:
+        return (FACTS[KIND_OF[name]][name][self.column] == self.value) != self.negated
+
+
+def picked(names: Sequence[str], attribute: str, wanted: Wanted) -> Plan:
+    """What the prompt wants; of each of several things a fact, and then its value and name; then those of the one thing
+    that fits.
+
+    A small model finds the name that comes after a value sooner than the one before it, or whether two values are one.
+    """
+    values = {name: FACTS[KIND_OF[name]][name][wanted.column] for name in names}
+    noted = {name: {"value": values[name], "name": name} for name in names}
+    lines = [(line(name, attribute), Say("note", noted[name])) for name in names]
+    (chosen,) = filter(wanted.fits, names)
+    return then(
+        lines,
+        Say("found", noted[chosen]),
+        Say("choice", {"name": spoken(chosen)}),
+        opening=Say("unwanted" if wanted.negated else "wanted", {"value": wanted.value}, ""),
+    )
 
 
 def _number(value: str) -> int:

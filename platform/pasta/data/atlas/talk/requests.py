@@ -34,8 +34,8 @@ Request = Callable[[random.Random, TalkSplit], Turn]
 REQUESTS_BY_NAME: dict[str, tuple[float, Request]] = {
     "about": (9, about), "few": (1.5, few), "few_each": (2, few_each), "each": (4, each), "each_known": (1, each_known),
     "brief": (1.5, brief), "styled": (2, other_family), "fact": (26, fact), "facts": (6, facts), "quiz": (12, quiz),
-    "backward": (45, backward), "yes_no": (7, yes_no), "sets": (8, sets), "next_one": (1, next_one),
-    "compare": (4, compare), "then_compare": (1.5, then_compare), "then_count": (1, then_count), "rank": (13, rank),
-    "given": (5, given), "numbers": (22, compare_numbers), "which_of": (16, which_of), "spelling": (12, spelling),
+    "backward": (42, backward), "yes_no": (7, yes_no), "sets": (8, sets), "next_one": (1, next_one),
+    "compare": (4, compare), "then_compare": (1.5, then_compare), "then_count": (1, then_count), "rank": (16, rank),
+    "given": (4, given), "numbers": (10, compare_numbers), "which_of": (18, which_of), "spelling": (14, spelling),
     "small_talk": (5, small_talk), "outside": (18, outside), "own_words": (1.5, own_words),
 }  # fmt: skip
