@@ -120,8 +120,8 @@ def best_so_far(numbers: Sequence[int], names: Sequence[str] | None = None, *, h
     says = []
     at = 0
     for place, number in enumerate(numbers):
-        if number > numbers[at] if highest else number < numbers[at]:
-            at = place
+        is_better = number > numbers[at] if highest else number < numbers[at]
+        at = place if is_better else at
         fields = {"count": _COUNTED[place], "n": str(numbers[at])}
         form = "highest" if highest else "lowest"
         if names is None:
