@@ -168,7 +168,10 @@ def test_a_request_without_an_id_is_found_by_the_one_it_was_given(http, logs):
 
 def test_a_client_that_leaves_is_a_line_too(http, logs):
     request = f"r-{uuid.uuid4().hex}"
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "Describe four planets."}]}
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Describe Mars, Venus, Jupiter and Saturn."}],
+    }
     body |= {"stream": True}
     headers = {"X-Request-Id": request}
     with http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:

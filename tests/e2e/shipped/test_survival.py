@@ -11,7 +11,12 @@ import pytest
 from tests.e2e.shipped.conftest import LEASE_S
 from tests.support.waiting import eventually
 
-PROMPTS = ["Describe four planets.", "Which countries border France?", "Describe Mars, Venus and Saturn."]
+#: The first has a long answer; how many things a model describes of those that no prompt names is its choice.
+PROMPTS = [
+    "Describe Mercury, Venus, Earth, Mars, Jupiter and Saturn.",
+    "Which countries border France?",
+    "Describe Mars, Venus and Saturn.",
+]
 
 
 def body(prompt, placement="spread", **fields):
@@ -100,7 +105,8 @@ def test_answers_that_take_longer_than_a_lease_are_not_given_up(http):
     reaped = sum(d["reaped"] for d in decoders(http))
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         for at_once in (2, 4, 8, 16):
-            if max(pool.map(total_s, range(at_once))) > 3 * LEASE_S:
+            # What was not prolonged would be given up after one.
+            if max(pool.map(total_s, range(at_once))) > 2 * LEASE_S:
                 break
         else:
             raise AssertionError("no answer took long enough to tell")
