@@ -132,11 +132,14 @@ def test_people_are_also_asked_for_as_people():
 def test_the_number_that_is_picked_is_the_largest_or_smallest_of_those_in_the_prompt():
     for turn in drawn("numbers", 200) + drawn("numbers", 50, "dev"):
         given = [int(digits) for digits in re.findall(r"\d+", turn.prompt)]
-        *_, say = statements(turn.plan)
+        *lines, say = statements(turn.plan)
+        assert [int(each.fields["n"]) for each in lines if each.form == "number"] == (given if lines else [])
         if say.form == "rank":
+            assert lines
             best = max(given) if say.fields["what"] in {"largest", "latest"} else min(given)
             assert say.fields["name"] in {str(best), f"the {best}th century"}, turn.prompt
         else:
+            assert not lines
             assert [int(digits) for digits in re.findall(r"\d+", say.fields["names"])] == sorted(given)
 
 
@@ -151,6 +154,7 @@ def test_a_choice_among_told_values_goes_by_what_the_prompt_tells():
     for turn in drawn("given", 60):
         _, *lines, end = statements(turn.plan)
         assert end.form == "rank"
+        assert sum(char.isdigit() for char in turn.prompt) or " legs" in turn.prompt.lower()
         as_told += all(write(say.form, say.fields).lower() in turn.prompt.lower() for say in lines[::2])
     assert as_told > 45  # the others have a typo
 

@@ -160,7 +160,8 @@ def which_of(rng: random.Random, split: TalkSplit) -> Turn:
         column, attribute, has, has_not = rng.choice(CHOICES["phrases"][kind])
         value = rng.choice([row[column] for row in FACTS[kind].values()])
         negated = rng.random() < 0.35
-        ones = [name for name, row in FACTS[kind].items() if (row[column] == value) != negated]
+        wanted = replies.Wanted(column, value, negated)
+        ones = [name for name in FACTS[kind] if wanted.fits(name)]
         others = [name for name in FACTS[kind] if name not in ones]
         size = weighted_choice(rng, {3: 5, 4: 2} if negated else {2: 3, 3: 5, 4: 2})
         if not ones or len(others) < size - 1:
@@ -176,5 +177,4 @@ def which_of(rng: random.Random, split: TalkSplit) -> Turn:
     else:
         phrase = fill(word(rng, split, has_not if negated else has), value)
         text = word(rng, split, CHOICES["one_of"]).format(x=texts, w=phrase, k=_THING[kind])
-    plan = replies.picked(names, attribute, replies.Wanted(column, value, negated))
-    return Turn(typed(rng, text, split), plan, (name,), attribute)
+    return Turn(typed(rng, text, split), replies.picked(names, attribute, wanted), (name,), attribute)

@@ -156,10 +156,11 @@ class Wanted:
 
 
 def picked(names: Sequence[str], attribute: str, wanted: Wanted) -> Plan:
-    """What the prompt wants; of each of several things a fact, and then its value and name; then those of the one thing
-    that fits.
+    """First what the prompt wants. Then a line for each thing: a fact, and its value before its name. At the end the
+    value and the name of the one thing that fits.
 
-    A small model finds the name that comes after a value sooner than the one before it, or whether two values are one.
+    A small model learns to find the name after a value sooner than the name before it, and sooner than to say whether
+    two values are equal (docs/notes/training.md, "Choices that copy").
     """
     values = {name: FACTS[KIND_OF[name]][name][wanted.column] for name in names}
     noted = {name: {"value": values[name], "name": name} for name in names}

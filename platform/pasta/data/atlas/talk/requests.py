@@ -29,8 +29,8 @@ from pasta.data.atlas.talk.draw import Turn
 from pasta.data.atlas.talk.wordings import TalkSplit
 
 Request = Callable[[random.Random, TalkSplit], Turn]
-#: Requests with their share of talks (relative). Models learn last to name a thing by a value that it has, and to
-#: compare numbers: talks ask for these most (docs/notes/training.md, "More wordings").
+#: Requests with their share of talks (relative). Models learn last to name a thing by a value that it has: talks ask
+#: for this most (docs/notes/training.md, "More wordings").
 REQUESTS_BY_NAME: dict[str, tuple[float, Request]] = {
     "about": (9, about), "few": (1.5, few), "few_each": (2, few_each), "each": (4, each), "each_known": (1, each_known),
     "brief": (1.5, brief), "styled": (2, other_family), "fact": (26, fact), "facts": (6, facts), "quiz": (12, quiz),
