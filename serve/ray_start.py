@@ -4,7 +4,9 @@ It uses a private API, written against ray 2.60.0; tests/serve/test_ray_start.py
 ``ray._private.node.Node`` that start the dashboard's process and the autoscaler's.
 """
 
+import errno
 import os
+import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,10 @@ from pasta.signals import deferred_interrupt
 
 #: The repository's root.
 ROOT = Path(__file__).resolve().parent.parent
+
+#: Above the ports of Ray's workers (10002 to 19999), below those that systems hand out (Linux: 32768 to 60999) and
+#: those of Ray Serve's direct ingress (30000 to 31000).
+FREE_PORTS = range(20000, 30000)
 
 
 def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
@@ -68,8 +74,18 @@ def python_path() -> str:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port on which nothing listens now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port on which nothing listens now, of those that the system does not hand out by itself.
+
+    Ray's own processes take ports from the system while they start, so a port of the system's choice may be gone before
+    it is used.
+    """
+    for port in secrets.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            return port
+    raise OSError(errno.EADDRINUSE, f"all ports from {FREE_PORTS.start} to {FREE_PORTS.stop - 1} are in use")

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ import ray
 from ray._private.node import Node
 
 from serve import ray_start
-from serve.ray_start import few_processes
+from serve.ray_start import FREE_PORTS, few_processes, free_port
 from tests.support.paths import ROOT
 
 PINNED = re.search(r"ray (\d+\.\d+\.\d+)", ray_start.__doc__ or "")[1]
@@ -50,3 +52,20 @@ def test_a_dashboard_starts_only_where_it_is_asked_for_and_an_autoscaler_never(m
         Node.start_api_server(node, include_dashboard=True, raise_on_failure=True)
     Node.start_monitor(node)
     assert started == [{"include_dashboard": True, "raise_on_failure": True}, "autoscaler"]
+
+
+def test_a_free_port_is_none_that_the_system_hands_out_before_it_is_used():
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert FREE_PORTS.stop <= lowest
+    assert free_port() in FREE_PORTS
+
+
+def test_a_port_in_use_is_not_free(monkeypatch):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", free_port()))
+        used = other.getsockname()[1]
+        monkeypatch.setattr(ray_start, "FREE_PORTS", range(used, used + 100))
+        assert used not in {free_port() for _ in range(20)}
+        monkeypatch.setattr(ray_start, "FREE_PORTS", range(used, used + 1))
+        with pytest.raises(OSError, match=f"from {used} to {used}"):
+            free_port()
