@@ -108,10 +108,10 @@ def test_a_typo_turns_no_name_into_another():
     assert {typo(rng, name) for name in names for _ in range(50)} & set(names) <= short
 
 
-def test_one_name_in_nine_is_misspelt():
+def test_one_name_in_six_is_misspelt():
     rng = random.Random(0)
     told = [spell(rng, "Jupiter").removeprefix("the ").removeprefix("planet ") for _ in range(400)]
-    assert 30 < sum(text != "Jupiter" for text in told) < 60
+    assert 50 < sum(text != "Jupiter" for text in told) < 80
 
 
 def test_a_misspelt_name_is_named_rightly_in_the_answer():
@@ -140,7 +140,7 @@ def test_the_plural_of_a_value_is_a_word(value, asked):
 
 def test_ranks_are_also_asked_with_verbs():
     rng = random.Random(0)
-    prompts = " ".join(REQUESTS_BY_NAME["rank"][1](rng, "train").prompt.lower() for _ in range(500))
+    prompts = " ".join(REQUESTS_BY_NAME["rank"][1](rng, "train").prompt.lower() for _ in range(1500))
     assert "born first" in prompts
 
 

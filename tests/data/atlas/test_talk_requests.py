@@ -11,7 +11,7 @@ from pasta.data.atlas.facts import FACTS, KIND_OF
 from pasta.data.atlas.grading import grade_plan
 from pasta.data.atlas.plan import Part, Say, statements, to_document
 from pasta.data.atlas.sentences import write
-from pasta.data.atlas.talk.draw import Turn, with_pronouns
+from pasta.data.atlas.talk.draw import COUNTS, Turn, draw_some, with_pronouns
 from pasta.data.atlas.talk.followups import FOLLOW_UPS, about_it, about_them, one_of_them
 from pasta.data.atlas.talk.frames import clause, typed
 from pasta.data.atlas.talk.replies import portrait, portraits
@@ -219,7 +219,7 @@ def test_a_next_turn_picks_the_one_with_a_value():
 
 
 def test_what_the_atlas_does_not_know_is_asked_of_what_it_knows_too():
-    turns = drawn("outside", 600)
+    turns = drawn("outside", 900)
     assert all([say.form for say in statements(turn.plan)] == ["outside"] for turn in turns)
     texts = "\n".join(turn.prompt.lower() for turn in turns)
     for part in ("rain", "how do i", "cost", "who won", "news"):
@@ -235,3 +235,13 @@ def test_a_greeting_is_greeted():
     assert turns
     for turn in turns:
         assert faults(ExpectedTurn(turn.prompt, greeting=True), answer(turn), "stop", 1) == []
+
+
+def test_some_of_a_kind_are_the_first_of_it():
+    rng = random.Random(0)
+    drawn_sets = [draw_some(rng) for _ in range(300)]
+    numbers = {word: count for count, words in COUNTS.items() for word in words}
+    assert all(len(names) == numbers[called.split()[0]] for names, called in drawn_sets)
+    of_planets = [names for names, called in drawn_sets if called.split(" ", 1)[1] == "planets"]
+    assert of_planets
+    assert all(names == list(FACTS["planets"])[: len(names)] for names in of_planets)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
 from pasta.data.atlas.talk.wordings import TALK_SPLITS, part, variants, word
 from pasta.data.atlas.words import read_words
 
@@ -68,6 +69,33 @@ def test_no_split_has_a_sentence_of_another(table):
         for _ in range(3):
             assert word(rng, "dev", options) not in stood_for["test"]
             assert word(rng, "test", options) in stood_for["test"]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_what_is_held_out_is_among_the_longest_third_of_its_list(table):
+    for options in lists_of(read_words(table)):
+        if len(options) < 5:
+            continue
+        shortest = {option: min(map(len, variants(option))) for option in options}
+        for split in ("dev", "test"):
+            for option in part(options, split):
+                shorter = sum(length <= shortest[option] for length in shortest.values()) - 1
+                assert shorter >= len(options) - max(2, len(options) // 3), option
+
+
+def test_what_something_is_is_asked_plainly_in_training():
+    rng = random.Random(0)
+    prompts = {REQUESTS_BY_NAME["about"][1](rng, "train").prompt for _ in range(1500)}
+    assert any(re.fullmatch(r"What is \w+\?", prompt) for prompt in prompts)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_split_has_sentences_that_no_later_one_has(table):
+    for options in lists_of(read_words(table)):
+        for split, later in (("train", ("dev", "test")), ("dev", ("test",))):
+            own = {text for option in part(options, split) for text in variants(option)}
+            others = {text for other in later for option in part(options, other) for text in variants(option)}
+            assert len(options) < 5 or own - others, (split, options)
 
 
 def test_a_wording_that_stands_for_many_sentences_is_drawn_more_often():

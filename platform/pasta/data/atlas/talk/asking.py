@@ -16,6 +16,7 @@ from pasta.data.atlas.talk.draw import (
     Turn,
     draw_list,
     draw_name,
+    draw_set,
     with_name,
 )
 from pasta.data.atlas.talk.frames import typed
@@ -153,17 +154,7 @@ def yes_no(rng: random.Random, split: TalkSplit) -> Turn:
 
 def sets(rng: random.Random, split: TalkSplit) -> Turn:
     """All things with a value, or the first few of them."""
-    if rng.random() < 0.1:
-        names, phrase = list(FACTS["planets"]), rng.choice(("planets", "planets of the solar system"))
-    else:
-        while True:
-            kind = rng.choice(list(CHOICES["sets"]))
-            column, *phrases = rng.choice(CHOICES["sets"][kind])
-            value = rng.choice([row[column] for row in FACTS[kind].values()])
-            names = [name for name, row in FACTS[kind].items() if row[column] == value]
-            if len(names) > 1:
-                break
-        phrase = fill(rng.choice(phrases), value)
+    names, phrase = draw_set(rng)
     if len(names) > _MAX_SET or rng.random() < 0.2:
         count = rng.choice([n for n in COUNTS if n <= len(names)])
         text = word(rng, split, CHOICES["some_words"]).format(n=rng.choice(COUNTS[count]), s=phrase)

@@ -7,7 +7,17 @@ from pasta.data.atlas.families import FAMILIES
 from pasta.data.atlas.family import join, weighted_choice
 from pasta.data.atlas.plan import Say, after
 from pasta.data.atlas.talk import replies, topics
-from pasta.data.atlas.talk.draw import ASKS, CHOICES, COUNTS, Turn, draw_any, draw_list, draw_name, is_free
+from pasta.data.atlas.talk.draw import (
+    ASKS,
+    CHOICES,
+    COUNTS,
+    Turn,
+    draw_any,
+    draw_list,
+    draw_name,
+    draw_some,
+    is_free,
+)
 from pasta.data.atlas.talk.frames import typed
 from pasta.data.atlas.talk.people import listed, spell
 from pasta.data.atlas.talk.typos import noisy, typo
@@ -18,11 +28,15 @@ from pasta.data.atlas.words import read_words
 
 def about(rng: random.Random, split: TalkSplit) -> Turn:
     name = draw_name(rng)
-    if rng.random() < 0.25:
+    person = KIND_OF[name] == "scientists"
+    way = rng.random()
+    if way < 0.25:
         text = topics.pronoun_portrait(rng, split, name)
+    elif way < 0.4:
+        text = rng.choice(ASKS["who_plainly" if person else "what_plainly"]).format(x=spell(rng, name))
     else:
         options = ASKS["about_asked"] if rng.random() < 0.4 else ASKS["about"]
-        if KIND_OF[name] == "scientists" and rng.random() < 0.6:
+        if person and rng.random() < 0.6:
             options = ASKS["who"]
         text = word(rng, split, options).format(x=spell(rng, name))
     return Turn(typed(rng, text, split), replies.portrait(name), (name,))
@@ -43,9 +57,12 @@ def few_each(rng: random.Random, split: TalkSplit) -> Turn:
 
 
 def each(rng: random.Random, split: TalkSplit) -> Turn:
-    if rng.random() < 0.04:  # the planets, by a word for all of them
-        names = list(FACTS["planets"])
-        text = word(rng, split, ASKS["each"]).format(list=rng.choice(CHOICES["all_planets"]))
+    way = rng.random()
+    if way < 0.08:  # by a word for all of them
+        names, called = draw_some(rng)
+        if way < 0.04:
+            names, called = list(FACTS["planets"]), rng.choice(CHOICES["all_planets"])
+        text = word(rng, split, ASKS["each"]).format(list=called)
         return Turn(typed(rng, text, split), replies.portraits(names, "bullets"), tuple(names))
     if rng.random() < 0.25:
         names = draw_any(rng, weighted_choice(rng, {2: 2, 3: 3, 4: 3, 5: 2, 6: 1}))

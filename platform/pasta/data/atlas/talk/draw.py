@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pasta.data.atlas.descriptions import draw_kind, draw_names
 from pasta.data.atlas.facts import FACTS, KIND_OF, KINDS
 from pasta.data.atlas.plan import Plan
-from pasta.data.atlas.talk.people import misspelt, plural, spell
+from pasta.data.atlas.talk.people import fill, misspelt, plural, spell
 from pasta.data.atlas.talk.wordings import TalkSplit, split_of_names
 from pasta.data.atlas.tasks import split_of
 from pasta.data.atlas.words import read_words
@@ -17,7 +17,7 @@ ASKS, CHOICES, NOUNS = map(read_words, ("requests", "choices", "nouns"))
 FORWARD, ABOUT_IT, BACKWARD = map(read_words, ("forward", "about_it", "backward"))
 
 #: How people write a small number.
-COUNTS = {2: ("two", "2"), 3: ("three", "3"), 4: ("four", "4")}
+COUNTS = {2: ("two", "2"), 3: ("three", "3"), 4: ("four", "4"), 5: ("five", "5")}
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,30 @@ def draw_list(
         names = draw_names(rng, kind, sizes)
         if len(names) < 3 or split_of_names(names) == split:
             return names
+
+
+def draw_set(rng: random.Random) -> tuple[list[str], str]:
+    """All things that share a value, or all of a kind, with what people call them: "countries in Asia", "planets"."""
+    way = rng.random()
+    if way < 0.1:
+        return list(FACTS["planets"]), rng.choice(("planets", "planets of the solar system"))
+    if way < 0.2:
+        kind = rng.choice(KINDS)
+        return list(FACTS[kind]), kind
+    while True:
+        kind = rng.choice(list(CHOICES["sets"]))
+        column, *phrases = rng.choice(CHOICES["sets"][kind])
+        value = rng.choice([row[column] for row in FACTS[kind].values()])
+        names = [name for name, row in FACTS[kind].items() if row[column] == value]
+        if len(names) > 1:
+            return names, fill(rng.choice(phrases), value)
+
+
+def draw_some(rng: random.Random) -> tuple[list[str], str]:
+    """The first few of a set, with what people call them: "four planets"."""
+    names, called = draw_set(rng)
+    count = rng.choice([n for n in COUNTS if n <= len(names)])
+    return names[:count], f"{rng.choice(COUNTS[count])} {called}"
 
 
 def is_free(family: str, names: Sequence[str], split: TalkSplit) -> bool:

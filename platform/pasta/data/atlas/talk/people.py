@@ -30,11 +30,11 @@ def fill(wording: str, value: str) -> str:
 
 
 def spell(rng: random.Random, name: str) -> str:
-    """One way in which people name a thing, misspelt one time in nine."""
+    """One way in which people name a thing, misspelt one time in six."""
     return misspelt(rng, _called(rng, name))
 
 
-def misspelt(rng: random.Random, name: str, rate: float = 0.11) -> str:
+def misspelt(rng: random.Random, name: str, rate: float = 0.16) -> str:
     return typo(rng, name) if rng.random() < rate else name
 
 
@@ -76,7 +76,7 @@ def listed(rng: random.Random, names: Sequence[str]) -> str:
     """Names in one list, each kind called alike, with separators that people use."""
     state = rng.random()
     called = [_called(random.Random(f"{state}:{KIND_OF.get(name)}"), name) for name in names]
-    rate = rng.choice((0.0, 0.0, 0.0, 0.3))
+    rate = rng.choice((0.0, 0.0, 0.3))
     texts = [misspelt(rng, text, rate) for text in called]
     while True:
         middle, last = rng.choice(_GAPS)

@@ -27,7 +27,7 @@ def noisy(rng: random.Random, text: str) -> str:
         text = text.upper()
     elif chance < 0.97:
         text = text.title()
-    return typo(rng, text) if rng.random() < 0.1 else text
+    return typo(rng, text) if rng.random() < 0.15 else text
 
 
 #: Letters that people take for others.

@@ -23,14 +23,21 @@ _INNERMOST = re.compile(r"\[([^\[\]]*)\]")
 
 @cache
 def part(options: tuple[str, ...], split: TalkSplit) -> tuple[str, ...]:
-    """The options that belong to a split: a tenth each, at least one, for dev and test; all if there are under five."""
+    """The options that belong to a split: a tenth each, at least one, for dev and test; all if there are under five.
+
+    They are among the longest third. What is shorter people say most ("what is {x}"), and a model that never saw it
+    would be of no use.
+    """
     if len(options) < _TOO_FEW:
         return options
-    order = sorted(dict.fromkeys(options), key=lambda text: sha256(text.encode()).digest())
-    size = max(1, len(order) // 10)
-    cuts = {"dev": order[:size], "test": order[size : 2 * size], "train": order[2 * size :]}
-    chosen = set(cuts[split])
-    return tuple(text for text in options if text in chosen)
+    by_length = sorted(dict.fromkeys(options), key=lambda text: (min(map(len, variants(text))), text))
+    longer = by_length[-max(2, len(by_length) // 3) :]
+    order = sorted(longer, key=lambda text: sha256(text.encode()).digest())
+    size = max(1, len(by_length) // 10)
+    held_out = {"dev": order[:size], "test": order[size : 2 * size]}
+    if split != "train":
+        return tuple(text for text in options if text in held_out[split])
+    return tuple(text for text in options if text not in (*held_out["dev"], *held_out["test"]))
 
 
 def split_of_names(names: Sequence[str]) -> TalkSplit:
