@@ -193,13 +193,15 @@ def test_an_answer_about_one_thing_says_no_five_words_twice():
 
 def test_the_splits_have_fifty_conversations_of_the_same_kinds_and_none_asks_what_another_asks():
     splits = [read_conversations(split_file(split)) for split in SPLITS]
-    assert [len(split) for split in splits] == [50] * 4
+    assert [len(split) for split in splits] == [50] * len(SPLITS)
     for split in splits[1:]:
         assert [each.kind for each in split] == [each.kind for each in splits[0]]
     turns = [turn for split in splits for each in split for turn in each.turns]
     assert len({turn.user.casefold() for turn in turns}) == len(turns)
     # Of one thing the same is asked once, of several things together too.
     asked = [
-        (frozenset(turn.things), turn.contains, turn.compares, turn.choice) for turn in turns if turn.things
+        (frozenset(turn.things), turn.contains, tuple(turn.about.items()), turn.compares, turn.choice)
+        for turn in turns
+        if turn.things
     ]
     assert len(set(asked)) == len(asked)

@@ -1,8 +1,8 @@
-"""Reads conversations as people type them, each with what right answers contain: ``dev.jsonl`` and ``test.jsonl``,
-``dev-2.jsonl`` and ``test-2.jsonl``.
+"""Reads conversations as people type them, each with what right answers contain: ``dev.jsonl`` and ``test.jsonl``, and
+two more pairs, ``dev-2`` and ``test-2``, ``dev-3`` and ``test-3``.
 
 They were written from the atlas' facts alone, without a look at how its training data is made. To tune a model, look at
-``dev`` and ``dev-2`` only. A line is a ``Conversation``; files of your own have the same form.
+the ``dev`` files only. A line is a ``Conversation``; files of your own have the same form.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ Kind = Literal[
     "one fact", "describe", "compare", "which", "polite", "typo", "follow-up", "greeting", "outside"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-Split = Literal["dev", "test", "dev-2", "test-2"]
+Split = Literal["dev", "test", "dev-2", "test-2", "dev-3", "test-3"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 #: A text that an answer must contain, or several of which it must contain one.
 Needed = str | tuple[str, ...]
