@@ -79,7 +79,8 @@ def free_port(host: str = "127.0.0.1") -> int:
     Ray's own processes take ports from the system while they start, so a port of the system's choice may be gone before
     it is used.
     """
-    for port in secrets.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
+    first = secrets.randbelow(len(FREE_PORTS))
+    for port in (*FREE_PORTS[first:], *FREE_PORTS[:first]):
         with socket.socket() as probe:
             try:
                 probe.bind((host, port))

@@ -226,7 +226,7 @@ def test_what_the_atlas_does_not_know_is_asked_of_what_it_knows_too():
         assert part in texts, part
     assert (
         sum(any(name in text for name in ("copper", "france", "mars", "tiger")) for text in texts.split("\n"))
-        > 5
+        > 8
     )
 
 

@@ -1,5 +1,5 @@
-"""Reads conversations as people type them, each with what right answers contain: ``dev.jsonl`` and ``test.jsonl``, and
-two more pairs, ``dev-2`` and ``test-2``, ``dev-3`` and ``test-3``.
+"""Reads conversations as people type them, each with what right answers contain, from six files beside this one:
+``dev`` and ``test``, ``dev-2`` and ``test-2``, ``dev-3`` and ``test-3``.
 
 They were written from the atlas' facts alone, without a look at how its training data is made. To tune a model, look at
 the ``dev`` files only. A line is a ``Conversation``; files of your own have the same form.

@@ -17,6 +17,7 @@ from pasta.data.atlas.talk.draw import (
     draw_list,
     draw_name,
     draw_set,
+    first_few,
     with_name,
 )
 from pasta.data.atlas.talk.frames import typed
@@ -156,9 +157,8 @@ def sets(rng: random.Random, split: TalkSplit) -> Turn:
     """All things with a value, or the first few of them."""
     names, phrase = draw_set(rng)
     if len(names) > _MAX_SET or rng.random() < 0.2:
-        count = rng.choice([n for n in COUNTS if n <= len(names)])
-        text = word(rng, split, CHOICES["some_words"]).format(n=rng.choice(COUNTS[count]), s=phrase)
-        names = names[:count]
+        names = first_few(rng, names)
+        text = word(rng, split, CHOICES["some_words"]).format(n=rng.choice(COUNTS[len(names)]), s=phrase)
     else:
         text = word(rng, split, CHOICES["set_words"]).format(s=phrase)
     return Turn(typed(rng, text, split), replies.set_of(names), tuple(names))

@@ -58,10 +58,11 @@ def few_each(rng: random.Random, split: TalkSplit) -> Turn:
 
 def each(rng: random.Random, split: TalkSplit) -> Turn:
     way = rng.random()
-    if way < 0.08:  # by a word for all of them
-        names, called = draw_some(rng)
+    if way < 0.08:  # by what they are called together
         if way < 0.04:
             names, called = list(FACTS["planets"]), rng.choice(CHOICES["all_planets"])
+        else:
+            names, called = draw_some(rng)
         text = word(rng, split, ASKS["each"]).format(list=called)
         return Turn(typed(rng, text, split), replies.portraits(names, "bullets"), tuple(names))
     if rng.random() < 0.25:

@@ -72,11 +72,16 @@ def draw_set(rng: random.Random) -> tuple[list[str], str]:
             return names, fill(rng.choice(phrases), value)
 
 
+def first_few(rng: random.Random, names: Sequence[str]) -> list[str]:
+    """The first of some names, as many as ``COUNTS`` has words for."""
+    return list(names[: rng.choice([n for n in COUNTS if n <= len(names)])])
+
+
 def draw_some(rng: random.Random) -> tuple[list[str], str]:
     """The first few of a set, with what people call them: "four planets"."""
     names, called = draw_set(rng)
-    count = rng.choice([n for n in COUNTS if n <= len(names)])
-    return names[:count], f"{rng.choice(COUNTS[count])} {called}"
+    names = first_few(rng, names)
+    return names, f"{rng.choice(COUNTS[len(names)])} {called}"
 
 
 def is_free(family: str, names: Sequence[str], split: TalkSplit) -> bool:
