@@ -53,8 +53,9 @@ def test_help_imports_nothing_that_takes_seconds():
 def test_a_wrong_configuration_is_refused_before_anything_heavy_is_imported(tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("nmae: x\n", encoding="utf-8")
-    configured = ["annotate", "sft", "sample", "score", "preference", "evaluate", "pipeline", "benchmark_sft"]
+    configured = ["annotate", "sft", "sample", "score", "preference", "evaluate", "pipeline"]
     commands = [[f"jobs.{job}", "--config", str(wrong)] for job in configured]
+    commands.append(["jobs.benchmark_training", "preference", "--config", str(wrong)])
     commands.append(["jobs.submit", "sft", "--config", str(wrong), "--address", "http://127.0.0.1:1"])
     for module, code, heavy in outcomes(commands):
         assert (code, heavy) == (2, []), f"python -m {module}"

@@ -42,7 +42,14 @@ def bonbon_loss(chosen_logps: Tensor, delta: Tensor, alpha: float, beta: float) 
     return alpha * -chosen_logps + (1.0 - alpha) * (delta - 1.0 / (2.0 * beta)) ** 2
 
 
-class PreferenceTrainer(DPOTrainer):
+class TokenisedTrainer(DPOTrainer):
+    """DPOTrainer on rows of token ids."""
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return dataset
+
+
+class PreferenceTrainer(TokenisedTrainer):
     """DPOTrainer on pairs that are linearised already; ``bonbon_alpha`` chooses BoNBoN instead of TRL's losses.
 
     Rows come from ``PairCollator``. Their targets are aligned (``shift_labels``), which TRL's fused head scores as
@@ -52,9 +59,6 @@ class PreferenceTrainer(DPOTrainer):
     def __init__(self, *args: Any, bonbon_alpha: float | None = None, **kwargs: Any) -> None:
         self.bonbon_alpha = bonbon_alpha
         super().__init__(*args, **kwargs)
-
-    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        return dataset
 
     def forget_reference(self) -> None:
         """Free the reference model; its log-probabilities are in the data set."""

@@ -88,14 +88,8 @@ def make_trainer(
         for split in ("train", "eval")
         if (context.data_dir / split).is_dir()
     }
-    evaluates = bool(config.schedule.eval_steps) and "eval" in data
     # DeepSpeed may partition weights while they are made, so the trainer's arguments come first.
-    arguments = DPOConfig(
-        **trainer_arguments(config.optimisation, config.schedule, context, evaluates=evaluates),
-        loss_type={"bonbon": "sigmoid", "dpo": "sigmoid", "ipo": "ipo"}[objective.loss],
-        beta=effective_beta(objective),
-        precompute_ref_log_probs=objective.reference_log_probs == "precomputed",
-    )
+    arguments = dpo_config(config, context)
     model = _model(config, config.model, tokenizer)
     if config.optimisation.compile:
         for layer in decoder_layers(model):
@@ -117,6 +111,17 @@ def make_trainer(
         trainer.forget_reference()
         gc.collect()
     return trainer
+
+
+def dpo_config(config: PreferenceConfig, context: RunContext) -> DPOConfig:
+    """The trainer's arguments."""
+    evaluates = bool(config.schedule.eval_steps) and (context.data_dir / "eval").is_dir()
+    return DPOConfig(
+        **trainer_arguments(config.optimisation, config.schedule, context, evaluates=evaluates),
+        loss_type={"bonbon": "sigmoid", "dpo": "sigmoid", "ipo": "ipo"}[config.objective.loss],
+        beta=effective_beta(config.objective),
+        precompute_ref_log_probs=config.objective.reference_log_probs == "precomputed",
+    )
 
 
 def effective_beta(objective: ObjectiveSection) -> float:
