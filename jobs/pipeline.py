@@ -74,6 +74,13 @@ def parser() -> ArgumentParser:
     made.add_argument(
         "--restart", metavar="STAGE", help="make this stage again, and all stages that depend on it"
     )
+    made.add_argument(
+        "--gpu-hours",
+        type=Path,
+        metavar="FILE",
+        help="print what each stage would take by the roofline of a simulation such as "
+        "configs/simulate/h100-gemma-7b.yaml, and run nothing",
+    )
     return made
 
 
@@ -81,6 +88,11 @@ def main() -> int:
     arguments = parser().parse_args()
     config, steps = read_recipe(arguments)
     stages = read_stages(config, steps)
+    if arguments.gpu_hours is not None:
+        from jobs.gpu_hours import gpu_hours_table  # the simulator
+
+        print(gpu_hours_table(arguments.gpu_hours, steps, stages))
+        return 0
     if arguments.dry_run:
         return show_plan(config, steps)
     check_address(arguments.address)

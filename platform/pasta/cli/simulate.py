@@ -18,7 +18,7 @@ from pasta.simulation.compare import Deviation, deviations, read_measured
 from pasta.simulation.config import SimulateConfig, TraceSection
 from pasta.simulation.plot import LOADS, SIZES, draw_loads, draw_sizes
 from pasta.simulation.study import Point, Study, StudyResults
-from pasta.simulation.trace import Traced, make_trace, pick_answers, read_trace
+from pasta.simulation.trace import Traced, Workload, make_trace, pick_answers, read_trace
 
 REPORT, FIGURES = "report.md", "figures.json"
 #: The unit of a load, by its kind.
@@ -33,17 +33,13 @@ def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None)
     """
     config = load_config(config_file, SimulateConfig, overrides)
     check_directory(config.output_dir, "output_dir")
-    say = _teller()
+    say = teller()
     costs, calibration = config.costs.read()
     load = None if measured is None else read_blocks(measured)
     real = None if measured is None or load else read_measured(measured, config.trace.field)
     traced = _read(config.trace, measured if real and real.has_answers else None)
     traced = pick_prompts(traced, load.prompts) if load else pick_answers(traced, config.trace)
-    say("counting tokens", True)
-    codec = _codec(config.trace.tokenizer)
-    trace = make_trace(
-        traced, codec, config.engine.slot_tokens, lambda done, of: say(f"answers: {done}/{of}", done == of)
-    )
+    trace = _workload(config, traced, say)
     study = Study(config, trace, costs, calibration.overhead_s if calibration else 0.0)
     if load is not None:
         fit = Fit(study, load.blocks)
@@ -109,6 +105,21 @@ def write_simulation(
     return text
 
 
+def read_workload(config: SimulateConfig, say: Callable[[str, bool], None]) -> Workload:
+    """The answers of a configuration's trace. Raises UserError."""
+    return _workload(config, pick_answers(_read(config.trace, None), config.trace), say)
+
+
+def _workload(config: SimulateConfig, traced: Sequence[Traced], say: Callable[[str, bool], None]) -> Workload:
+    say("counting tokens", True)
+    return make_trace(
+        traced,
+        _codec(config.trace.tokenizer),
+        config.engine.slot_tokens,
+        lambda done, of: say(f"answers: {done}/{of}", done == of),
+    )
+
+
 def _read(section: TraceSection, measured: Path | None) -> list[Traced]:
     if measured is not None:
         return read_trace(measured, section.field, section.method)
@@ -132,7 +143,7 @@ def _codec(name: str) -> Codec:
     return Codec(find_tokenizer(name))
 
 
-def _teller() -> Callable[[str, bool], None]:
+def teller() -> Callable[[str, bool], None]:
     """Return a function that prints progress on stderr; lines that are not ``important`` at most every two seconds."""
     said = 0.0
 

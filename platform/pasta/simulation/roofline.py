@@ -18,7 +18,8 @@ class RooflineSection:
     2 · parameters operations, and 4 · layers · heads · head_dim for each cached token that it attends to.
     ``memory_bytes_s`` and ``flops_s`` are the device's peaks, ``bandwidth_efficiency`` and ``compute_efficiency``
     the share of them that is assumed to be reached, ``overhead_s`` what each forward is assumed to cost besides
-    (launches, Python).
+    (launches, Python). ``link_bytes_s`` is what a device sends to others, for training alone; by default it costs
+    nothing.
     """
 
     parameters: float
@@ -33,6 +34,7 @@ class RooflineSection:
     bandwidth_efficiency: float = 1.0
     compute_efficiency: float = 1.0
     overhead_s: float = 0.0
+    link_bytes_s: float | None = None
 
     def __post_init__(self) -> None:
         check_not_negative(self, "overhead_s")
@@ -65,6 +67,21 @@ class RooflineSection:
     def prefill_s(self, tokens: int, cache_tokens: int) -> float:
         """See ``StepCosts``."""
         return self._forward_s(1, tokens, cache_tokens)
+
+    def training_s(self, tokens: float, length: float, forwards: float, moved: float) -> float:
+        """Seconds of one pass of a training step on a device: ``tokens`` in sequences of ``length``, work worth so many
+        ``forwards``, all weights sent or received ``moved`` times.
+
+        A backward pass costs two forwards (Kaplan et al. 2020, arXiv 2001.08361, section 2.1); a token attends to half
+        of its sequence on average. Arithmetic, reading the weights and traffic overlap, so that the slowest counts.
+        """
+        attention = 4 * self.layers * self.heads * self.head_dim * length / 2
+        weights = self.bytes_per_value * self.parameters
+        return self.overhead_s + max(
+            tokens * forwards * (2 * self.parameters + attention) / (self.flops_s * self.compute_efficiency),
+            forwards * weights / (self.memory_bytes_s * self.bandwidth_efficiency),
+            moved * weights / self.link_bytes_s if self.link_bytes_s is not None else 0.0,
+        )
 
     def covers(self, requests: int, lanes: float, cache_tokens: int) -> bool:
         """Always true: a formula has no range of measurements."""

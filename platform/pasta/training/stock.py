@@ -43,7 +43,7 @@ STOCK = ("sdpa", "eager")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Steps:
+class TimedSteps:
     """Training steps, one after another: seconds, and tokens that they read (without padding)."""
 
     seconds: float
@@ -57,7 +57,7 @@ class Timer(TrainerCallback):
     def __init__(self, skip: int) -> None:
         self._skip = skip
         self._begun = (0.0, 0)
-        self.steps = Steps(0.0, 0)
+        self.steps = TimedSteps(0.0, 0)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -68,7 +68,7 @@ class Timer(TrainerCallback):
         if state.global_step == self._skip:
             self._begun = (now, seen)
         elif state.global_step == state.max_steps:
-            self.steps = Steps(now - self._begun[0], seen - self._begun[1])
+            self.steps = TimedSteps(now - self._begun[0], seen - self._begun[1])
 
 
 def beside_stock(
@@ -80,7 +80,7 @@ def beside_stock(
     steps: int,
     warm_up: int = 2,
     progress: Callable[[str], None] = lambda _: None,
-) -> list[dict[str, Steps]]:
+) -> list[dict[str, TimedSteps]]:
     """Train ``rounds`` times by each way in turn (``OURS``, ``STOCK``), ``steps`` steps each after ``warm_up`` more.
 
     All ways have the same recipe, precision, model and order of rows, in one process without DeepSpeed; each has
@@ -99,10 +99,10 @@ def beside_stock(
     for way in (OURS, *STOCK):
         timer = Timer(warm_up)
         trainers[way] = (_trainer(way, config, context, tokenizer, timer), timer)
-    taken: list[dict[str, Steps]] = []
+    taken: list[dict[str, TimedSteps]] = []
     ways = list(trainers)
     for number in range(rounds):
-        entry: dict[str, Steps] = {}
+        entry: dict[str, TimedSteps] = {}
         first = number % len(ways)
         for way in ways[first:] + ways[:first]:
             trainer, timer = trainers[way]
@@ -113,7 +113,7 @@ def beside_stock(
     return taken
 
 
-def tokens_per_second(steps: Sequence[Steps]) -> float:
+def tokens_per_second(steps: Sequence[TimedSteps]) -> float:
     """Tokens a second, over all of them together."""
     return sum(each.tokens for each in steps) / sum(each.seconds for each in steps)
 

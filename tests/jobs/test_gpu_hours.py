@@ -1,0 +1,151 @@
+"""``jobs.pipeline --gpu-hours`` prices a recipe's stages by its own files, and says which it cannot price."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jobs import pipeline
+from jobs.gpu_hours import GpuHours, StageHours
+from pasta.config import load_config
+from pasta.errors import UserError
+from pasta.simulation.config import SimulateConfig
+from pasta.simulation.roofline import RooflineSection
+from tests.support.paths import ROOT
+
+RECIPE = ROOT / "configs/pipelines/gemma-7b.yaml"
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(scope="module")
+def h100(tmp_path_factory) -> Path:
+    """The H100's configuration with few answers."""
+    values = yaml.safe_load((ROOT / "configs/simulate/h100-gemma-7b.yaml").read_text())
+    values["trace"]["count"], values["requests"] = 12, 30
+    path = tmp_path_factory.mktemp("simulate") / "h100.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def prices(h100: Path) -> GpuHours:
+    return GpuHours(load_config(h100, SimulateConfig, []), lambda text, important: None)
+
+
+def priced(h100: Path, change: Any = lambda name, config: config) -> dict[str, StageHours]:
+    arguments = pipeline.parser().parse_args(["--config", str(RECIPE)])
+    config, steps = pipeline.read_recipe(arguments)
+    stages = {name: change(name, each) for name, each in pipeline.read_stages(config, steps).items()}
+    return {each.name: each for each in prices(h100).of(steps, stages)}
+
+
+def test_supervised_finetuning_takes_a_pass_for_each_answer(h100):
+    estimator, stage = prices(h100), priced(h100)["sft"]
+    roofline = load_config(h100, SimulateConfig, []).costs.roofline
+    row = estimator.row_tokens[True]
+    # Checkpointing computes the forward twice; ZeRO-3 moves weights twice and gradients once.
+    seconds = 87_000 * 4 * roofline.training_s(row, row, forwards=4, moved=3)
+    assert stage.hours == pytest.approx(seconds / 3600)
+    assert stage.gpus == 8
+    assert row > estimator.row_tokens[False]
+
+
+def test_a_round_trains_on_at_most_a_pair_for_each_prompt_that_it_sampled(h100):
+    stage = priced(h100)["prefer-2-4"]
+    assert stage.work == "trains on 4,000 pairs at most, 1 epochs"
+    fewer = priced(h100, lambda name, config: of_100_prompts(config) if name == "sample-2-4" else config)
+    assert fewer["prefer-2-4"].hours == pytest.approx(stage.hours / 40)
+    assert fewer["sample-2-4"].hours == pytest.approx(priced(h100)["sample-2-4"].hours / 40)
+
+
+def of_100_prompts(config: Any) -> Any:
+    return dataclasses.replace(config, prompts=dataclasses.replace(config.prompts, count=100))
+
+
+def test_what_endpoints_do_costs_no_gpu(h100):
+    found = priced(h100)
+    assert {found["annotate"].hours, found["score-1-inf"].hours} == {0.0}
+
+
+def test_an_evaluation_is_priced_by_its_prompts_one_at_a_time(h100, tmp_path):
+    prompts = tmp_path / "prompts.json"
+    prompts.write_text(json.dumps([{"instruction": f"Question {n}?"} for n in range(5)]))
+
+    def with_file(name: str, config: Any) -> Any:
+        if name != "evaluate":
+            return config
+        section = dataclasses.replace(config.prompts, source=str(prompts))
+        return dataclasses.replace(config, prompts=section)
+
+    found = priced(h100, with_file)["evaluate"]
+    assert found.work == "5 prompts by 12 methods, 2 times each"
+    assert found.hours > 0
+
+
+def test_what_the_files_do_not_say_is_not_estimated(h100):
+    found = priced(h100)["evaluate"]
+    assert found.hours is None
+    assert found.work == "not estimated: how much data prompts.source alpaca_eval.json has"
+
+
+def test_the_command_prints_a_row_for_each_stage_and_runs_nothing(h100, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["pipeline", "--config", str(RECIPE), "--gpu-hours", str(h100)])
+    assert pipeline.main() == 0
+    rows = [
+        line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("|")
+    ]
+    assert rows[2:5] == ["annotate", "sft-twin", "sft"]
+    assert rows[-2:] == ["evaluate", "all"]
+    assert not (ROOT / "runs/pipelines/gemma-7b").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stage"),
+    [
+        ("configs/pipelines/atlas.yaml", "round-2-prefer"),
+        ("configs/pipelines/atlas-imperfect-rl.yaml", "rl-1"),
+    ],
+)
+def test_other_recipes_are_priced_too(recipe, stage, h100, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["pipeline", "--config", recipe, "--gpu-hours", str(h100)])
+    assert pipeline.main() == 0
+    assert f"| {stage} " in capsys.readouterr().out
+
+
+def test_measured_costs_of_steps_price_no_training(monkeypatch, capsys):
+    wrong = "configs/simulate/atlas.yaml"
+    monkeypatch.setattr("sys.argv", ["pipeline", "--config", str(RECIPE), "--gpu-hours", wrong])
+    with pytest.raises(
+        UserError, match=r"^--gpu-hours: costs.file measures no training; expected costs.roofline$"
+    ):
+        pipeline.main()
+
+
+def test_a_training_pass_takes_as_long_as_the_slowest_of_arithmetic_memory_and_links():
+    device = RooflineSection(
+        parameters=1e9,
+        layers=2,
+        heads=4,
+        kv_heads=4,
+        head_dim=8,
+        memory_bytes_s=1e12,
+        flops_s=1e14,
+        memory_bytes=80e9,
+        bandwidth_efficiency=0.5,
+        compute_efficiency=0.5,
+        overhead_s=0.001,
+        link_bytes_s=1e11,
+    )
+    attended = 4 * 2 * 4 * 8 * 500
+    computed = 10_000 * 3 * (2e9 + attended) / 5e13
+    assert device.training_s(10_000, 1000, 3, moved=0) == pytest.approx(0.001 + computed)
+    assert device.training_s(1, 1000, 3, moved=0) == pytest.approx(0.001 + 3 * 2e9 / 5e11)
+    assert device.training_s(1, 1000, 3, moved=3) == pytest.approx(0.001 + 3 * 2e9 / 1e11)
+    alone = dataclasses.replace(device, link_bytes_s=None)
+    assert alone.training_s(1, 1000, 3, moved=3) == device.training_s(1, 1000, 3, moved=0)
