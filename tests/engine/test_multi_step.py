@@ -204,3 +204,16 @@ def test_the_faster_way_is_taken_and_the_other_tried_now_and_then():
     assert 0.95 < sum(slow_drafts[20:]) / 380 < 1
     fast_drafts = ways(faster, 2000, 6)  # they are right more often from now on
     assert 0 < sum(fast_drafts[-1000:]) / 1000 < 0.05
+
+
+def test_steps_with_topics_and_with_chunks_that_open_or_end_run_together(counted):
+    text = "Paris lies on the Seine. "
+    chunks = "".join(
+        f'<promise topic="a long topic, {name}" tokens="30"/><async>{text * 2}</async>' for name in "abc"
+    )
+    ids = [*CODEC.encode(parse(f"{text}{chunks}<sync/>{text}")), CODEC.eos_id]
+    request = Request(PROMPT, forced=ids, limits=Limits(max_topic_tokens=100))
+    result = Engine(LOADED, TOGETHER).generate(request)
+    assert list(result.response_ids) == ids
+    # Not the prompt's last token, nor what this tokenizer spells of an estimate before it is forced: 3 tokens each.
+    assert sum(counted) == result.steps - 10

@@ -12,6 +12,7 @@ from torch import Tensor
 from pasta.engine.heads import Guess
 from pasta.engine.penalties import Edit, adjusted
 from pasta.engine.request import Logprobs
+from pasta.engine.runner import Later
 from pasta.engine.sampling import (
     NO_PROMISE,
     UNKNOWN,
@@ -27,7 +28,7 @@ from pasta.engine.sampling import (
 from pasta.engine.slot import Slot
 from pasta.engine.transfer import fetch, to_device
 from pasta.errors import UserError
-from pasta.interpreter import Constraint, Feed, Thread
+from pasta.interpreter import Constraint, Feed, Mode, Thread
 from pasta.lang import Codec
 
 
@@ -199,13 +200,20 @@ class Chooser:
             start = own.stop
         return lanes
 
-    def later(self, rows: Sequence[Row], steps: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """What the tokens of so many steps from now on depend on, beside the ``choices`` of ``rows``: the stream keys
-        of all steps but the first [steps - 1, N], and the tokens known in advance [steps, N], [0, N] if none is."""
+    def later(self, rows: Sequence[Row], feeds: Mapping[int, Sequence[Feed]], steps: int) -> Later:
+        """What the tokens of so many steps depend on, beside the ``choices`` of the first one's ``rows``; ``feeds`` are
+        what the second one feeds."""
         keys = np.array([_stream_keys(row, steps)[1:] for row in rows], dtype=np.int64).T
         known = np.array([_forced(row, steps) for row in rows]).T
         is_replay = any(row.slot.forced is not None for row in rows)
-        return np.ascontiguousarray(keys), known if is_replay else known[:0]
+        by = [int(thread.mode == Mode.TOPIC) for thread in _threads(rows)]
+        return Later(
+            feeds,
+            self.choices([later_row(row) for row in rows]),
+            np.ascontiguousarray(keys),
+            known if is_replay else known[:0],
+            np.array(by),
+        )
 
     def lane(self, slot: Slot, thread: int, logits: Tensor) -> Lane:
         """Choose the next token of one thread from its row of ``logits`` [1, V]."""
@@ -304,6 +312,11 @@ def _sampled(permitted: Tensor, likeliest: Tensor, scores: Scores) -> Tensor:
         cut=scores.choices.cut,
     )
     return likeliest.index_copy(0, at, found)
+
+
+def later_row(row: Row) -> Row:
+    """The row of the tokens after a row's token that go on with the text, or with the topic, of its thread."""
+    return row._replace(constraint=row.slot.allowed_later(row.thread))
 
 
 def _threads(rows: Iterable[Row]) -> list[Thread]:

@@ -167,13 +167,15 @@ class DeviceState:
         inputs: Tensor,
         later: LaterSteps,
         chosen_by: ChosenBy,
+        later_lanes: int,
         begin: Callable[[], None] = lambda: None,
     ) -> list[Tensor]:
-        """Run one step after another without the host: as many as there are, up to the first token that is no text.
+        """Run one step after another without the host: as many as there are, up to the first token after which they do
+        not go on.
 
-        The first has ``inputs`` as ``forward`` has them, every fed token of which wants logits; they become those of
-        the last. Returns, of the S steps that have run, the tokens [N, S] of all rows, the logits [N, S, V] and, where
-        draft heads read them, the states [N, S, hidden].
+        The first has ``inputs`` as ``forward`` has them, the others ``later_lanes`` tokens of each slot. Returns, of
+        the S steps that have run, the tokens [N, S] of all rows, the logits [N, S, V] and, where draft heads read them,
+        the states [N, S, hidden].
         """
         before = self._slot_index[: shape.first]
         if self._loop is None:
@@ -186,7 +188,7 @@ class DeviceState:
             self._loop = frozen(loop)
         begin()
         table = self.key_segments, self.key_positions, self.sees
-        out: list[Tensor] = self._loop(inputs, *table, before, *later, *chosen_by, *shape[:4])
+        out: list[Tensor] = self._loop(inputs, *table, before, *later, *chosen_by, *shape[:4], later_lanes)
         return out
 
     def _forward(self) -> Forward:

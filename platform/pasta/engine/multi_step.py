@@ -1,16 +1,16 @@
 """Multi-step decoding: several steps run one after another before the engine follows what their tokens mean.
 
 What Python does for a step takes about as long as the forward of a model of a few million parameters. While every
-thread writes text, the next step is the last one with its tokens: what else the engine does waits for some steps, and
-is done for all of them at once. The first token that is no text, a tag or an end, ends them. So each token is chosen in
-the step in which it would be chosen anyway.
+thread writes text, or the topic of a promise, the next step is the last one with its tokens: what else the engine does
+waits for some steps, and is done for all of them at once. The first token that is neither, a tag or an end, ends them.
+So each token is chosen in the step in which it would be chosen anyway.
 """
 
 import time
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from pasta.engine.choosing import Chooser, Lane, Moment
+from pasta.engine.choosing import Chooser, Lane, Moment, later_row
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
 from pasta.engine.step_cost import least_lately
@@ -32,29 +32,53 @@ class MultiStep:
         """How many steps may run together, beginning with the one that feeds these tokens. One alone takes ``step_s``
         seconds."""
         lanes = [*map(len, feeds.values())]
-        step_s = min(step_s, self._costs.get(sum(lanes), step_s))  # the first together took longer
+        following = self._following(slots, feeds)
+        if following is None:
+            return 1
+        rows = [*map(len, following.values())]
+        step_s = min(step_s, self._costs.get(sum(rows), step_s))  # the first together took longer
         most = min(MOST_STEPS_TOGETHER, int(MOST_SECONDS_TOGETHER / step_s))
-        if self._runner.num_rows(numbers, lanes) < len(numbers) * max(lanes):
-            return 1  # steps that are flat cost less than the same steps together would
+        for count in (lanes, rows):
+            if self._runner.num_rows(numbers, count) < len(numbers) * max(count):
+                return 1  # steps that are flat cost less than the same steps together would
         for number, slot in slots.items():
-            if most < 2 or slot.waiting or slot.shares or slot.visible or slot.matcher:
-                return 1
-            if slot.request.logprobs is not None:
-                return 1
-            it, own = slot.interpreter, feeds[number]
-            last = -1
+            it, own = slot.interpreter, following[number]
             for feed in own:
                 t = it.threads[feed.thread]
-                if t.mode != Mode.TEXT or not feed.wants_logits or feed.thread == last or slot.scored(feed):
-                    return 1
-                if (t.next_position, t.segment) != (feed.position + 1, feed.segment):
-                    return 1  # the token after a tag or a chunk
-                last = feed.thread
                 most = min(most, it.limits.max_positions - t.next_position - 1)
                 if t.is_chunk:
                     most = min(most, it.limits.max_chunk_tokens - len(t.tokens) - 1)
-            most = min(most, it.tokens_left // len(own), self._runner.room(number) // len(own))
+                if t.mode == Mode.TOPIC:
+                    most = min(most, it.limits.max_topic_tokens - len(t.tokens) + t.topic_start)
+            room = self._runner.room(number) - len(feeds[number])
+            most = min(most, it.tokens_left // len(own), 1 + room // len(own))
         return max(most, 1)
+
+    @staticmethod
+    def _following(
+        slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]]
+    ) -> dict[int, list[Feed]] | None:
+        """What the step after one that feeds these tokens feeds if all threads go on as they are: tokens missing,
+        positions one less. ``None`` where Python has to follow each token."""
+        found: dict[int, list[Feed]] = {}
+        for number, slot in slots.items():
+            if slot.waiting or slot.shares or slot.visible or slot.matcher:
+                return None
+            if slot.request.logprobs is not None:
+                return None
+            own: dict[int, Feed] = {}
+            for feed in feeds[number]:
+                if slot.scored(feed):
+                    return None
+                if feed.wants_logits:
+                    t = slot.interpreter.threads[feed.thread]
+                    if t.mode not in (Mode.TEXT, Mode.TOPIC) or t.id in own:
+                        return None
+                    own[t.id] = Feed(t.id, 0, t.next_position - 1, t.segment, True)
+            if not own:
+                return None
+            found[number] = [*own.values()]
+        return found
 
     def forward(
         self,
@@ -66,12 +90,13 @@ class MultiStep:
     ) -> tuple[dict[int, list[Lane]], int]:
         """Run up to ``count`` steps, of which the first has this number; returns each slot's lanes, as if the later
         tokens of each were drafts of the first, and the number of steps."""
+        following = self._following(slots, feeds)
+        assert following is not None, "count has said so"
         rows = self._chooser.rows(slots, feeds, {})
         sees = {number: slot.interpreter.sees for number, slot in slots.items()}
         begun = time.perf_counter()
-        done = self._runner.steps(
-            numbers, feeds, sees, self._chooser.choices(rows), *self._chooser.later(rows, count)
-        )
+        later = self._chooser.later(rows, following, count)
+        done = self._runner.steps(numbers, feeds, sees, self._chooser.choices(rows), later)
         steps = done.tokens.shape[1]
         step_s = (time.perf_counter() - begun) / steps
         least_lately(self._costs, len(rows), step_s)
@@ -83,12 +108,12 @@ class MultiStep:
         lanes: dict[int, list[Lane]] = {number: [] for number in slots}
         at = 0
         for number in slots:
-            for own in range(len(feeds[number])):
+            for own in range(len(following[number])):
                 chosen, drafts = tokens[at], cast(list[int], tokens[at][:-1])
                 places = [taken[number][own] for taken in done.places[1:]]
                 lanes[number].append(
                     Lane(
-                        [rows[at]] * steps,
+                        [rows[at], *[later_row(rows[at])] * (steps - 1)],
                         logits,
                         chosen,
                         no_logprobs,

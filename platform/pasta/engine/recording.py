@@ -17,22 +17,26 @@ from pasta.engine.sampling import NUM_CHOICES, UNKNOWN, cut_scores, permit_and_b
 
 
 class LaterSteps(NamedTuple):
-    """What the steps after the first need for each of N rows: the place in its slot's cache of the token that it feeds
-    and the key of its random stream, [S - 1, N] each; and the tokens of all steps as far as they are known in advance,
-    else ``UNKNOWN`` [S, N], or [0, N] if none is."""
+    """What the steps after the first need. ``inputs`` are those of the second, as ``DeviceState.forward`` has them, in
+    which N rows feed the N tokens that the first step chooses: these are missing, and positions are one less. Then, for
+    each row: the place in its slot's cache of the token that it feeds and the key of its random stream, [S - 1, N]
+    each; the tokens of all steps as far as they are known in advance, else ``UNKNOWN`` [S, N], or [0, N] if none is;
+    and which of ``ChosenBy.going`` it goes ``by`` [N]."""
 
+    inputs: Tensor
     places: Tensor
     keys: Tensor
     known: Tensor
+    by: Tensor
 
 
 class ChosenBy(NamedTuple):
-    """What tokens are chosen by, beside the numbers of each row: the table of what is ``forbidden``; which tokens are
-    text [V]; the numbers that are ``doubles`` [4, N]; the token of promises if any row has a bias for it, else
-    ``NO_PROMISE``; and whether rows are sampled, and are cut."""
+    """What tokens are chosen by, beside the numbers of each row: the table of what is ``forbidden``; after which tokens
+    steps are ``going`` on [K, V]; the numbers that are ``doubles`` [4, N]; the token of promises if any row has a bias
+    for it, else ``NO_PROMISE``; and whether rows are sampled, and are cut."""
 
     forbidden: Tensor
-    text: Tensor
+    going: Tensor
     doubles: Tensor
     promise: int
     sampled: bool
@@ -77,11 +81,13 @@ class StepLoop(nn.Module):
         key_positions: Tensor,
         sees: Tensor,
         before: Tensor,
+        following: Tensor,
         places: Tensor,
         keys: Tensor,
         known: Tensor,
+        by: Tensor,
         forbidden: Tensor,
-        text: Tensor,
+        going: Tensor,
         doubles: Tensor,
         promise: int,
         sampled: bool,
@@ -90,6 +96,7 @@ class StepLoop(nn.Module):
         slots: int,
         lanes: int,
         visible: int,
+        later_lanes: int,
     ) -> list[Tensor]:
         """Tokens [N, S] and logits [N, S, V] of the S steps that were run, and states if the forward keeps them.
 
@@ -102,8 +109,8 @@ class StepLoop(nn.Module):
         tokens_of: list[Tensor] = []
         logits_of: list[Tensor] = []
         states_of: list[Tensor] = []
-        going = True
-        while going:
+        goes_on = True
+        while goes_on:
             step = len(tokens_of)
             tokens, positions, at, full, windowed = torch.ops.pasta.lay(
                 inputs,
@@ -138,8 +145,13 @@ class StepLoop(nn.Module):
                 chosen = torch.where(known[step] == self.unknown, chosen, known[step])
             tokens_of.append(chosen)
             logits_of.append(logits)
-            going = step < places.size(0) and torch.ops.pasta.follow(
-                inputs, chosen, places[step], keys[step], text, fed
+            if step == 0:  # it may feed more than the others do: what a promise ends with, what it opens
+                inputs, lanes, fed = following, later_lanes, slots * later_lanes
+                numbers = inputs[4 * fed + rows : 4 * fed + (1 + self.num_choices) * rows].view(
+                    self.num_choices, rows
+                )
+            goes_on = step < places.size(0) and torch.ops.pasta.follow(
+                inputs, chosen, places[step], keys[step], by, going, fed
             )
         found = [torch.stack(tokens_of, 1), torch.stack(logits_of, 1)]
         return found + [torch.stack(states_of, 1)] if self.keeps_states else found

@@ -35,6 +35,18 @@ class StepsTogether(NamedTuple):
     places: list[dict[int, list[int]]]
 
 
+class Later(NamedTuple):
+    """What K steps after a first one depend on, beside its ``choices``: what the second feeds (tokens missing,
+    positions one less), the ``choices`` of all of them but for the stream keys, these [K, N], the tokens known in
+    advance [K + 1, N], [0, N] if none is, and which tokens each row goes on after (``ConstraintTable.going``) [N]."""
+
+    feeds: Mapping[int, Sequence[Feed]]
+    choices: Choices
+    keys: npt.NDArray[np.int64]
+    known: npt.NDArray[np.int64]
+    by: npt.NDArray[np.int64]
+
+
 class Runner:
     """The model, its cache, and which token of each slot's cache belongs to which segment.
 
@@ -186,7 +198,8 @@ class Runner:
             shape = graph.shape
         else:
             shape = shape._replace(flat=self._flat(len(slots), [*map(len, feeds.values())]))
-        built = self._inputs(shape, feeds, choices)
+        built = self._inputs(shape, feeds, self.places, choices)
+        self._note(shape, built, feeds)
         if self._ranks is not None:
             self._ranks.tell(self.state.number, "forward", (shape, built), now=True)
         inputs = pinned(torch.from_numpy(built), self.device)
@@ -211,39 +224,41 @@ class Runner:
         feeds: Mapping[int, Sequence[Feed]],
         sees: Mapping[int, Sequence[int]],
         choices: Choices,
-        later_keys: npt.NDArray[np.int64],
-        known: npt.NDArray[np.int64],
+        later: Later,
     ) -> StepsTogether:
         """Run ``forward`` and up to K more steps, of which each feeds the N tokens that the one before has chosen,
-        until one of these is no text.
-
-        Every token of ``feeds`` wants logits. ``later_keys`` [K, N] and ``known`` [K + 1, N] are as ``Chooser.later``
-        makes them.
-        """
+        until one of these is not what its thread goes on with."""
         self._begin(feeds, sees)
         taken = {slot: (self.num_tokens[slot], self._hidden[slot]) for slot in feeds}
-        later = [self._take_all_places(feeds) for _ in later_keys]
+        following = later.feeds
+        later_places = [self._take_all_places(following) for _ in later.keys]
         shape = self._shape(slots, feeds, choices)
-        built = torch.from_numpy(self._inputs(shape, feeds, choices))
-        places = np.array([[*chain(*own.values())] for own in later]).reshape(later_keys.shape)
-        promise = self.promise if shape.biased else NO_PROMISE
+        built = self._inputs(shape, feeds, self.places, choices)
+        self._note(shape, built, feeds)
+        second = shape._replace(lanes=max(map(len, following.values())))
+        inputs = torch.from_numpy(built)
+        places = np.array([[*chain(*own.values())] for own in later_places]).reshape(later.keys.shape)
         tokens, logits, *states = self.state.steps(
             shape,
-            built,
-            LaterSteps(*map(torch.from_numpy, (places, later_keys, known))),
+            inputs,
+            LaterSteps(
+                torch.from_numpy(self._inputs(second, following, later_places[0], later.choices)),
+                *map(torch.from_numpy, (places, later.keys, later.known, later.by)),
+            ),
             ChosenBy(
                 self.constraints.forbidden,
-                self.constraints.text,
-                doubles(shape.numbers(built)),
-                promise,
+                self.constraints.going,
+                doubles(shape.numbers(inputs)),
+                self.promise if shape.biased else NO_PROMISE,
                 choices.sampled,
                 choices.cut,
             ),
+            second.lanes,
             self.before_forward,
         )
         fed, at = tokens.numpy()[:, :-1].T, 0  # [steps, N]; what the last step has chosen has not been fed
         count = len(fed)
-        for slot, own in feeds.items():
+        for slot, own in following.items():
             self.num_tokens[slot], self._hidden[slot] = taken[slot]
             used = self._take_places(slot, count * len(own))  # the same again, but for what was not needed
             _, _, positions, segments, _ = zip(*own, strict=True)
@@ -252,7 +267,9 @@ class Runner:
             self._segments[slot, used] = segments * count
             at += len(own)
         self.rows_computed = shape.slots * shape.lanes
-        return StepsTogether(tokens, logits, states[0] if states else None, [self.places, *later[:count]])
+        return StepsTogether(
+            tokens, logits, states[0] if states else None, [self.places, *later_places[:count]]
+        )
 
     def _begin(self, feeds: Mapping[int, Sequence[Feed]], sees: Mapping[int, Sequence[int]]) -> None:
         self.places = self._take_all_places(feeds)
@@ -285,16 +302,18 @@ class Runner:
         return (self._guess_graphs or self._heads).following(hidden, chosen)
 
     def _inputs(
-        self, shape: Shape, feeds: Mapping[int, Sequence[Feed]], choices: Choices
+        self,
+        shape: Shape,
+        feeds: Mapping[int, Sequence[Feed]],
+        places: Mapping[int, Sequence[int]],
+        choices: Choices,
     ) -> npt.NDArray[np.int64]:
         """All inputs of a step of this shape, as the host lays them out."""
         if len(feeds) == 1 and shape.slots == 1 and not shape.padded:
             ((slot, own),) = feeds.items()
             _, *columns, wants = zip(*own, strict=True)
-            places = self.places[slot]
             rows_at = (at for at, wants_logits in enumerate(wants) if wants_logits)
-            fed = np.array([*chain(*columns), *places, *rows_at])
-            self._cached[:, slot, places] = fed[: 3 * len(own)].reshape(3, -1)
+            fed = np.array([*chain(*columns), *places[slot], *rows_at])
             return np.concatenate((fed, choices.numbers.reshape(-1)))
         inputs = shape.padding(self._scratch)
         fed, rows, numbers, flat = shape.split(inputs)
@@ -302,10 +321,9 @@ class Runner:
         fed_at: list[int] = []
         for slot, own in feeds.items():
             at, count = slot - shape.first, len(own)
-            fed[0, at, :count] = self._tokens[slot, self.places[slot]] = [feed.token for feed in own]
-            fed[1, at, :count] = self._positions[slot, self.places[slot]] = [feed.position for feed in own]
-            fed[2, at, :count] = self._segments[slot, self.places[slot]] = [feed.segment for feed in own]
-            fed[3, at, :count] = self.places[slot]
+            _, *columns, _ = zip(*own, strict=True)
+            fed[:3, at, :count] = columns
+            fed[3, at, :count] = places[slot]
             first = len(fed_at) if shape.flat else at * shape.lanes
             wanted += [first + i for i, feed in enumerate(own) if feed.wants_logits]
             fed_at += range(at * shape.lanes, at * shape.lanes + count)
@@ -314,6 +332,12 @@ class Runner:
         if shape.flat:
             flat[:] = fed_at
         return inputs
+
+    def _note(self, shape: Shape, inputs: npt.NDArray[np.int64], feeds: Mapping[int, Sequence[Feed]]) -> None:
+        """Note what is at the places of a step's tokens."""
+        fed, *_ = shape.split(inputs)
+        for slot, own in feeds.items():
+            self._cached[:, slot, self.places[slot]] = fed[:3, slot - shape.first, : len(own)]
 
     def _flat(self, num_slots: int, lanes: Collection[int]) -> int:
         """How many tokens R are fed flat; 0 if little of [B, Q] is padding, where spreading tokens for attention costs

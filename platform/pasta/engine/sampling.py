@@ -95,8 +95,12 @@ class ConstraintTable:
             chars <= MAX_TOPIC_PIECE
         )
         self._bases = {"text": text, "topic": topic, "none": torch.zeros_like(text)}
-        #: Which tokens are text.
-        self.text = text
+        ends = bytearray(len(grammar.text_mask))
+        for token in grammar.tail.children:
+            ends[token] = 1
+        ends_topic = torch.frombuffer(ends, dtype=torch.uint8).bool()
+        #: After which tokens a thread goes on as it is [2, vocab]: in text, and in a topic.
+        self.going = torch.stack((text, topic & ~ends_topic))
         self._rows: dict[Constraint, int] = {}
         self.forbidden = torch.ones(_CONSTRAINTS, vocab_size, dtype=torch.bool, device=device)
 

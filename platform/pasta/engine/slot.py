@@ -249,6 +249,10 @@ class Slot:
             return _NOTHING
         return allowed_freely(self.interpreter, thread) if self.shares else self.interpreter.allowed(thread)
 
+    def allowed_later(self, thread: int) -> Constraint:
+        """Return what ``Interpreter.allowed_later`` says, or nothing in a replay."""
+        return _NOTHING if self.forced is not None else self.interpreter.allowed_later(thread)
+
     def take_waiting(self) -> list["Lane"]:
         """Remove and return the lanes of waiting threads, to try them again."""
         waiting, self.waiting = [*self.waiting.values()], {}

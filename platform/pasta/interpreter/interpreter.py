@@ -53,6 +53,14 @@ class Interpreter:
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
         self._open_promises, self._room = 0, grammar.positions.room
         self._constraints: dict[tuple[Base, tuple[int, ...]], Constraint] = {}
+        # What may follow text: the end of the main thread and of a chunk; a sync, and a promise where one fits.
+        control = grammar.control
+        self._ends = {False: tuple(grammar.eos_ids), True: (control.async_close,)}
+        self._tags = {
+            (is_chunk, promise): (*ends, control.sync, *((control.promise,) * promise))
+            for is_chunk, ends in self._ends.items()
+            for promise in (False, True)
+        }
         # What may follow a topic, by the node of the grammar's tail and the largest estimate: many tokens.
         self._tails: dict[tuple[Base, int, int], Constraint] = {}
 
@@ -99,20 +107,23 @@ class Interpreter:
             return self._only(self.grammar.control.close)
         raise ConstraintError(f"thread {thread} is {t.mode.name.lower()}: it emits nothing")
 
+    def allowed_later(self, thread: int) -> Constraint:
+        """Return what ``thread`` may emit after its next token if that is text, or text of the topic that it is
+        writing, and no limit is near."""
+        t = self.threads[thread]
+        return self._tail_choices("topic", t) if t.mode == Mode.TOPIC else self.allowed(thread)
+
     def must_end(self, thread: int) -> bool:
         """Whether the limits allow ``thread`` only to end."""
         t = self.threads[thread]
         return t.mode == Mode.TEXT and not self._has_room(t, 1, self.lent_tokens)
 
     def _allowed_in_text(self, t: Thread) -> Constraint:
-        control = self.grammar.control
-        ends = (control.async_close,) if t.is_chunk else tuple(self.grammar.eos_ids)
         if not self._has_room(t, 1):
-            return self._constraint("none", ends)
+            return self._constraint("none", self._ends[t.is_chunk])
         if not self.parallel:
-            return self._constraint("text", ends)
-        promise = (control.promise,) if self._may_promise(t) else ()
-        return self._constraint("text", (*ends, control.sync, *promise))
+            return self._constraint("text", self._ends[t.is_chunk])
+        return self._constraint("text", self._tags[t.is_chunk, self._may_promise(t)])
 
     def _may_promise(self, t: Thread) -> bool:
         limits = self.limits

@@ -32,7 +32,8 @@ TORCH_LIBRARY(pasta, m) {
   m.def(
       "lay(Tensor inputs, Tensor(a!) key_segments, Tensor(b!) key_positions, Tensor sees, int first, int batch, "
       "int queries, int keys, int flat, int window, ScalarType type) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
-  m.def("follow(Tensor(a!) inputs, Tensor tokens, Tensor places, Tensor keys, Tensor text, int fed) -> bool");
+  m.def(
+      "follow(Tensor(a!) inputs, Tensor tokens, Tensor places, Tensor keys, Tensor by, Tensor going, int fed) -> bool");
   m.def("likeliest_permitted(Tensor logits, Tensor numbers, Tensor forbidden, int promise) -> Tensor");
 }
 
