@@ -46,7 +46,7 @@ class EngineSettings(EngineSizes):
     ``jump_forward``: tokens that the grammar forces are fed without a step of their own.
     ``drafts``: the most tokens that are drafted for a thread in a step (pasta/engine/drafts.py); 0 is off.
     ``draft_heads``: the model's draft heads, if it has any, guess some of them; otherwise all are looked up.
-    ``multi_step``: on a CPU, steps that write text are run several at a time (pasta/engine/multi_step.py).
+    ``multi_step``: on a CPU, steps that write text or topics run several at a time (pasta/engine/multi_step.py).
     ``cuda_graphs``: captured steps (pasta/engine/graphs.py): ``auto`` on a GPU where the model allows it, ``on`` or an
     error, ``off``.
     ``compile``: ``on`` compiles captured steps (pasta/engine/compiling.py), or is an error; a logit's last bits may

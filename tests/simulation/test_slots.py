@@ -133,13 +133,14 @@ def test_an_answer_may_be_its_end_alone():
     assert (schedule.lanes, schedule.rows) == ((1,), ())
 
 
-def test_steps_run_together_up_to_the_first_token_that_is_no_text():
+def test_steps_run_together_up_to_the_first_token_that_is_no_text_of_answer_or_topic():
     (both,) = scripts_of([drinks(first=3, second=9)])
     plain = Schedule.of(both.sequential)
     assert plain.together == tuple(range(len(plain.rows), 0, -1))
     schedule = Schedule.of(both.parallel, jump_forward=False)
-    # Three words, whose last step emits the promise's beginning; then the promise, and what is fed after its end.
-    assert schedule.together[:9] == (3, 2, 1, *(1,) * 6)
+    # Three words, whose last step emits the promise's beginning; its next token; a word of topic and the estimate; the
+    # promise's end, and the second one's beginning and next token; its topic, while the first chunk writes.
+    assert schedule.together[:11] == (3, 2, 1, 1, 2, 1, 1, 1, 1, 2, 1)
 
 
 @pytest.mark.parametrize("number", range(0, len(SCRIPTS), 5))
@@ -147,6 +148,8 @@ def test_in_steps_together_each_feeds_what_it_would_alone(number):
     """Within them a thread emits one token a step, and none forks, waits or ends."""
     schedule = Schedule.of(SCRIPTS[number].parallel)
     for at, count in enumerate(schedule.together):
-        within = slice(at, at + count)
-        assert len(set(schedule.rows[within])) == len(set(schedule.lanes[within])) == 1
-        assert schedule.together[within] == tuple(range(count, 0, -1))
+        assert schedule.together[at : at + count] == tuple(range(count, 0, -1))
+        # What the first may feed besides: the end of a promise or of a chunk, a chunk's beginning.
+        (lanes,) = set(schedule.lanes[at + 1 : at + 1 + count])
+        assert schedule.rows[at] >= lanes
+        assert set(schedule.rows[at + 1 : at + count]) <= {lanes}

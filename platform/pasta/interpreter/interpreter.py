@@ -51,7 +51,9 @@ class Interpreter:
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
-        self._open_promises, self._room = 0, grammar.positions.room
+        self._open_promises = 0
+        # Positions that a promise needs at least, and its parent behind it.
+        self._promise_span = self._tag_cost + grammar.positions.room(ESTIMATE_STEP) + 2
         self._constraints: dict[tuple[Base, tuple[int, ...]], Constraint] = {}
         # What may follow text: the end of the main thread and of a chunk; a sync, and a promise where one fits.
         control = grammar.control
@@ -116,23 +118,21 @@ class Interpreter:
     def must_end(self, thread: int) -> bool:
         """Whether the limits allow ``thread`` only to end."""
         t = self.threads[thread]
-        return t.mode == Mode.TEXT and not self._has_room(t, 1, self.lent_tokens)
+        return t.mode == Mode.TEXT and self._room(t, self.lent_tokens) < 1
 
     def _allowed_in_text(self, t: Thread) -> Constraint:
-        if not self._has_room(t, 1):
+        room = self._room(t)
+        if room < 1:
             return self._constraint("none", self._ends[t.is_chunk])
         if not self.parallel:
             return self._constraint("text", self._ends[t.is_chunk])
-        return self._constraint("text", self._tags[t.is_chunk, self._may_promise(t)])
-
-    def _may_promise(self, t: Thread) -> bool:
-        limits = self.limits
-        return (
-            self.threads_left > 0
-            and t.depth < limits.max_depth
-            and self._has_room(t, self._tag_cost + 2)
-            and t.next_position + self._tag_cost + self._room(ESTIMATE_STEP) + 2 < limits.max_positions
+        may_promise = (
+            room >= self._tag_cost + 2
+            and self.threads_left > 0
+            and t.depth < self.limits.max_depth
+            and t.next_position + self._promise_span < self.limits.max_positions
         )
+        return self._constraint("text", self._tags[t.is_chunk, may_promise])
 
     @property
     def threads_left(self) -> int:
@@ -144,14 +144,12 @@ class Interpreter:
         """How many more tokens the limits allow, apart from those that every thread needs to end."""
         return self.limits.max_tokens - self.num_tokens - self._reserved
 
-    def _has_room(self, t: Thread, tokens: int, spare: int = 0) -> bool:
-        """Whether ``tokens`` more fit beside those reserved for threads to end, ``spare`` of which count as free."""
+    def _room(self, t: Thread, spare: int = 0) -> int:
+        """How many more tokens fit into a thread beside those reserved for threads to end, ``spare`` of which count as
+        free."""
         limits = self.limits
-        return (
-            tokens <= self.tokens_left + spare
-            and t.next_position + tokens < limits.max_positions
-            and (not t.is_chunk or len(t.tokens) + tokens < limits.max_chunk_tokens)
-        )
+        room = min(self.tokens_left + spare, limits.max_positions - t.next_position - 1)
+        return min(room, limits.max_chunk_tokens - len(t.tokens) - 1) if t.is_chunk else room
 
     def _tail_choices(self, base: Base, t: Thread) -> Constraint:
         node = t.tail or self.grammar.tail
@@ -286,7 +284,7 @@ class Interpreter:
         parent.unfinished += 1
         parent.mode, parent.tail = Mode.TEXT, None
         parent.segment = self._new_segment(visible)
-        parent.next_position += self._room(parent.promised)
+        parent.next_position += self.grammar.positions.room(parent.promised)
         self._open_chunk(child)
         return (Fork(parent.id, child.id),)
 

@@ -27,7 +27,7 @@ class ReplicaSizes(EngineSizes):
 
     ``padded``: a forward has neighbouring slots, all padded to the most lanes that one of them has. Without it the
     simulator prices an engine that feeds no padding. With ``jump_forward`` the tokens that the grammar forces take no
-    step. With ``multi_step`` steps that write text run several at a time, where that is what was calibrated.
+    step. With ``multi_step`` steps that write text or topics run several at a time, where that is what was calibrated.
 
     ``drafts`` is the most that are drafted for a thread, each right with probability ``acceptance`` if those before it
     are: an assumption, which prices a step (``Replica``) and leaves the order of tokens as it is.
@@ -225,7 +225,7 @@ class Replica:
         with this one; returns the seconds of the forwards."""
         self._fed = fed = []
         self._together, self._num_fed = 1, 0
-        all_rows = most_rows = most_held = 0
+        all_rows = most_rows = most_held = all_lanes = most_lanes = 0
         slots, bulk, prefilled = self._slots, self._bulk, self._prefilled
         together = MOST_STEPS_TOGETHER if self.sizes.multi_step and prefilled is None and not bulk else 1
         for number in self._numbers:
@@ -238,31 +238,47 @@ class Replica:
                 slot.take(rows)
                 all_rows += rows
                 most_rows = max(most_rows, rows)
+                all_lanes += slot.lanes
+                most_lanes = max(most_lanes, slot.lanes)
                 most_held = max(most_held, slot.held)
                 fed.append(number)
         if not fed:
             return 0.0
-        shape: Shape = (len(fed), all_rows / len(fed), self._keys(most_held))
-        neighbours = fed[-1] - fed[0] + 1  # slots from the first to the last that has lanes
-        if self.sizes.padded:
-            shape = (neighbours, most_rows, shape[2])
-        price = self._prices.get(shape)
-        if price is None:
-            price = self._prices[shape] = self._price(shape), self._costs.together_s(*shape)
-        seconds, together_s = price
+        keys, neighbours = (
+            self._keys(most_held),
+            fed[-1] - fed[0] + 1,
+        )  # slots from the first to the last that has lanes
+
+        def shape_of(rows: int, most: int) -> Shape:
+            return (neighbours, most, keys) if self.sizes.padded else (len(fed), rows / len(fed), keys)
+
+        shape = shape_of(all_rows, most_rows)
+        seconds, together_s = self._priced(shape)
         # Steps that are fed flat are run alone.
         if (
             together_s is not None
             and together_s < seconds
             and not feeds_flat(all_rows, neighbours * most_rows)
         ):
-            most = int(MOST_SECONDS_TOGETHER / (self._factor * together_s))
+            # Only the first feeds what a promise ends with, or a chunk opens or ends with.
+            later = shape_of(all_lanes, most_lanes)
+            _, later_s = self._priced(later)
+            assert later_s is not None, "all shapes have one, or none"
+            most = int(MOST_SECONDS_TOGETHER / (self._factor * later_s))
             self._together = max(1, min(together, most))
             if self._together > 1:
-                seconds = self._together * together_s
-        self._num_fed = self._together * all_rows
-        self.work.shapes[shape] += self._together
+                seconds = together_s + (self._together - 1) * later_s
+                self.work.shapes[later] += self._together - 1
+        self._num_fed = all_rows + (self._together - 1) * all_lanes
+        self.work.shapes[shape] += 1
         return seconds
+
+    def _priced(self, shape: Shape) -> tuple[float, float | None]:
+        """The seconds of a step of this shape alone, and of one among several, if these are known."""
+        price = self._prices.get(shape)
+        if price is None:
+            price = self._prices[shape] = self._price(shape), self._costs.together_s(*shape)
+        return price
 
     def _price(self, shape: Shape) -> float:
         """Seconds a token of each lane: those of a forward over the tokens that it emits, with as many drafts as pay.

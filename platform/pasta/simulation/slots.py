@@ -12,7 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pasta.interpreter import UNBOUNDED, Action, Feed, Fork, Interpreter, Mode, Path, Snapshot, forced_token
+from pasta.interpreter import (
+    UNBOUNDED,
+    Action,
+    Feed,
+    Fork,
+    Interpreter,
+    Mode,
+    Path,
+    Snapshot,
+    Thread,
+    forced_token,
+)
 from pasta.simulation.script import Script
 
 #: Whether a chunk just forked, of so many estimated tokens, is decoded where its parent is.
@@ -48,7 +59,8 @@ class SimulatedSlot(Protocol):
 
     @property
     def together(self) -> int:
-        """Steps that may run together (``engine/multi_step.py``): all but the last emit text in every thread."""
+        """Steps that may run together (``engine/multi_step.py``): all but the last emit text in every thread, of an
+        answer or of a topic."""
         ...
 
     def take(self, most: int) -> int:
@@ -101,13 +113,24 @@ class LiveSlot:
         """See ``SimulatedSlot``."""
         steps = []
         for thread, chooses in self._pending:
+            if not chooses:  # behind it its thread's next token, or nothing
+                continue
             state = self.interpreter.threads[thread]
-            tags, count = self._tags[state.path], len(state.tokens)
-            next_tag = bisect_left(tags, count)
-            if not chooses or state.mode != Mode.TEXT or (next_tag and tags[next_tag - 1] == count - 1):
-                return 1  # a tag, or the token after one
-            steps.append(tags[next_tag] - count + 1)
+            if state.mode == Mode.TEXT:
+                count, tags = len(state.tokens), self._tags[state.path]
+                steps.append(tags[bisect_left(tags, count)] - count + 1)
+            elif state.mode == Mode.TOPIC:
+                steps.append(self._left_of_topic(state) + 1)
+            else:
+                return 1
         return min(steps, default=1)
+
+    def _left_of_topic(self, state: Thread) -> int:
+        grammar, tokens = self.interpreter.grammar, self._tokens[state.path]
+        for at in range(len(state.tokens), len(tokens)):
+            if not grammar.topic_mask[tokens[at]] or tokens[at] in grammar.tail.children:
+                return at - len(state.tokens)
+        raise AssertionError("a topic ends before its thread does")
 
     def take(self, most: int) -> int:
         """Feed them in the order in which they came."""
