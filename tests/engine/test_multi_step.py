@@ -217,3 +217,24 @@ def test_steps_with_topics_and_with_chunks_that_open_or_end_run_together(counted
     assert list(result.response_ids) == ids
     # Not the prompt's last token, nor what this tokenizer spells of an estimate before it is forced: 3 tokens each.
     assert sum(counted) == result.steps - 10
+
+
+@pytest.mark.slow
+def test_what_is_streamed_of_each_thread_is_the_same(counted):
+    """Also of tokens that are reported at once."""
+    request = Request(PROMPT, limits=Limits(max_tokens=300), stream_text=True)
+    request = request.replace(sampling=SamplingParams(temperature=0.9, seed=4, promise_bias=6.0))
+
+    def streamed(config):
+        engine, found = Engine(LOADED, config), {}
+        engine.submit(request)
+        while engine.has_work:
+            for event in engine.step():
+                if isinstance(event, TokenEvent):
+                    found.setdefault(event.path, []).append((event.token, event.text, event.step))
+        return found
+
+    one_by_one, together = streamed(ONE_BY_ONE), streamed(TOGETHER)
+    assert together == one_by_one
+    assert len(together) > 2
+    assert counted

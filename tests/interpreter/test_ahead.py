@@ -7,14 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.interpreter import (
+    ConstraintError,
     Fork,
     Interpreter,
     Limits,
     Mode,
     ReadingOrder,
     copy_until,
+    emit_text,
     forced_token,
     may_emit,
+    may_emit_text,
     turn,
 )
 from pasta.interpreter.lending import allowed_freely
@@ -204,3 +207,48 @@ def test_beside_a_lent_chunk_a_thread_chooses_as_if_there_were_no_limit():
     free = Interpreter(C.grammar, Limits(max_tokens=1 << 30, max_threads=1 << 30), PROMPT)
     assert allowed_freely(it, 0) == free.allowed(0)
     assert it.limits == limits
+
+
+ROOMY = st.builds(
+    Limits,
+    max_tokens=st.integers(1, 3000),
+    max_chunk_tokens=st.sampled_from([40, 1000]),
+    max_threads=st.integers(1, 64),
+    max_depth=st.integers(1, 3),
+)
+
+
+@settings(max_examples=150)
+@given(ROOMY, st.integers(0, 10**6), st.integers(0, 60), st.integers(1, 12))
+def test_text_of_several_steps_is_recorded_as_token_by_token(limits, seed, begun, count):
+    """Where ``may_emit_text``, neither what a thread may emit nor whether it may changes from token to token."""
+    model, one, at_once = Model(seed), start(limits), start(limits)
+    for _ in range(begun):
+        if not one.live_threads:
+            break
+        for thread in sorted(one.live_threads, key=lambda thread: turn(one.threads[thread])):
+            token = model.choose(one, thread)
+            for it in (one, at_once):
+                it.emit(thread, token, 0.5)
+    threads = one.live_threads
+    if not threads or not may_emit_text(one, threads, count):
+        return
+    allowed, times = [one.allowed(thread) for thread in threads], [float(step) for step in range(count)]
+    for at in range(count):
+        for thread, constraint in zip(threads, allowed, strict=True):
+            assert one.allowed(thread) is constraint
+            assert may_emit(one, thread)
+            assert one.emit(thread, TEXT_IDS[at], times[at]) == ()
+    for thread in threads:
+        emit_text(at_once, thread, TEXT_IDS[:count], times)
+    assert at_once.threads == one.threads
+    assert (at_once.num_tokens, at_once.tokens_left) == (one.num_tokens, one.tokens_left)
+    assert [at_once.allowed(thread) for thread in threads] == [one.allowed(thread) for thread in threads]
+
+
+def test_no_tag_is_recorded_as_text():
+    it = start(Limits())
+    before = outcome(it)
+    with pytest.raises(ConstraintError, match="has no place in the text of thread 0"):
+        emit_text(it, 0, [TEXT_IDS[0], C.control.promise], [0.0, 1.0])
+    assert outcome(it) == before

@@ -8,13 +8,16 @@ So each token is chosen in the step in which it would be chosen anyway.
 
 import time
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import cast
 
 from pasta.engine.choosing import Chooser, Lane, Moment, later_row
+from pasta.engine.request import Event, TokenEvent
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
 from pasta.engine.step_cost import least_lately
-from pasta.interpreter import Feed, Mode
+from pasta.interpreter import Feed, Mode, Path, may_emit_text
+from pasta.interpreter import emit_text as emit_text_of
 from pasta.sizes import MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER
 
 
@@ -126,3 +129,26 @@ class MultiStep:
                 )
                 at += 1
         return lanes, steps
+
+
+def emit_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
+    """Report all tokens at once that lanes have chosen in steps together, but for the last of each; returns their
+    events. None where one of them is no text, or may change what others may be: then each has to be looked at."""
+    it, count = slot.interpreter, len(lanes[0].drafts)
+    if not count or slot.forced is not None or slot.stops or not slot.first_token_at:
+        return []
+    if not may_emit_text(it, [lane.thread for lane in lanes], count, slot.held_open):
+        return []
+    turns: list[tuple[tuple[int, Path], int, Lane]] = []
+    for lane in lanes:
+        clock, place = slot.turn(lane.thread)
+        turns += [((clock + at, place), at, lane) for at in range(count)]
+        emit_text_of(it, lane.thread, lane.drafts, [now for now, _ in lane.moments[:count]])
+        lane.at = count
+    turns.sort(key=itemgetter(0))
+    events: list[Event] = []
+    for _, at, lane in turns:
+        (now, step), thread, token = lane.moments[at], lane.thread, lane.drafts[at]
+        text, path = slot.add_text(thread, token), it.threads[thread].path
+        events.append(TokenEvent(slot.request.request_id, now, step, thread, token, text, path))
+    return events

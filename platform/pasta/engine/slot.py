@@ -80,7 +80,7 @@ class Slot:
         self.bulk = True
         self.forced = None if request.forced is None else self._forced_by_path(limits, request.forced)
         # Chunks that other engines decode: the <async> of each, which is fed when the chunk comes back, and its limits.
-        self._held_open: dict[int, Feed | None] = {}
+        self.held_open: dict[int, Feed | None] = {}
         self._lent: dict[int, Limits] = {}
         #: Threads whose next tokens wait for their turn, or for lent limits to come back.
         self.waiting: dict[int, Lane] = {}
@@ -131,8 +131,7 @@ class Slot:
                     if (lent := progress.lent.get(child.path)) is not None:
                         set_aside(it, child.id, lent)
                         self._hold(child.id, lent)
-            if self._text:
-                self._text.add(it.threads[thread], token)
+            self.add_text(thread, token)
         it.strict = strict
         return self._fed_here(it.take_feeds())
 
@@ -192,7 +191,7 @@ class Slot:
         if not self.first_token_at:
             self.first_token_at, self.first_step = now, step
         t = self.interpreter.threads[thread]
-        text = self._text.add(t, token) if self._text else ""
+        text = self.add_text(thread, token)
         events: list[Event] = [
             TokenEvent(self.request.request_id, now, step, thread, token, text, t.path, logprobs)
         ]
@@ -200,6 +199,10 @@ class Slot:
         # A draft that ends a promise has been fed already; the chunk that it opens has not.
         self.pending.extend(self._fed_here(self.interpreter.take_feeds())[fed:])
         return events
+
+    def add_text(self, thread: int, token: int) -> str:
+        """Return the text that a token completes which the interpreter has been told of."""
+        return self._text.add(self.interpreter.threads[thread], token) if self._text else ""
 
     def jump_forward(self, thread: int, now: float, step: int) -> list[Event]:
         """Emit the tokens that the grammar forces on a thread: they are fed together with the one before them."""
@@ -229,7 +232,7 @@ class Slot:
             self._short |= not fits and not self._lent
             if not fits:
                 return False
-        return not self._runs_ahead or may_emit(it, thread, self._held_open)
+        return not self._runs_ahead or may_emit(it, thread, self.held_open)
 
     def may_draft(self) -> bool:
         """Whether drafts may be fed now. Also reads the text written so far, to look drafts up in it."""
@@ -261,12 +264,11 @@ class Slot:
     def absorb(self, path: Path, response_ids: Sequence[int], now: float, step: int) -> list[Event]:
         """Add a chunk that was decoded elsewhere: its tokens are fed at their positions."""
         thread, opened = self._take_back(path)
-        it, text = self.interpreter, self._text
+        it = self.interpreter
 
         def emit(thread: int, token: int) -> tuple[Action, ...]:
             actions = it.emit(thread, token, now)
-            if text:
-                text.add(it.threads[thread], token)
+            self.add_text(thread, token)
             for action in actions:
                 if isinstance(action, Fork):
                     self._open_text(action)
@@ -288,15 +290,15 @@ class Slot:
         self.bulk = True
 
     def _hold(self, thread: int, lent: Limits) -> None:
-        self._held_open[thread] = None  # its <async> is taken from the interpreter's feeds below
+        self.held_open[thread] = None  # its <async> is taken from the interpreter's feeds below
         self._lent[thread] = lent
 
     def _take_back(self, path: Path) -> tuple[int, Feed]:
         threads = self.interpreter.threads
-        thread = next((held for held in self._held_open if threads[held].path == path), None)
+        thread = next((held for held in self.held_open if threads[held].path == path), None)
         if thread is None:
             raise UserError(f"path: chunk {path} of {self.request.request_id!r} is not decoded elsewhere")
-        opened = self._held_open.pop(thread)
+        opened = self.held_open.pop(thread)
         take_back(self.interpreter, thread, self._lent.pop(thread))
         assert opened is not None
         return thread, opened
@@ -304,7 +306,7 @@ class Slot:
     @property
     def num_lanes(self) -> int:
         """Threads that decode here."""
-        return len(self.interpreter.live_threads) - len(self._held_open) - len(self.waiting)
+        return len(self.interpreter.live_threads) - len(self.held_open) - len(self.waiting)
 
     def _follow(
         self, actions: Sequence[Action], events: list[Event], now: float, step: int, *, quiet: bool = False
@@ -349,8 +351,8 @@ class Slot:
         """Leave out the ``<async>`` of chunks that are decoded elsewhere, and the end token of the answer."""
         kept = []
         for feed in feeds:
-            if feed.thread in self._held_open:
-                self._held_open[feed.thread] = feed
+            if feed.thread in self.held_open:
+                self.held_open[feed.thread] = feed
             elif feed.wants_logits or feed.token == self.codec.control.async_close:
                 kept.append(feed)
         return kept

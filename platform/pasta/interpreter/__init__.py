@@ -1,6 +1,6 @@
 """The PASTA interpreter, sans-I/O: threads, segments, positions, constraints, critical path."""
 
-from pasta.interpreter.ahead import forced_token, may_emit, supposed, turn
+from pasta.interpreter.ahead import emit_text, forced_token, may_emit, may_emit_text, supposed, turn
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.lending import allowed_freely, lend, set_aside, take_back
 from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
@@ -35,10 +35,12 @@ __all__ = [
     "Wait",
     "allowed_freely",
     "copy_until",
+    "emit_text",
     "forced_token",
     "lend",
     "linearise",
     "may_emit",
+    "may_emit_text",
     "set_aside",
     "supposed",
     "take_back",

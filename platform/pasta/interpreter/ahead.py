@@ -9,11 +9,13 @@ Near a limit each token waits for its turn, and the order is lockstep's.
 
 import copy
 import functools
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from pasta.interpreter.interpreter import Interpreter
+from pasta.interpreter.limits import ConstraintError
 from pasta.interpreter.thread import Mode, Path, Thread
+from pasta.lang.document import ESTIMATE_STEP
 
 
 def turn(thread: Thread) -> tuple[int, tuple[int, ...]]:
@@ -61,8 +63,9 @@ def supposed(interpreter: Interpreter, thread: int) -> Interpreter:
     return found
 
 
-def may_emit(interpreter: Interpreter, thread: int, apart: Container[int] = ()) -> bool:
-    """Whether ``thread`` may emit its next token now; if not, it waits for the threads before it.
+def may_emit(interpreter: Interpreter, thread: int, apart: Container[int] = (), spent: int = 0) -> bool:
+    """Whether ``thread`` may emit its next token now, or when ``spent`` tokens more have been emitted; if not, it waits
+    for the threads before it.
 
     One running thread always may: the first in turn. Nobody waits for the threads ``apart``, which have limits of their
     own: another engine decodes them, and what they may use up is reserved.
@@ -107,4 +110,42 @@ def may_emit(interpreter: Interpreter, thread: int, apart: Container[int] = ()) 
         lines = 2 ** ((gap + begun) // shortest)
         need_tokens += lines * (gap + cost + 2)
         need_threads += 2 * lines
-    return interpreter.tokens_left >= need_tokens and interpreter.threads_left >= need_threads
+    return interpreter.tokens_left - spent >= need_tokens and interpreter.threads_left >= need_threads
+
+
+def may_emit_text(
+    interpreter: Interpreter, threads: Sequence[int], count: int, apart: Container[int] = ()
+) -> bool:
+    """Whether each of these threads, which are in text, may emit ``count`` tokens of text one after another, while
+    neither what they may emit nor the order of turns matters: every limit is further away than a promise."""
+    limits, grammar, spent = interpreter.limits, interpreter.grammar, count * len(threads)
+    cost = grammar.tag_overhead + limits.max_topic_tokens + grammar.positions.room(ESTIMATE_STEP) + 4
+    if interpreter.tokens_left - spent < cost:
+        return False
+    for thread in threads:
+        t = interpreter.threads[thread]
+        if t.mode != Mode.TEXT or t.next_position + count + cost >= limits.max_positions:
+            return False
+        if t.is_chunk and len(t.tokens) + count + cost >= limits.max_chunk_tokens:
+            return False
+        if not may_emit(interpreter, thread, apart, spent):
+            return False
+    return True
+
+
+def emit_text(interpreter: Interpreter, thread: int, tokens: Sequence[int], times: Sequence[float]) -> None:
+    """What ``Interpreter.emit`` does for tokens of text one after another, which have been fed already, where
+    ``may_emit_text``. Raises ``ConstraintError`` for a token that is no text."""
+    t, mask = interpreter.threads[thread], interpreter.grammar.text_mask
+    for token in tokens:
+        if not (0 <= token < len(mask) and mask[token]):
+            raise ConstraintError(f"token {token} has no place in the text of thread {thread}")
+    count = len(tokens)
+    t.tokens += tokens
+    t.positions += range(t.next_position, t.next_position + count)
+    t.segments += [t.segment] * count
+    t.steps += range(t.clock + 1, t.clock + 1 + count)
+    t.times += times
+    t.clock += count
+    t.next_position += count
+    interpreter.num_tokens += count

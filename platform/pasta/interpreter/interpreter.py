@@ -47,22 +47,13 @@ class Interpreter:
         main = Thread(0, (), None, 0, segment=0, next_position=len(self.prompt), clock=0, subtree=1)
         self.threads: list[Thread] = [main]
         self.truncated = self.done = False
-        self.num_tokens = self.lent_threads = self.lent_tokens = 0
+        self.num_tokens = self.lent_threads = self.lent_tokens = self._open_promises = 0
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
-        self._open_promises = 0
         # Positions that a promise needs at least, and its parent behind it.
         self._promise_span = self._tag_cost + grammar.positions.room(ESTIMATE_STEP) + 2
         self._constraints: dict[tuple[Base, tuple[int, ...]], Constraint] = {}
-        # What may follow text: the end of the main thread and of a chunk; a sync, and a promise where one fits.
-        control = grammar.control
-        self._ends = {False: tuple(grammar.eos_ids), True: (control.async_close,)}
-        self._tags = {
-            (is_chunk, promise): (*ends, control.sync, *((control.promise,) * promise))
-            for is_chunk, ends in self._ends.items()
-            for promise in (False, True)
-        }
         # What may follow a topic, by the node of the grammar's tail and the largest estimate: many tokens.
         self._tails: dict[tuple[Base, int, int], Constraint] = {}
 
@@ -121,18 +112,20 @@ class Interpreter:
         return t.mode == Mode.TEXT and self._room(t, self.lent_tokens) < 1
 
     def _allowed_in_text(self, t: Thread) -> Constraint:
-        room = self._room(t)
+        control, room = self.grammar.control, self._room(t)
+        ends = (control.async_close,) if t.is_chunk else tuple(self.grammar.eos_ids)
         if room < 1:
-            return self._constraint("none", self._ends[t.is_chunk])
+            return self._constraint("none", ends)
         if not self.parallel:
-            return self._constraint("text", self._ends[t.is_chunk])
+            return self._constraint("text", ends)
         may_promise = (
             room >= self._tag_cost + 2
             and self.threads_left > 0
             and t.depth < self.limits.max_depth
             and t.next_position + self._promise_span < self.limits.max_positions
         )
-        return self._constraint("text", self._tags[t.is_chunk, may_promise])
+        promise = (control.promise,) if may_promise else ()
+        return self._constraint("text", (*ends, control.sync, *promise))
 
     @property
     def threads_left(self) -> int:
@@ -145,8 +138,7 @@ class Interpreter:
         return self.limits.max_tokens - self.num_tokens - self._reserved
 
     def _room(self, t: Thread, spare: int = 0) -> int:
-        """How many more tokens fit into a thread beside those reserved for threads to end, ``spare`` of which count as
-        free."""
+        """How many more tokens fit into a thread; ``spare`` of those reserved for threads to end count as free."""
         limits = self.limits
         room = min(self.tokens_left + spare, limits.max_positions - t.next_position - 1)
         return min(room, limits.max_chunk_tokens - len(t.tokens) - 1) if t.is_chunk else room
