@@ -16,8 +16,7 @@ from pasta.engine.request import Event, TokenEvent
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
 from pasta.engine.step_cost import least_lately
-from pasta.interpreter import Feed, Mode, Path, may_emit_text
-from pasta.interpreter import emit_text as emit_text_of
+from pasta.interpreter import Feed, Mode, Path, emit_text, may_emit_text
 from pasta.sizes import MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER
 
 
@@ -131,7 +130,7 @@ class MultiStep:
         return lanes, steps
 
 
-def emit_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
+def report_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
     """Report all tokens at once that lanes have chosen in steps together, but for the last of each; returns their
     events. None where one of them is no text, or may change what others may be: then each has to be looked at."""
     it, count = slot.interpreter, len(lanes[0].drafts)
@@ -143,7 +142,7 @@ def emit_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
     for lane in lanes:
         clock, place = slot.turn(lane.thread)
         turns += [((clock + at, place), at, lane) for at in range(count)]
-        emit_text_of(it, lane.thread, lane.drafts, [now for now, _ in lane.moments[:count]])
+        emit_text(it, lane.thread, lane.drafts, [now for now, _ in lane.moments[:count]])
         lane.at = count
     turns.sort(key=itemgetter(0))
     events: list[Event] = []
