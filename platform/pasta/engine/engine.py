@@ -19,7 +19,7 @@ from pasta.engine.choosing import Chooser, Lane
 from pasta.engine.drafts import Drafter
 from pasta.engine.graphs import Recorder, recorder_for
 from pasta.engine.loading import LoadedModel
-from pasta.engine.multi_step import MultiStep, report_text
+from pasta.engine.multi_step import MultiStep, follow_text
 from pasta.engine.prefixes import PrefixCounts, Prefixes
 from pasta.engine.request import (
     DoneEvent,
@@ -337,7 +337,7 @@ class Engine:
         self.num_steps += steps - 1
         events: list[Event] = []
         for number, slot in slots.items():
-            events += report_text(slot, lanes[number])
+            events += follow_text(slot, lanes[number])
             events += self._advance(number, slot, lanes[number], time.perf_counter())
         return events
 

@@ -130,7 +130,7 @@ class MultiStep:
         return lanes, steps
 
 
-def report_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
+def follow_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
     """Report all tokens at once that lanes have chosen in steps together, but for the last of each; returns their
     events. None where one of them is no text, or may change what others may be: then each has to be looked at."""
     it, count = slot.interpreter, len(lanes[0].drafts)
