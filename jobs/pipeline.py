@@ -70,11 +70,12 @@ class Step:
 def parser() -> ArgumentParser:
     """The command line."""
     made = job_parser("pipeline", __doc__, "configs/pipelines/atlas.yaml")
-    made.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
+    instead = made.add_mutually_exclusive_group()
+    instead.add_argument("--dry-run", action="store_true", help="print the plan and run nothing")
     made.add_argument(
         "--restart", metavar="STAGE", help="make this stage again, and all stages that depend on it"
     )
-    made.add_argument(
+    instead.add_argument(
         "--gpu-hours",
         type=Path,
         metavar="FILE",

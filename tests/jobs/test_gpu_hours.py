@@ -127,6 +127,12 @@ def test_measured_costs_of_steps_price_no_training(monkeypatch, capsys):
         pipeline.main()
 
 
+def test_a_plan_and_an_estimate_at_once_are_refused(h100, capsys):
+    with pytest.raises(SystemExit):
+        pipeline.parser().parse_args(["--config", str(RECIPE), "--gpu-hours", str(h100), "--dry-run"])
+    assert "--dry-run: not allowed with argument --gpu-hours" in capsys.readouterr().err
+
+
 def test_a_training_pass_takes_as_long_as_the_slowest_of_arithmetic_memory_and_links():
     device = RooflineSection(
         parameters=1e9,
