@@ -226,10 +226,11 @@ def test_what_is_streamed_of_each_thread_is_the_same(counted):
     request = request.replace(sampling=SamplingParams(temperature=0.9, seed=4, promise_bias=6.0))
 
     def streamed(config):
-        engine, found = Engine(LOADED, config), {}
+        engine, found, last = Engine(LOADED, config), {}, 0.0
         engine.submit(request)
         while engine.has_work:
             for event in engine.step():
+                assert last <= (last := event.time), "in the order of time"
                 if isinstance(event, TokenEvent):
                     found.setdefault(event.path, []).append((event.token, event.text, event.step))
         return found

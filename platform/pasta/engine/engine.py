@@ -337,8 +337,9 @@ class Engine:
         self.num_steps += steps - 1
         events: list[Event] = []
         for number, slot in slots.items():
-            events += follow_text(slot, lanes[number])
-            events += self._advance(number, slot, lanes[number], time.perf_counter())
+            own = follow_text(slot, lanes[number])
+            own += self._advance(number, slot, lanes[number], time.perf_counter())
+            events += sorted(own, key=lambda event: (isinstance(event, DoneEvent), event.time))
         return events
 
     def _wake(self) -> list[Event]:
@@ -376,6 +377,8 @@ class Engine:
             except Exception as error:
                 return [*events, self._failed(number, slot.request.request_id, error)]
         if slot.done:
+            # In steps together the order of turns is not that of steps where a thread has run ahead.
+            now, step = max(((event.time, event.step) for event in events), default=(now, step))
             result = slot.result(now, step)
             self.turns.add(slot.request, result.text)
             events.append(DoneEvent(slot.request.request_id, now, step, 0, result.finish_reason, result))
