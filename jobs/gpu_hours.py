@@ -13,7 +13,6 @@ from pasta.cli.simulate import read_workload, teller
 from pasta.config import load_config
 from pasta.errors import UserError
 from pasta.markdown import markdown
-from pasta.placement import Policy
 from pasta.simulation.config import SimulateConfig
 from pasta.simulation.load import LoadSection
 from pasta.simulation.roofline import RooflineSection
@@ -23,7 +22,6 @@ from pasta.training.run import zero_stage
 
 #: Of a training step, in forwards: the forward itself, the gradients of activations, those of weights.
 _FORWARD, _ACTIVATIONS, _WEIGHTS = 1.0, 1.0, 1.0
-_LOCAL: Policy = "local"
 
 
 class Unknown(Exception):
@@ -43,10 +41,9 @@ class StageHours:
 class GpuHours:
     """Prices the stages of a recipe.
 
-    Training is priced by ``RooflineSection.training_s``. Answers take what the simulator says: as many
-    requests at once as an engine has slots where they are sampled, one where they are timed. Lengths are those of the
-    simulation's trace. What teachers and judges behind an endpoint cost is no GPU's. Raises ``UserError`` without a
-    roofline.
+    ``RooflineSection.training_s`` prices training. The simulator prices answers: as many requests at once as an engine
+    has slots where they are sampled, one where they are timed. Lengths are those of the simulation's trace. Teachers
+    and judges behind an endpoint cost nothing here. Raises ``UserError`` without a roofline.
     """
 
     def __init__(self, config: SimulateConfig, say: Callable[[str, bool], None]) -> None:
@@ -66,10 +63,11 @@ class GpuHours:
 
     def of(self, steps: Sequence[Instance], stages: Mapping[str, Any]) -> list[StageHours]:
         """Price every stage, given its configuration by name."""
-        return [self._stage(instance, steps, stages) for instance in steps]
+        by_name = {each.name: each for each in steps}
+        return [self._stage(_Source(each, by_name, stages)) for each in steps]
 
-    def _stage(self, instance: Instance, steps: Sequence[Instance], stages: Mapping[str, Any]) -> StageHours:
-        config, job = stages[instance.name], instance.section.job
+    def _stage(self, source: "_Source") -> StageHours:
+        name, job, config = source.instance.name, source.instance.section.job, source.config
         price = {
             "sft": self._sft,
             "preference": self._preference,
@@ -78,14 +76,13 @@ class GpuHours:
             "evaluate": self._evaluate,
         }.get(job)
         if price is None:
-            return StageHours(instance.name, "no model of ours", 0.0, 0)
-        source = _Source(instance, {each.name: each for each in steps}, stages)
+            return StageHours(name, "no model of ours", 0.0, 0)
         try:
             work, seconds = price(config, source)
         except Unknown as unknown:
-            return StageHours(instance.name, f"not estimated: {unknown}", None, 0)
-        gpus = config.workers.num_workers * getattr(config.workers, "tensor_parallel", 1)
-        return StageHours(instance.name, work, seconds / 3600, gpus)
+            return StageHours(name, f"not estimated: {unknown}", None, 0)
+        gpus = config.workers.num_workers * config.workers.processes
+        return StageHours(name, work, seconds / 3600, gpus)
 
     def _sft(self, config: Any, source: "_Source") -> tuple[str, float]:
         recipe, data = config.optimisation, config.data
@@ -120,9 +117,7 @@ class GpuHours:
         group, steps = config.sampling.candidates, config.optimisation.max_steps
         answers = steps * config.rollout.prompts * group / config.objective.updates
         prompts = answers / group
-        seconds = self._decoded_s(config, answers, parallel=True) + self._decoded_s(
-            config, prompts, parallel=False
-        )
+        seconds = self._sampled_s(config, answers, prompts)
         forwards = _training(config) + (_FORWARD if config.objective.kl_weight else 0.0)
         row = self.row_tokens[True]
         seconds += self._trained_s(config, answers * config.objective.updates * row, row, forwards)
@@ -131,10 +126,9 @@ class GpuHours:
     def _sample(self, config: Any, source: "_Source") -> tuple[str, float]:
         prompts = config.prompts.count or source.records()
         answers = prompts * config.sampling.candidates
-        seconds = self._decoded_s(config, answers, parallel=True) + self._decoded_s(
-            config, prompts, parallel=False
+        return f"samples {answers:,} answers, and {prompts:,} of the twin", self._sampled_s(
+            config, answers, prompts
         )
-        return f"samples {answers:,} answers, and {prompts:,} of the twin", seconds
 
     def _evaluate(self, config: Any, source: "_Source") -> tuple[str, float]:
         prompts = config.prompts.count or source.records()
@@ -155,14 +149,15 @@ class GpuHours:
     def _pass_s(self, config: Any, tokens: float, forwards: float) -> float:
         return self._roofline.training_s(tokens, self.row_tokens[True], forwards, _moved(config))
 
+    def _sampled_s(self, config: Any, answers: float, twins: float) -> float:
+        return self._decoded_s(config, answers, parallel=True) + self._decoded_s(
+            config, twins, parallel=False
+        )
+
     def _decoded_s(self, config: Any, answers: float, *, parallel: bool, slots: int | None = None) -> float:
         """GPU seconds of so many answers, ``slots`` at once on each engine (by default all that it has)."""
-        shared = config.workers.tensor_parallel if hasattr(config.workers, "tensor_parallel") else 1
-        return (
-            answers
-            * shared
-            / self._rate(parallel, slots or config.engine.num_slots, config.engine.slot_tokens)
-        )
+        rate = self._rate(parallel, slots or config.engine.num_slots, config.engine.slot_tokens)
+        return answers * config.workers.processes / rate
 
     def _rate(self, parallel: bool, slots: int, slot_tokens: int) -> float:
         """Answers a second of one engine that always has work."""
@@ -172,7 +167,7 @@ class GpuHours:
             load = LoadSection(kind="users", users=slots, think_s=0.0)
             config = replace(self._config, engine=engine, load=load)
             study = Study(config, self._trace, self._roofline)
-            self._rates[key] = study.point(Series(_LOCAL if parallel else None), load, 1).metrics.requests_s
+            self._rates[key] = study.point(Series("local" if parallel else None), load, 1).metrics.requests_s
         return self._rates[key]
 
 
@@ -184,15 +179,20 @@ class _Source:
     by_name: Mapping[str, Instance]
     stages: Mapping[str, Any]
 
+    @property
+    def config(self) -> Any:
+        """The stage's own."""
+        return self.stages[self.instance.name]
+
     def records(self) -> int:
         """How many answers or prompts the data has that the stage reads. Raises ``Unknown``."""
-        config = self.stages[self.instance.name]
+        config = self.config
         section, key = (config.data, "data") if hasattr(config, "data") else (config.prompts, "prompts")
         name = self.instance.reads.get(f"{key}.source")
         if name is not None:
             count = self.stages[name].data.source.records
         else:
-            count = _lines(Path(section.source))
+            count = _count_prompts(Path(section.source))
         if count is None:
             raise Unknown(f"how much data {key}.source {section.source} has")
         return int(count)
@@ -209,7 +209,7 @@ class _Source:
         return int(prompts)
 
 
-def _lines(path: Path) -> int | None:
+def _count_prompts(path: Path) -> int | None:
     """How many prompts a file has; None if it is not there."""
     if not path.is_file():
         return None

@@ -200,19 +200,21 @@ class Chooser:
             start = own.stop
         return lanes
 
-    def later(self, rows: Sequence[Row], feeds: Mapping[int, Sequence[Feed]], steps: int) -> Later:
-        """What the tokens of so many steps depend on, beside the ``choices`` of the first one's ``rows``; ``feeds`` are
-        what the second one feeds."""
+    def later(
+        self, rows: Sequence[Row], later_rows: Sequence[Row], feeds: Mapping[int, Sequence[Feed]], steps: int
+    ) -> Later:
+        """What the tokens of so many steps depend on, beside the ``choices`` of the first one's ``rows``; the others
+        have ``later_rows``, and the second one feeds ``feeds``."""
         keys = np.array([_stream_keys(row, steps)[1:] for row in rows], dtype=np.int64).T
         known = np.array([_forced(row, steps) for row in rows]).T
         is_replay = any(row.slot.forced is not None for row in rows)
-        by = [int(thread.mode == Mode.TOPIC) for thread in _threads(rows)]
+        modes = [int(thread.mode == Mode.TOPIC) for thread in _threads(rows)]
         return Later(
             feeds,
-            self.choices([later_row(row) for row in rows]),
+            self.choices(later_rows),
             np.ascontiguousarray(keys),
             known if is_replay else known[:0],
-            np.array(by),
+            np.array(modes),
         )
 
     def lane(self, slot: Slot, thread: int, logits: Tensor) -> Lane:

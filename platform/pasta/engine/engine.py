@@ -19,7 +19,7 @@ from pasta.engine.choosing import Chooser, Lane
 from pasta.engine.drafts import Drafter
 from pasta.engine.graphs import Recorder, recorder_for
 from pasta.engine.loading import LoadedModel
-from pasta.engine.multi_step import MultiStep, follow_text
+from pasta.engine.multi_step import MultiStep, Plan, emit_fed_text
 from pasta.engine.prefixes import PrefixCounts, Prefixes
 from pasta.engine.request import (
     DoneEvent,
@@ -312,32 +312,32 @@ class Engine:
         that is faster."""
         slots = {number: slot for number in feeds if (slot := self._slots[number])}
         lanes, begun = sum(map(len, feeds.values())), time.perf_counter()
-        count = 1
+        plan = None
         if self.config.multi_step and self.runner.loops and not alone:
-            count = self._multi_step.count(numbers, slots, feeds, self.drafter.cost.at(lanes))
+            plan = self._multi_step.plan(numbers, slots, feeds, self.drafter.cost.at(lanes))
         faster = self._faster[lanes.bit_length()]
         drafts = self.config.drafts and any(slot.ngrams is not None for slot in slots.values())
-        if count > 1 and (not drafts or faster.is_together()):
-            together, events = True, self._forward_steps(numbers, feeds, slots, count)
+        if plan is not None and (not drafts or faster.is_together()):
+            together, events = True, self._forward_steps(numbers, feeds, slots, plan)
         else:
             self.drafter.add(slots, feeds, numbers)
             forward_begun = time.perf_counter()
             together, events = False, self._forward(numbers, feeds)
             seconds = time.perf_counter() - forward_begun - self.drafter.guessed_s
             self.drafter.cost.add(self.runner.rows_computed, seconds)
-        if count > 1:  # it could have been run in the other way
+        if plan is not None:  # it could have been run in the other way
             tokens = sum(isinstance(event, TokenEvent) for event in events)
             faster.learn(tokens, time.perf_counter() - begun, together=together)
         return events
 
     def _forward_steps(
-        self, numbers: range, feeds: dict[int, list[Feed]], slots: dict[int, Slot], count: int
+        self, numbers: range, feeds: dict[int, list[Feed]], slots: dict[int, Slot], plan: Plan
     ) -> list[Event]:
-        lanes, steps = self._multi_step.forward(numbers, slots, feeds, count, self.num_steps)
+        lanes, steps = self._multi_step.forward(numbers, slots, feeds, plan, self.num_steps)
         self.num_steps += steps - 1
         events: list[Event] = []
         for number, slot in slots.items():
-            own = follow_text(slot, lanes[number])
+            own = emit_fed_text(slot, lanes[number])
             own += self._advance(number, slot, lanes[number], time.perf_counter())
             events += sorted(own, key=lambda event: (isinstance(event, DoneEvent), event.time))
         return events

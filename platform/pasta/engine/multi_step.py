@@ -9,7 +9,7 @@ So each token is chosen in the step in which it would be chosen anyway.
 import time
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from typing import cast
+from typing import NamedTuple, cast
 
 from pasta.engine.choosing import Chooser, Lane, Moment, later_row
 from pasta.engine.request import Event, TokenEvent
@@ -20,6 +20,14 @@ from pasta.interpreter import Feed, Mode, Path, emit_text, may_emit_text
 from pasta.sizes import MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER
 
 
+class Plan(NamedTuple):
+    """How many steps may run together, and what the second one feeds if all threads go on as they are: tokens missing,
+    positions one less."""
+
+    num_steps: int
+    following: dict[int, list[Feed]]
+
+
 class MultiStep:
     """Runs several steps together where that changes no token."""
 
@@ -28,21 +36,21 @@ class MultiStep:
         #: Seconds of a step among several, by its number of rows.
         self._costs: dict[int, float] = {}
 
-    def count(
+    def plan(
         self, numbers: range, slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]], step_s: float
-    ) -> int:
-        """How many steps may run together, beginning with the one that feeds these tokens. One alone takes ``step_s``
-        seconds."""
+    ) -> Plan | None:
+        """The steps that may run together, beginning with the one that feeds these tokens; ``None`` if it runs alone,
+        which takes ``step_s`` seconds."""
         lanes = [*map(len, feeds.values())]
         following = self._following(slots, feeds)
         if following is None:
-            return 1
+            return None
         rows = [*map(len, following.values())]
         step_s = min(step_s, self._costs.get(sum(rows), step_s))  # the first together took longer
         most = min(MOST_STEPS_TOGETHER, int(MOST_SECONDS_TOGETHER / step_s))
         for count in (lanes, rows):
             if self._runner.num_rows(numbers, count) < len(numbers) * max(count):
-                return 1  # steps that are flat cost less than the same steps together would
+                return None  # steps that are flat cost less than the same steps together would
         for number, slot in slots.items():
             it, own = slot.interpreter, following[number]
             for feed in own:
@@ -54,14 +62,13 @@ class MultiStep:
                     most = min(most, it.limits.max_topic_tokens - len(t.tokens) + t.topic_start)
             room = self._runner.room(number) - len(feeds[number])
             most = min(most, it.tokens_left // len(own), 1 + room // len(own))
-        return max(most, 1)
+        return Plan(most, following) if most > 1 else None
 
     @staticmethod
     def _following(
         slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]]
     ) -> dict[int, list[Feed]] | None:
-        """What the step after one that feeds these tokens feeds if all threads go on as they are: tokens missing,
-        positions one less. ``None`` where Python has to follow each token."""
+        """``Plan.following``; ``None`` where Python has to follow each token."""
         found: dict[int, list[Feed]] = {}
         for number, slot in slots.items():
             if slot.waiting or slot.shares or slot.visible or slot.matcher:
@@ -87,17 +94,16 @@ class MultiStep:
         numbers: range,
         slots: Mapping[int, Slot],
         feeds: Mapping[int, Sequence[Feed]],
-        count: int,
+        plan: Plan,
         first_step: int,
     ) -> tuple[dict[int, list[Lane]], int]:
-        """Run up to ``count`` steps, of which the first has this number; returns each slot's lanes, as if the later
-        tokens of each were drafts of the first, and the number of steps."""
-        following = self._following(slots, feeds)
-        assert following is not None, "count has said so"
+        """Run the steps of a plan up to the first tag; the first one has this number. Returns each slot's lanes, as if
+        the later tokens of each were drafts of the first, and how many steps have run."""
         rows = self._chooser.rows(slots, feeds, {})
+        later_rows = [later_row(row) for row in rows]
         sees = {number: slot.interpreter.sees for number, slot in slots.items()}
         begun = time.perf_counter()
-        later = self._chooser.later(rows, following, count)
+        later = self._chooser.later(rows, later_rows, plan.following, plan.num_steps)
         done = self._runner.steps(numbers, feeds, sees, self._chooser.choices(rows), later)
         steps = done.tokens.shape[1]
         step_s = (time.perf_counter() - begun) / steps
@@ -110,12 +116,12 @@ class MultiStep:
         lanes: dict[int, list[Lane]] = {number: [] for number in slots}
         at = 0
         for number in slots:
-            for own in range(len(following[number])):
+            for own in range(len(plan.following[number])):
                 chosen, drafts = tokens[at], cast(list[int], tokens[at][:-1])
                 places = [taken[number][own] for taken in done.places[1:]]
                 lanes[number].append(
                     Lane(
-                        [rows[at], *[later_row(rows[at])] * (steps - 1)],
+                        [rows[at], *[later_rows[at]] * (steps - 1)],
                         logits,
                         chosen,
                         no_logprobs,
@@ -130,7 +136,7 @@ class MultiStep:
         return lanes, steps
 
 
-def follow_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
+def emit_fed_text(slot: Slot, lanes: Sequence[Lane]) -> list[Event]:
     """Report all tokens at once that lanes have chosen in steps together, but for the last of each; returns their
     events. None where one of them is no text, or may change what others may be: then each has to be looked at."""
     it, count = slot.interpreter, len(lanes[0].drafts)

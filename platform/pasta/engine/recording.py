@@ -21,22 +21,22 @@ class LaterSteps(NamedTuple):
     which N rows feed the N tokens that the first step chooses: these are missing, and positions are one less. Then, for
     each row: the place in its slot's cache of the token that it feeds and the key of its random stream, [S - 1, N]
     each; the tokens of all steps as far as they are known in advance, else ``UNKNOWN`` [S, N], or [0, N] if none is;
-    and which of ``ChosenBy.going`` it goes ``by`` [N]."""
+    and its mode [N], a row of ``ChosenBy.goes_on``."""
 
     inputs: Tensor
     places: Tensor
     keys: Tensor
     known: Tensor
-    by: Tensor
+    modes: Tensor
 
 
 class ChosenBy(NamedTuple):
     """What tokens are chosen by, beside the numbers of each row: the table of what is ``forbidden``; after which tokens
-    steps are ``going`` on [K, V]; the numbers that are ``doubles`` [4, N]; the token of promises if any row has a bias
-    for it, else ``NO_PROMISE``; and whether rows are sampled, and are cut."""
+    a row of each mode ``goes_on`` [modes, V]; the numbers that are ``doubles`` [4, N]; the token of promises if any row
+    has a bias for it, else ``NO_PROMISE``; and whether rows are sampled, and are cut."""
 
     forbidden: Tensor
-    going: Tensor
+    goes_on: Tensor
     doubles: Tensor
     promise: int
     sampled: bool
@@ -85,9 +85,9 @@ class StepLoop(nn.Module):
         places: Tensor,
         keys: Tensor,
         known: Tensor,
-        by: Tensor,
+        modes: Tensor,
         forbidden: Tensor,
-        going: Tensor,
+        goes_on: Tensor,
         doubles: Tensor,
         promise: int,
         sampled: bool,
@@ -109,8 +109,8 @@ class StepLoop(nn.Module):
         tokens_of: list[Tensor] = []
         logits_of: list[Tensor] = []
         states_of: list[Tensor] = []
-        goes_on = True
-        while goes_on:
+        is_next = True
+        while is_next:
             step = len(tokens_of)
             tokens, positions, at, full, windowed = torch.ops.pasta.lay(
                 inputs,
@@ -150,8 +150,8 @@ class StepLoop(nn.Module):
                 numbers = inputs[4 * fed + rows : 4 * fed + (1 + self.num_choices) * rows].view(
                     self.num_choices, rows
                 )
-            goes_on = step < places.size(0) and torch.ops.pasta.follow(
-                inputs, chosen, places[step], keys[step], by, going, fed
+            is_next = step < places.size(0) and torch.ops.pasta.follow(
+                inputs, chosen, places[step], keys[step], modes, goes_on, fed
             )
         found = [torch.stack(tokens_of, 1), torch.stack(logits_of, 1)]
         return found + [torch.stack(states_of, 1)] if self.keeps_states else found

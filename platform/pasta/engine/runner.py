@@ -38,13 +38,13 @@ class StepsTogether(NamedTuple):
 class Later(NamedTuple):
     """What K steps after a first one depend on, beside its ``choices``: what the second feeds (tokens missing,
     positions one less), the ``choices`` of all of them but for the stream keys, these [K, N], the tokens known in
-    advance [K + 1, N], [0, N] if none is, and which tokens each row goes on after (``ConstraintTable.going``) [N]."""
+    advance [K + 1, N], [0, N] if none is, and the mode of each row [N], a row of ``ConstraintTable.goes_on``."""
 
     feeds: Mapping[int, Sequence[Feed]]
     choices: Choices
     keys: npt.NDArray[np.int64]
     known: npt.NDArray[np.int64]
-    by: npt.NDArray[np.int64]
+    modes: npt.NDArray[np.int64]
 
 
 class Runner:
@@ -243,11 +243,11 @@ class Runner:
             inputs,
             LaterSteps(
                 torch.from_numpy(self._inputs(second, following, later_places[0], later.choices)),
-                *map(torch.from_numpy, (places, later.keys, later.known, later.by)),
+                *map(torch.from_numpy, (places, later.keys, later.known, later.modes)),
             ),
             ChosenBy(
                 self.constraints.forbidden,
-                self.constraints.going,
+                self.constraints.goes_on,
                 doubles(shape.numbers(inputs)),
                 self.promise if shape.biased else NO_PROMISE,
                 choices.sampled,

@@ -99,8 +99,8 @@ class ConstraintTable:
         for token in grammar.tail.children:
             ends[token] = 1
         ends_topic = torch.frombuffer(ends, dtype=torch.uint8).bool()
-        #: After which tokens a thread goes on as it is [2, vocab]: in text, and in a topic.
-        self.going = torch.stack((text, topic & ~ends_topic))
+        #: After which tokens a thread goes on as it is [modes, vocab]: in text (mode 0), and in a topic (1).
+        self.goes_on = torch.stack((text, topic & ~ends_topic))
         self._rows: dict[Constraint, int] = {}
         self.forbidden = torch.ones(_CONSTRAINTS, vocab_size, dtype=torch.bool, device=device)
 

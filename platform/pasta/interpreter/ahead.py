@@ -15,7 +15,6 @@ from dataclasses import replace
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.limits import ConstraintError
 from pasta.interpreter.thread import Mode, Path, Thread
-from pasta.lang.document import ESTIMATE_STEP
 
 
 def turn(thread: Thread) -> tuple[int, tuple[int, ...]]:
@@ -118,15 +117,10 @@ def may_emit_text(
 ) -> bool:
     """Whether each of these threads, which are in text, may emit ``count`` tokens of text one after another, while
     neither what they may emit nor the order of turns matters: every limit is further away than a promise."""
-    limits, grammar, spent = interpreter.limits, interpreter.grammar, count * len(threads)
-    cost = grammar.tag_overhead + limits.max_topic_tokens + grammar.positions.room(ESTIMATE_STEP) + 4
-    if interpreter.tokens_left - spent < cost:
-        return False
+    spent = count * len(threads)
     for thread in threads:
         t = interpreter.threads[thread]
-        if t.mode != Mode.TEXT or t.next_position + count + cost >= limits.max_positions:
-            return False
-        if t.is_chunk and len(t.tokens) + count + cost >= limits.max_chunk_tokens:
+        if t.mode != Mode.TEXT or interpreter.room(t) - spent < interpreter.promise_span:
             return False
         if not may_emit(interpreter, thread, apart, spent):
             return False

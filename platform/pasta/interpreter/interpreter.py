@@ -51,8 +51,8 @@ class Interpreter:
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
         self._tag_cost = grammar.tag_overhead + limits.max_topic_tokens
-        # Positions that a promise needs at least, and its parent behind it.
-        self._promise_span = self._tag_cost + grammar.positions.room(ESTIMATE_STEP) + 2
+        #: Positions that a promise needs at least, tokens of its tag among them, and its parent behind it.
+        self.promise_span = self._tag_cost + grammar.positions.room(ESTIMATE_STEP) + 2
         self._constraints: dict[tuple[Base, tuple[int, ...]], Constraint] = {}
         # What may follow a topic, by the node of the grammar's tail and the largest estimate: many tokens.
         self._tails: dict[tuple[Base, int, int], Constraint] = {}
@@ -109,10 +109,10 @@ class Interpreter:
     def must_end(self, thread: int) -> bool:
         """Whether the limits allow ``thread`` only to end."""
         t = self.threads[thread]
-        return t.mode == Mode.TEXT and self._room(t, self.lent_tokens) < 1
+        return t.mode == Mode.TEXT and self.room(t, self.lent_tokens) < 1
 
     def _allowed_in_text(self, t: Thread) -> Constraint:
-        control, room = self.grammar.control, self._room(t)
+        control, room = self.grammar.control, self.room(t)
         ends = (control.async_close,) if t.is_chunk else tuple(self.grammar.eos_ids)
         if room < 1:
             return self._constraint("none", ends)
@@ -122,7 +122,7 @@ class Interpreter:
             room >= self._tag_cost + 2
             and self.threads_left > 0
             and t.depth < self.limits.max_depth
-            and t.next_position + self._promise_span < self.limits.max_positions
+            and t.next_position + self.promise_span < self.limits.max_positions
         )
         promise = (control.promise,) if may_promise else ()
         return self._constraint("text", (*ends, control.sync, *promise))
@@ -137,7 +137,7 @@ class Interpreter:
         """How many more tokens the limits allow, apart from those that every thread needs to end."""
         return self.limits.max_tokens - self.num_tokens - self._reserved
 
-    def _room(self, t: Thread, spare: int = 0) -> int:
+    def room(self, t: Thread, spare: int = 0) -> int:
         """How many more tokens fit into a thread; ``spare`` of those reserved for threads to end count as free."""
         limits = self.limits
         room = min(self.tokens_left + spare, limits.max_positions - t.next_position - 1)

@@ -85,8 +85,8 @@ def beside_stock(
 
     All ways have the same recipe, precision, model and order of rows, in one process without DeepSpeed; each has
     weights of its own. A row of the others is the tokens of one of ours as one text, and as many of them are learned.
-    Their loss is TRL's: of preference runs DPO's, which costs what BoNBoN does. ``directory`` gets the data. Raises
-    UserError for a model or data that cannot be read.
+    Their loss is TRL's: of preference runs DPO's, which takes the same log-probabilities as BoNBoN. ``directory`` gets
+    the data. Raises UserError for a model or data that cannot be read.
     """
     config = _in_one_process(config, steps + warm_up)
     if isinstance(config, SftConfig):
@@ -193,7 +193,7 @@ def plain_pairs(pairs: Dataset) -> Dataset:
     """Each of ``pairs.PAIR_FEATURES`` as TRL's collator takes it: a prompt, and two answers as one text each."""
 
     def plain(row: dict[str, Any]) -> dict[str, Any]:
-        prompt = min(_first_learned(row[side]) for side in SIDES)
+        prompt = _first_learned(row[SIDES[0]])  # both sides have the same
         ids = {f"{side}_ids": row[side]["input_ids"][prompt:] for side in SIDES}
         return {"prompt_ids": row[SIDES[0]]["input_ids"][:prompt], **ids, "length": row["length"]}
 

@@ -8,22 +8,22 @@ namespace {
 
 // Puts a step's tokens [N] into the inputs of the next one (pasta/engine/shapes.py: B * Q = `fed` tokens, N rows of
 // logits): each behind the last one of its thread, to its place in the slot's cache [N], chosen by its stream key [N].
-// Returns whether there is a next step, for which each token has to be one of those `going` [K, V] that its row [N] goes
-// `by`; if not, nothing has changed.
-bool follow(Tensor inputs, const Tensor& tokens, const Tensor& places, const Tensor& keys, const Tensor& by,
-            const Tensor& going, int64_t fed) {
+// Returns whether there is a next step, for which each token has to be one that the mode [N] of its row goes on after
+// (`goes_on` [modes, V]); if not, nothing has changed.
+bool follow(Tensor inputs, const Tensor& tokens, const Tensor& places, const Tensor& keys, const Tensor& modes,
+            const Tensor& goes_on, int64_t fed) {
   const int64_t rows = tokens.size(0);
   TORCH_CHECK(inputs.is_contiguous() && tokens.is_contiguous() && places.is_contiguous() && keys.is_contiguous() &&
-                  by.is_contiguous() && going.is_contiguous() && inputs.numel() >= 4 * fed + 3 * rows &&
-                  places.numel() == rows && keys.numel() == rows && by.numel() == rows && going.dim() == 2,
+                  modes.is_contiguous() && goes_on.is_contiguous() && inputs.numel() >= 4 * fed + 3 * rows &&
+                  places.numel() == rows && keys.numel() == rows && modes.numel() == rows && goes_on.dim() == 2,
               "follow: sizes that do not fit");
   const int64_t* chosen = tokens.const_data_ptr<int64_t>();
-  const int64_t* set = by.const_data_ptr<int64_t>();
-  const bool* goes_on = going.const_data_ptr<bool>();
-  const int64_t vocab = going.size(1);
+  const int64_t* mode = modes.const_data_ptr<int64_t>();
+  const bool* allowed = goes_on.const_data_ptr<bool>();
+  const int64_t vocab = goes_on.size(1);
   for (int64_t r = 0; r < rows; ++r) {
-    TORCH_CHECK(set[r] >= 0 && set[r] < going.size(0), "follow: a set that is not there");
-    if (chosen[r] < 0 || chosen[r] >= vocab || !goes_on[set[r] * vocab + chosen[r]]) return false;
+    TORCH_CHECK(mode[r] >= 0 && mode[r] < goes_on.size(0), "follow: a mode that is not there");
+    if (chosen[r] < 0 || chosen[r] >= vocab || !allowed[mode[r] * vocab + chosen[r]]) return false;
   }
   int64_t* token = inputs.mutable_data_ptr<int64_t>();
   int64_t *position = token + fed, *place = token + 3 * fed;
