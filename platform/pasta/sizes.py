@@ -12,12 +12,6 @@ MOST_SLOTS, MOST_TOKENS = 1 << 20, 1 << 24
 MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER = 0.01, 16
 
 
-def feeds_flat(num_tokens: int, num_padded: int) -> bool:
-    """Whether a step feeds so many tokens flat that would be ``num_padded`` with padding: with little of it, spreading
-    them for attention costs more."""
-    return 4 * num_tokens <= 3 * num_padded
-
-
 @dataclass(frozen=True, slots=True)
 class EngineSizes:
     """How much an engine holds: ``num_slots`` requests decode at once, each within ``slot_tokens`` tokens of cache

@@ -6,6 +6,7 @@ import pytest
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent
 from pasta.engine import multi_step as module
+from pasta.engine.device import DeviceState
 from pasta.engine.multi_step import MultiStep
 from pasta.engine.step_cost import Faster
 from pasta.interpreter import Limits
@@ -49,8 +50,8 @@ def counted(monkeypatch):
     return counts
 
 
-def decode(config, asked, at_once=None):
-    return {result.request_id: result for result in Engine(LOADED, config).decode(asked, at_once)}
+def decode(config, asked, at_once=None, loaded=LOADED):
+    return {result.request_id: result for result in Engine(loaded, config).decode(asked, at_once)}
 
 
 def alike(results):
@@ -77,6 +78,25 @@ def test_answers_are_the_same_beside_others(seed, counted):
         key: same(result) for key, result in one_by_one.items()
     }
     assert sum(counted) > len(counted)
+
+
+@pytest.mark.slow
+def test_answers_are_the_same_where_requests_have_unlike_numbers_of_threads(counted, monkeypatch):
+    """Then steps are flat."""
+    rows, original = [], DeviceState.steps
+    monkeypatch.setattr(
+        DeviceState, "steps", lambda *args: rows.append((args[1].flat, args[3].flat)) or original(*args)
+    )
+    loaded = tiny(packed=True)
+    for seed in range(3):
+        one_by_one = decode(ONE_BY_ONE, requests(seed), at_once=1, loaded=loaded)
+        together = decode(TOGETHER, requests(seed), loaded=loaded)
+        assert {key: same(result) for key, result in together.items()} == {
+            key: same(result) for key, result in one_by_one.items()
+        }
+    flat = [steps for (first, _), steps in zip(rows, counted, strict=True) if first]
+    assert sum(flat) > len(flat) > len(rows) / 4
+    assert any(first > second for first, second in rows), "the first step feeds more than the others"
 
 
 @pytest.mark.slow

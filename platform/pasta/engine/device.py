@@ -95,9 +95,9 @@ class DeviceState:
         self.compiles = config.compile == "on"
         #: The forward of all tokens [B, Q], and that of flat ones [1, R], as each is first needed.
         self.forwards: dict[bool, Callable[..., tuple[Tensor, ...]]] = {}
-        #: The recorded forward of all tokens, and the loop over it, as they are first needed.
-        self._recorded: torch.jit.ScriptModule | None = None
-        self._loop: Callable[..., list[Tensor]] | None = None
+        #: Both recorded, and the loops over them, as each is first needed.
+        self._recorded: dict[bool, torch.jit.ScriptModule] = {}
+        self._loops: dict[bool, Callable[..., list[Tensor]]] = {}
         self.keeps_hidden = loaded.heads is not None and config.drafts > 0 and config.draft_heads
 
     @_told
@@ -146,12 +146,9 @@ class DeviceState:
         Returns the logits [N, V] of the wanted rows and, where draft heads read them, the states [N, hidden] that the
         logits were made of. ``begin`` is called right before the model runs.
         """
-        tokens, positions, places, *masks = self._lay(shape, inputs)
-        fed = (tokens, positions, places, self._slot_index[: shape.first], *masks)
-        if shape.flat:
-            fed = (*fed, shape.fed_flat(inputs))
+        fed = self._fed(shape, inputs)
         outputs = [out.flatten(0, 1) for out in self._run(fed, flat=bool(shape.flat), begin=begin)]
-        if shape.rows == tokens.numel() and not shape.padded:
+        if shape.rows == fed[0].numel() and not shape.padded:
             return tuple(outputs)
         rows = shape.wanted(inputs)
         return tuple(out.index_select(0, rows) for out in outputs)
@@ -165,34 +162,40 @@ class DeviceState:
         self,
         shape: Shape,
         inputs: Tensor,
+        second: Shape,
         later: LaterSteps,
         chosen_by: ChosenBy,
-        later_lanes: int,
         begin: Callable[[], None] = lambda: None,
     ) -> list[Tensor]:
         """Run one step after another without the host: as many as there are, up to the first token after which they do
         not go on.
 
-        The first has ``inputs`` as ``forward`` has them, the others ``later_lanes`` tokens of each slot. Returns, of
-        the S steps that have run, the tokens [N, S] of all rows, the logits [N, S, V] and, where draft heads read them,
-        the states [N, S, hidden].
+        The first has ``inputs`` as ``forward`` has them, the others the shape of the ``second``; all are flat or none
+        is. Returns, of the S steps that have run, the tokens [N, S] of all rows, the logits [N, S, V] and, where draft
+        heads read them, the states [N, S, hidden].
         """
-        before = self._slot_index[: shape.first]
-        if self._loop is None:
-            if self._recorded is None:
-                tokens, positions, places, *masks = self._lay(shape, inputs)
-                self._recorded = recorded_forward(
-                    self._forward(), (tokens, positions, places, before, *masks)
-                )
-            loop = StepLoop(self._recorded, self._window, self.dtype, keeps_states=self.keeps_hidden)
-            self._loop = frozen(loop)
+        before, flat = self._slot_index[: shape.first], bool(shape.flat)
+        if flat not in self._loops:
+            if flat not in self._recorded:
+                self._recorded[flat] = recorded_forward(self._forward(), self._fed(shape, inputs))
+            loop = StepLoop(
+                self._recorded[flat], self._window, self.dtype, keeps_states=self.keeps_hidden, is_flat=flat
+            )
+            self._loops[flat] = frozen(loop)
         begin()
         table = self.key_segments, self.key_positions, self.sees
-        out: list[Tensor] = self._loop(inputs, *table, before, *later, *chosen_by, *shape[:4], later_lanes)
+        sizes = *shape[:4], shape.flat, second.lanes, second.flat
+        out: list[Tensor] = self._loops[flat](inputs, *table, before, *later, *chosen_by, *sizes)
         return out
 
     def _forward(self) -> Forward:
         return Forward(self.model, self.cache, keep_hidden=self.keeps_hidden).eval()
+
+    def _fed(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Note where a step's tokens go; returns what ``Forward`` takes."""
+        tokens, positions, places, *masks = self._lay(shape, inputs)
+        fed = (tokens, positions, places, self._slot_index[: shape.first], *masks)
+        return (*fed, shape.fed_flat(inputs)) if shape.flat else fed
 
     def _lay(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Note where a step's tokens go. Returns the tokens and positions that are fed, [B, Q] or flat [1, R]; the
@@ -230,9 +233,8 @@ class DeviceState:
             if self.compiles:
                 self.forwards[flat] = CompiledForward(forward)
             elif self._trace_wanted:
-                recorded = recorded_forward(forward, inputs)
-                self._recorded = self._recorded if flat else recorded
-                self.forwards[flat] = frozen(recorded)
+                self._recorded[flat] = recorded_forward(forward, inputs)
+                self.forwards[flat] = frozen(self._recorded[flat])
             else:
                 self.forwards[flat] = forward
         begin()

@@ -314,7 +314,7 @@ class Engine:
         lanes, begun = sum(map(len, feeds.values())), time.perf_counter()
         plan = None
         if self.config.multi_step and self.runner.loops and not alone:
-            plan = self._multi_step.plan(numbers, slots, feeds, self.drafter.cost.at(lanes))
+            plan = self._multi_step.plan(slots, feeds, self.drafter.cost.at(lanes))
         faster = self._faster[lanes.bit_length()]
         drafts = self.config.drafts and any(slot.ngrams is not None for slot in slots.values())
         if plan is not None and (not drafts or faster.is_together()):

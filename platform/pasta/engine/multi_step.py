@@ -37,20 +37,16 @@ class MultiStep:
         self._costs: dict[int, float] = {}
 
     def plan(
-        self, numbers: range, slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]], step_s: float
+        self, slots: Mapping[int, Slot], feeds: Mapping[int, Sequence[Feed]], step_s: float
     ) -> Plan | None:
         """The steps that may run together, beginning with the one that feeds these tokens; ``None`` if it runs alone,
         which takes ``step_s`` seconds."""
-        lanes = [*map(len, feeds.values())]
         following = self._following(slots, feeds)
         if following is None:
             return None
-        rows = [*map(len, following.values())]
-        step_s = min(step_s, self._costs.get(sum(rows), step_s))  # the first together took longer
+        rows = sum(map(len, following.values()))
+        step_s = min(step_s, self._costs.get(rows, step_s))  # the first together took longer
         most = min(MOST_STEPS_TOGETHER, int(MOST_SECONDS_TOGETHER / step_s))
-        for count in (lanes, rows):
-            if self._runner.num_rows(numbers, count) < len(numbers) * max(count):
-                return None  # steps that are flat cost less than the same steps together would
         for number, slot in slots.items():
             it, own = slot.interpreter, following[number]
             for feed in own:

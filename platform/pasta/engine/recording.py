@@ -6,7 +6,7 @@ mostly because it finds none of its own code and data in the caches, which that 
 
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -65,12 +65,22 @@ def frozen(module: nn.Module) -> Any:
 
 
 class StepLoop(nn.Module):
-    """Steps one after another, each of which feeds what the one before has chosen."""
+    """Steps one after another, each of which feeds what the one before has chosen. ``recorded`` is the forward of all
+    tokens [B, Q], or, ``is_flat``, that of flat ones [1, R]."""
+
+    is_flat: Final[bool]  # which decides what TorchScript compiles
 
     def __init__(
-        self, recorded: torch.jit.ScriptModule, window: int, dtype: torch.dtype, *, keeps_states: bool
+        self,
+        recorded: torch.jit.ScriptModule,
+        window: int,
+        dtype: torch.dtype,
+        *,
+        keeps_states: bool,
+        is_flat: bool,
     ) -> None:
         super().__init__()
+        self.is_flat = is_flat
         self.recorded, self.window, self.dtype = recorded, window, dtype
         self.num_choices, self.unknown, self.keeps_states = NUM_CHOICES, UNKNOWN, keeps_states
 
@@ -96,14 +106,17 @@ class StepLoop(nn.Module):
         slots: int,
         lanes: int,
         visible: int,
+        flat: int,
         later_lanes: int,
+        later_flat: int,
     ) -> list[Tensor]:
         """Tokens [N, S] and logits [N, S, V] of the S steps that were run, and states if the forward keeps them.
 
         Arguments are those of ``DeviceState.steps``, one by one.
         """
-        fed, rows = slots * lanes, places.size(1)
-        numbers = inputs[4 * fed + rows : 4 * fed + (1 + self.num_choices) * rows].view(
+        spread, rows = slots * lanes, places.size(1)
+        fed = flat if self.is_flat else spread
+        numbers = inputs[4 * spread + rows : 4 * spread + (1 + self.num_choices) * rows].view(
             self.num_choices, rows
         )
         tokens_of: list[Tensor] = []
@@ -121,12 +134,16 @@ class StepLoop(nn.Module):
                 slots,
                 lanes,
                 visible,
-                0,
+                flat,
                 self.window,
                 self.dtype,
             )
-            out = self.recorded(tokens, positions, at, before, full, windowed)
-            wanted = inputs[4 * fed : 4 * fed + rows]
+            if self.is_flat:
+                fed_flat = inputs[inputs.size(0) - flat :]
+                out = self.recorded(tokens, positions, at, before, full, windowed, fed_flat)
+            else:
+                out = self.recorded(tokens, positions, at, before, full, windowed)
+            wanted = inputs[4 * spread : 4 * spread + rows]
             logits = out[0].flatten(0, 1)
             if rows < fed:
                 logits = logits.index_select(0, wanted)
@@ -146,12 +163,13 @@ class StepLoop(nn.Module):
             tokens_of.append(chosen)
             logits_of.append(logits)
             if step == 0:  # it may feed more than the others do: what a promise ends with, what it opens
-                inputs, lanes, fed = following, later_lanes, slots * later_lanes
-                numbers = inputs[4 * fed + rows : 4 * fed + (1 + self.num_choices) * rows].view(
+                inputs, lanes, spread, flat = following, later_lanes, slots * later_lanes, later_flat
+                fed = flat if self.is_flat else spread
+                numbers = inputs[4 * spread + rows : 4 * spread + (1 + self.num_choices) * rows].view(
                     self.num_choices, rows
                 )
             is_next = step < places.size(0) and torch.ops.pasta.follow(
-                inputs, chosen, places[step], keys[step], modes, goes_on, fed
+                inputs, chosen, places[step], keys[step], modes, goes_on, spread, flat
             )
         found = [torch.stack(tokens_of, 1), torch.stack(logits_of, 1)]
         return found + [torch.stack(states_of, 1)] if self.keeps_states else found

@@ -20,7 +20,6 @@ from pasta.engine.sampling import NO_PROMISE, Choices, ConstraintTable, Scores, 
 from pasta.engine.shapes import Shape
 from pasta.engine.transfer import pinned
 from pasta.interpreter import Feed
-from pasta.sizes import feeds_flat
 
 _KEY_BUCKET = 64
 
@@ -233,14 +232,20 @@ class Runner:
         following = later.feeds
         later_places = [self._take_all_places(following) for _ in later.keys]
         shape = self._shape(slots, feeds, choices)
+        second = shape._replace(lanes=max(map(len, following.values())))
+        lanes = [[*map(len, own.values())] for own in (feeds, following)]
+        if any(self._flat(len(slots), own) for own in lanes):
+            shape, second = (
+                of._replace(flat=sum(own)) for of, own in zip((shape, second), lanes, strict=True)
+            )
         built = self._inputs(shape, feeds, self.places, choices)
         self._note(shape, built, feeds)
-        second = shape._replace(lanes=max(map(len, following.values())))
         inputs = torch.from_numpy(built)
         places = np.array([[*chain(*own.values())] for own in later_places]).reshape(later.keys.shape)
         tokens, logits, *states = self.state.steps(
             shape,
             inputs,
+            second,
             LaterSteps(
                 torch.from_numpy(self._inputs(second, following, later_places[0], later.choices)),
                 *map(torch.from_numpy, (places, later.keys, later.known, later.modes)),
@@ -253,7 +258,6 @@ class Runner:
                 choices.sampled,
                 choices.cut,
             ),
-            second.lanes,
             self.before_forward,
         )
         fed, at = tokens.numpy()[:, :-1].T, 0  # [steps, N]; what the last step has chosen has not been fed
@@ -266,7 +270,7 @@ class Runner:
             self._positions[slot, used] = np.add.outer(np.arange(1, count + 1), positions).ravel()
             self._segments[slot, used] = segments * count
             at += len(own)
-        self.rows_computed = shape.slots * shape.lanes
+        self.rows_computed = shape.flat or shape.slots * shape.lanes
         return StepsTogether(
             tokens, logits, states[0] if states else None, [self.places, *later_places[:count]]
         )
@@ -343,7 +347,7 @@ class Runner:
         """How many tokens R are fed flat; 0 if little of [B, Q] is padding, where spreading tokens for attention costs
         more. Slots seldom have equally many lanes: about two thirds of [B, Q] are padding."""
         fed = sum(lanes)
-        return fed if self._can_be_flat and feeds_flat(fed, num_slots * max(lanes)) else 0
+        return fed if self._can_be_flat and 4 * fed <= 3 * num_slots * max(lanes) else 0
 
     def _step(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, ...]:
         """A forward on the device, which never waits for it: ``inputs`` as ``_inputs`` lays them out.

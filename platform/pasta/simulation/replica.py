@@ -13,7 +13,7 @@ from pasta.bounds import check_not_negative, check_unread
 from pasta.interpreter import Path
 from pasta.simulation.costs import StepCosts
 from pasta.simulation.slots import Left, LiveSlot, SimulatedSlot
-from pasta.sizes import MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER, EngineSizes, feeds_flat
+from pasta.sizes import MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER, EngineSizes
 
 #: The engine's masks cover cached tokens in buckets of this size.
 KEY_BUCKET = 64
@@ -254,12 +254,7 @@ class Replica:
 
         shape = shape_of(all_rows, most_rows)
         seconds, together_s = self._priced(shape)
-        # Steps that are fed flat are run alone.
-        if (
-            together_s is not None
-            and together_s < seconds
-            and not feeds_flat(all_rows, neighbours * most_rows)
-        ):
+        if together_s is not None and together_s < seconds:
             # Only the first feeds what a promise ends with, or a chunk opens or ends with.
             later = shape_of(all_lanes, most_lanes)
             _, later_s = self._priced(later)

@@ -33,8 +33,8 @@ TORCH_LIBRARY(pasta, m) {
       "lay(Tensor inputs, Tensor(a!) key_segments, Tensor(b!) key_positions, Tensor sees, int first, int batch, "
       "int queries, int keys, int flat, int window, ScalarType type) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "follow(Tensor(a!) inputs, Tensor tokens, Tensor places, Tensor keys, Tensor modes, Tensor goes_on, int fed) "
-      "-> bool");
+      "follow(Tensor(a!) inputs, Tensor tokens, Tensor places, Tensor keys, Tensor modes, Tensor goes_on, int fed, "
+      "int flat) -> bool");
   m.def("likeliest_permitted(Tensor logits, Tensor numbers, Tensor forbidden, int promise) -> Tensor");
 }
 
