@@ -123,10 +123,11 @@ PROMPTED = SkeletonPrompts(
         "list nor after it.\n\nRequest:\n{request}"
     ),
     point=(
+        # What all points share comes first: a server computes it once.
         "An answer to the request below has been outlined, and its points are being written at the same time, each by "
-        "somebody else. Your part is point {number}: {point}\n\nWrite the text of this point, one to three sentences. "
-        "Start with its content at once, repeat neither its number nor its label, and leave all other points to the "
-        "others.\n\nRequest:\n{request}\n\nOutline:\n{skeleton}"
+        "somebody else.\n\nRequest:\n{request}\n\nOutline:\n{skeleton}\n\nYour part is point {number}: {point}\n\n"
+        "Write the text of this point, one to three sentences. Start with its content at once, repeat neither its "
+        "number nor its label, and leave all other points to the others."
     ),
 )
 #: For models that are trained for it, such as the atlas' models: short, since every request holds these words. Points
