@@ -5,7 +5,6 @@ import pytest
 from pasta.data.measures import measure_document
 from pasta.data.timeline import TimelineRow, render_rows, render_timeline, timeline_rows, to_ascii
 from pasta.data.word_tokenizer import WordTokenizer
-from pasta.interpreter import Interpreter, Limits
 from pasta.lang import Codec, parse
 
 TWO = (
@@ -43,24 +42,10 @@ def test_lanes_stand_in_reading_order_with_their_figures():
     assert lanes[0].forks == (lanes[1].start, lanes[3].start)
 
 
-def test_seconds_come_from_the_driver_s_clock():
-    codec = Codec(WordTokenizer())
-    ids = [*codec.encode(parse('a<promise topic="t" tokens="10"/><async> b</async><sync/> c')), codec.eos_id]
-    interpreter = Interpreter(codec.grammar, Limits(), ())
-    clock, stack = 100.0, [0]
-    for token in ids:
-        if token == codec.control.async_open:
-            stack.append(1)
-            continue
-        clock += 0.5
-        interpreter.emit(stack[-1], token, clock)
-        if token == codec.control.async_close:
-            stack.pop()
-    main, chunk = timeline_rows(interpreter.trace(), unit="seconds", origin=100.0)
-    assert (main.start, main.end) == (0.0, clock - 100.0)
-    assert chunk.start == main.forks[0] == 3.0
-    assert chunk.end == 4.0
-    assert "│0 s" in render_timeline(interpreter.trace(), unit="seconds")
+def test_an_axis_of_seconds():
+    axis, row = render_rows([TimelineRow("main", 0.0, 2.5, 5)], 60, unit="seconds").splitlines()
+    assert "│0 s" in axis
+    assert row.endswith("5 tokens")
 
 
 @pytest.mark.parametrize("width", [1, 40, 57, 100, 300])

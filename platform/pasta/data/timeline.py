@@ -44,64 +44,39 @@ def render_timeline(
     color: bool = False,
     *,
     topics: Sequence[str] = (),
-    unit: Unit = "steps",
-    origin: float | None = None,
     sync_id: int | None = None,
 ) -> str:
-    """Draw a trace ``width`` columns wide, over critical-path steps or over the driver's clock.
+    """Draw a trace ``width`` columns wide, over critical-path steps.
 
-    ``topics[i]`` labels thread i. ``origin`` is the clock's reading at the left edge (by default the first token's
-    time). With ``sync_id`` the syncs that had nothing to wait for are marked too.
+    ``topics[i]`` labels thread i. With ``sync_id`` the syncs that had nothing to wait for are marked too.
     """
-    return render_rows(timeline_rows(trace, topics, unit, origin, sync_id), width, color, unit)
+    return render_rows(timeline_rows(trace, topics, sync_id), width, color)
 
 
-def timeline_rows(
-    trace: Trace,
-    topics: Sequence[str] = (),
-    unit: Unit = "steps",
-    origin: float | None = None,
-    sync_id: int | None = None,
-) -> list[TimelineRow]:
+def timeline_rows(trace: Trace, topics: Sequence[str] = (), sync_id: int | None = None) -> list[TimelineRow]:
     """The rows of a trace, in reading order. The arguments are those of :func:`render_timeline`."""
-    if origin is None:
-        origin = min((thread.times[0] for thread in trace.threads if thread.times), default=0.0)
-    # When each token of each thread was decoded.
-    moments: list[tuple[float, ...]] = [
-        t.steps if unit == "steps" else tuple(time - origin for time in t.times) for t in trace.threads
-    ]
     lanes: list[TimelineRow] = []
 
-    def fork_moment(child: ThreadTrace) -> float:
-        if child.parent is None:
-            return 0.0
-        return moments[child.parent][trace.threads[child.parent].steps.index(child.forked_at)]
-
     def add(thread: ThreadTrace) -> None:
-        times = moments[thread.id]
         children = [child for child in trace.threads if child.parent == thread.id]
         waited = dict(thread.waits)
-        waits, joins = [], []
-        for index, (token, step) in enumerate(zip(thread.token_ids, thread.steps, strict=True)):
-            if step in waited:
-                resumed = waited[step] if unit == "steps" else times[min(index + 1, len(times) - 1)]
-                waits.append((times[index], resumed))
-                joins.append(resumed)
-            elif token == sync_id:
-                joins.append(times[index])
-        start = fork_moment(thread)
+        joins = [
+            waited.get(step, step)
+            for token, step in zip(thread.token_ids, thread.steps, strict=True)
+            if step in waited or token == sync_id
+        ]
         topic = topics[thread.id] if thread.id < len(topics) else ""
         lanes.append(
             TimelineRow(
                 label=topic or ("main" if thread.parent is None else f"chunk {thread.id}"),
-                start=start,
-                end=times[-1] if times else start,
+                start=thread.forked_at,
+                end=thread.steps[-1] if thread.steps else thread.forked_at,
                 num_tokens=max(len(thread.token_ids) - (thread.parent is not None), 0),
                 depth=thread.depth,
                 estimate=thread.estimate,
-                forks=tuple(fork_moment(child) for child in children),
+                forks=tuple(child.forked_at for child in children),
                 joins=tuple(joins),
-                waits=tuple(waits),
+                waits=thread.waits,
             )
         )
         for child in children:
