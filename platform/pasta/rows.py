@@ -150,6 +150,17 @@ def text_of(row: Mapping[str, Any], key: str) -> str:
     return text
 
 
+def by_dotted_key(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values in nested mappings, by keys such as ``a.b``."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= by_dotted_key(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
 def kind_of(value: Any) -> str:
     """The kind of a JSON value, in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}

@@ -19,7 +19,7 @@ from typing import Any
 from pasta.config import config_fingerprint, to_dict
 from pasta.errors import UserError
 from pasta.files import check_beside, write_whole, writing
-from pasta.rows import read_json
+from pasta.rows import by_dotted_key, read_json
 
 MANIFEST = "manifest.json"
 # A result does not depend on these keys: its names, where it goes, and how it is tracked.
@@ -75,7 +75,7 @@ class Stage:
         """The first thing that ``other`` was made with differently."""
         if other.stage != self.stage:
             return f"not {self.stage!r}"
-        ours, theirs = _flat(self.config), _flat(other.config)
+        ours, theirs = by_dotted_key(self.config), by_dotted_key(other.config)
         for key in sorted(ours.keys() | theirs.keys()):
             if ours.get(key) != theirs.get(key):
                 return f"{key} {theirs.get(key)!r} instead of {ours.get(key)!r}"
@@ -204,13 +204,3 @@ def _file_digest(path: Path) -> str:
     if stat.st_size > _HASHED_BYTES:
         return f"{stat.st_size}-{stat.st_mtime_ns}"
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -80,7 +80,9 @@ def _front(summary: Summary) -> list[str]:
     if len(summary.placed) < 2:
         return []
     names = [f"*{summary.methods[name].title}*" for name in summary.front]
-    return [f"On the Pareto front (none is at least as fast and as good as they are): {_listed(names)}."]
+    return [
+        f"On the Pareto front (none is at least as fast and as good as they are): {in_a_sentence(names)}."
+    ]
 
 
 def _dominated(summary: Summary) -> list[str]:
@@ -92,7 +94,7 @@ def _dominated(summary: Summary) -> list[str]:
             continue
         best = max(by, key=lambda entry: (entry.is_clear, _value(entry.speed_ratio)))
         out.append(
-            f"**{method.title}** is dominated by {_listed(_dominators(summary, by))}. {_evidence(summary, best)}"
+            f"**{method.title}** is dominated by {in_a_sentence(_dominators(summary, by))}. {_evidence(summary, best)}"
         )
     if any(not entry.is_clear for entry in summary.dominations):
         out.append(
@@ -138,7 +140,7 @@ def _evidence(summary: Summary, entry: Domination) -> str:
     return (
         f"*{title}* is {times(entry.speed_ratio)} as fast, "
         f"{'and as good' if same else f'with a difference in quality of {signed(difference)}'}"
-        f"{f' ({_listed(doubts)} not told from the same)' if doubts else ''}."
+        f"{f' ({in_a_sentence(doubts)} not told from the same)' if doubts else ''}."
     )
 
 
@@ -186,10 +188,6 @@ def _speed(summary: Summary, method: MethodSummary) -> float:
     return _value(method.speed(summary.speed_name))
 
 
-def _difference(method: MethodSummary) -> float:
-    return _value(method.quality_difference)
-
-
 def _value(estimate: Estimate | None) -> float:
     return estimate.value if estimate is not None else 0.0
 
@@ -198,5 +196,6 @@ def _base(summary: Summary) -> str:
     return summary.methods[summary.baseline].title
 
 
-def _listed(words: Sequence[str]) -> str:
+def in_a_sentence(words: Sequence[str]) -> str:
+    """Words one after another: "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

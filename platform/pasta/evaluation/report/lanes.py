@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from pasta.evaluation.report.findings import in_a_sentence
 from pasta.evaluation.report.style import (
     FAINT,
     INK,
@@ -34,7 +35,7 @@ def draw_lanes(summary: Summary, outcomes: Sequence[Outcome], name: str) -> Canv
     method, base = summary.methods[name], named(summary.methods[summary.baseline])
     canvas = new_canvas(1.0)
     top = canvas.titled(
-        f"Threads over time: {named(method)}, {_and([title for title, _ in chosen])} prompt",
+        f"Threads over time: {named(method)}, {in_a_sentence([title for title, _ in chosen])} prompt",
         f"Each bar is a thread that decodes one token a step; hatched: it waits for its chunks. Grey: {base} alone, "
         "one token after another, on the same axis.",
     )
@@ -58,8 +59,8 @@ def draw_lanes(summary: Summary, outcomes: Sequence[Outcome], name: str) -> Canv
 def choose(outcomes: Sequence[Outcome], speed_name: str) -> list[tuple[str, Outcome]]:
     """The fastest, the median and the slowest of the answers with a speedup and known threads: fewer if there are."""
     known = sorted(
-        (o for o in outcomes if _speed(o, speed_name) and o.answer and o.answer["threads"]),
-        key=lambda o: (-(_speed(o, speed_name) or 0.0), o.key),
+        (o for o in outcomes if o.speed(speed_name) and o.answer and o.answer["threads"]),
+        key=lambda o: (-(o.speed(speed_name) or 0.0), o.key),
     )
     if not known:
         return []
@@ -185,11 +186,3 @@ def _headline(title: str, outcome: Outcome, summary: Summary) -> str:
 
 def _prompt(outcome: Outcome) -> str:
     return textwrap.shorten(f"“{outcome.messages[-1]['content']}”", 190, placeholder=" …”")
-
-
-def _speed(outcome: Outcome, name: str) -> float | None:
-    return outcome.realised if name == "realised" else outcome.theoretical
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -121,8 +121,7 @@ def draw_groups(summary: Summary) -> Canvas | None:
 
 def speeds(outcomes: Sequence[Outcome], name: str) -> list[float]:
     """The speedups of this name that were measured."""
-    found = (o.realised if name == "realised" else o.theoretical for o in outcomes)
-    return [speed for speed in found if speed is not None]
+    return [speed for o in outcomes if (speed := o.speed(name)) is not None]
 
 
 def ratio_axis(

@@ -5,7 +5,7 @@ critical path) of geometric ones; every interval is a 95% percentile bootstrap o
 (``pasta.statistics``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pasta.errors import UserError
 from pasta.evaluation.results.evaluations import Evaluation, last_user_message, read_evaluation
 from pasta.evaluation.results.outcomes import Outcome, outcomes_of
+from pasta.rows import by_dotted_key
 from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean
 
 Kind = Literal["difference", "ratio"]
@@ -209,30 +210,19 @@ def _settings(side: Side) -> dict[str, Any]:
     config = {key: value for key, value in evaluation.config.items() if key not in ("methods", "baseline")}
     methods = evaluation.config.get("methods", {})
     sections = {"method": methods.get(side.method), "baseline": methods.get(side.baseline)}
-    flat = _flat({**sections, **config})
+    settings = by_dotted_key({**sections, **config})
+    settings = {key: value for key, value in settings.items() if key.rpartition(".")[2] not in _IGNORED}
     names = {f"methods.{side.method}.": "method.", f"methods.{side.baseline}.": "baseline."}
     for name, fingerprint in evaluation.inputs.items():
         if name.startswith("methods."):
             for prefix, shown in names.items():
                 if name.startswith(prefix):
-                    flat[f"content of {shown}{name.removeprefix(prefix)}"] = fingerprint
+                    settings[f"content of {shown}{name.removeprefix(prefix)}"] = fingerprint
         else:
-            flat[f"content of {name}"] = fingerprint
+            settings[f"content of {name}"] = fingerprint
     if evaluation.code_version:
-        flat["code version"] = evaluation.code_version
-    return flat
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if key in _IGNORED:
-            continue
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+        settings["code version"] = evaluation.code_version
+    return settings
 
 
 def _described(side: Side) -> dict[str, Any]:
@@ -304,17 +294,16 @@ def _moved(
         if values is not None:
             a, b = values
             moved.append(
-                (b / a - 1 if measure.kind == "ratio" else b - a, Moved(pair[0].key, _asked(pair[0]), a, b))
+                (
+                    b / a - 1 if measure.kind == "ratio" else b - a,
+                    Moved(pair[0].key, last_user_message(pair[0].messages), a, b),
+                )
             )
     moved.sort(key=lambda entry: entry[0])
     return {
         f"{name} down": tuple(entry for by, entry in moved[:top] if by < 0),
         f"{name} up": tuple(entry for by, entry in moved[::-1][:top] if by > 0),
     }
-
-
-def _asked(outcome: Outcome) -> str:
-    return last_user_message(outcome.messages)
 
 
 def _notes(a: Side, b: Side, configuration: Sequence[Difference]) -> tuple[str, ...]:

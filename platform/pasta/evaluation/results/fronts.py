@@ -57,8 +57,7 @@ def areas_of(
         {
             o.key: (math.log(speed), o.quality)
             for o in outcomes[name]
-            if (speed := o.realised if speed_name == "realised" else o.theoretical) is not None
-            and o.quality is not None
+            if (speed := o.speed(speed_name)) is not None and o.quality is not None
         }
         for name in names
     ]

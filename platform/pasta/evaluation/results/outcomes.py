@@ -51,6 +51,10 @@ class Outcome:
         """Threads of the answer, the main one counted; None where they are not known."""
         return len(self.answer["threads"]) or None if self.answer is not None else None
 
+    def speed(self, name: str) -> float | None:
+        """The speedup of this name, ``realised`` or ``theoretical``."""
+        return self.realised if name == "realised" else self.theoretical
+
     @property
     def quality_difference(self) -> float | None:
         """Quality minus the baseline's."""

@@ -118,7 +118,7 @@ def _domination(
     speeds = [
         a / b
         for first, second in pairs
-        if (a := _speed(first, speed_name)) is not None and (b := _speed(second, speed_name)) is not None
+        if (a := first.speed(speed_name)) is not None and (b := second.speed(speed_name)) is not None
     ]
     differences = [a.quality - b.quality for a, b in pairs if a.quality is not None and b.quality is not None]
     return Domination(
@@ -130,11 +130,7 @@ def _domination(
 
 
 def _mean_speed(outcomes: Sequence[Outcome], speed_name: str) -> float:
-    return geometric_mean([s for o in outcomes if (s := _speed(o, speed_name)) is not None])
-
-
-def _speed(outcome: Outcome, speed_name: str) -> float | None:
-    return outcome.realised if speed_name == "realised" else outcome.theoretical
+    return geometric_mean([s for o in outcomes if (s := o.speed(speed_name)) is not None])
 
 
 def _sign(value: float) -> int:
