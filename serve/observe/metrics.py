@@ -13,7 +13,10 @@ The functions named ``of_…`` turn facts into observations; ``Metrics`` records
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
+
+if TYPE_CHECKING:
+    from pasta.engine import Engine
 
 MetricKind = Literal["counter", "gauge", "histogram"]
 #: The kinds of requests that admission distinguishes.
@@ -268,37 +271,6 @@ def of_response(endpoint: str, status: int) -> Observation:
     return Observation("pasta_http_responses", 1, {"endpoint": endpoint, "status": str(status)})
 
 
-class PrefixTokens(Protocol):
-    """What the reporter reads of an engine's prefix reuse (pasta.engine.prefixes.PrefixCounts)."""
-
-    looked_up: int
-    hit: int
-    copied: int
-    ahead: int
-
-
-class EngineCounts(Protocol):
-    """What the reporter reads of an engine (pasta.engine.Engine)."""
-
-    num_steps: int
-
-    @property
-    def prefix_counts(self) -> PrefixTokens:
-        """Tokens of prompts that were looked up, hit and copied."""
-
-    @property
-    def num_active(self) -> int:
-        """Requests that hold a slot."""
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait for a slot."""
-
-    @property
-    def num_lanes(self) -> int:
-        """Threads that decode."""
-
-
 class AdmissionCounts(Protocol):
     """What the reporter reads of a model's admission (serve/interpreter/admission.py)."""
 
@@ -321,7 +293,7 @@ class Reporter:
         self._totals: dict[tuple[str, str], int] = {}
 
     async def engines(
-        self, engines: Mapping[str, EngineCounts], slots: int, every_s: float = REPORT_S
+        self, engines: Mapping[str, "Engine"], slots: int, every_s: float = REPORT_S
     ) -> NoReturn:
         """Record the engines of a Decoder, by model, each with ``slots`` slots, until cancelled."""
         while True:
@@ -338,7 +310,7 @@ class Reporter:
                 self._record(of_admission(model, counts.held, counts.budget_tokens, counts.num_waiting))
             await asyncio.sleep(every_s)
 
-    def _of_engine(self, model: str, engine: EngineCounts, slots: int) -> list[Observation]:
+    def _of_engine(self, model: str, engine: "Engine", slots: int) -> list[Observation]:
         found = of_engine(
             model,
             running=engine.num_active,
