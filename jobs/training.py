@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from jobs.cluster import code_version, is_local, ray_cluster
 from pasta.stages.run import resumable
-from pasta.training.run import RunContext, TrainingConfig, TrainingStage
+from pasta.training.config import TrainingConfig
+from pasta.training.run import RunContext, TrainingStage
 from pasta.training.storage import open_url
 from serve.imports import uncollected
 

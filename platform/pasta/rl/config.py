@@ -12,15 +12,7 @@ from pasta.engine.section import DTYPES, EngineSection, answer_limits, check_slo
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
 from pasta.stages.workers import WorkersSection
-from pasta.tracking import TrackingSection
-from pasta.training.config import (
-    LoraSection,
-    ModelSection,
-    OptimisationSection,
-    ScheduleSection,
-    check_goes_on_from,
-    check_url,
-)
+from pasta.training.config import TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +96,18 @@ class GrpoSection:
             raise ValueError(f"epsilon {self.epsilon}: expected a number below 1")
 
 
-@dataclass(frozen=True, slots=True)
-class RlConfig:
-    """One run of reinforcement learning. ``output_dir`` gets the finished model, ``run_dir`` all else of the run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlConfig(TrainingConfig):
+    """One run of reinforcement learning.
 
     ``twin`` answers every prompt once, sequentially and greedily, which speedups and judges compare with; by default it
     is ``model.init_from`` with promises masked out. In ``optimisation``, ``rows`` counts answers a forward of a worker;
     how many forwards make a step follows from the size of a batch. ``max_steps`` counts steps of the optimiser.
-    ``workers`` train, ``rollout.workers`` sample. ``checkpoints`` is a URL that fsspec knows, if they are not to be
-    kept in ``run_dir``. With ``lora``, adapters are trained, merged for every batch of answers and at the end.
+    ``workers`` train, ``rollout.workers`` sample. With ``lora``, adapters are merged for every batch of answers too.
     """
 
-    name: str
-    output_dir: Path
-    model: ModelSection
     judge: JudgeSection
     reward: RewardSection
-    optimisation: OptimisationSection
     twin: str | None = None
     prompts: PromptsSection = field(default_factory=lambda: PromptsSection("atlas", 512))
     sampling: SamplingSection = field(default_factory=lambda: SamplingSection(candidates=8))
@@ -128,15 +115,10 @@ class RlConfig:
     engine: EngineSection = field(default_factory=EngineSection)
     rollout: RolloutSection = field(default_factory=RolloutSection)
     objective: GrpoSection = field(default_factory=GrpoSection)
-    lora: LoraSection | None = None
     run_dir: Path = Path("runs/rl")
-    checkpoints: str | None = None
-    schedule: ScheduleSection = field(default_factory=ScheduleSection)
-    workers: WorkersSection = field(default_factory=WorkersSection)
-    tracking: TrackingSection = field(default_factory=TrackingSection)
 
     def __post_init__(self) -> None:
-        check_url(self.checkpoints)
+        TrainingConfig.__post_init__(self)
         self._check_model()
         self._check_steps()
         sampling = self.sampling
@@ -153,7 +135,7 @@ class RlConfig:
             )
 
     def _check_model(self) -> None:
-        check_goes_on_from(self.model, self.output_dir, "a model that jobs.sft has trained")
+        self.check_goes_on_from("a model that jobs.sft has trained")
         if self.model.positions is not None:
             raise ValueError(
                 f"model.positions {self.model.positions!r}: expected none; the engines sample from the model as it is"

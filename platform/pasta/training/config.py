@@ -52,17 +52,6 @@ class ModelSection:
             raise ValueError("a model from scratch needs a tokenizer: atlas, or a directory")
 
 
-def check_goes_on_from(section: ModelSection, output_dir: Path, expected: str) -> None:
-    """Check the model section of a run that continues from a trained model; ``expected`` describes that model in
-    errors. Raises ValueError."""
-    if section.init_from is None:
-        raise ValueError(f"model.init_from: expected {expected}")
-    if section.tokenizer is not None:
-        raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
-    if Path(section.init_from).absolute() == output_dir.absolute():
-        raise ValueError(f"output_dir: {output_dir}: is model.init_from; name another directory")
-
-
 @dataclass(frozen=True, slots=True)
 class OptimisationSection:
     """The recipe. A step is ``rows`` packed rows a worker times ``accumulate``; the rate falls linearly to 0, or
@@ -163,38 +152,56 @@ class HeadsSection:
         check_not_negative(self, "guessed")
 
 
-def check_url(checkpoints: str | None) -> None:
-    """Raise ValueError if this is not a URL."""
-    if checkpoints is not None and not re.match(r"[a-z][a-z0-9+.-]*://[^/]*/?.", checkpoints):
-        raise ValueError(
-            f"checkpoints {checkpoints!r}: expected a URL such as s3://bucket/path (they are in run_dir by default)"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SftConfig:
-    """One supervised fine-tuning run. ``output_dir`` gets the finished model, ``run_dir`` everything else of the run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingConfig:
+    """The keys of every training run. ``output_dir`` gets the finished model, ``run_dir`` everything else of the run.
 
     ``checkpoints`` is a URL that fsspec knows, if they are not to be kept in ``run_dir``. With ``lora``, adapters are
-    trained instead of all weights, and the control tokens' rows where they are new. With ``draft_heads`` the model
-    stays as it is and gets heads, which are put beside it: ``output_dir`` is ``model.init_from`` then.
+    trained instead of all weights, and merged at the end.
     """
 
     name: str
     output_dir: Path
     model: ModelSection
-    data: DataSection
     optimisation: OptimisationSection
-    run_dir: Path = Path("runs/sft")
+    run_dir: Path
     checkpoints: str | None = None
     schedule: ScheduleSection = ScheduleSection()
     workers: WorkersSection = field(default_factory=WorkersSection)
     tracking: TrackingSection = field(default_factory=TrackingSection)
     lora: LoraSection | None = None
+
+    def __post_init__(self) -> None:
+        if self.checkpoints is not None and not re.match(r"[a-z][a-z0-9+.-]*://[^/]*/?.", self.checkpoints):
+            raise ValueError(
+                f"checkpoints {self.checkpoints!r}: expected a URL such as s3://bucket/path (they are in run_dir by "
+                "default)"
+            )
+
+    def check_goes_on_from(self, expected: str) -> None:
+        """Raise ValueError unless the run continues from a trained model, which ``expected`` describes."""
+        if self.model.init_from is None:
+            raise ValueError(f"model.init_from: expected {expected}")
+        if self.model.tokenizer is not None:
+            raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
+        if Path(self.model.init_from).absolute() == self.output_dir.absolute():
+            raise ValueError(f"output_dir: {self.output_dir}: is model.init_from; name another directory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftConfig(TrainingConfig):
+    """One supervised fine-tuning run.
+
+    With ``lora`` the control tokens' rows are trained too where they are new. With ``draft_heads`` the model stays as
+    it is and gets heads, which are put beside it: ``output_dir`` is ``model.init_from`` then.
+    """
+
+    data: DataSection
+    run_dir: Path = Path("runs/sft")
     draft_heads: HeadsSection | None = None
 
     def __post_init__(self) -> None:
-        check_url(self.checkpoints)
+        TrainingConfig.__post_init__(self)
         if self.model.positions is not None and (self.draft_heads or self.data.mode == "sequential"):
             who = (
                 "draft heads leave the model"

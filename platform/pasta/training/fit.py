@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
@@ -11,29 +11,18 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
 from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.rows import read_json
-from pasta.stages.run import StageConfig
 from pasta.tracking import Tracker, start_tracker
 from pasta.training.callbacks import CheckpointReporter, ProgressReporter
-from pasta.training.config import LoraSection, ModelSection
+from pasta.training.config import TrainingConfig
 from pasta.training.run import RunContext
 from pasta.training.save import save_trained
-
-
-class RunConfig(StageConfig, Protocol):
-    """The part of a training configuration that every run reads."""
-
-    @property
-    def model(self) -> ModelSection: ...
-    @property
-    def lora(self) -> LoraSection | None: ...
-
 
 T = TypeVar("T", bound=Trainer)
 
 
 def run_trainer(
     job: str,
-    config: RunConfig,
+    config: TrainingConfig,
     context: RunContext,
     make_trainer: Callable[[PreTrainedTokenizerBase, list[Any], Tracker], T],
     held_out_figures: Callable[[T], dict[str, float]],

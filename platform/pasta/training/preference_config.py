@@ -6,16 +6,7 @@ from typing import Literal
 
 from pasta.bounds import check_positive, check_unread
 from pasta.data.sections import PairsSection
-from pasta.stages.workers import WorkersSection
-from pasta.tracking import TrackingSection
-from pasta.training.config import (
-    LoraSection,
-    ModelSection,
-    OptimisationSection,
-    ScheduleSection,
-    check_goes_on_from,
-    check_url,
-)
+from pasta.training.config import TrainingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +41,15 @@ class ObjectiveSection:
             check_unread(self, "with beta, which follows from it by default", "num_samples")
 
 
-@dataclass(frozen=True, slots=True)
-class PreferenceConfig:
-    """One preference run. ``output_dir`` gets the finished model, ``run_dir`` everything else of the run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceConfig(TrainingConfig):
+    """One preference run. In ``optimisation``, ``rows`` counts pairs a worker."""
 
-    ``checkpoints`` is a URL that fsspec knows, if they are not to be kept in ``run_dir``. In ``optimisation``, ``rows``
-    counts pairs a worker. With ``lora``, adapters are trained and merged at the end.
-    """
-
-    name: str
-    output_dir: Path
-    model: ModelSection
     data: PairsSection
-    optimisation: OptimisationSection
     objective: ObjectiveSection = field(default_factory=ObjectiveSection)
-    lora: LoraSection | None = None
     run_dir: Path = Path("runs/preference")
-    checkpoints: str | None = None
-    schedule: ScheduleSection = field(default_factory=ScheduleSection)
-    workers: WorkersSection = field(default_factory=WorkersSection)
-    tracking: TrackingSection = field(default_factory=TrackingSection)
 
     def __post_init__(self) -> None:
-        check_url(self.checkpoints)
+        TrainingConfig.__post_init__(self)
         self.schedule.check_evaluates("data.eval_pairs", self.data.eval_pairs)
-        check_goes_on_from(self.model, self.output_dir, "the model that wrote the answers")
+        self.check_goes_on_from("the model that wrote the answers")

@@ -4,30 +4,17 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pasta.errors import UserError
 from pasta.rows import read_json
-from pasta.stages.run import StageConfig
 from pasta.stages.stage import Manifest, Stage, read_manifest
-from pasta.stages.workers import WorkersSection
-from pasta.training.config import OptimisationSection, ScheduleSection
+from pasta.training.config import OptimisationSection, ScheduleSection, TrainingConfig
 from pasta.training.deepspeed_private import compile_no_communication, import_no_compiler
 from pasta.training.precision import uses_bfloat16
 from pasta.training.storage import open_url, remove
 
 Report = Callable[[dict[str, float], Path | None], None]
-
-
-class TrainingConfig(StageConfig, Protocol):
-    """The part of a training configuration that says where and on what it runs."""
-
-    @property
-    def checkpoints(self) -> str | None: ...
-    @property
-    def schedule(self) -> ScheduleSection: ...
-    @property
-    def workers(self) -> WorkersSection: ...
 
 
 @dataclass(frozen=True, slots=True)
