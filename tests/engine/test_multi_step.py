@@ -259,3 +259,16 @@ def test_what_is_streamed_of_each_thread_is_the_same(counted):
     assert together == one_by_one
     assert len(together) > 2
     assert counted
+
+
+def test_steps_together_without_other_help_keep_the_order_of_turns_near_a_limit():
+    config = {**SIZES, "jump_forward": False, "drafts": 0}
+    limits = Limits(max_tokens=97, max_chunk_tokens=200, max_depth=3, max_topic_tokens=1)
+    sampling = SamplingParams(temperature=0.7, top_k=5, seed=6754, promise_bias=4.0)
+    request = Request(PROMPT, limits=limits, sampling=sampling)
+    one = Engine(LOADED, EngineConfig(**config, multi_step=False)).generate(request)
+    engine = Engine(LOADED, EngineConfig(**config))
+    engine.generate(
+        Request(PROMPT, limits=Limits(max_tokens=20), parallel=False)
+    )  # it knows what a step costs
+    assert same(engine.generate(request)) == same(one)

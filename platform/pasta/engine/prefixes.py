@@ -59,6 +59,8 @@ class Prefix:
         feeds = [
             feed for _, feed in takewhile(lambda n: n[1].segment == 0 and n[1].position == n[0], numbered)
         ]
+        if len(feeds) == len(slot.pending) and not feeds[-1].wants_logits:
+            feeds.pop()  # all threads wait for chunks that are elsewhere: no logits choose a first token
         num_known = next((place for place, feed in enumerate(feeds) if feed.wants_logits), len(feeds))
         tokens = np.array([feed.token for feed in feeds], dtype=np.int64)
         return cls(slot.request.cache_salt, tokens, num_known, len(tokens))

@@ -102,6 +102,11 @@ class SamplingParams:
         return bool(self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1.0)
 
     @property
+    def cuts(self) -> bool:
+        """Whether which tokens may be drawn depends on how likely others are."""
+        return self.temperature > 0 and bool(self.top_k or self.top_p < 1.0 or self.min_p)
+
+    @property
     def adjusts(self) -> bool:
         """Whether logits are changed in text."""
         return bool(self.penalises or self.logit_bias or self.min_tokens or self.ignore_eos)

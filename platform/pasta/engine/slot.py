@@ -34,6 +34,7 @@ from pasta.interpreter import (
     Wait,
     allowed_freely,
     copy_until,
+    drive_lent,
     forced_token,
     lend,
     may_emit,
@@ -88,9 +89,8 @@ class Slot:
         self._jumps = config.jump_forward and request.logprobs is None
         #: Where drafts are looked up, if this request wants drafts.
         self.ngrams: Ngrams | None = None
-        self._runs_ahead = self._jumps
         if config.drafts and request.drafts:
-            self.ngrams, self._runs_ahead = Ngrams(self.interpreter.prompt), True
+            self.ngrams = Ngrams(self.interpreter.prompt)
         #: Of each thread that has emitted, what draft heads guess from.
         self.states: dict[int, HeadInput] = {}
         self._short = False
@@ -227,12 +227,13 @@ class Slot:
         if self.forced is not None:
             return self.forced[it.threads[thread].path][len(it.threads[thread].tokens)] == token
         if self.shares:
-            fits = it.allowed(thread).permits(token, it.grammar)
-            # A chunk that cannot wait for anything is given back.
-            self._short |= not fits and not self._lent
+            fits = (allowed := it.allowed(thread)).permits(token, it.grammar)
+            if self._lent and not self.request.lent and self.request.sampling.cuts:
+                fits &= allowed == self.allowed(thread)  # what is cut off depends on all that may be chosen
+            self._short |= not fits and not self._lent  # a chunk that cannot wait for anything is given back
             if not fits:
                 return False
-        return not self._runs_ahead or may_emit(it, thread, self.held_open)
+        return may_emit(it, thread, self.held_open)
 
     def may_draft(self) -> bool:
         """Whether drafts may be fed now. Also reads the text written so far, to look drafts up in it."""
@@ -275,7 +276,7 @@ class Slot:
             return actions
 
         events: list[Event] = []
-        self._follow(it.drive(thread, response_ids, emit), events, now, step, quiet=True)
+        self._follow(drive_lent(it, thread, response_ids, emit), events, now, step, quiet=True)
         for feed in (opened, *self.interpreter.take_feeds()):
             # The targets of the chunk's rows are known; a parent that waited for its end goes on.
             wants_logits = feed.wants_logits and self.interpreter.threads[feed.thread].running

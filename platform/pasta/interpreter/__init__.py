@@ -2,7 +2,7 @@
 
 from pasta.interpreter.ahead import emit_text, forced_token, may_emit, may_emit_text, supposed, turn
 from pasta.interpreter.interpreter import Interpreter
-from pasta.interpreter.lending import allowed_freely, lend, set_aside, take_back
+from pasta.interpreter.lending import allowed_freely, drive_lent, lend, set_aside, take_back
 from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
 from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
 from pasta.interpreter.reading import ReadingOrder, copy_until
@@ -35,6 +35,7 @@ __all__ = [
     "Wait",
     "allowed_freely",
     "copy_until",
+    "drive_lent",
     "emit_text",
     "forced_token",
     "lend",

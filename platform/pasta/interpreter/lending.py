@@ -9,10 +9,13 @@ Not covered: an answer that reaches ``max_threads`` or ``max_tokens`` while a ch
 threads go on meanwhile, and one of them may take the last place that this chunk would have had first.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pasta.interpreter.interpreter import Interpreter
-from pasta.interpreter.limits import Constraint, Limits
+from pasta.interpreter.limits import Constraint, ConstraintError, Limits
+from pasta.interpreter.storage import Emit
+from pasta.interpreter.thread import Action
 
 #: A chunk is lent twice its estimate plus this many tokens, and as many again for chunks inside it.
 SLACK_TOKENS = 64
@@ -51,6 +54,22 @@ def take_back(interpreter: Interpreter, chunk: int, lent: Limits) -> None:
     interpreter.reserve(interpreter.threads[chunk], 1)
     interpreter.lent_tokens -= lent.max_tokens - 2
     interpreter.lent_threads -= lent.max_threads - 1
+
+
+def drive_lent(interpreter: Interpreter, chunk: int, ids: Sequence[int], emit: Emit) -> tuple[Action, ...]:
+    """``Interpreter.drive`` for a chunk that another engine has decoded within what it was lent.
+
+    How near a limit comes depends on the order of tokens, and in that of storage it may come nearer: so limits are
+    checked at the end only. Raises ``ConstraintError`` if the chunk does not keep them.
+    """
+    strict, interpreter.strict = interpreter.strict, False
+    try:
+        actions = interpreter.drive(chunk, ids, emit)
+    finally:
+        interpreter.strict = strict
+    if strict and (interpreter.tokens_left < 0 or interpreter.threads_left < 0):
+        raise ConstraintError(f"chunk {interpreter.threads[chunk].path} is longer than what it was lent")
+    return actions
 
 
 def allowed_freely(interpreter: Interpreter, thread: int) -> Constraint:
