@@ -31,13 +31,14 @@ from serve.wire import Decoded, Delta, Finished, Mark, Path, TextToken, TokenIte
 
 class TextPiece(NamedTuple):
     """Text that a thread's token ``number`` (from 1) has completed; with log-probabilities requested, that ``token``.
-    ``ends``: it ends the answer."""
+    ``ends``: it ends the answer; ``counts``: it is a token of text."""
 
     text: str
     token: TextToken | None
     thread: int
     number: int
     ends: bool
+    counts: bool
 
 
 class Session:
@@ -64,6 +65,7 @@ class Session:
         self._streams = {0: TextStream(codec)}
         sampling = sampling or SamplingParams()
         self._stop = StopFilter(sampling.stop)
+        self._min_tokens, self._read = sampling.min_tokens, 0
         self._stop_tokens = frozenset(sampling.stop_token_ids)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
         #: The response up to what has ended it, if its text has.
@@ -86,7 +88,8 @@ class Session:
             if self._stop.stopped:
                 break
             self._tokens.push(piece)
-            shown += self._stop.push(piece.text)
+            self._read += piece.counts
+            shown += self._stop.push(piece.text, may_stop=self._read > self._min_tokens)
             if piece.ends:
                 shown += self._stop.end()
             if self._stop.stopped:
@@ -98,14 +101,15 @@ class Session:
         in_text = state.mode == Mode.TEXT
         actions = self._mirror.emit(thread, token, time)
         self.moved |= bool(actions) or not state.running
+        is_text = in_text and bool(self._codec.grammar.text_mask[token])
         text, entry, stops = "", None, in_text and token in self._stop_tokens
-        if in_text and not stops and self._codec.grammar.text_mask[token]:
+        if is_text and not stops:
             text = self._streams[thread].push(token)
             entry = None if logprobs is None else text_token(self._codec, token, logprobs)
         elif in_text:
             text = self._streams[thread].flush()
-        if text or entry or stops:
-            self._reading.text(thread, TextPiece(text, entry, thread, len(state.tokens), stops))
+        if text or entry or stops or is_text:
+            self._reading.text(thread, TextPiece(text, entry, thread, len(state.tokens), stops, is_text))
         if state.mode >= Mode.ENDED:
             self._reading.finish(thread)
             if thread == 0 and logprobs is not None:
@@ -239,8 +243,9 @@ class Session:
             },
         }
         if wants_document:
-            # A stop string leaves threads unfinished: then there is no document.
-            pasta["document"] = to_text(self._codec.decode(mirror.response_ids())) if mirror.done else None
+            # What a stop string has cut is no document, even if all of its threads have ended.
+            whole = mirror.done and not self._stop.stopped
+            pasta["document"] = to_text(self._codec.decode(mirror.response_ids())) if whole else None
         if trace_of is not None:
             pasta["trace"] = chrome_trace(
                 mirror.trace(),
@@ -316,14 +321,16 @@ class StopFilter:
         self._held = ""
         self.stopped = False
 
-    def push(self, text: str) -> str:
-        """Append ``text``; returns what can be shown now and was not shown before."""
+    def push(self, text: str, *, may_stop: bool = True) -> str:
+        """Append ``text``, in which no stop string ends the text unless it ``may_stop``; returns what can be shown now
+        and was not shown before."""
         if self.stopped:
             return ""
         if not self._stops:
             return text
-        self._held += text
-        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        before, self._held = len(self._held), self._held + text
+        stops = self._stops if may_stop else ()
+        found = [at for stop in stops if (at := self._held.find(stop, max(0, before - len(stop) + 1))) >= 0]
         if found:
             self.stopped = True
             shown, self._held = self._held[: min(found)], ""

@@ -8,12 +8,14 @@ from pasta.lang import Codec, TextStream
 
 
 class _Piece(NamedTuple):
-    """Text that a thread's token ``number`` (from 1) has completed; ``ends`` if that token ends the answer."""
+    """Text that a thread's token ``number`` (from 1) has completed; ``ends`` if that token ends the answer, ``counts``
+    if it is one of text."""
 
     text: str
     thread: int
     number: int
     ends: bool
+    counts: bool
 
 
 class AnswerText:
@@ -27,6 +29,7 @@ class AnswerText:
     def __init__(self, codec: Codec, params: SamplingParams, *, stops: bool) -> None:
         self._codec = codec
         self._strings = params.stop if stops else ()
+        self._min_tokens, self._read = params.min_tokens, 0
         self._tokens = frozenset(params.stop_token_ids if stops else ())
         self._reading: ReadingOrder[_Piece] = ReadingOrder()
         self._streams: dict[int, TextStream] = {0: TextStream(codec)}
@@ -48,8 +51,8 @@ class AnswerText:
             text = stream.flush()
         elif in_text:
             text = stream.push(token)
-        if text or ends:
-            self._reading.text(thread.id, _Piece(text, thread.id, len(thread.tokens), ends))
+        if text or ends or in_text:
+            self._reading.text(thread.id, _Piece(text, thread.id, len(thread.tokens), ends, in_text))
         if thread.mode >= Mode.ENDED:
             self._reading.finish(thread.id)
         for piece in self._reading.take_parts():
@@ -61,7 +64,9 @@ class AnswerText:
             return
         before = len(self.shown)
         self.shown += piece.text
-        found = [self.shown.find(stop, max(0, before - len(stop) + 1)) for stop in self._strings]
+        self._read += piece.counts
+        strings = self._strings if self._read > self._min_tokens else ()
+        found = [self.shown.find(stop, max(0, before - len(stop) + 1)) for stop in strings]
         ends = [at for at in found if at >= 0] or ([len(self.shown)] if piece.ends else [])
         if ends:
             self.stopped_at, self.ended_by = min(ends), (piece.thread, piece.number)

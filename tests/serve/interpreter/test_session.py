@@ -197,3 +197,26 @@ def test_a_stop_token_ends_the_text_where_the_engine_ends_it(size):
     assert result.document is None
     assert text == result.text
     assert finished.finish_reason == "stop"
+
+
+def test_what_a_stop_string_cut_is_no_document_even_if_every_thread_had_ended():
+    session = Session(CODEC, PROMPT, LIMITS, parallel=True, sampling=SamplingParams(stop=("STOP",)))
+    main = [*CODEC.encode_text("A "), *CODEC.encode_promise("tea", 10)]
+    main += [*CODEC.encode_text(" and STOP, which nobody is to read"), CODEC.eos_id]
+    chunk = [*CODEC.encode_text("leaves"), CODEC.control.async_close]
+    tokens = [*(((), token) for token in main), *(((0,), token) for token in chunk)]
+    text = session.feed((path, token, 0.1 * at) for at, (path, token) in enumerate(tokens)).text
+    finished = session.finish(Decoded("stop", 9, 0.0, 0.1, 1.0), wants_document=True)
+    assert text + session.rest().text == "A leaves and "
+    assert finished.pasta["document"] is None
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_stop_string_ends_no_text_before_min_tokens_here_as_in_the_engine(parallel):
+    bias = 7.0 if parallel else 0.0
+    plain, _ = decode(sampling=SamplingParams(promise_bias=bias), parallel=parallel)
+    sampling = SamplingParams(promise_bias=bias, stop=(plain.text[3:5],), min_tokens=20)
+    result, events = decode(sampling=sampling, parallel=parallel)
+    text, _, finished = follow(result, events, sampling=sampling, parallel=parallel)
+    assert text == result.text
+    assert finished.completion_tokens >= 20
