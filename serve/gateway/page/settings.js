@@ -56,7 +56,8 @@ export function fromFragment(fragment, form, defaults) {
 
 /** A request's body. */
 export function bodyOf(settings, model, mode) {
-  const pasta = { mode, events: true, document: true };
+  // Parallel is what the model does by itself, if it can; one without control tokens refuses to be asked for it.
+  const pasta = { mode: mode === "parallel" ? undefined : mode, events: true, document: true };
   const body = { model, messages: [{ role: "user", content: settings.prompt }], stream: true, pasta };
   const number = (name) => (settings[name] === "" ? undefined : Number(settings[name]));
   body.temperature = number("temperature");

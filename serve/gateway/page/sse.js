@@ -72,7 +72,7 @@ export async function refusal(response) {
   }
   const said = error?.message ?? `It answered with status ${response.status}.`;
   const param = error?.param ?? null;
-  if (response.status === 401 || response.status === 403) {
+  if (response.status === 401 || (response.status === 403 && error?.code !== "no_keys_configured")) {
     return new ApiError(`This service wants an API key that it knows: enter one under Settings. (${said})`, "key");
   }
   if (response.status === 429) {

@@ -1,6 +1,9 @@
 """The playground's files over HTTP: types, caching, headers. What they do in a browser is tests/e2e's."""
 
+import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -8,7 +11,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from pasta.data.atlas import heldout_prompts
+from serve.config import ServeConfig
 from serve.gateway import playground
+from serve.gateway.api import read_chat_request
+from serve.interpreter.encoding import RequestEncoder
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +97,39 @@ def test_example_prompts_are_held_out_tasks_of_the_atlas(http):
     chunks = [sum(1 for _ in tasks[prompt].document.chunks()) for prompt in examples]
     assert max(chunks) >= 6
     assert min(chunks) == 0, "one of them has nothing to gain, which a visitor should see too"
+
+
+def in_node(script):
+    """What a script that imports the page's modules prints, as JSON."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node on PATH")
+    command = [node, "--input-type=module", "--eval", script]
+    cwd = playground.__file__.rpartition("/")[0]
+    return json.loads(subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=True).stdout)
+
+
+def test_a_model_that_only_decodes_sequentially_is_asked_for_what_it_can_do():
+    empty = dict.fromkeys(["max_threads", "promise_bias", "temperature", "seed", "max_tokens"], "")
+    settings = json.dumps({"prompt": "Hi", "race": "off", **empty})
+    body = in_node(
+        'import { bodyOf } from "./page/settings.js";'
+        f'console.log(JSON.stringify(bodyOf({settings}, "m", "parallel")));'
+    )
+    config = ServeConfig.model_validate(
+        {"models": {"m": {"path": "platform/pasta/data/atlas/models/twin", "mode": "sequential"}}}
+    )
+    order = read_chat_request(json.dumps(body).encode()).order("id")
+    (decoded,) = RequestEncoder(config.models["m"], config).decode_orders(order)
+    assert not decoded.parallel
+
+
+def test_a_service_that_has_no_keys_asks_for_none():
+    error = {"message": "This service has no API keys.", "param": None, "code": "no_keys_configured"}
+    said = in_node(
+        'import { refusal } from "./page/sse.js";'
+        f"const response = new Response(JSON.stringify({json.dumps({'error': error})}), {{ status: 403 }});"
+        "const { message, param } = await refusal(response);"
+        "console.log(JSON.stringify([message, param]));"
+    )
+    assert said == ["The service refuses this request: This service has no API keys.", None]
