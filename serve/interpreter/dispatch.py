@@ -72,7 +72,8 @@ class Lanes:
     def __init__(self) -> None:
         self.responses: set[OpenResponse] = set()
         self._counts: Counter[str] = Counter()
-        self._counted: dict[OpenResponse, list[str]] = {}
+        self._slots: Counter[tuple[str, str]] = Counter()
+        self._counted: dict[OpenResponse, tuple[list[str], list[tuple[str, str]]]] = {}
         self._changed: set[OpenResponse] = set()
 
     def changed(self, response: OpenResponse) -> None:
@@ -82,12 +83,22 @@ class Lanes:
     def counts(self) -> Counter[str]:
         """The threads on each replica; 0 for any other name."""
         for response in self._changed:
-            self._counts.subtract(self._counted.pop(response, ()))
+            lanes, slots = self._counted.pop(response, ([], []))
+            self._counts.subtract(lanes)
+            self._slots.subtract(slots)
             if response in self.responses:
-                self._counted[response] = response.lanes()
-                self._counts.update(self._counted[response])
+                lanes = response.lanes()
+                slots = [(each.replica, each.order.model) for each in response.attempts.values()]
+                self._counted[response] = lanes, slots
+                self._counts.update(lanes)
+                self._slots.update(slots)
         self._changed.clear()
         return self._counts
+
+    def slots(self) -> Counter[tuple[str, str]]:
+        """The slots that are held or waited for, by replica and model: one for each attempt."""
+        self.counts()
+        return self._slots
 
 
 class Dispatcher:
@@ -105,7 +116,7 @@ class Dispatcher:
         self._replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
         #: The number format of each model, by replica.
         self._formats: dict[str, dict[str, str]] = {}
-        self._chunk = config.engine.prefill_chunk
+        self._chunk, self._num_slots = config.engine.prefill_chunk, config.engine.num_slots
         #: The names of the prefixes that each replica holds, by model, as it told last.
         self._prefixes: dict[str, dict[str, frozenset[bytes]]] = {}
         #: What each replica last reported about other Interpreters: how many of its threads are theirs, and how many
@@ -200,6 +211,10 @@ class Dispatcher:
             raise ReplicaLost(
                 "there is no decoder" + (f" that computes in {number_format}" if number_format else "")
             ) from None
+        # To wait for a slot takes an answer's time, which no prefix makes up for while another replica has one free.
+        held = self._lanes.slots()
+        free = {name for name in loads if held[name, order.model] < self._num_slots}
+        loads = {name: lanes for name, lanes in loads.items() if name in free} or loads
         names = prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
         matched = {
             replica: matched_tokens(names, self._prefixes.get(replica, {}).get(order.model, ()))
