@@ -279,6 +279,7 @@ class Decoder:
             "reaped": self._num_reaped,
             "open": len(self._leases),
             "pid": os.getpid(),
+            "version": self._version,
             "tensor_parallel": self._tensor_parallel,
             "formats": {
                 name: dataclasses.asdict(engine.engine.loaded.format)

@@ -84,6 +84,7 @@ class StandInDecoder:
             "cancelled": 0,
             "reaped": 0,
             "pid": os.getpid(),
+            "version": self._version,
             "tensor_parallel": 1,
             "formats": dict.fromkeys(self._ids, _FORMAT),
         }

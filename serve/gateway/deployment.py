@@ -35,7 +35,6 @@ from serve.gateway.api import (
     read_completion_request,
 )
 from serve.gateway.body import Turns, read_body
-from serve.gateway.cors import Cors
 from serve.gateway.guard import Client, Guard, NoRoomCache, OpenRequests
 from serve.gateway.pace import PacedStream, unread_event
 from serve.gateway.proxy import TakeBody
@@ -56,7 +55,6 @@ logger = logging.getLogger("ray.serve")
 
 app = openapi.Application(title="PASTA", version=pasta.__version__, description=schemas.DESCRIPTION)
 app.include_router(playground.router)
-app.add_middleware(Cors)
 app.add_middleware(CountResponses)
 app.add_middleware(TakeBody)
 T = TypeVar("T")
@@ -118,13 +116,13 @@ class Gateway:
         self._no_room = NoRoomCache(lambda: known_replicas("Interpreter").replicas)
         self._started = int(time.time())
         self._dtypes: dict[str, str] = {}
-        self._known_contexts: dict[str, int] = {}
         self._asking: asyncio.Task[list[dict[str, Any]]] | None = None
         self._loop = LoopWatch()
         self._watching = asyncio.get_running_loop().create_task(self._loop.watch())
-        # Rolling update: the old Gateway serves until an Interpreter of this version is ready.
-        while await self._interpreter.call("version") != config.version:
+        # Rolling update: the old Gateway serves until an Interpreter of this version is ready. Others are asked too.
+        while (contexts := await self._interpreter.call("contexts", config.version)) is None:
             await asyncio.sleep(0.1)
+        self._contexts: dict[str, int] = contexts
 
     @app.get("/health", summary="Whether the service is alive", responses=schemas.HEALTH)
     async def health(self) -> JSONResponse:
@@ -237,7 +235,7 @@ class Gateway:
             shown = (
                 await self._encoded(given.model, "detokenize", pieces) if given.return_token_strs else None
             )
-            most = (await self._contexts())[given.model]
+            most = self._contexts[given.model]
             return JSONResponse(
                 {"count": len(tokens), "max_model_len": most, "tokens": tokens, "token_strs": shown}
             )
@@ -357,16 +355,11 @@ class Gateway:
             raise answers.refusal(found)
         return found
 
-    async def _contexts(self) -> dict[str, int]:
-        if not self._known_contexts:
-            self._known_contexts = await self._interpreter.call("contexts")
-        return self._known_contexts
-
     async def _model(self, name: str) -> dict[str, Any]:
-        model, contexts = self._config.models[name], await self._contexts()
+        model = self._config.models[name]
         dtype = await self._dtype(name, model.dtype)
         processes = self._config.decoder.tensor_parallel
-        return model_object(name, self._started, contexts[name], model.mode, dtype, processes)
+        return model_object(name, self._started, self._contexts[name], model.mode, dtype, processes)
 
     async def _dtype(self, name: str, dtype: str) -> str:
         """The number format of a model: ``auto`` until the Decoders have reported the one they chose."""
@@ -377,7 +370,9 @@ class Gateway:
                 decoders = await self._decoders()
             except (RayError, RayServeException, TimeoutError):
                 return dtype
-            if found := sorted({decoder["formats"][name]["name"] for decoder in decoders}):
+            # In a rolling update Decoders of the old version, and of its models, are among them.
+            ours = [each for each in decoders if each["version"] == self._config.version]
+            if found := sorted({decoder["formats"][name]["name"] for decoder in ours}):
                 self._dtypes[name] = ", ".join(found)  # several only where the Decoders' machines differ
         return self._dtypes.get(name, dtype)
 

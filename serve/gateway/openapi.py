@@ -12,6 +12,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 from ray import serve
 
+from serve.gateway.cors import Cors
 from serve.gateway.pace import PacedApp
 
 Schema = dict[str, Any]
@@ -31,6 +32,11 @@ NULL: Schema = {"type": "null"}
 
 class Application(PacedApp):
     """An application whose page asks for a key where its service does."""
+
+    def build_middleware_stack(self) -> Any:
+        """Starlette's, within ours for pages of other origins: they may read a 500 too, which the stack's outermost
+        layer writes."""
+        return Cors(super().build_middleware_stack())
 
     def openapi(self) -> Schema:
         """The page."""

@@ -222,13 +222,12 @@ class InterpreterDeployment:
         except RequestRefused as error:
             return error.refused
 
-    async def contexts(self) -> dict[str, int]:
-        """The most tokens of a prompt and its answer together, by model."""
+    async def contexts(self, version: str) -> dict[str, int] | None:
+        """The most tokens of a prompt and its answer together, by model; ``None`` if it serves another ``version``
+        (``ServeConfig.version``)."""
+        if version != self._config.version:
+            return None
         return {name: encoder.context for name, encoder in self._encoders.items()}
-
-    async def version(self) -> str:
-        """The version that it serves (``ServeConfig.version``)."""
-        return self._config.version
 
     async def stats(self) -> list[dict[str, Any]]:
         """The statistics of each Decoder. Raises ``TimeoutError`` if one does not answer."""

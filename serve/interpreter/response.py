@@ -218,6 +218,7 @@ class DistributedResponse:
             prompt_ids=[],
             snapshot=self._session.snapshot(lent.path),
             limits=lent.limits,
+            prompt_logprobs=None,  # its home reports the prompt
         )
         if replica == attempt.replica:
             self._adopt(attempt, lent.path)

@@ -48,6 +48,7 @@ FIELDS = frozenset(
         "tokens",
         "total_ms",
         "ttft_ms",
+        "write_timeout_s",
     }
 )
 

@@ -60,7 +60,7 @@ async def _make(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **says:
     monkeypatch.setattr("serve.observe.watch.record", lambda observations: None)
     monkeypatch.setattr(app, "middleware_stack", None)  # made anew for this configuration
     settings = ServeConfig.model_validate({"models": {"m": {"path": "x", "dtype": "float32"}}, **config})
-    interpreter = Interpreter(version=settings.version, contexts={"m": 8}, **says)
+    interpreter = Interpreter(contexts={"m": 8}, **says)
     ours = Gateway.__mro__[1]  # what Ray has wrapped
     gateway = ours.__new__(ours)
     await gateway.__init__(settings, interpreter)

@@ -1,5 +1,8 @@
 """Web pages of configured origins may use the API; those of others may not, and by default none may."""
 
+import asyncio
+
+import httpx
 import pytest
 
 from pasta.errors import UserError
@@ -105,3 +108,14 @@ def test_all_origins_without_keys_are_refused_before_anything_starts(monkeypatch
     config = ServeConfig.model_validate({"models": {"m": {"path": "x"}}, "cors": {"allow_origins": ["*"]}})
     with pytest.raises(UserError, match=r"cors\.allow_origins: '\*'"):
         check_service(config)
+
+
+def test_a_failure_can_be_read_by_the_page(served):
+    async def scenario():
+        config = {**CORS, "models": {"m": {"path": "x"}}}
+        # It asks a Decoder for its number format, and this one says none.
+        async with served(config, stats=[{}]) as port, httpx.AsyncClient() as http:
+            return await http.get(f"http://127.0.0.1:{port}/v1/models", headers={"Origin": PAGE})
+
+    response = asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert (response.status_code, response.headers.get(READABLE)) == (500, PAGE)

@@ -568,3 +568,26 @@ def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config):
             assert await second.home(order("local"), set()) == "b"
 
     with_replicas(config, scenario)
+
+
+def test_chunks_that_leave_report_nothing_of_the_prompt(config, monkeypatch):
+    """An engine scores each token of a prompt that is to be reported, and of a chunk's that is all it sees: also the
+    <async> that begins the chunk, whose position may lie before others'. Then nobody decodes it."""
+    made, orders = Decoder._request, []
+
+    def noted(self, order, engine):
+        orders.append(order)
+        return made(self, order, engine)
+
+    monkeypatch.setattr(Decoder, "_request", noted)
+
+    async def scenario(replicas, dispatcher):
+        wanted = order("spread", logprobs=0, prompt_logprobs=0)
+        return await asyncio.wait_for(answer(dispatcher, wanted), 60)
+
+    text, done, _ = with_replicas(config, scenario)
+    assert text == expected().text
+    assert len(done.prompt_logprobs) == len(PROMPT) - 1
+    chunks = [each for each in orders if each.snapshot is not None]
+    assert chunks
+    assert {each.prompt_logprobs for each in chunks} == {None}

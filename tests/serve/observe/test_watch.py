@@ -160,3 +160,14 @@ def test_responses_are_counted_by_route_and_status_whatever_was_asked_for():
         ("unmatched", "404"),
         ("/things/{name}", "500"),
     ]
+
+
+def test_a_client_that_reads_nothing_is_counted_and_logged(caplog):
+    observed = []
+    caplog.set_level(logging.WARNING, "ray.serve")
+    logging.getLogger("ray.serve").propagate = True
+    Watch("r-1", order(), "parallel", key="ann", record=observed.extend).unread(60.0)
+    assert [o.name for o in observed] == ["pasta_slow_readers"]
+    line = next(record for record in caplog.records if record.name == "ray.serve")
+    assert (line.getMessage(), line.request, line.key) == ("slow reader", "r-1", "ann")
+    assert line.write_timeout_s == 60.0

@@ -1,0 +1,48 @@
+"""The models that a Gateway lists, while other replicas are exchanged."""
+
+import asyncio
+
+import httpx
+import pytest
+from ray.exceptions import RayError
+
+from serve.config import ServeConfig
+from tests.serve.gateway import conftest
+
+MODELS = {"models": {"m": {"path": "x"}}}
+VERSION = ServeConfig.model_validate(MODELS).version
+
+
+def decoder(version, **formats):
+    return {"version": version, "formats": {name: {"name": f, "why": ""} for name, f in formats.items()}}
+
+
+def test_in_a_rolling_update_the_formats_are_those_of_the_new_models(served):
+    """The Decoders of the old version, which has no model m, or another one, decode to the end of their answers."""
+    stats = [
+        decoder("old", before="int8"),
+        decoder("old", m="int8"),
+        decoder(VERSION, m="float32"),
+    ]
+
+    async def scenario():
+        async with served(MODELS, stats=stats) as port, httpx.AsyncClient() as http:
+            return await http.get(f"http://127.0.0.1:{port}/v1/models")
+
+    response = asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert response.status_code == 200
+    assert response.json()["data"][0]["pasta"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m"])
+def test_models_are_told_whichever_interpreter_would_answer_now(served, monkeypatch, path):
+    async def scenario():
+        async with served({}) as port, httpx.AsyncClient() as http:
+
+            def lost(*_, **__):
+                raise RayError("gone, or of the old version, which has other models")
+
+            monkeypatch.setattr(conftest.Interpreter, "options", lost)
+            return await http.get(f"http://127.0.0.1:{port}{path}")
+
+    assert asyncio.run(asyncio.wait_for(scenario(), 30)).status_code == 200
