@@ -12,7 +12,7 @@ import shutil
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -148,14 +148,23 @@ def _annotate(
         figures = rates(results.values(), num_records / progress.seconds)
         progress.add(1, rates_line(figures), {f"annotate/{key}": value for key, value in figures.items()})
 
-    make = partial(make_worker, config.data, directory, min(config.workers.num_workers, len(left)), keys)
+    workers = _within_limits(config)
+    make = partial(make_worker, config.data, directory, min(workers.num_workers, len(left)), keys)
     try:
-        run_shards(make, left, finished, config.workers, address)
+        run_shards(make, left, finished, workers, address)
     except UserError as error:
         # The error may overtake a shard that was finished before it.
         kept = len(_finished(directory, shards))
         raise UserError(f"{error}; {kept} of {len(shards)} shards are finished and kept") from None
     return results
+
+
+def _within_limits(config: AnnotateConfig) -> LightWorkersSection:
+    """The workers: no more than requests may be under way, since each has one at least."""
+    teacher = config.data.teacher
+    judge = teacher.independence_judge if teacher else None
+    limits = [each.endpoint.concurrency for each in (teacher, judge) if each is not None]
+    return replace(config.workers, num_workers=min([config.workers.num_workers, *limits]))
 
 
 def _finished(directory: Path, shards: Sequence[Shard]) -> dict[int, ShardResult]:

@@ -26,8 +26,9 @@ from pasta.judges import judge_records
 from pasta.judges.config import JudgeSection
 from pasta.judges.make import check_judge, make_judge, metered
 from pasta.judges.tally import VerdictTally
+from pasta.rows import read_json
 from pasta.stages.progress import Progress
-from pasta.stages.records import Record
+from pasta.stages.records import Record, write_json
 from pasta.stages.run import nothing_to_do, stage_run
 from pasta.stages.shards import done_shards, iter_records, read_shard, read_stage, shard_path, write_shard
 from pasta.stages.stage import StageOutput, input_fingerprint, model_inputs
@@ -35,6 +36,8 @@ from pasta.tracking import Tracker
 
 CONFIG = ScoreConfig
 VERDICTS = "verdicts"
+#: What the verdicts that are there have cost.
+USAGE = "usage.json"
 
 
 def parser() -> ArgumentParser:
@@ -121,6 +124,8 @@ def _judge(
     left = {number: path for number, path in enumerate(samples) if number not in done}
     tally = VerdictTally()
     tally.count(_given(iter_records(shard_path(work_dir, VERDICTS, number) for number in sorted(done))))
+    if (work_dir / USAGE).is_file():
+        tally.spend(read_json(work_dir / USAGE))
     progress = Progress(
         f"{config.name}, judging", len(samples), "shards", len(done), tracker=tracker, job="score"
     )
@@ -130,6 +135,7 @@ def _judge(
         write_shard(work_dir, VERDICTS, number, records)
         tally.count(_given(records))
         tally.spend(usage)
+        write_json(work_dir / USAGE, tally.usage)
         progress.add(1, tally, {f"score/{key}": value for key, value in tally.figures().items()})
 
     make = partial(_make, config.judge, work_dir, api_key)

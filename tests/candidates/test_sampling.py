@@ -9,12 +9,12 @@ from pasta.candidates.config import SamplingSection
 from pasta.candidates.sample_report import sample_figures
 from pasta.candidates.sampling import Sampler
 from pasta.data.prompts import Prompt
-from pasta.engine import Engine, EngineConfig
+from pasta.engine import Engine, EngineConfig, random_model
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from pasta.lang import parse, to_text
-from tests.support.models import tiny
-from tests.support.tokenizers import byte_level, slow_bytes
+from tests.support.models import CONFIGS, tiny
+from tests.support.tokenizers import byte_level, byte_level_without_system, slow_bytes
 
 PROMPTS = [Prompt([{"role": "user", "content": text}]) for text in ("Hi", "Name two rivers.", "What is tea?")]
 SAMPLING = SamplingSection(candidates=4, promise_bias=6.0, seed=3)
@@ -71,6 +71,14 @@ def test_a_prompt_that_leaves_no_room_is_skipped_with_its_reason(records):
     assert "the context holds 256" in skipped["skipped"]
     assert "candidates" not in skipped
     assert kept == records[0]
+
+
+def test_a_system_message_is_answered_where_the_template_takes_none():
+    model = random_model(CONFIGS["llama"], byte_level_without_system(), device="cpu")
+    engine = Engine(model, EngineConfig(num_slots=4, slot_tokens=256))
+    prompt = Prompt([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say tea."}])
+    (record,) = Sampler(engine, engine, SamplingSection(candidates=2), Limits(max_tokens=4)).sample([prompt])
+    assert len(record["candidates"]) == 2
 
 
 def test_figures_count_tokens_cuts_and_skipped_prompts(records):

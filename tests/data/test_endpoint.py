@@ -65,6 +65,16 @@ def test_what_may_pass_is_tried_again(bad):
     assert endpoint.usage.requests == 1
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_a_reply_that_was_cut_before_its_first_word_is_empty_and_paid_for_once(reason):
+    cut = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": None}}
+    with endpoint_server(lambda *_: (200, {**completion("")[1], "choices": [cut]})) as server:
+        endpoint = Endpoint(section(server.url), None)
+        (reply,) = ask(endpoint)
+    assert reply.text == ""
+    assert len(server.requests) == endpoint.usage.requests == 1
+
+
 @pytest.mark.parametrize(
     ("bad", "expected"),
     [

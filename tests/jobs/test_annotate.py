@@ -336,3 +336,15 @@ def test_the_rate_counts_only_while_all_workers_are_busy() -> None:
     assert steady_rate(finished, 2) == (20.0, 20)
     with pytest.raises(UserError, match="too few"):
         steady_rate(finished[:2], 2)
+
+
+@pytest.mark.parametrize(("workers", "judges", "expected"), [(2, 8, 2), (16, 8, 4), (3, 1, 1)])
+def test_there_are_no_more_workers_than_requests_may_be_under_way(tmp_path, workers, judges, expected):
+    """Each worker has one request under way at least."""
+    section = teacher("http://localhost:9", concurrency=4)
+    section["independence_judge"] = teacher("http://localhost:9", concurrency=judges)
+    path = write_config(
+        tmp_path, data__annotator="teacher", data__teacher=section, workers__num_workers=workers
+    )
+    config = load_config(path, annotate.AnnotateConfig)
+    assert annotate._within_limits(config).num_workers == expected

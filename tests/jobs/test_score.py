@@ -90,6 +90,31 @@ def test_a_run_that_its_endpoint_ended_goes_on_and_pays_for_nothing_twice(
     assert len(list(read_pairs(pairs_file(other)))) == 4
 
 
+@pytest.mark.slow
+def test_figures_count_the_requests_of_a_run_that_was_interrupted(tmp_path, monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", KEY)
+
+    def in_process(make, shards, on_result, *_):
+        work = make()
+        for number, path in shards.items():
+            on_result(number, work(path))
+            if interrupted:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(score, "run_shards", in_process)
+    with endpoint_server(lambda *_: completion("A")) as server:
+        path = write_config(tmp_path, judge=teacher(server), tracking={"mode": "disabled"})
+        config = load_config(path, ScoreConfig)
+        interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            score.run(config)
+        interrupted = False
+        score.run(config)
+    manifest = read_manifest(tmp_path / "scores")
+    assert manifest is not None
+    assert manifest.figures["judge_requests"] == len(server.requests) == 8
+
+
 def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line that a mistake leaves on stderr, before any worker starts."""
     monkeypatch.setattr(sys, "argv", ["jobs.score", *arguments])

@@ -1,5 +1,6 @@
 """Judges: exact grading, a teacher behind a real HTTP endpoint, reward models with every kind of head."""
 
+import copy
 import json
 import math
 
@@ -192,6 +193,21 @@ def test_a_reward_model_s_quality_is_the_chance_to_beat_the_baseline(tmp_path):
     assert nile.quality != wet.quality
     assert alone.quality == pytest.approx(0.5, abs=1e-5)
     assert alone.note["reward"] == pytest.approx(nile.note["reward"], abs=1e-4)
+
+
+def test_a_row_s_reward_does_not_depend_on_its_batch_where_the_end_token_fills_rows_up(tmp_path):
+    """A classifier that takes the token for padding would read the row before its end token."""
+    torch.manual_seed(0)
+    LlamaForSequenceClassification(LlamaConfig(**SMALL, num_labels=1)).save_pretrained(tmp_path)
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.save_pretrained(tmp_path)
+    alone, batched = (
+        RewardJudge(RewardModelSection(str(tmp_path), dtype="float32", device="cpu", batch_size=size))
+        for size in (1, 4)
+    )
+    (found,), (expected,) = batched.judge([CASE]), alone.judge([CASE])
+    assert [v.quality for v in found] == pytest.approx([v.quality for v in expected], abs=1e-5)
 
 
 def test_an_answer_longer_than_the_model_reads_is_invalid(tmp_path):

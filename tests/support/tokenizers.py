@@ -1,5 +1,6 @@
 """Real tokenizers of every kind that the codec must serve, built here in a moment."""
 
+import copy
 import functools
 import io
 import tempfile
@@ -38,6 +39,15 @@ def byte_level_without_tags() -> PreTrainedTokenizerFast:
         tokenizer_object=backend, eos_token="<|end|>", additional_special_tokens=MARKERS[1:]
     )
     tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def byte_level_without_system() -> PreTrainedTokenizerFast:
+    """One whose template refuses a system message, as Gemma's does."""
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.chat_template = (
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" + TEMPLATE
+    )
     return tokenizer
 
 

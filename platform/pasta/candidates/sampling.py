@@ -20,7 +20,7 @@ from pasta.engine import Engine, EngineConfig, Request, Result, load_model
 from pasta.engine.ranks import Ranks
 from pasta.errors import UserError
 from pasta.interpreter import Limits
-from pasta.lang import to_text
+from pasta.lang import encode_messages, to_text
 from pasta.stages.records import Record
 
 
@@ -39,7 +39,7 @@ class Sampler:
         for prompt in prompts:
             records[prompt.id] = {"id": prompt.id, "messages": prompt.messages}
             try:
-                ids = self.pasta.codec.encode_prompt(prompt.messages)
+                ids = encode_messages(self.pasta.codec, prompt.messages)
                 request = Request(prompt_ids=ids, limits=self.limits)
                 self.pasta.fit(request), self.twin.fit(request)
             except UserError as error:

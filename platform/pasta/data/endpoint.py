@@ -44,10 +44,10 @@ class EndpointSection:
 
     ``base_url`` ends where ``/chat/completions`` begins. ``api_key_env`` names the environment variable that holds the
     key (never put the key itself into a file; ``null``: the endpoint needs none). ``concurrency``,
-    ``requests_per_minute`` and ``tokens_per_minute`` (read and written) bound the whole run. A failure is tried again
-    ``retries`` times, after ``backoff_s`` seconds, twice that, and so on up to ``max_backoff_s``, or after what the
-    endpoint asks for. ``price_read`` and ``price_written`` are what a million tokens cost. ``extra_body`` is sent with
-    every request as it is.
+    ``requests_per_minute`` and ``tokens_per_minute`` (read and written) bound the whole run; annotation starts no
+    more workers than ``concurrency``. A failure is tried again ``retries`` times, after ``backoff_s`` seconds, twice
+    that, and so on up to ``max_backoff_s``, or after what the endpoint asks for. ``price_read`` and ``price_written``
+    are what a million tokens cost. ``extra_body`` is sent with every request as it is.
     """
 
     base_url: str
@@ -261,6 +261,8 @@ def _reply(completion: Any) -> Reply:
         raise ValueError("no chat completion: it has no choices")
     choice = choices[0]
     text = choice.message.content
+    if text is None and choice.finish_reason in ("length", "content_filter"):
+        text = ""  # it thought until max_tokens, or must not say: paid for, and another try ends alike
     if not isinstance(text, str):
         raise ValueError("no chat completion: its message has no content")
     usage, logprobs = completion.usage, getattr(choice, "logprobs", None)

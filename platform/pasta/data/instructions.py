@@ -19,6 +19,7 @@ _ROLES = {
 }
 _ASKED = ("instruction", "prompt", "question")
 _ANSWERED = ("output", "response", "answer", "completion")
+_GIVEN = ("input", "context")
 _SYSTEM = ("system", "system_prompt")
 _SHOWN_KEYS = 6
 
@@ -54,6 +55,8 @@ def to_instruction(record: Any, place: str, form: Format = "auto") -> Instructio
         raise BrokenRecord("no answer: no message of the assistant")
     if not any(role == "user" for role, _ in turns[:last]):
         raise BrokenRecord("no question: no message of the user before the answer")
+    if turns[last - 1][0] != "user":
+        raise BrokenRecord(f"no question: a message of the {turns[last - 1][0]} stands before the answer")
     answer = turns[last][1]
     if not answer.strip():
         raise BrokenRecord("the answer is empty")
@@ -107,8 +110,9 @@ def _instruction_turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         missing = "an instruction" if asked is None else "its output"
         raise BrokenRecord(f"no {missing.split()[-1]}: expected {missing}")
     question = _text(record[asked], asked)
-    if record.get("input"):
-        question = f"{question}\n\n{_text(record['input'], 'input')}"
+    for key in _GIVEN:
+        if record.get(key):
+            question = f"{question}\n\n{_text(record[key], key)}"
     turns = [("user", question), ("assistant", _text(record[answered], answered))]
     system = next((_text(record[key], key) for key in _SYSTEM if record.get(key)), "")
     return [("system", system), *turns] if system else turns

@@ -315,15 +315,17 @@ def _load_dataset(source: SourceSection) -> Any:
         if os.path.isdir(source.path):
             loaded = datasets.load_from_disk(source.path)
             if isinstance(loaded, datasets.DatasetDict):
+                if source.split not in loaded:
+                    raise UserError(
+                        f"data.source.split: {source.path} has no split {source.split!r}; it has {', '.join(loaded)}"
+                    )
                 loaded = loaded[source.split]
         else:
             loaded = datasets.load_dataset(
                 source.path, source.subset, split=source.split, revision=source.revision
             )
-    except KeyError:
-        raise UserError(
-            f"data.source.split: {source.path} has no split {source.split!r}; it has {', '.join(loaded)}"
-        ) from None
+    except UserError:
+        raise
     except Exception as error:  # the Hub, its client, the disk and the data set's own files fail in many ways
         raise UserError(
             f"{_KEY}: {source.path}: no such data set could be loaded ({first_line(error)})"

@@ -48,10 +48,12 @@ class RewardJudge:
                 "another vocabulary"
             )
         self._model = model.to(self._device).eval()
-        # Without a padding token the classifier cannot tell where a row of a batch ends.
-        self._batch_size = section.batch_size if self._tokenizer.pad_token_id is not None else 1
-        if self._batch_size > 1:
-            self._model.config.pad_token_id = self._tokenizer.pad_token_id
+        # Without a padding token that stands in no text the classifier cannot tell where a row of a batch ends.
+        own, pad = self._model.config.pad_token_id, self._tokenizer.pad_token_id
+        if own is None and pad is not None and pad != self._tokenizer.eos_token_id:
+            own = self._model.config.pad_token_id = pad
+        self._batch_size = 1 if own is None else section.batch_size
+        self._pad_id = own or 0
         positions = getattr(model.config, "max_position_embeddings", None)
         self._max_length = min(section.max_length or math.inf, positions or math.inf)
         self._counts = {"judge_tokens": 0}
@@ -103,7 +105,7 @@ class RewardJudge:
         for at in range(0, len(order), self._batch_size):
             chosen = order[at : at + self._batch_size]
             longest = len(rows[chosen[-1]])
-            ids = torch.full((len(chosen), longest), self._tokenizer.pad_token_id or 0)  # [B, T]
+            ids = torch.full((len(chosen), longest), self._pad_id)  # [B, T]
             mask = torch.zeros_like(ids)
             for n, i in enumerate(chosen):
                 ids[n, : len(rows[i])] = torch.tensor(rows[i])

@@ -23,6 +23,11 @@ class VerdictTally:
         for key, value in usage.items():
             self._usage[key] = self._usage.get(key, 0.0) + value
 
+    @property
+    def usage(self) -> dict[str, float]:
+        """The usage added so far."""
+        return dict(self._usage)
+
     def __str__(self) -> str:
         told = "".join(
             f"  {key.removeprefix('judge_').replace('_', ' ')} {value:,.6g}"

@@ -53,6 +53,25 @@ def test_an_input_follows_its_instruction() -> None:
     assert read.id == "7"
 
 
+def test_a_context_follows_its_instruction() -> None:
+    """As data sets of Dolly's form have it."""
+    record = {
+        "instruction": "When did it open?",
+        "context": "The line opened in 1863.",
+        "response": "In 1863.",
+    }
+    read = to_instruction(record, "x:1")
+    assert read.messages[0]["content"] == "When did it open?\n\nThe line opened in 1863."
+
+
+def test_an_answer_that_follows_another_answer_has_no_question() -> None:
+    turns = [ASKED, {"role": "assistant", "content": "Leaves."}, {"role": "assistant", "content": "A drink."}]
+    with pytest.raises(
+        BrokenRecord, match="no question: a message of the assistant stands before the answer"
+    ):
+        to_instruction({"messages": turns}, "x:1")
+
+
 @pytest.mark.parametrize(
     ("record", "expected"),
     [

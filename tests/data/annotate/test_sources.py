@@ -71,6 +71,13 @@ def test_a_missing_split_is_named(tmp_path: Path) -> None:
         read(tmp_path / "set", split="test")
 
 
+def test_a_directory_that_only_looks_like_a_data_set_is_one_clear_line(tmp_path: Path) -> None:
+    for name in ("state.json", "dataset_info.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match="no such data set could be loaded"):
+        read(tmp_path)
+
+
 def test_patterns_and_directories_are_read_in_order(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "b.jsonl", RECORDS[4:])
     write_jsonl(tmp_path / "a.jsonl", RECORDS[:4])

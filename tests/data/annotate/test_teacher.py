@@ -1,6 +1,7 @@
 """The teacher against a real HTTP server that answers well, badly, or not at all."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -68,13 +69,28 @@ def test_every_record_is_annotated_and_counted() -> None:
     assert {request["authorization"] for request in requests} == {f"Bearer {KEY}"}
 
 
-def test_no_more_requests_at_once_than_allowed() -> None:
-    with endpoint_server(lambda body, _: completion(truth(body))) as server:
-        section = EndpointSection(base_url=server.url, model="m", concurrency=4)
+@pytest.mark.parametrize(("concurrency", "workers", "allowed"), [(4, 2, 2), (3, 2, 1), (8, 3, 2)])
+def test_no_more_requests_at_once_than_allowed(concurrency: int, workers: int, allowed: int) -> None:
+    def slow(body: dict[str, Any], number: int) -> Answer:
+        time.sleep(0.03)
+        return completion(truth(body))
+
+    with endpoint_server(slow) as server:
+        section = EndpointSection(base_url=server.url, model="m", concurrency=concurrency)
         validator = Validator(ChecksSection(), Codec(byte_level()))
-        # Half of the run's concurrency is this worker's.
-        Teacher(TeacherSection(section), validator, share=0.5).annotate(RECORDS, lambda *_: None)
-    assert server.most_at_once <= 2
+        Teacher(TeacherSection(section), validator, share=1 / workers).annotate(RECORDS, lambda *_: None)
+    assert server.most_at_once == allowed
+
+
+def test_a_proposal_that_cannot_be_written_is_one_clear_line() -> None:
+    def deliver(record: Instruction, proposal: Proposal) -> None:
+        raise UserError("cannot be written (No space left on device)")
+
+    with endpoint_server(lambda body, _: completion(truth(body))) as server:
+        validator = Validator(ChecksSection(), Codec(byte_level()))
+        teacher = Teacher(TeacherSection(EndpointSection(server.url, "m")), validator)
+        with pytest.raises(UserError, match="No space left on device"):
+            teacher.annotate(RECORDS, deliver)
 
 
 def test_a_faulty_annotation_is_asked_for_again_with_its_fault() -> None:

@@ -21,6 +21,7 @@ from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Checked, Validator
 from pasta.data.endpoint import TEMPERATURES, Endpoint, EndpointError, EndpointSection
 from pasta.data.instructions import Instruction
+from pasta.errors import UserError
 
 # Statuses that may concern one record only: it is too long, or its content is refused.
 _REFUSED_RECORD = (400, 413, 422)
@@ -121,7 +122,7 @@ class Teacher:
                 for _ in range(min(endpoint.section.concurrency, len(records))):
                     group.create_task(work())
         except ExceptionGroup as errors:  # what an except* raises is a group itself before Python 3.11.4
-            found, others = errors.split(EndpointError)
+            found, others = errors.split(UserError)
             if found is None or others is not None:
                 raise
             raise _first(found) from None
@@ -234,15 +235,18 @@ async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[RefusedAn
 
 
 def _share_of(whole: EndpointSection, share: float) -> EndpointSection:
-    """One worker's share of the run's limits."""
+    """One worker's share of the run's limits.
+
+    Requests are rounded down, so that all workers together keep the limit; a third of three is still one.
+    """
     return replace(
         whole,
-        concurrency=max(1, round(whole.concurrency * share)),
+        concurrency=max(1, int(whole.concurrency * share + 1e-9)),
         requests_per_minute=whole.requests_per_minute and whole.requests_per_minute * share,
         tokens_per_minute=whole.tokens_per_minute and whole.tokens_per_minute * share,
     )
 
 
-def _first(errors: BaseExceptionGroup[EndpointError]) -> EndpointError:
+def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
     first = errors.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
