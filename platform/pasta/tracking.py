@@ -79,15 +79,19 @@ class WandbTracker(Tracker):
         # wandb names its service here for processes started later. Each worker must have a service of its own: a shared
         # one keeps the run of a worker that was killed, and refuses it to the worker's replacement.
         os.environ.pop(SERVICE, None)
+        # A table without a step would end the one that is being logged, and W&B drops what else is logged for it.
+        self._step: int | None = None
 
     def log(self, figures: Mapping[str, float], step: int) -> None:
+        self._step = step
         self._run.log(dict(figures), step=step)
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self._run.log({name: self._wandb.Table(columns=list(columns), data=[list(row) for row in rows])})
+        made = self._wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+        self._run.log({name: made}, step=self._step)
 
     def image(self, name: str, path: Path) -> None:
-        self._run.log({name: self._wandb.Image(str(path))})
+        self._run.log({name: self._wandb.Image(str(path))}, step=self._step)
 
     def summary(self, figures: Mapping[str, float]) -> None:
         for key, value in figures.items():

@@ -53,8 +53,7 @@ def _evaluate(directory: Path, tracker: Tracker, **data: Any) -> tuple[Any, dict
     return trainer, trainer.evaluate()
 
 
-def test_held_out_loss_is_split_by_kind_of_target(tmp_path: Path) -> None:
-    trainer, figures = _evaluate(tmp_path, Tracker())
+def _losses_by_kind(trainer: Any) -> dict[TokenKind, list[float]]:
     batch = ThreadCollator(pad_id=0, with_kinds=True)(list(trainer.eval_dataset))
     kinds, targets = batch.pop("kinds"), batch.pop("shift_labels")
     del batch["labels"]
@@ -66,10 +65,22 @@ def test_held_out_loss_is_split_by_kind_of_target(tmp_path: Path) -> None:
     for loss, kind, target in zip(losses, kinds.flatten(), targets.flatten(), strict=True):
         if target != -100:
             by_kind[TokenKind(int(kind))].append(float(loss))
+    return by_kind
+
+
+def test_held_out_loss_is_split_by_kind_of_target(tmp_path: Path) -> None:
+    trainer, figures = _evaluate(tmp_path, Tracker())
+    by_kind = _losses_by_kind(trainer)
     assert set(by_kind) == set(KIND_NAMES)
     for kind, values in by_kind.items():
         mean = sum(values) / len(values)
         assert figures[f"eval_loss_{KIND_NAMES[kind]}"] == pytest.approx(mean, rel=1e-4)
+
+
+def test_held_out_loss_is_a_mean_over_tokens_however_they_are_batched(tmp_path: Path) -> None:
+    trainer, figures = _evaluate(tmp_path, Tracker(), eval_documents=5, row_length=1)
+    losses = [loss for losses in _losses_by_kind(trainer).values() for loss in losses]
+    assert figures["eval_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
 
 
 def test_answers_to_held_out_prompts_are_generated_and_tabled(tmp_path: Path) -> None:

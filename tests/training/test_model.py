@@ -1,16 +1,18 @@
 """The model that training starts from."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
 
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
 from pasta.training.config import ModelSection
 from pasta.training.model import build_model, make_room, make_tokenizer
+from pasta.training.save import save_model
 from tests.support.tokenizers import TEMPLATE, byte_level
 from tests.training.runs import sft_config
 
@@ -140,3 +142,13 @@ def test_a_tokenizer_that_cannot_end_an_answer_is_refused(tmp_path: Path) -> Non
     section = ModelSection(architecture=Path("unused.yaml"), tokenizer=str(tmp_path / "tokenizer"))
     with pytest.raises(UserError, match="eos_token is not set"):
         make_tokenizer(section)
+
+
+def test_a_directory_that_a_killed_process_of_the_same_id_left_is_replaced(tmp_path: Path) -> None:
+    start = saved_model(tmp_path / "start")
+    left = tmp_path / f".model.{os.getpid()}"
+    left.mkdir()
+    (left / "half").write_text("")
+    save_model(start, tmp_path / "model", "float32", AutoTokenizer.from_pretrained(start), {})
+    assert (tmp_path / "model/config.json").is_file()
+    assert not (tmp_path / "model/half").exists()

@@ -1,5 +1,7 @@
 """Data sets are made once, whole or not at all, and mistakes in them are named."""
 
+import copy
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,13 +9,16 @@ import pytest
 from datasets import load_from_disk
 from transformers import AutoTokenizer
 
+from pasta.config import parse_config
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.dataset import TOKENIZER_DIR, prepare_data
 from pasta.data.sections import DataSection
 from pasta.errors import UserError
-from pasta.training.sft import prepare
-from tests.support.tokenizers import byte_level
-from tests.training.runs import sft_config
+from pasta.training.config import SftConfig
+from pasta.training.run import RunContext
+from pasta.training.sft import prepare, trl_config
+from tests.support.tokenizers import MARKERS, TEMPLATE, byte_level
+from tests.training.runs import sft_config, sft_dict
 
 
 def test_a_second_preparation_finds_the_first(tmp_path: Path) -> None:
@@ -33,6 +38,30 @@ def test_other_content_is_another_data_set(tmp_path: Path) -> None:
     source = Path(config.data.source)
     source.write_text("\n".join(source.read_text().splitlines()[:30]) + "\n")
     assert prepare(config, tmp_path / "data").path != first.path
+
+
+def test_another_end_token_is_another_data_set(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    for end in MARKERS[:2]:
+        tokenizer = copy.deepcopy(byte_level())
+        tokenizer.eos_token = end
+        tokenizer.chat_template = TEMPLATE.replace("<|end|>", "{{ eos_token }}")
+        tokenizer.save_pretrained(tmp_path / "tokenizer")
+        prepared = prepare(config, tmp_path / "data")
+        assert AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR).eos_token == end
+
+
+def test_held_out_answers_that_are_all_too_long_are_not_evaluated(tmp_path: Path) -> None:
+    values = sft_dict(tmp_path)
+    values["schedule"]["eval_steps"] = 3
+    long = {"messages": [{"role": "user", "content": "Q"}], "annotated": "word " * 600}
+    with (tmp_path / "data.jsonl").open("a") as file:
+        file.write(f"{json.dumps(long)}\n" * 4)
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    prepared = prepare(config, tmp_path / "data")
+    assert prepared.num_eval_rows == 0
+    context = RunContext(prepared.path, tmp_path / "work", False, lambda metrics, checkpoint: None)
+    assert trl_config(config, context).eval_strategy == "no"
 
 
 def test_shards_do_not_depend_on_the_number_of_processes(

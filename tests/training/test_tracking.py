@@ -31,6 +31,19 @@ def test_an_offline_run_can_be_read_back(tmp_path: Path) -> None:
     assert {item.key for item in runs[0].config.update} >= {"lr", "nested"}
 
 
+@pytest.mark.slow
+def test_a_table_belongs_to_the_step_before_it_and_does_not_end_it(tmp_path: Path) -> None:
+    tracker = start_tracker(TrackingSection(), run_dir=tmp_path, name="x", job="sft", config={})
+    tracker.log({"eval/loss": 3.0}, step=2)
+    tracker.table("eval/examples", ["prompt"], [["tea"]])
+    tracker.log({"eval/speedup": 1.5}, step=2)
+    tracker.finish()
+    (run_file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    wait_until_written(run_file)
+    (row,) = (row for row in history(run_file) if "eval/examples/_type" in row)
+    assert (row["eval/loss"], row["eval/speedup"]) == (3.0, 1.5)
+
+
 def test_a_picture_is_logged_and_kept_with_the_run(tmp_path: Path) -> None:
     picture = tmp_path / "front.png"
     Image.new("RGB", (40, 20), "white").save(picture)

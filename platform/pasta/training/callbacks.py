@@ -5,8 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from pasta.interpreter import TokenKind
 from pasta.tracking import Tracker
@@ -148,6 +150,33 @@ class ProgressReporter(TrainerCallback):
             parts.append(f"answers well-formed {figures['eval/well_formed']:.0%}")
             parts.append(f"speedup {figures['eval/speedup']:.2f}")
         return "  ".join(parts)
+
+
+class EpochOrder(TrainerCallback):
+    """Draws each epoch's order of rows from the seed and the epoch's number, so that all ranks and a resumed run have
+    the same. Otherwise the sampler draws it from the process's random state, which differs between ranks with adapters,
+    and which a run that resumes in the middle of an epoch has no longer."""
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        sampler = kwargs["train_dataloader"].batch_sampler
+        while sampler is not None and not isinstance(sampler, LengthGroupedSampler):
+            sampler = getattr(sampler, "batch_sampler", None) or getattr(sampler, "sampler", None)
+        if sampler is not None:
+            sampler.generator = torch.Generator().manual_seed(args.seed + int(state.epoch or 0))
+
+
+class NoStepTooMany(TrainerCallback):
+    """Sets the learning rate to 0 after the last step: a trainer that resumes from its last checkpoint in the middle of
+    an epoch takes one step more, which then changes nothing."""
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step >= state.max_steps:
+            for group in kwargs["optimizer"].param_groups:
+                group["lr"] = 0.0
 
 
 class CheckpointReporter(TrainerCallback):

@@ -12,7 +12,7 @@ from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.rows import read_json
 from pasta.tracking import Tracker, start_tracker
-from pasta.training.callbacks import CheckpointReporter, ProgressReporter
+from pasta.training.callbacks import CheckpointReporter, EpochOrder, NoStepTooMany, ProgressReporter
 from pasta.training.config import TrainingConfig
 from pasta.training.run import RunContext
 from pasta.training.save import save_trained
@@ -43,7 +43,12 @@ def run_trainer(
         config=to_dict(config),
         rank=rank,
     )
-    callbacks = [ProgressReporter(tracker, rank), CheckpointReporter(context.report, rank)]
+    callbacks = [
+        ProgressReporter(tracker, rank),
+        CheckpointReporter(context.report, rank),
+        EpochOrder(),
+        NoStepTooMany(),
+    ]
     trainer = make_trainer(tokenizer, callbacks, tracker)
     started = time.perf_counter()
     result = trainer.train(resume_from_checkpoint=str(context.resume_from) if context.resume_from else None)

@@ -70,6 +70,7 @@ def _write(
     adapter: Path | None = None,
 ) -> None:
     staging = output_dir.with_name(f".{output_dir.name}.{os.getpid()}")
+    shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed and had this id
     staging.mkdir(parents=True)
     try:
         model.config.use_cache = True

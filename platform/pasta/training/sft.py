@@ -128,7 +128,7 @@ def make_trainer(
 
 def trl_config(config: SftConfig, context: RunContext) -> TrlConfig:
     """The trainer's arguments."""
-    evaluates = bool(config.data.eval_documents)
+    evaluates = (context.data_dir / "eval").is_dir()  # not if all held-out answers are too long
     return TrlConfig(
         **trainer_arguments(config.optimisation, config.schedule, context, evaluates=evaluates),
         dataset_kwargs={"skip_prepare_dataset": True},

@@ -72,9 +72,9 @@ class ThreadTrainer(SFTTrainer):
         del inputs["labels"]
         with torch.no_grad(), self.compute_loss_context_manager():
             logits = model(**inputs, use_cache=False).logits
-        sums = torch.zeros(len(TokenKind), 3, dtype=torch.float64, device=logits.device)
-        for row, row_targets, row_kinds in zip(
-            logits, targets, kinds, strict=True
+        by_row = torch.zeros(len(logits), len(TokenKind), 3, dtype=torch.float64, device=logits.device)
+        for sums, row, row_targets, row_kinds in zip(
+            by_row, logits, targets, kinds, strict=True
         ):  # one row's floats at a time
             kept = row_targets != IGNORE
             scores, wanted = row[kept].float(), row_targets[kept]
@@ -82,8 +82,10 @@ class ThreadTrainer(SFTTrainer):
             right = scores.argmax(-1) == wanted
             values = torch.stack([losses, right.float(), torch.ones_like(losses)], dim=1)
             sums.index_add_(0, row_kinds[kept], values.double())
-        self._sums = sums if self._sums is None else self._sums + sums
-        total = sums.sum(dim=0)
+        # Of all ranks, without the rows that fill up their last batches.
+        gathered = self.accelerator.gather_for_metrics(by_row).sum(dim=0)
+        self._sums = gathered if self._sums is None else self._sums + gathered
+        total = by_row.sum(dim=(0, 1))
         return (total[0] / total[2].clamp(min=1)).float(), None, None
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
@@ -96,9 +98,10 @@ class ThreadTrainer(SFTTrainer):
 
     def _kind_figures(self) -> dict[str, float]:
         assert self._sums is not None, "evaluation has had at least one batch"
-        sums = self.accelerator.reduce(self._sums, "sum").cpu()
+        sums = self._sums.cpu()
         total = sums.sum(dim=0)
         return {
+            "loss": float(total[0] / total[2].clamp(min=1)),  # the trainer's own is a mean over batches
             "mean_token_accuracy": float(total[1] / total[2].clamp(min=1)),
             **{
                 f"loss_{name}": float(sums[kind, 0] / sums[kind, 2])

@@ -1,0 +1,72 @@
+"""A run that goes on from a checkpoint sees the rows that it would have seen, and ends with the same model."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, TrainerCallback
+
+from pasta.config import parse_config
+from pasta.data.dataset import TOKENIZER_DIR
+from pasta.tracking import Tracker
+from pasta.training.callbacks import EpochOrder, NoStepTooMany
+from pasta.training.config import SftConfig
+from pasta.training.run import RunContext
+from pasta.training.sft import make_trainer, prepare
+from tests.training.ranks import no_report
+from tests.training.runs import sft_dict
+
+pytestmark = pytest.mark.slow
+
+
+class Keep(TrainerCallback):
+    """Copies each checkpoint, of which the trainer keeps the last one alone."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        made = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        shutil.copytree(made, Path(args.output_dir).parent / made.name)
+
+
+def config_of(directory: Path, documents: int, save: int, **recipe: Any) -> SftConfig:
+    """A run in which each document is a row."""
+    values = sft_dict(directory, **recipe)
+    if "max_steps" not in recipe:
+        del values["optimisation"]["max_steps"]
+    values["data"] |= {"eval_documents": 0, "documents": documents, "row_length": 1}
+    values["schedule"] = {"log_steps": 1, "save_steps": save}
+    return parse_config(values, SftConfig, "tiny.yaml")
+
+
+def run(config: SftConfig, work: Path, resume: Path | None = None) -> tuple[Any, list[list[list[int]]]]:
+    """The trainer after training, and the rows that each step saw."""
+    data_dir = prepare(config, work.parent / "data").path
+    tokenizer = AutoTokenizer.from_pretrained(data_dir / TOKENIZER_DIR)
+    context = RunContext(data_dir, work, False, no_report)
+    trainer = make_trainer(config, context, tokenizer, [EpochOrder(), NoStepTooMany(), Keep()], Tracker())
+    seen, collate = [], trainer.data_collator
+
+    def watching(rows: list[dict[str, Any]]) -> Any:
+        seen.append([row["input_ids"] for row in rows])
+        return collate(rows)
+
+    trainer.data_collator = watching
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    return trainer, seen
+
+
+def test_the_rows_after_a_checkpoint_are_those_of_a_run_that_never_stopped(tmp_path: Path) -> None:
+    config = config_of(tmp_path, documents=12, save=3, epochs=2.0)
+    _, whole = run(config, tmp_path / "whole")
+    assert len(whole) == 12
+    for step in (6, 9):  # between both epochs, and within the second
+        _, rest = run(config, tmp_path / f"from-{step}", tmp_path / f"whole/checkpoint-{step}")
+        assert rest[step - len(whole) :] == whole[step:]
+
+
+def test_going_on_from_the_last_checkpoint_changes_no_weight(tmp_path: Path) -> None:
+    config = config_of(tmp_path, documents=8, save=2, decay="none", max_steps=2)
+    finished, _ = run(config, tmp_path / "whole")
+    again, _ = run(config, tmp_path / "again", tmp_path / "whole/checkpoint-2")
+    expected = dict(finished.model.named_parameters())
+    assert all(parameter.equal(expected[name]) for name, parameter in again.model.named_parameters())
