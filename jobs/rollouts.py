@@ -50,6 +50,8 @@ class _Sampler:
     def load(self, weights: Weights, version: int) -> None:
         """Sample with these weights from now on. ``sample`` reports what goes wrong here."""
         self._version = version
+        if isinstance(self._roller, Exception):
+            return  # the first failure is the one to report
         try:
             if self._roller is None:
                 with uncollected():
@@ -57,13 +59,15 @@ class _Sampler:
 
                     self._roller = Roller(self._config)
             self._roller.load(weights)
-        except UserError as error:
+        except Exception as error:  # nobody waits for this call
             self._roller = error
 
     def sample(self, batch: int, groups: Sequence[Group]) -> tuple[list[list[Record]], int, str | None]:
         """The candidates of each group and the weights' version, or a user's mistake in one line."""
         if isinstance(self._roller, UserError):
             return [], self._version, str(self._roller)
+        if isinstance(self._roller, Exception):
+            raise self._roller
         try:
             score = bool(self._config.rollout.staleness)
             return self._roller.sample(batch, groups, score=score), self._version, None

@@ -20,6 +20,7 @@ from pasta.rl.config import RlConfig
 from pasta.rl.grpo import ThreadGrpoTrainer
 from pasta.rl.rollouts import Group, Rollout, Weights
 from pasta.rl.train import make_trainer
+from pasta.training.callbacks import LOGGED
 from pasta.training.run import RunContext
 from tests.rl.runs import rl_config, rl_dict
 from tests.support.documents import random_document
@@ -167,6 +168,41 @@ def test_the_actors_get_the_policy_s_weights_by_the_names_of_its_checkpoint(tmp_
     assert told.weights.keys() == saved.keys() - {"lm_head.weight"}
     for name, value in told.weights.items():
         torch.testing.assert_close(value, saved[name], rtol=0, atol=0)
+
+
+def logged(trainer: ThreadGrpoTrainer, name: str) -> float:
+    """The last value of a figure, by the name it is tracked under."""
+    key = next(key for key, tracked in LOGGED.items() if tracked == name)
+    return trainer._metrics["train"][key][-1]
+
+
+class Changed(Told):
+    """The same with some fields changed: those of each prompt's first answer, and those of each prompt's answers."""
+
+    def __init__(self, first: dict[str, Any], prompts: Sequence[dict[str, Any]] = ({}, {})) -> None:
+        super().__init__()
+        self.first, self.prompts = first, prompts
+
+    def sample(self, batch: int, groups: Sequence[Group]) -> Rollout:
+        rollout = super().sample(batch, groups)
+        for answers, changes in zip(rollout.candidates, self.prompts, strict=True):
+            answers[0].update(self.first)
+            for answer in answers:
+                answer.update(changes)
+        return rollout
+
+
+def test_the_share_that_is_cut_is_of_answers_that_did_not_end_by_themselves(tmp_path: Path):
+    trainer = trainer_of(tmp_path, config_of(tmp_path), Changed({"finish_reason": "length"}))
+    loss_of(trainer)
+    assert logged(trainer, "rl/cut") == pytest.approx(1 / CANDIDATES)
+
+
+def test_rewards_that_differ_between_prompts_alone_have_no_spread(tmp_path: Path):
+    paths = [{"critical_path": 10}, {"critical_path": 20}]
+    trainer = trainer_of(tmp_path, config_of(tmp_path), Changed({}, paths))
+    loss_of(trainer)
+    assert logged(trainer, "rl/reward_spread") == pytest.approx(0, abs=1e-6)
 
 
 def in_storage_order(example: Example, logps: Tensor) -> list[float]:

@@ -7,11 +7,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from pasta.data.linearise import Example
+from pasta.data.prompts import Prompt
 from pasta.interpreter import linearise
 from pasta.rl.rollouts import Group
-from pasta.rl.sampling import Roller
+from pasta.rl.sampling import Baselines, Roller
 from tests.rl.runs import rl_config, rl_dict
 from tests.rl.test_grpo import logps_by_hand
+from tests.support.tokenizers import byte_level_without_system
 from tests.training.pair_runs import CODEC
 
 GROUPS = [Group(f"prompt {n}", list(range(10, 30 + n))) for n in range(3)]
@@ -39,3 +41,11 @@ def test_answers_depend_on_batch_and_prompt_and_not_on_what_is_sampled_beside_th
     assert alone == together[1]
     (later,) = roller.sample(5, GROUPS[1:2], score=False)
     assert later != alone
+
+
+def test_the_twin_answers_a_system_message_where_its_template_takes_none(tmp_path: Path):
+    config = rl_config(rl_dict(tmp_path))
+    byte_level_without_system().save_pretrained(tmp_path / "start")
+    prompt = Prompt([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say tea."}])
+    (record,) = Baselines(config).answer([prompt])
+    assert record["twin"]["num_tokens"] > 0

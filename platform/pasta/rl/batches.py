@@ -5,9 +5,11 @@ so in a thread of its own, while all of them train.
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ from pasta.rl.weights import whole_weights
 from pasta.stages.records import Record
 
 #: Figures of answers that the trainer averages over a batch and logs under these names (TRL's ``log_metric``).
-ANSWER_FIGURES = ("quality", "speedup", "threads", "wrong")
+ANSWER_FIGURES = ("quality", "speedup", "threads", "wrong", "cut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class Batches:
         figures = {
             "staleness": float(number - rollout.version),
             "lost_actors": float(rollout.lost),
+            **_spread(records, self._config.sampling.candidates),
             **self._clock.figures(rollout.began, rollout.ended, sum(r["num_tokens"] for r in records)),
         }
         return AnsweredBatch(records, figures)
@@ -146,7 +149,12 @@ class Batches:
         """Sample and judge a batch. The answers come in the order of its prompts."""
         assert self._source is not None
         prompts = [self._records[n] for n in self.schedule[number]]
-        groups = [Group(prompt["id"], prompt["prompt_ids"]) for prompt in prompts]
+        groups, before = [], Counter[str]()
+        for prompt in prompts:
+            # A prompt that a batch has twice gets other answers the second time.
+            again = f" {n}" if (n := before[prompt["id"]]) else ""
+            groups.append(Group(prompt["id"] + again, prompt["prompt_ids"]))
+            before[prompt["id"]] += 1
         rollout = self._source.rollouts.sample(number, groups)
         samples = [
             {**prompt, "candidates": candidates}
@@ -157,7 +165,12 @@ class Batches:
         for sample, judged in zip(samples, verdicts, strict=True):
             asked = {"id": sample["id"], "prompt_ids": sample["prompt_ids"]}
             answers += [
-                {**answer, **asked, "threads": answer["num_threads"]}
+                {
+                    **answer,
+                    **asked,
+                    "threads": answer["num_threads"],
+                    "cut": float(answer["finish_reason"] != "stop"),
+                }
                 for answer in rewarded(sample, judged["verdicts"], self._config.reward)
             ]
         return rollout, answers
@@ -171,3 +184,13 @@ class Batches:
             found = box[0]
         assert found is not None
         return found
+
+
+def _spread(answers: Sequence[Record], size: int) -> dict[str, float]:
+    """``reward_spread``: the standard deviation of rewards within a prompt, a mean over prompts."""
+    groups = [
+        [answer["reward"] for answer in answers[at : at + size] if answer["reward"] is not None]
+        for at in range(0, len(answers), size)
+    ]
+    spreads = [pstdev(rewards) for rewards in groups if rewards]
+    return {"reward_spread": fmean(spreads)} if spreads else {}

@@ -9,6 +9,7 @@ from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, Request, load_model
 from pasta.engine.updating import update_weights
 from pasta.errors import UserError
+from pasta.lang import encode_messages
 from pasta.rl.batch import thread_batch
 from pasta.rl.config import RlConfig
 from pasta.rl.rollouts import Group, Weights
@@ -116,7 +117,7 @@ class Baselines:
         for prompt in prompts:
             records[prompt.id] = {"id": prompt.id, "messages": prompt.messages}
             try:
-                ids = self._engine.codec.encode_prompt(prompt.messages)
+                ids = encode_messages(self._engine.codec, prompt.messages)
                 request = Request(prompt_ids=ids, limits=self._limits, parallel=False, request_id=prompt.id)
                 self._engine.fit(request)
             except UserError as error:

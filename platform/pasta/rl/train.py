@@ -4,7 +4,6 @@
 an initialised process group (or alone), and knows nothing of Ray.
 """
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from trl import GRPOConfig
 
 from pasta.candidates.checks import check_model, check_vocabularies
 from pasta.config import to_dict
-from pasta.data.dataset import prepare_once
+from pasta.data.dataset import data_fingerprint, prepare_once
 from pasta.data.measures import measure_document
 from pasta.data.prompts import Prompt
 from pasta.data.timeline import render_timeline
@@ -63,8 +62,11 @@ class PreparedPrompts:
 
 
 def inputs(config: RlConfig) -> dict[str, str | Path]:
-    """What a run reads: the model it starts from, its twin, prompts, a DeepSpeed file."""
-    models = model_inputs({"model.init_from": config.model.init_from, "twin": config.twin})
+    """What a run reads: the model it starts from, its twin, a reward model, prompts, a DeepSpeed file."""
+    judge = config.judge.reward.model if config.judge.reward else None
+    models = model_inputs(
+        {"model.init_from": config.model.init_from, "twin": config.twin, "judge.reward.model": judge}
+    )
     return models | {
         key: path
         for key, path in {
@@ -123,7 +125,8 @@ def prepare(
         "engine": to_dict(config.engine),
         "twin": {key: input_fingerprint(key, path) for key, path in models.items()},
     }
-    name = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+    # The directory also holds the tokenizer that the model is trained and saved with.
+    name = data_fingerprint(values, tokenizer)
     path, counts, reused = prepare_once(cache_dir / name, tokenizer, write)
     return PreparedPrompts(path=path, reused=reused, **counts)
 

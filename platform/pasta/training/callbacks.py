@@ -63,13 +63,13 @@ LOGGED = {
     # many batches older the weights that sampled were; actors that died; tokens a second of sampling and of training;
     # the share of a step in which neither ran. The answers themselves are the table rl/examples.
     "reward": "rl/reward",
-    "reward_std": "rl/reward_spread",
+    "reward_spread": "rl/reward_spread",
     "quality": "rl/quality",
     "speedup": "rl/speedup",
     "threads": "rl/threads",
     "wrong": "rl/wrong",
     "completions/mean_length": "rl/answer_tokens",
-    "completions/clipped_ratio": "rl/cut",
+    "cut": "rl/cut",
     "kl": "rl/kl",
     "clip_ratio/region_mean": "rl/clip_share",
     "staleness": "rl/staleness",

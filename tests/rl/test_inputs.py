@@ -1,0 +1,40 @@
+"""What decides whether a run and its prepared prompts are those of before."""
+
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from pasta.data.dataset import TOKENIZER_DIR
+from pasta.data.prompts import Prompt
+from pasta.lang.tokenizer import store_scheme, stored_scheme
+from pasta.rl.train import check_config, inputs, prepare
+from pasta.training.run import TrainingStage
+from tests.rl.runs import rl_config, rl_dict
+from tests.training.pair_runs import save_tiny_model
+
+
+def test_another_reward_model_is_another_run(tmp_path: Path) -> None:
+    reward = tmp_path / "reward"
+    reward.mkdir()
+    config = rl_config(rl_dict(tmp_path, judge={"kind": "reward", "reward": {"model": str(reward)}}))
+    identities = set()
+    for content in ("a", "b"):
+        (reward / "model.safetensors").write_text(content)
+        identities.add(TrainingStage("rl", config, inputs(config)).identity)
+    assert len(identities) == 2
+
+
+def test_prepared_prompts_hold_the_tokenizer_of_the_model_that_is_trained(tmp_path: Path) -> None:
+    """Also where another model with the same twin has prepared the same prompts before."""
+    twin = str(save_tiny_model(tmp_path / "twin"))
+    prompt = Prompt([{"role": "user", "content": "Say tea."}])
+    answered = {"text": "Tea.", "num_tokens": 2, "finish_reason": "stop"}
+    record = {"id": prompt.id, "messages": prompt.messages, "prompt_ids": [1], "twin": answered}
+    for scheme in ("predicted-in-tens", "shared"):
+        config = rl_config(rl_dict(tmp_path / scheme, twin=twin))
+        start = AutoTokenizer.from_pretrained(config.model.init_from)
+        store_scheme(start, scheme)
+        start.save_pretrained(config.model.init_from)
+        tokenizer = check_config(config)
+        prepared = prepare(config, tokenizer, [prompt], lambda _: [record], tmp_path / "cache")
+        assert stored_scheme(AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR)) == scheme
