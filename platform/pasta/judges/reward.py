@@ -50,6 +50,8 @@ class RewardJudge:
         self._model = model.to(self._device).eval()
         # Without a padding token that stands in no text the classifier cannot tell where a row of a batch ends.
         own, pad = self._model.config.pad_token_id, self._tokenizer.pad_token_id
+        if own is not None and own < 0:  # as old configurations of Llama say that there is none
+            own = self._model.config.pad_token_id = None
         if own is None and pad is not None and pad != self._tokenizer.eos_token_id:
             own = self._model.config.pad_token_id = pad
         self._batch_size = 1 if own is None else section.batch_size
