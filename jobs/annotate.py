@@ -3,7 +3,7 @@
     python -m jobs.annotate --config configs/annotate/atlas.yaml
 
 The output is a directory of JSONL files that ``pasta check`` and ``jobs.sft`` read. The same command again goes on
-where the last one stopped, shard by shard. Single keys are set with ``--set source.records=1000``; ``--restart``
+where the last one stopped, shard by shard. Single keys are set with ``--set data.source.records=1000``; ``--restart``
 forgets what was done.
 """
 
@@ -101,7 +101,7 @@ def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = 
     output = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, output.is_done, "makes it again"):
         return 0
-    tokenizer = find_tokenizer(config.data.tokenizer)
+    tokenizer = find_tokenizer(config.data.tokenizer, "data.tokenizer")
     shards = plan_shards(config.data.source, config.data.shard_records)
     with stage_run(config, output, resumes="after the last finished shard") as job:
         directory = job.work_dir.absolute()

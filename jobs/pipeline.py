@@ -9,6 +9,7 @@ own: no earlier output is ever overwritten.
 
 import fcntl
 import importlib
+import json
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -64,6 +65,7 @@ class Step:
     module: JobModule
     config: Any
     output: StageOnDisk
+    restart: bool
     reason: str
 
 
@@ -90,12 +92,16 @@ def main() -> int:
     config, steps = read_recipe(arguments)
     stages = read_stages(config, steps)
     if arguments.gpu_hours is not None:
+        if arguments.restart is not None:
+            raise UserError(
+                "--restart: has no effect with --gpu-hours, which runs nothing; expected one of them"
+            )
         from jobs.gpu_hours import gpu_hours_table  # the simulator
 
         print(gpu_hours_table(arguments.gpu_hours, steps, stages))
         return 0
     if arguments.dry_run:
-        return show_plan(config, steps)
+        return show_plan(config, steps, arguments.restart)
     check_address(arguments.address)
     check_stage_directories(config, stages)
     check_engines(config, stages, arguments.address)
@@ -140,7 +146,7 @@ def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: st
             check_engine(engine, address)
 
 
-def show_plan(config: PipelineConfig, steps: list[Instance]) -> int:
+def show_plan(config: PipelineConfig, steps: list[Instance], restart: str | None = None) -> int:
     """Print for every stage whether it would run, and why."""
     outputs: dict[str, Path] = {}
     for instance in steps:
@@ -148,7 +154,7 @@ def show_plan(config: PipelineConfig, steps: list[Instance]) -> int:
         if waits:
             print(f"{instance.name}: to run, after {', '.join(sorted(set(waits)))}")
             continue
-        step = _step(config, instance, outputs)
+        step = _step(config, instance, outputs, restart=instance.name == restart)
         if step.output.is_done:
             outputs[instance.name] = step.output.output_dir
         print(f"{instance.name}: {step.reason}")
@@ -160,15 +166,21 @@ def run(
 ) -> int:
     """Run what is not done. Raises UserError if another pipeline runs in ``config.output_dir``."""
     outputs: dict[str, Path] = {}
+    made: set[str] = set()
     with locked(config.output_dir):
         started = time.monotonic()
         for number, instance in enumerate(steps, start=1):
-            step = _step(config, instance, outputs, restart=instance.name == restart)
+            # A stage that is made again has the identity that it had: what reads it would seem unchanged.
+            again = instance.name == restart or not made.isdisjoint(instance.reads.values())
+            step = _step(config, instance, outputs, restart=again)
             outputs[instance.name] = step.output.output_dir
             print(f"{config.name} {number}/{len(steps)} {instance.name}: {step.reason}", flush=True)
             if step.output.is_done:
                 continue
-            _run(step, config, address)
+            # One that was cut when it was made again goes on without --restart.
+            if step.restart or step.output.is_resumed:
+                made.add(instance.name)
+            _run(step, config, address, "" if restart is None else " without --restart")
             minutes = (time.monotonic() - started) / 60
             print(
                 f"{config.name} {number}/{len(steps)} {instance.name}: done, {minutes:.1f} min so far",
@@ -178,11 +190,14 @@ def run(
     return 0
 
 
-def _run(step: Step, config: PipelineConfig, address: str | None) -> None:
+def _run(step: Step, config: PipelineConfig, address: str | None, without: str) -> None:
     try:
-        code = step.module.run(step.config, address=address)
+        code = step.module.run(step.config, restart=step.restart, address=address)
     except KeyboardInterrupt:
-        print(f"{config.name}: cut in {step.instance.name}; the same command goes on there", file=sys.stderr)
+        print(
+            f"{config.name}: cut in {step.instance.name}; the same command{without} goes on there",
+            file=sys.stderr,
+        )
         raise
     if code or read_manifest(step.output.output_dir) is None:
         raise UserError(f"{config.name}: {step.instance.name} ended without an output (exit code {code})")
@@ -197,7 +212,9 @@ def _step(
     place = config.output_dir / f"{instance.name}-{identity[:8]}"
     loaded = replace(loaded, output_dir=place)
     output = module.stage(loaded, restart=restart)
-    return Step(instance, module, loaded, output, _reason(config, output, instance.name))
+    is_again = restart and read_manifest(place) is not None
+    reason = "to run again" if is_again else _reason(config, output, instance.name)
+    return Step(instance, module, loaded, output, restart, reason)
 
 
 def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) -> tuple[JobModule, Any]:
@@ -205,10 +222,11 @@ def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) 
     overrides = [
         *instance.overrides(outputs),
         # A path that never exists: only the identity is needed before the real path is known.
-        f"output_dir={config.output_dir / f'.{instance.name}.unplaced'}",
-        f"name={instance.name}",
+        # JSON, as in ``Instance.overrides``: a name may look like a number, and hold a colon.
+        f"output_dir={json.dumps(str(config.output_dir / f'.{instance.name}.unplaced'))}",
+        f"name={json.dumps(instance.name)}",
         f"tracking.mode={config.tracking}",
-        f"tracking.group={config.name}",
+        f"tracking.group={json.dumps(config.name)}",
     ]
     loaded = load_config(instance.section.config, module.CONFIG, overrides)
     if config.storage is not None:

@@ -29,7 +29,7 @@ from pasta.judges.tally import VerdictTally
 from pasta.rows import read_json
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, write_json
-from pasta.stages.run import nothing_to_do, stage_run
+from pasta.stages.run import check_apart, nothing_to_do, sole_writer, stage_run
 from pasta.stages.shards import done_shards, iter_records, read_shard, read_stage, shard_path, write_shard
 from pasta.stages.stage import StageOutput, input_fingerprint, model_inputs
 from pasta.tracking import Tracker
@@ -49,15 +49,15 @@ def parser() -> ArgumentParser:
 
 def main() -> int:
     config, options = parse_arguments(parser(), ScoreConfig)
-    if options.rejudge:
-        judgements(config, restart=True)
-    return run(config, restart=options.restart or options.rejudge, address=options.address)
+    restart = options.restart or options.rejudge
+    return run(config, restart=restart, rejudge=options.rejudge, address=options.address)
 
 
 def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     """The stage on disk. Raises UserError for samples or a judge that cannot be used."""
     check_judge(config.judge)
     read_stage(config.samples, "sample", "samples", "samples")
+    check_apart(config.judgements_dir, config.output_dir, "judgements_dir")
     # The keys that a score depends on: not where verdicts are kept, nor how they are made.
     values = {
         "judge": config.judge.identity(),
@@ -79,12 +79,14 @@ def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     return StageOutput(place, "judge", values, inputs, restart=restart, key="judgements_dir")
 
 
-def run(config: ScoreConfig, *, restart: bool = False, address: str | None = None) -> int:
+def run(
+    config: ScoreConfig, *, restart: bool = False, rejudge: bool = False, address: str | None = None
+) -> int:
     """Judge and score, and leave ``scores-*.jsonl``, ``pairs.jsonl`` and a manifest in ``config.output_dir``."""
     output = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, output.is_done, "scores again"):
         return 0
-    verdicts = judgements(config)
+    verdicts = judgements(config, restart=rejudge)
     api_key = None if verdicts.is_done else judge_key(config.judge)
     _, samples = read_stage(config.samples, "sample", "samples", "samples")
     with stage_run(config, output, resumes="from the verdicts that are there") as job:
@@ -119,6 +121,18 @@ def _judge(
     address: str | None,
 ) -> None:
     """Rate the shards that are not rated yet; leaves the verdicts in a directory of their own."""
+    with sole_writer(verdicts.output_dir, "judgements_dir"):
+        _judge_locked(config, verdicts, samples, api_key, tracker, address)
+
+
+def _judge_locked(
+    config: ScoreConfig,
+    verdicts: StageOutput,
+    samples: list[Path],
+    api_key: str | None,
+    tracker: Tracker,
+    address: str | None,
+) -> None:
     work_dir = verdicts.start()
     done = done_shards(work_dir, VERDICTS)
     left = {number: path for number, path in enumerate(samples) if number not in done}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.cluster import code_version, is_local, ray_cluster
-from pasta.stages.run import resumable
+from pasta.stages.run import resumable, sole_writer
 from pasta.training.config import TrainingConfig
 from pasta.training.run import RunContext, TrainingStage
 from pasta.training.storage import open_url
@@ -44,7 +44,8 @@ def fit(
     through, and the same command goes on later.
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
-    with resumable(config.name, "from the last checkpoint"):
+    with resumable(config.name, "from the last checkpoint"), sole_writer(config.output_dir):
+        stage.start()
         _fit(train, config, stage, data_dir, address)
     print(f"{config.name}: model written to {config.output_dir}")
 

@@ -86,6 +86,8 @@ def test_a_value_out_of_range_is_named(config, override, expected):
         ("preference/atlas", ["data.eval_pairs=0"], "schedule.eval_steps 50: has no effect with data.eval_pairs: 0"),
         ("rl/atlas", ["optimisation.epochs=2"], "optimisation: epochs 2.0: has no effect with max_steps, which says"),
         ("sft/llama-3.1-8b", ["optimisation.max_steps=2"], "epochs 2.0: has no effect with max_steps, which says"),
+        ("sft/llama-3.1-8b", ["model.init_from=runs/models/a", "output_dir=runs/models/a"],
+         "output_dir: runs/models/a: is model.init_from; name another directory"),
         ("sft/llama-3.1-8b", ["data.seed=3"], "data: seed 3: has no effect with a file or a stage: only the atlas is"),
         ("sample/atlas", ["prompts.source=a.jsonl", "prompts.count=null"], "seed 11: has no effect without count"),
         ("evaluate/atlas", ["methods.sot={kind: sot, model: a, sot: {style: trained, prompts: {skeleton: '{request}', "

@@ -12,6 +12,7 @@ from pasta.candidates.scoring import ScoreConfig
 from pasta.config import load_config
 from pasta.data.pairs import pairs_file, read_pairs
 from pasta.entrypoint import run_main
+from pasta.errors import UserError
 from pasta.stages.stage import StageOutput, read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.paths import ROOT
@@ -184,3 +185,20 @@ def test_weight_and_judge_decide_the_stage_and_its_judge_alone_the_verdicts(tmp_
 def test_the_shipped_configurations_are_valid(name):
     config = load_config(ROOT / "configs" / "score" / f"{name}.yaml", ScoreConfig)
     assert config.weight == 4
+
+
+def test_verdicts_and_scores_stay_where_rejudge_finds_no_key(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path, judge={"kind": "teacher", "teacher": {"endpoint": ENDPOINT}})
+    config = load_config(path, ScoreConfig)
+    made = [score.judgements(config), score.stage(config)]
+    for output in made:
+        output.start()
+        output.finish({}, "v1")
+    assert "JUDGE_KEY is not set" in fail(monkeypatch, capsys, "--config", str(path), "--rejudge")
+    assert all(read_manifest(output.output_dir) for output in made)
+
+
+def test_verdicts_in_the_output_are_refused(tmp_path):
+    path = write_config(tmp_path, judgements_dir=str(tmp_path / "scores" / "judged"))
+    with pytest.raises(UserError, match=r"judgements_dir: .*lies in output_dir"):
+        score.stage(load_config(path, ScoreConfig))

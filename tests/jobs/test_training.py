@@ -1,6 +1,7 @@
 """What the training jobs hand to Ray Train."""
 
 import contextlib
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from jobs import sft, training
+from pasta.errors import UserError
+from pasta.stages.run import sole_writer
 from pasta.training.sft import train
 from tests.support.paths import ROOT
 from tests.training.runs import sft_config
@@ -46,3 +49,21 @@ def test_the_controller_that_unpickles_the_settings_imports_nothing_that_trainin
     )
     assert done.stdout == b"set()\n"
     assert pickle.loads(handed["job"])[0] is train
+
+
+def test_two_runs_do_not_train_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "ray_cluster", lambda *_: pytest.fail("a worker was started"))
+    config = sft_config(tmp_path)
+    stage = sft.stage(config, restart=True)
+    stage.run_dir.mkdir(parents=True)
+    refused = pytest.raises(UserError, match=r"^output_dir: .*: another run is writing there")
+    with sole_writer(config.output_dir), refused:
+        training.fit(train, config, stage, data_dir=tmp_path, address=None)
+    assert stage.run_dir.exists(), "the other run's"
+
+
+def test_a_run_directory_in_the_model_s_is_refused(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    inside = dataclasses.replace(config, run_dir=config.output_dir / "runs")
+    with pytest.raises(UserError, match=r"^run_dir: .*: lies in output_dir"):
+        sft.stage(inside)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pasta.errors import UserError
+from pasta.stages.run import check_apart, sole_writer
 from pasta.stages.stage import StageOutput, input_fingerprint, read_manifest
 
 
@@ -84,6 +85,7 @@ def test_restart_forgets_finished_and_unfinished_work(tmp_path):
     finished(tmp_path / "out", seed=1)
     stage = StageOutput(tmp_path / "out", "sample", Config(2), {}, restart=True)
     assert not stage.is_done
+    stage.start()
     assert not (tmp_path / "out").exists()
 
 
@@ -103,3 +105,62 @@ def test_a_stage_knows_its_input_stage_by_identity(tmp_path):
 def test_a_missing_input_is_named(tmp_path):
     with pytest.raises(UserError, match=r"data: /.*nowhere: no such file"):
         StageOutput(tmp_path / "out", "sample", Config(), {"data": tmp_path / "nowhere"})
+
+
+def test_restart_deletes_nothing_before_the_stage_starts(tmp_path):
+    finished(tmp_path / "out", seed=1)
+    StageOutput(tmp_path / "out", "sample", Config(2), {}, restart=True)
+    assert (tmp_path / "out" / "data.jsonl").exists()
+
+
+def test_restart_begins_unfinished_work_anew(tmp_path):
+    (StageOutput(tmp_path / "out", "sample", Config(), {}).start() / "shard-0").write_text("done")
+    stage = StageOutput(tmp_path / "out", "sample", Config(), {}, restart=True)
+    assert not stage.is_resumed
+    assert not any(stage.start().iterdir())
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_another_stage_s_output_is_never_replaced(tmp_path, restart):
+    finished(tmp_path / "out")
+    with pytest.raises(UserError, match=r"holds stage 'sample', not 'score'; name another directory$"):
+        StageOutput(tmp_path / "out", "score", Config(), {}, restart=restart)
+    assert (tmp_path / "out" / "data.jsonl").exists()
+
+
+def test_a_directory_that_somebody_fills_meanwhile_is_not_replaced(tmp_path):
+    stage = StageOutput(tmp_path / "out", "sample", Config(), {})
+    stage.start()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match=r"cannot be written \(Directory not empty\)"):
+        stage.finish({}, "v1")
+
+
+def test_two_runs_do_not_write_to_one_directory(tmp_path):
+    refused = pytest.raises(UserError, match=r"output_dir: .*out: another run is writing there")
+    with sole_writer(tmp_path / "out"), refused, sole_writer(tmp_path / "out"):
+        pass
+
+
+def test_a_run_that_has_ended_leaves_no_lock(tmp_path):
+    for _ in range(2):
+        with sole_writer(tmp_path / "out"):
+            pass
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_run_that_was_killed_keeps_nobody_out(tmp_path):
+    (tmp_path / ".out.lock").touch()
+    with sole_writer(tmp_path / "out"):
+        pass
+
+
+@pytest.mark.parametrize("inside", ["out", "out/run", "out/../out/run"])
+def test_a_run_directory_in_the_output_is_refused(tmp_path, inside):
+    with pytest.raises(UserError, match=r"run_dir: .*lies in output_dir"):
+        check_apart(tmp_path / inside, tmp_path / "out", "run_dir")
+
+
+def test_a_run_directory_beside_the_output_is_fine(tmp_path):
+    check_apart(tmp_path / "out2", tmp_path / "out", "run_dir")

@@ -44,7 +44,9 @@ def test_restart_removes_this_run_s_and_no_other_s(tmp_path):
         (directory / "ray").mkdir(parents=True)
     sft.stage(elsewhere)
     assert ours.is_dir()
-    sft.stage(elsewhere, restart=True)
+    stage = sft.stage(elsewhere, restart=True)
+    assert ours.is_dir(), "nothing is deleted before the run starts"
+    stage.start()
     assert not ours.exists()
     assert others.is_dir()
 

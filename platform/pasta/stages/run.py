@@ -1,15 +1,17 @@
 """Runs one stage of a job: what annotate, sample, score and evaluate have in common, and training in part."""
 
+import fcntl
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from pasta.config import to_dict
 from pasta.errors import UserError
-from pasta.files import check_directory
+from pasta.files import check_directory, writing
 from pasta.rows import short_repr
 from pasta.stages.stage import StageOutput
 from pasta.tracking import Tracker, TrackingSection, start_tracker
@@ -54,21 +56,61 @@ def stage_run(config: StageConfig, output: StageOutput, *, resumes: str) -> Iter
     After Ctrl-C the user is told where the same command ``resumes``. Raises UserError for a ``run_dir`` that cannot be
     made, if it is needed.
     """
+    run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
     if config.tracking.mode != "disabled":
         check_run_dir(config)
-    work_dir = output.start()
-    tracker = start_tracker(
-        config.tracking,
-        run_dir=config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}",
-        name=config.name,
-        job=output.stage,
-        config=to_dict(config),
-    )
+        check_apart(run_dir, config.output_dir, "run_dir")
+    with sole_writer(output.output_dir):
+        work_dir = output.start()
+        tracker = start_tracker(
+            config.tracking, run_dir=run_dir, name=config.name, job=output.stage, config=to_dict(config)
+        )
+        try:
+            with resumable(config.name, resumes):
+                yield StageRun(config, output, work_dir, tracker)
+        finally:
+            tracker.finish()
+
+
+def _is_locked(lock: TextIO, path: Path) -> bool:
     try:
-        with resumable(config.name, resumes):
-            yield StageRun(config, output, work_dir, tracker)
-    finally:
-        tracker.finish()
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    try:
+        return path.stat().st_ino == os.fstat(lock.fileno()).st_ino
+    except FileNotFoundError:  # another run has ended, and removed its lock, since this one opened it
+        return False
+
+
+@contextmanager
+def sole_writer(output_dir: Path, key: str = "output_dir") -> Iterator[None]:
+    """Keep ``output_dir`` to this process for the time of the block. Raises UserError, naming ``key``, if another one
+    has it."""
+    place = output_dir.absolute()
+    path = place.with_name(f".{place.name}.lock")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("w")
+    with lock:
+        if not _is_locked(lock, path):
+            raise UserError(
+                f"{key}: {output_dir}: another run is writing there; wait for it, or name another"
+            )
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def check_apart(path: Path, output_dir: Path, key: str) -> None:
+    """Raise UserError, naming ``key``, for a directory in ``output_dir``, which appears when it is complete."""
+    if Path(os.path.abspath(path)).is_relative_to(os.path.abspath(output_dir)):
+        raise UserError(
+            f"{key}: {path}: lies in output_dir, which appears when it is complete; name one outside"
+        )
 
 
 def check_run_dir(config: StageConfig) -> None:

@@ -89,7 +89,8 @@ class StageOutput(Stage):
     """One stage's way from nothing to a finished directory.
 
     ``work_dir`` is where a run writes and where the next run finds what was done. ``finish`` turns it into
-    ``output_dir``. Raises UserError, naming ``key``, if ``output_dir`` holds something else or cannot be made.
+    ``output_dir``. With ``restart``, ``start`` first deletes what this stage has left in either. Raises UserError,
+    naming ``key``, if ``output_dir`` holds something else or cannot be made.
     """
 
     def __init__(
@@ -106,11 +107,14 @@ class StageOutput(Stage):
         self.output_dir = output_dir
         self.work_dir = output_dir.parent / f".{output_dir.name}.{self.identity}.partial"
         self.manifest = read_manifest(output_dir)
-        if restart:
-            shutil.rmtree(self.work_dir, ignore_errors=True)
-            if self.manifest is not None:
-                shutil.rmtree(output_dir)
-                self.manifest = None
+        if self.manifest is not None and self.manifest.stage != stage:
+            raise UserError(
+                f"{key}: {output_dir}: holds stage {self.manifest.stage!r}, not {stage!r}; name another directory"
+            )
+        self._restarts = restart
+        self._replaces = restart and self.manifest is not None
+        if self._replaces:
+            self.manifest = None
         if self.manifest is not None and self.manifest.identity != self.identity:
             raise UserError(
                 f"{key}: {output_dir}: holds stage {self.manifest.stage!r} with "
@@ -121,6 +125,7 @@ class StageOutput(Stage):
             check_beside(output_dir, key)
         if (
             self.manifest is None
+            and not self._replaces
             and output_dir.exists()
             and (not output_dir.is_dir() or any(output_dir.iterdir()))
         ):
@@ -136,11 +141,16 @@ class StageOutput(Stage):
     @property
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
-        return self.work_dir.is_dir() and any(self.work_dir.iterdir())
+        return not self._restarts and self.work_dir.is_dir() and any(self.work_dir.iterdir())
 
     def start(self) -> Path:
         """The working directory, made if it is not there."""
         with writing(self.work_dir):
+            if self._restarts:
+                shutil.rmtree(self.work_dir, ignore_errors=True)
+            if self._replaces:
+                shutil.rmtree(self.output_dir)
+            self._restarts = self._replaces = False
             self.work_dir.mkdir(parents=True, exist_ok=True)
         return self.work_dir
 
@@ -148,9 +158,10 @@ class StageOutput(Stage):
         """Write the manifest and put the whole in place, in that order."""
         manifest = self.to_manifest(figures, code_version)
         write_manifest(self.work_dir, manifest)
-        if self.output_dir.is_dir():
-            self.output_dir.rmdir()
-        self.work_dir.rename(self.output_dir)
+        with writing(self.output_dir):
+            if self.output_dir.is_dir():
+                self.output_dir.rmdir()
+            self.work_dir.rename(self.output_dir)
         self.manifest = manifest
         return manifest
 

@@ -184,7 +184,12 @@ class TrainingConfig:
             raise ValueError(f"model.init_from: expected {expected}")
         if self.model.tokenizer is not None:
             raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
-        if Path(self.model.init_from).absolute() == self.output_dir.absolute():
+        self.check_elsewhere()
+
+    def check_elsewhere(self) -> None:
+        """Raise ValueError if the run would put its model in the place of the one that it starts from."""
+        start = self.model.init_from
+        if start is not None and Path(start).absolute() == self.output_dir.absolute():
             raise ValueError(f"output_dir: {self.output_dir}: is model.init_from; name another directory")
 
 
@@ -210,6 +215,8 @@ class SftConfig(TrainingConfig):
             )
             raise ValueError(f"model.positions {self.model.positions!r}: expected none; {who} as it is")
         self.schedule.check_evaluates("data.eval_documents", self.data.eval_documents)
+        if self.draft_heads is None:
+            self.check_elsewhere()
         if self.draft_heads is not None:
             check_unread(self.model, "with draft_heads, which leave the model as it is", "save_dtype")
             if self.lora is not None:

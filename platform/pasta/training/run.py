@@ -8,6 +8,7 @@ from typing import Any
 
 from pasta.errors import UserError
 from pasta.rows import read_json
+from pasta.stages.run import check_apart
 from pasta.stages.stage import Manifest, Stage, read_manifest
 from pasta.training.config import OptimisationSection, ScheduleSection, TrainingConfig
 from pasta.training.deepspeed_private import compile_no_communication, import_no_compiler
@@ -42,8 +43,8 @@ class RunContext:
 class TrainingStage(Stage):
     """A training run on disk. Unfinished work lies in ``run_dir``; the finished model takes ``output_dir``'s place.
 
-    ``checkpoints`` is the URL of this run's, None if they are in ``run_dir``. Raises UserError, naming the input, for
-    one that is not there, and for a URL that cannot be opened.
+    ``checkpoints`` is the URL of this run's, None if they are in ``run_dir``. With ``restart``, ``start`` deletes both.
+    Raises UserError, naming the input, for one that is not there, and for a URL that cannot be opened.
     """
 
     def __init__(
@@ -56,17 +57,23 @@ class TrainingStage(Stage):
         self.checkpoints = config.checkpoints and f"{config.checkpoints.rstrip('/')}/{name}"
         if self.checkpoints is not None:
             open_url(self.checkpoints)
-        if restart:
-            shutil.rmtree(self.run_dir, ignore_errors=True)
-            if self.checkpoints is not None:
-                remove(self.checkpoints)
+        check_apart(self.run_dir, self.output_dir, "run_dir")
+        self._restarts = restart
         manifest = None if restart else read_manifest(self.output_dir)
         self.is_done = manifest is not None and manifest.identity == self.identity
 
     @property
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
-        return self.run_dir.is_dir()
+        return not self._restarts and self.run_dir.is_dir()
+
+    def start(self) -> None:
+        """Forget unfinished work if this run begins anew."""
+        if self._restarts:
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+            if self.checkpoints is not None:
+                remove(self.checkpoints)
+            self._restarts = False
 
 
 def trainer_arguments(

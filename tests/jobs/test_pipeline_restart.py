@@ -1,0 +1,131 @@
+"""What a pipeline of two or three stages makes again after --restart, and names and paths that YAML could misread."""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs import annotate, pipeline
+from pasta.errors import UserError
+from pasta.stages.stage import StageOutput
+from tests.support.paths import ROOT
+
+ANSWER = '{"messages": [{"role": "user", "content": "a"}], "answer": "b c d.", "annotated": "b c d."}\n'
+
+
+def section(source: Path | str) -> dict[str, Any]:
+    return {
+        "job": "annotate",
+        "config": str(ROOT / "configs/annotate/alpaca-syntactic.yaml"),
+        "set": {"data.source.path": str(source), "data.source.format": "auto"},
+    }
+
+
+def recipe(folder: Path, name: str = "tiny", stage: str = "a", **more: Any) -> Path:
+    """A pipeline of one stage that annotates one answer, and ``more`` stages."""
+    answers = folder / "answers.jsonl"
+    answers.write_text('{"instruction": "a", "output": "b c d."}\n')
+    stages = {stage: section(answers), **more}
+    values = {"name": name, "output_dir": str(folder / "out"), "tracking": "disabled", "stages": stages}
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def read(path: Path) -> tuple[Any, Any, Any]:
+    config, steps = pipeline.read_recipe(Namespace(config=path, overrides=[], restart=None))
+    return config, steps, pipeline.read_stages(config, steps)
+
+
+def finish(output: StageOutput) -> None:
+    (output.start() / "annotated-00000.jsonl").write_text(ANSWER)
+    output.finish({}, "v1")
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """The stages that were run, and whether they restarted; no worker annotates anything."""
+    stages = []
+
+    def run(config: Any, *, restart: bool = False, address: str | None = None) -> int:
+        stages.append((config.name, restart))
+        finish(annotate.stage(config, restart=restart))
+        return 0
+
+    monkeypatch.setattr(annotate, "run", run)
+    return stages
+
+
+def test_a_restart_makes_again_what_depends_on_it_and_nothing_else(tmp_path, capsys, ran):
+    config, steps, _ = read(recipe(tmp_path, b=section("@a"), c=section(tmp_path / "answers.jsonl")))
+    pipeline.run(config, steps)
+    ran.clear()
+    pipeline.run(config, steps, restart="a")
+    assert ran == [("a", True), ("b", True)]
+    assert "c: unchanged" in capsys.readouterr().out
+
+
+def test_a_restart_that_was_cut_goes_on_and_makes_again_what_depends_on_it(
+    tmp_path, capsys, monkeypatch, ran
+):
+    config, steps, _ = read(recipe(tmp_path, b=section("@a")))
+    pipeline.run(config, steps)
+
+    def cut(config: Any, *, restart: bool = False, address: str | None = None) -> int:
+        (annotate.stage(config, restart=restart).start() / "shard").touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(annotate, "run", cut)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run(config, steps, restart="a")
+    assert "cut in a; the same command without --restart goes on there" in capsys.readouterr().err
+    ran.clear()
+    pipeline.run(config, steps)
+    assert ran == [("a", False), ("b", True)]
+
+
+def test_an_earlier_stage_that_was_deleted_makes_nothing_else_again(tmp_path, ran):
+    config, steps, _ = read(recipe(tmp_path, b=section("@a")))
+    pipeline.run(config, steps)
+    next((tmp_path / "out").glob("a-*")).rename(tmp_path / "elsewhere")
+    ran.clear()
+    pipeline.run(config, steps)
+    assert ran == [("a", False)]
+
+
+def test_a_plan_says_what_a_restart_makes_again_and_deletes_nothing(tmp_path, capsys, monkeypatch, ran):
+    path = recipe(tmp_path, b=section("@a"))
+    pipeline.run(*read(path)[:2])
+    capsys.readouterr()
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(sys, "argv", ["pipeline", "--config", str(path), "--dry-run", "--restart", "a"])
+    assert pipeline.main() == 0
+    assert capsys.readouterr().out.splitlines() == ["a: to run again", "b: to run, after a"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_restart_and_an_estimate_at_once_are_refused(tmp_path, monkeypatch):
+    options = ["--config", str(recipe(tmp_path)), "--gpu-hours", "x", "--restart", "a"]
+    monkeypatch.setattr(sys, "argv", ["pipeline", *options])
+    with pytest.raises(UserError, match="--restart: has no effect with --gpu-hours"):
+        pipeline.main()
+
+
+@pytest.mark.parametrize("name", ["2026", "run #2", "try: two", "*a", "null"])
+def test_a_pipeline_may_have_any_name(tmp_path, name):
+    assert read(recipe(tmp_path, name))[2]["a"].tracking.group == name
+
+
+@pytest.mark.parametrize("stage", ["1", "null", "1e3", "true"])
+def test_a_stage_may_be_called_like_a_number(tmp_path, stage):
+    assert read(recipe(tmp_path, stage=stage))[2][stage].name == stage
+
+
+def test_outputs_may_lie_in_any_directory(tmp_path):
+    folder = tmp_path / "a: b #1"
+    folder.mkdir()
+    assert read(recipe(folder))[2]["a"].output_dir.parent == folder / "out"
