@@ -1,4 +1,4 @@
-"""Measure the platform: every metric of BENCHMARKS.md, or some of them.
+"""Measure the platform: the main figures of decoding in BENCHMARKS.md (all), or some of them.
 
     python -m jobs.benchmark all
     python -m jobs.benchmark replay --model-config configs/models/replay-llama-7b.json --device cuda
@@ -29,6 +29,7 @@ from jobs.arguments import (
 from pasta.benchmark.settings import COMMANDS, SIZES, Settings
 from pasta.engine.section import FORMATS_HELP
 from pasta.entrypoint import run_main
+from pasta.errors import UserError
 from serve.ray_start import ROOT
 
 MODELS = Path(pasta.__file__).parent / "data" / "atlas" / "models"
@@ -63,18 +64,28 @@ def main(arguments: list[str] | None = None) -> int:
 
         return benchmark_people.main(given[1:], MODELS)
     options = parser().parse_args(given)
-    chosen = fields_of(Settings, options) | {
-        "out": options.out or Path("runs") / "benchmark" / f"{options.what}.json",
-        "prompts": _prompts(options.what) if options.prompts is None else options.prompts,
-        "sizes": SIZES if options.only is None else (options.only,),
-    }
-    settings = Settings(**chosen)
+    settings = settings_of(options)
     check_out(settings.out)
     from pasta.benchmark.benchmark import Benchmark
 
     quiet_transformers()
     command = benchmark_command(*given)
     return run_benchmark(lambda: Benchmark(settings, command).run(COMMANDS[options.what]), settings.out)
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings that options stand for. Raises UserError, also for a part with a parser of its own, which is chosen
+    by the first argument."""
+    if options.what not in COMMANDS:
+        raise UserError(
+            f"{options.what}: expected before all options: python -m jobs.benchmark {options.what} …"
+        )
+    chosen = fields_of(Settings, options) | {
+        "out": options.out or Path("runs") / "benchmark" / f"{options.what}.json",
+        "prompts": _prompts(options.what) if options.prompts is None else options.prompts,
+        "sizes": SIZES if options.only is None else (options.only,),
+    }
+    return Settings(**chosen)
 
 
 def parser() -> argparse.ArgumentParser:

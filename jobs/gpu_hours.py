@@ -190,7 +190,11 @@ class _Source:
         section, key = (config.data, "data") if hasattr(config, "data") else (config.prompts, "prompts")
         name = self.instance.reads.get(f"{key}.source")
         if name is not None:
-            count = self.stages[name].data.source.records
+            read, job = self.stages[name], self.by_name[name].section.job
+            if job == "sample":
+                count = read.prompts.count
+            else:
+                count = read.data.source.records if job == "annotate" else None
         else:
             count = _count_prompts(Path(section.source))
         if count is None:

@@ -4,6 +4,7 @@ Nothing in this module contacts a cluster, or imports Ray.
 """
 
 import importlib
+import json
 import re
 import secrets
 import shlex
@@ -102,7 +103,9 @@ def _configured(
     command = ["--config", inside.as_posix(), *arguments]
     if storage is not None:
         # A pipeline does the same for each of its stages, when it comes to it.
-        moved = [f"storage={storage}"] if job == "pipeline" else relocated(sections[""], storage)
+        moved = (
+            [f"storage={json.dumps(str(storage))}"] if job == "pipeline" else relocated(sections[""], storage)
+        )
         command += [part for override in moved for part in ("--set", override)]
         sections = _sections(job, module, parser.parse_args(["--config", str(config), *command[2:]]))
     return str(sections[""].name), command, sections
@@ -123,6 +126,14 @@ def _benchmark(
     parser.prog = "python -m jobs.submit benchmark"
     options = parser.parse_args(arguments)
     command = list(arguments)
+    # The other parts have parsers of their own, by which they are the first argument.
+    if command[:1] != [options.what] or options.what in module.COMMANDS:
+        module.settings_of(options)
+    if storage is not None:
+        for name, value in vars(options).items():
+            if name != "out" and isinstance(value, str | Path) and str(value).startswith(f"{RUNS}/"):
+                command += [f"--{name.replace('_', '-')}", str(storage / value)]
+        options = parser.parse_args(command)
     out = options.out or Path(RUNS) / "benchmark" / f"{options.what}.json"
     if not out.is_absolute():
         if storage is None or out.parts[0] != RUNS:

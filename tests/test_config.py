@@ -1,4 +1,5 @@
 import itertools
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -259,6 +260,7 @@ def test_a_long_value_is_cut_in_a_message(message, text, expected):
             "optimizer.learning_rte=1",
             "override 'optimizer.learning_rte=1': optimizer: unknown key 'learning_rte'",
         ),
+        ("optimiser.kind=sgd", "override 'optimiser.kind=sgd': unknown key 'optimiser'"),
         ("name.b=1", "'name' in"),
         ("name", "override 'name': expected key=value"),
         ("a..b=1", "expected key=value"),
@@ -377,3 +379,9 @@ def test_a_bug_keeps_its_stack_trace():
     )
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
+
+
+def test_a_command_whose_stdout_is_closed_ends_with_its_exit_code():
+    command = shlex.join([sys.executable, "-c", MAIN.format(body="return 0")]) + " >&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

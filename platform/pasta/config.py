@@ -181,7 +181,8 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
         expected = expected_by(first["msg"]).replace("an object", "a mapping of keys to values")
         message = f"{dotted}: expected {expected}, got {short_repr(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
-    return one_line(f"{_source_of(dotted, source, overrides)}: {_with_texts_cut(message, data)}{more}")
+    where = _source_of(dotted, source, overrides, inside=first["type"] in UNKNOWN_KEY)
+    return one_line(f"{where}: {_with_texts_cut(message, data)}{more}")
 
 
 def _with_texts_cut(message: str, value: Any) -> str:
@@ -224,11 +225,11 @@ def _names(value: Any, kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
                 yield from _names(each, arguments[-1], f"{path}.{index}")
 
 
-def _source_of(dotted: str, source: str, overrides: Sequence[str]) -> str:
-    """The source of a key's value: the last override that sets it, or the file."""
+def _source_of(dotted: str, source: str, overrides: Sequence[str], *, inside: bool = False) -> str:
+    """The source of a key's value: the last override that sets it (or, if ``inside``, a key in it), or the file."""
     for override in overrides:
         given = override.partition("=")[0].strip()
-        if dotted == given or dotted.startswith(given + "."):
+        if f"{dotted}.".startswith(f"{given}.") or (inside and given.startswith(f"{dotted}.")):
             source = f"override {short_repr(override)}"
     return source
 

@@ -38,7 +38,8 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = main() or 0
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the shell: `>&-`
+            sys.stdout.flush()
     except UserError as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         code = EXIT_USER_ERROR

@@ -133,6 +133,7 @@ def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_the
         ("engine.num_slots=100000", "num_slots 100000: with slot_tokens 2048 weights and cache take"),
         ("costs={}", "costs: expected either a file or a roofline"),
         ("costs={file: none.json}", "none.json: no such file; expected a calibration"),
+        ("trace.tokenizer=./none", r"^trace\.tokenizer: \./none: "),
         ("trace.source=none.jsonl", "none.jsonl: no such file; expected JSON lines"),
         ("sizing.goals={}", "expected at least one of ttft_p50_s"),
         ("sweep.values=[2, 1]", "expected positive numbers in rising order"),

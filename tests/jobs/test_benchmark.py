@@ -376,3 +376,24 @@ def test_every_stage_that_a_command_names_exists():
     from pasta.benchmark.settings import COMMANDS
 
     assert all(hasattr(Benchmark, f"_{stage}") for stages in COMMANDS.values() for stage in stages)
+
+
+def test_calibrate_names_a_missing_model_configuration_before_it_starts(place, tmp_path):
+    options = [
+        "--models",
+        str(place / "models"),
+        "--out",
+        str(tmp_path / "x.json"),
+        "--model-config",
+        "none.json",
+    ]
+    with pytest.raises(UserError, match=r"^model configuration: none\.json: no such file"):
+        main(["calibrate", *options])
+
+
+@pytest.mark.parametrize("part", ["serve", "front", "peers", "people"])
+def test_a_part_with_its_own_options_comes_before_them(tmp_path, part):
+    with pytest.raises(
+        UserError, match=f"^{part}: expected before all options: python -m jobs.benchmark {part}"
+    ):
+        main(["--out", str(tmp_path / "x.json"), part])

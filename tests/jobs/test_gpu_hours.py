@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from jobs import pipeline
-from jobs.gpu_hours import GpuHours, StageHours
+from jobs.gpu_hours import GpuHours, StageHours, _Source
 from pasta.config import load_config
 from pasta.errors import UserError
 from pasta.simulation.config import SimulateConfig
@@ -155,3 +155,18 @@ def test_a_training_pass_takes_as_long_as_the_slowest_of_arithmetic_memory_and_l
     assert device.training_s(1, 1000, 3, moved=3) == pytest.approx(0.001 + 3 * 2e9 / 1e11)
     alone = dataclasses.replace(device, link_bytes_s=None)
     assert alone.training_s(1, 1000, 3, moved=3) == device.training_s(1, 1000, 3, moved=0)
+
+
+def test_prompts_of_a_stage_that_samples_are_counted(tmp_path):
+    def section(job: str, **keys: Any) -> dict[str, Any]:
+        return {"job": job, "config": str(ROOT / f"configs/{job}/atlas.yaml"), "set": keys}
+
+    stages = {
+        "sample": section("sample", **{"prompts.count": 7}),
+        "evaluate": section("evaluate", **{"prompts.source": "@sample", "prompts.count": None}),
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps({"name": "tiny", "output_dir": str(tmp_path / "out"), "stages": stages}))
+    config, steps = pipeline.read_recipe(pipeline.parser().parse_args(["--config", str(path)]))
+    by_name = {each.name: each for each in steps}
+    assert _Source(by_name["evaluate"], by_name, pipeline.read_stages(config, steps)).records() == 7

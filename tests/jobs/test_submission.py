@@ -102,8 +102,10 @@ class TestPaths:
         assert sets(sent.entrypoint)["data.source"] == '"/mnt/pasta/runs/scores/mine"'
 
     def test_a_pipeline_moves_the_paths_of_its_stages_itself(self):
-        sent = prepare_submission("pipeline", ["--dry-run"], config=PIPELINE, storage=STORAGE, environ={})
-        assert sets(sent.entrypoint) == {"storage": "/mnt/pasta"}
+        sent = prepare_submission(
+            "pipeline", ["--dry-run"], config=PIPELINE, storage="/mnt/our #1", environ={}
+        )
+        assert sets(sent.entrypoint) == {"storage": '"/mnt/our #1"'}
 
     def test_a_place_to_write_that_the_cluster_would_delete_is_refused(self):
         message = mistake("evaluate", [], config=EVALUATE)
@@ -162,18 +164,6 @@ class TestPaths:
         gemma = ROOT / "configs/sft/gemma-7b.yaml"
         sent = prepare_submission("sft", options, config=gemma, storage=STORAGE, environ={})
         assert sets(sent.entrypoint)["checkpoints"] == "s3://bucket/pasta"
-
-    def test_the_benchmark_writes_to_storage(self):
-        sent = prepare_submission("benchmark", ["speed", "--prompts", "20"], storage=STORAGE, environ={})
-        assert command(sent.entrypoint) == [
-            *("python", "-m", "jobs.benchmark", "speed", "--prompts", "20"),
-            *("--out", "/mnt/pasta/runs/benchmark/speed.json"),
-        ]
-        assert mistake("benchmark", ["speed"]).startswith("--out runs/benchmark/speed.json: would be deleted")
-
-    def test_the_benchmark_is_not_given_what_is_not_sent(self):
-        options = ["speed", "--out", "/mnt/x.json", "--documents", "runs/data/x.jsonl"]
-        assert mistake("benchmark", options).startswith("--documents: 'runs/data/x.jsonl' is not sent")
 
 
 class TestCommand:

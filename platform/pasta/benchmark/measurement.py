@@ -81,7 +81,7 @@ def check_inputs(settings: Settings, stages: Sequence[str]) -> None:
                 "each with config.json, model.safetensors and a tokenizer"
             )
         check_heads_beside(settings.models / name, "--models")
-    if "replay" in stages or ("large" in settings.sizes and {"step", "generate"} & {*stages}):
+    if "replay" in stages or ("large" in settings.sizes and {"step", "generate", "calibrate"} & {*stages}):
         read_model_config(settings.model_config)
     if "replay" in stages and settings.documents is not None:
         read_documents(settings.documents)

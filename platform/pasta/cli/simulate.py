@@ -140,7 +140,7 @@ def _codec(name: str) -> Codec:
         return Codec(WordTokenizer())
     from pasta.data.tokenizers import find_tokenizer  # it loads transformers
 
-    return Codec(find_tokenizer(name))
+    return Codec(find_tokenizer(name, "trace.tokenizer"))
 
 
 def teller() -> Callable[[str, bool], None]:

@@ -1,0 +1,53 @@
+"""A benchmark that is sent to a cluster: its values are checked here, and its paths are moved to shared storage."""
+
+import shlex
+
+import pytest
+
+from jobs.submission import prepare_submission
+from pasta.errors import UserError
+
+
+def sent(*arguments: str, storage: str | None = "/mnt/pasta") -> list[str]:
+    """What the cluster's shell will run, after ``python -m jobs.benchmark``."""
+    words = shlex.split(prepare_submission("benchmark", arguments, storage=storage, environ={}).entrypoint)
+    assert words[:3] == ["python", "-m", "jobs.benchmark"]
+    return words[3:]
+
+
+def test_it_writes_to_storage():
+    out = "/mnt/pasta/runs/benchmark/speed.json"
+    assert sent("speed", "--prompts", "20") == ["speed", "--prompts", "20", "--out", out]
+
+
+def test_a_part_with_its_own_options_writes_to_storage():
+    assert sent("serve") == ["serve", "--out", "/mnt/pasta/runs/benchmark/serve.json"]
+
+
+def test_without_storage_its_output_would_be_deleted():
+    with pytest.raises(UserError, match=r"^--out runs/benchmark/speed\.json: would be deleted"):
+        sent("speed", storage=None)
+
+
+def test_its_inputs_below_runs_are_read_from_storage():
+    out = "/mnt/pasta/runs/benchmark/replay.json"
+    moved = ["--documents", "/mnt/pasta/runs/data/x", "--out", out]
+    assert sent("replay", "--documents", "runs/data/x") == ["replay", "--documents", "runs/data/x", *moved]
+
+
+def test_it_is_not_given_what_is_not_sent():
+    with pytest.raises(UserError, match=r"^--documents: 'runs/data/x\.jsonl' is not sent"):
+        sent("speed", "--out", "/mnt/x.json", "--documents", "runs/data/x.jsonl", storage=None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("step", "--lanes", "0"), "--lanes: 0, expected positive integers"),
+        (("speed", "--prompts", "0"), "--prompts: 0, expected at least 2"),
+        (("--fresh", "people"), "people: expected before all options"),
+    ],
+)
+def test_a_mistake_is_found_before_anything_is_sent(arguments, expected):
+    with pytest.raises(UserError, match=f"^{expected}"):
+        sent(*arguments)
