@@ -9,6 +9,7 @@ running service reads a changed file at the next request.
 import argparse
 import hashlib
 import hmac
+import json
 import logging
 import re
 import secrets
@@ -16,13 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from pasta.config import parse_config, read_yaml
+from pasta.core_yaml import parse_yaml
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from pasta.files import write_whole
+from pasta.files import read_text, write_whole
 
 logger = logging.getLogger("ray.serve")
 _PREFIX = "sk-pasta-"
@@ -39,8 +40,10 @@ class KeyEntry(BaseModel):
     max_concurrent: PositiveInt | None = None
 
 
-def read_keys(path: Path) -> dict[str, KeyEntry]:
+def read_keys(path: Path, *, may_be_empty: bool = False) -> dict[str, KeyEntry]:
     """Read a file of keys; returns them by name. Raises ``UserError`` in one line."""
+    if may_be_empty and parse_yaml(read_text(path), str(path)) is None:
+        return {}
     return parse_config(read_yaml(path), dict[str, KeyEntry], str(path))
 
 
@@ -51,17 +54,27 @@ def new_key(path: Path, name: str, key: str | None = None, **limits: int | None)
         raise UserError(
             f"{name!r} is not a valid name of a key; expected 1 to 64 letters, digits, '.', '_' or '-'"
         )
-    known = read_keys(path) if path.exists() else {}
+    text = read_text(path) if path.exists() else ""
+    known = read_keys(path, may_be_empty=True) if text else {}
     if name in known:
         raise UserError(f"{path} already has a key {name!r}; delete its entry first, or choose another name")
-    if key is not None and (not key or key.strip() != key):
+    if key is not None and not (key and key.strip() == key and key.isascii() and key.isprintable()):
         raise UserError(
-            "the API key: it is empty or has spaces around it; expected text that a header can hold"
+            "the API key: it is empty, has spaces around it, or characters that are not ASCII; expected text that a "
+            "header can hold"
         )
     key = _PREFIX + secrets.token_urlsafe(32) if key is None else key
     entry = {"sha256": _digest(key), **{limit: value for limit, value in limits.items() if value is not None}}
-    text = path.read_text(encoding="utf-8").rstrip() + "\n" if path.exists() else ""
-    write_whole(path, text + yaml.safe_dump({name: entry}, sort_keys=False), private=True)
+    if not known:
+        # No entry can follow ``{}``.
+        text = "\n".join(line for line in text.splitlines() if line.strip().startswith("#"))
+    text = text.rstrip() + "\n" if text.strip() else ""
+    # YAML would read 1e3 and 08 as numbers; JSON is YAML.
+    label = name if name[0].isalpha() and name.lower() not in ("null", "true", "false") else json.dumps(name)
+    lines = [f"  {limit}: {value}" for limit, value in entry.items()]
+    text = "\n".join([f"{text}{label}:", *lines, ""])
+    parse_config(parse_yaml(text, str(path)), dict[str, KeyEntry], str(path))  # before the file is touched
+    write_whole(path, text, private=True)
     return key
 
 
@@ -71,7 +84,8 @@ class KeyRing:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = self._stamp()
-        self._keys: Mapping[str, KeyEntry] = read_keys(path)
+        # A Gateway also starts after the last entry was deleted; ``serve.checks`` refuses an empty file before that.
+        self._keys: Mapping[str, KeyEntry] = read_keys(path, may_be_empty=True)
 
     def find(self, key: str) -> tuple[str, KeyEntry] | None:
         """The name and entry of a key, or ``None``. Compares in constant time: timing reveals nothing of a hash."""
@@ -88,7 +102,8 @@ class KeyRing:
             return
         self._seen = stamp
         try:
-            self._keys = read_keys(self._path)
+            # Whoever deletes the last entry wants nobody in.
+            self._keys = read_keys(self._path, may_be_empty=True)
             logger.info("%s has changed: %d keys", self._path, len(self._keys))
         except UserError as error:
             logger.error("cannot read the changed keys, keeping the old ones: %s", error)

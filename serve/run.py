@@ -13,7 +13,14 @@ from pathlib import Path
 
 from pasta.entrypoint import run_main
 from serve.imports import uncollected, without_torch
-from serve.launch import ServiceConfig, check_local, check_port, read_service_config, running
+from serve.launch import (
+    ServiceConfig,
+    check_local,
+    check_port,
+    check_port_number,
+    read_service_config,
+    running,
+)
 
 
 def main() -> int:
@@ -38,6 +45,7 @@ def main() -> int:
         check_local(config)
         if config.port:
             check_port(config.host, config.port)
+        check_port_number(arguments.metrics_port, "--metrics-port")
         print(f"{arguments.config}: fine")
         return 0
 

@@ -68,7 +68,7 @@ def test_keys_are_added_below_what_the_file_holds(file):
 def test_a_mistake_in_the_file_is_one_line(file, text, says):
     file.write_text(text)
     with pytest.raises(UserError) as caught:
-        KeyRing(file)
+        read_keys(file)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -88,6 +88,48 @@ def test_a_changed_file_is_taken_up_and_a_broken_one_is_not(file, caplog):
     file.write_text("\n".join(line for line in whole.splitlines() if line)[: whole.index("bob")])
     assert ring.find(ann)[0] == "ann"
     assert ring.find(bob) is None
+
+
+@pytest.mark.parametrize("text", ["", "# nobody\n", "{}\n"])
+def test_once_the_last_entry_is_deleted_no_key_is_left(file, text):
+    ann = new_key(file, "ann")
+    ring = KeyRing(file)
+    file.write_text(text)
+    assert ring.find(ann) is None
+    assert KeyRing(file).find(ann) is None
+
+
+@pytest.mark.parametrize("text", ["", "# nobody yet\n", "{}\n", "---\n", "# nobody yet\n{}\n"])
+def test_a_file_without_entries_takes_a_key_and_keeps_its_comments(file, text):
+    file.write_text(text)
+    assert KeyRing(file).find(new_key(file, "bob"))[0] == "bob"
+    assert file.read_text().startswith("# nobody yet\nbob:" if "#" in text else "bob:")
+
+
+@pytest.mark.parametrize("form", ["{ann: {sha256: '%s'}}\n", "ann: {sha256: '%s'}\n...\n"])
+def test_a_file_that_no_entry_can_be_added_to_stays_as_it_is(file, form):
+    text = form % ("0" * 64)
+    file.write_text(text)
+    with pytest.raises(UserError, match=r"keys\.yaml:") as caught:
+        new_key(file, "bob")
+    assert "\n" not in str(caught.value)
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize("name", ["1e3", "08", "0o7", "123", "null", "-", "a.b"])
+def test_a_key_of_any_name_can_be_read_back(file, name):
+    new_key(file, "ann")
+    key = new_key(file, name, requests_per_minute=5)
+    new_key(file, "bob")
+    found, entry = KeyRing(file).find(key)
+    assert (found, entry.requests_per_minute) == (name, 5)
+
+
+@pytest.mark.parametrize("key", ["", " a", "ключ", "schlüssel", "a\nb", "a\tb"])
+def test_a_key_that_no_header_can_hold_is_refused(file, key):
+    with pytest.raises(UserError, match=r"^the API key: .*expected text that a header can hold$"):
+        new_key(file, "ann", key)
+    assert not file.exists()
 
 
 # -- the guard -------------------------------------------------------------------------------------------

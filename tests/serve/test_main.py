@@ -3,9 +3,11 @@
 import pytest
 
 from pasta.errors import UserError
+from serve import run
 from serve.__main__ import _config, parser
 from serve.launch import check_port
 from tests.support.paths import ROOT
+from tests.support.service import service_config
 
 MODEL = ROOT / "platform/pasta/data/atlas/models/pasta"
 
@@ -46,3 +48,15 @@ def test_the_options_are_the_service_s(tmp_path):
     assert (config.args.engine.num_slots, config.args.engine.slot_tokens) == (3, 512)
     assert (config.host, config.port, config.args.keys.file) == ("127.0.0.1", 0, None)
     assert config.args.front.proxy == "none", "clients reach the one Gateway themselves"
+
+
+def test_a_check_of_a_configuration_checks_the_port_of_metrics(monkeypatch, tmp_path):
+    file = service_config(tmp_path, MODEL)
+    monkeypatch.setattr(
+        "sys.argv", ["serve.run", str(file), "--check", "--port", "0", "--metrics-port", "70000"]
+    )
+    # Both change the whole process.
+    monkeypatch.setattr(run, "loopback_only", lambda: None)
+    monkeypatch.setattr(run, "without_torch", lambda: None)
+    with pytest.raises(UserError, match=r"^--metrics-port: 70000, expected a port"):
+        run.main()
