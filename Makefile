@@ -88,7 +88,7 @@ heads: $(STAMP) ## train the draft heads of the two shipped models, again whenev
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-heads-twin.yaml
 	$(BIN)/python -m jobs.sft --config configs/sft/atlas-heads-pasta.yaml
 
-benchmark: $(STAMP) ## measure every figure in BENCHMARKS.md
+benchmark: $(STAMP) ## measure the main figures of decoding in BENCHMARKS.md
 	$(BIN)/python -m jobs.benchmark all
 
 lock: ## make requirements.lock anew from pyproject.toml, in an environment of its own

@@ -2,7 +2,7 @@
 
     python -m jobs.benchmark_annotate --workers 1,2
 
-By default over answers of the atlas; ``--source`` takes what ``source.path`` of ``jobs.annotate`` does.
+By default over answers of the atlas; ``--source`` takes what ``data.source.path`` of ``jobs.annotate`` does.
 """
 
 import argparse
