@@ -371,7 +371,7 @@ class Gateway:
             except (RayError, RayServeException, TimeoutError):
                 return dtype
             # In a rolling update Decoders of the old version, and of its models, are among them.
-            ours = [each for each in decoders if each["version"] == self._config.version]
+            ours = [each for each in decoders if each.get("version") == self._config.version]
             if found := sorted({decoder["formats"][name]["name"] for decoder in ours}):
                 self._dtypes[name] = ", ".join(found)  # several only where the Decoders' machines differ
         return self._dtypes.get(name, dtype)
