@@ -77,7 +77,7 @@ def test_the_saved_model_is_whole_and_differs_in_new_rows_only(tmp_path: Path, t
 
 def _held_out_loss(config: SftConfig, directory: Path) -> float:
     """The loss of the saved model, which is then one without adapters."""
-    values = sft_dict(directory)
+    values = sft_dict(directory) | {"output_dir": str(directory / "again")}
     values["model"] = {"init_from": str(directory / "model"), "attention": "eager"}
     again = parse_config(values, SftConfig, "tiny.yaml")
     context = _context(again, directory)
