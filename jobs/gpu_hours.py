@@ -193,8 +193,10 @@ class _Source:
             read, job = self.stages[name], self.by_name[name].section.job
             if job == "sample":
                 count = read.prompts.count
+            elif job == "annotate":
+                count = read.data.source.records
             else:
-                count = read.data.source.records if job == "annotate" else None
+                count = None
         else:
             count = _count_prompts(Path(section.source))
         if count is None:

@@ -7,14 +7,13 @@ cut, and says which and why. ``--dry-run`` prints that plan and runs nothing. A 
 own: no earlier output is ever overwritten.
 """
 
-import fcntl
 import importlib
 import json
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -28,7 +27,7 @@ from pasta.errors import UserError
 from pasta.files import check_directory
 from pasta.rows import placed
 from pasta.stages.pipeline import Instance, PipelineConfig, instances
-from pasta.stages.run import check_run_dir
+from pasta.stages.run import check_run_dir, sole_writer
 from pasta.stages.stage import Manifest, read_manifest
 
 
@@ -180,7 +179,7 @@ def run(
             # One that was cut when it was made again goes on without --restart.
             if step.restart or step.output.is_resumed:
                 made.add(instance.name)
-            _run(step, config, address, "" if restart is None else " without --restart")
+            _run(step, config, address, "the same command" + (" without --restart" if restart else ""))
             minutes = (time.monotonic() - started) / 60
             print(
                 f"{config.name} {number}/{len(steps)} {instance.name}: done, {minutes:.1f} min so far",
@@ -190,12 +189,12 @@ def run(
     return 0
 
 
-def _run(step: Step, config: PipelineConfig, address: str | None, without: str) -> None:
+def _run(step: Step, config: PipelineConfig, address: str | None, resumed_by: str) -> None:
     try:
         code = step.module.run(step.config, restart=step.restart, address=address)
     except KeyboardInterrupt:
         print(
-            f"{config.name}: cut in {step.instance.name}; the same command{without} goes on there",
+            f"{config.name}: cut in {step.instance.name}; {resumed_by} goes on there",
             file=sys.stderr,
         )
         raise
@@ -253,16 +252,10 @@ def _reason(config: PipelineConfig, output: StageOnDisk, name: str) -> str:
     return f"to run: the last one had {output.difference(latest)}"
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep ``directory`` to this process for the time of the block. Raises UserError if another one has it."""
+def locked(directory: Path) -> AbstractContextManager[None]:
+    """Keep ``directory`` to this process for the time of a block. Raises UserError if another one has it."""
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"output_dir: {directory}: another pipeline is running there") from None
-        yield
+    return sole_writer(directory, busy="another pipeline is running there")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ def run(
     _, samples = read_stage(config.samples, "sample", "samples", "samples")
     with stage_run(config, output, resumes="from the verdicts that are there") as job:
         if not verdicts.is_done:
-            _judge(config, verdicts, samples, api_key, job.tracker, address)
+            with sole_writer(verdicts.output_dir, "judgements_dir"):
+                _judge(config, verdicts, samples, api_key, job.tracker, address)
         figures, histogram = write_scores(
             samples,
             verdicts.output_dir,
@@ -121,18 +122,6 @@ def _judge(
     address: str | None,
 ) -> None:
     """Rate the shards that are not rated yet; leaves the verdicts in a directory of their own."""
-    with sole_writer(verdicts.output_dir, "judgements_dir"):
-        _judge_locked(config, verdicts, samples, api_key, tracker, address)
-
-
-def _judge_locked(
-    config: ScoreConfig,
-    verdicts: StageOutput,
-    samples: list[Path],
-    api_key: str | None,
-    tracker: Tracker,
-    address: str | None,
-) -> None:
     work_dir = verdicts.start()
     done = done_shards(work_dir, VERDICTS)
     left = {number: path for number, path in enumerate(samples) if number not in done}

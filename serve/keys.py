@@ -42,9 +42,7 @@ class KeyEntry(BaseModel):
 
 def read_keys(path: Path, *, may_be_empty: bool = False) -> dict[str, KeyEntry]:
     """Read a file of keys; returns them by name. Raises ``UserError`` in one line."""
-    if may_be_empty and parse_yaml(read_text(path), str(path)) is None:
-        return {}
-    return parse_config(read_yaml(path), dict[str, KeyEntry], str(path))
+    return parse_config(read_yaml(path, may_be_empty=may_be_empty), dict[str, KeyEntry], str(path))
 
 
 def new_key(path: Path, name: str, key: str | None = None, **limits: int | None) -> str:

@@ -102,13 +102,16 @@ def _not_finite(key: str, value: float, source: str, overrides: Sequence[str]) -
     return ConfigError(f"{_source_of(key, source, overrides)}: {key}: expected a finite number, got {value}")
 
 
-def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigError if there is none, or it is not a mapping, or not YAML."""
+def read_yaml(path: str | os.PathLike[str], *, may_be_empty: bool = False) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfigError if there is none (unless it ``may_be_empty``), or it is not a
+    mapping, or not YAML."""
     name = os.fspath(path)
     try:
         data = parse_yaml(read_text(Path(path), expected="a YAML configuration"), shown(path))
     except UserError as error:
         raise ConfigError(str(error)) from None
+    if data is None and may_be_empty:
+        return {}
     if data is None:
         raise ConfigError(f"{name}: is empty; expected a mapping of keys to values")
     if not isinstance(data, dict):

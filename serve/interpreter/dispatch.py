@@ -82,6 +82,15 @@ class Lanes:
 
     def counts(self) -> Counter[str]:
         """The threads on each replica; 0 for any other name."""
+        self._count()
+        return self._counts
+
+    def slots(self) -> Counter[tuple[str, str]]:
+        """The slots that are held or waited for, by replica and model: one for each attempt."""
+        self._count()
+        return self._slots
+
+    def _count(self) -> None:
         for response in self._changed:
             lanes, slots = self._counted.pop(response, ([], []))
             self._counts.subtract(lanes)
@@ -93,12 +102,6 @@ class Lanes:
                 self._counts.update(lanes)
                 self._slots.update(slots)
         self._changed.clear()
-        return self._counts
-
-    def slots(self) -> Counter[tuple[str, str]]:
-        """The slots that are held or waited for, by replica and model: one for each attempt."""
-        self.counts()
-        return self._slots
 
 
 class Dispatcher:
@@ -213,8 +216,8 @@ class Dispatcher:
             ) from None
         # To wait for a slot takes an answer's time, which no prefix makes up for while another replica has one free.
         held = self._lanes.slots()
-        free = {name for name in loads if held[name, order.model] < self._num_slots}
-        loads = {name: lanes for name, lanes in loads.items() if name in free} or loads
+        free = {name: lanes for name, lanes in loads.items() if held[name, order.model] < self._num_slots}
+        loads = free or loads
         names = prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
         matched = {
             replica: matched_tokens(names, self._prefixes.get(replica, {}).get(order.model, ()))

@@ -31,14 +31,14 @@ from serve.wire import Decoded, Delta, Finished, Mark, Path, TextToken, TokenIte
 
 class TextPiece(NamedTuple):
     """Text that a thread's token ``number`` (from 1) has completed; with log-probabilities requested, that ``token``.
-    ``ends``: it ends the answer; ``counts``: it is a token of text."""
+    ``ends``: it ends the answer; ``is_text``: that token is one of text."""
 
     text: str
     token: TextToken | None
     thread: int
     number: int
     ends: bool
-    counts: bool
+    is_text: bool
 
 
 class Session:
@@ -65,7 +65,7 @@ class Session:
         self._streams = {0: TextStream(codec)}
         sampling = sampling or SamplingParams()
         self._stop = StopFilter(sampling.stop)
-        self._min_tokens, self._read = sampling.min_tokens, 0
+        self._min_tokens, self._num_read = sampling.min_tokens, 0
         self._stop_tokens = frozenset(sampling.stop_token_ids)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
         #: The response up to what has ended it, if its text has.
@@ -88,8 +88,8 @@ class Session:
             if self._stop.stopped:
                 break
             self._tokens.push(piece)
-            self._read += piece.counts
-            shown += self._stop.push(piece.text, may_stop=self._read > self._min_tokens)
+            self._num_read += piece.is_text
+            shown += self._stop.push(piece.text, may_stop=self._num_read > self._min_tokens)
             if piece.ends:
                 shown += self._stop.end()
             if self._stop.stopped:

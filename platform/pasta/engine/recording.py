@@ -116,9 +116,7 @@ class StepLoop(nn.Module):
         """
         spread, rows = slots * lanes, places.size(1)
         fed = flat if self.is_flat else spread
-        numbers = inputs[4 * spread + rows : 4 * spread + (1 + self.num_choices) * rows].view(
-            self.num_choices, rows
-        )
+        numbers = self._numbers(inputs, spread, rows)
         tokens_of: list[Tensor] = []
         logits_of: list[Tensor] = []
         states_of: list[Tensor] = []
@@ -165,14 +163,17 @@ class StepLoop(nn.Module):
             if step == 0:  # it may feed more than the others do: what a promise ends with, what it opens
                 inputs, lanes, spread, flat = following, later_lanes, slots * later_lanes, later_flat
                 fed = flat if self.is_flat else spread
-                numbers = inputs[4 * spread + rows : 4 * spread + (1 + self.num_choices) * rows].view(
-                    self.num_choices, rows
-                )
+                numbers = self._numbers(inputs, spread, rows)
             is_next = step < places.size(0) and torch.ops.pasta.follow(
                 inputs, chosen, places[step], keys[step], modes, goes_on, spread, flat
             )
         found = [torch.stack(tokens_of, 1), torch.stack(logits_of, 1)]
         return found + [torch.stack(states_of, 1)] if self.keeps_states else found
+
+    def _numbers(self, inputs: Tensor, spread: int, rows: int) -> Tensor:
+        """``Shape.numbers``, [7, N], of a step whose slots and lanes are so many tokens."""
+        first = 4 * spread + rows
+        return inputs[first : first + self.num_choices * rows].view(self.num_choices, rows)
 
 
 class Forward(nn.Module):

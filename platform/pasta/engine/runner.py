@@ -231,9 +231,9 @@ class Runner:
         taken = {slot: (self.num_tokens[slot], self._hidden[slot]) for slot in feeds}
         following = later.feeds
         later_places = [self._take_all_places(following) for _ in later.keys]
-        shape = self._shape(slots, feeds, choices)
-        second = shape._replace(lanes=max(map(len, following.values())))
         lanes = [[*map(len, own.values())] for own in (feeds, following)]
+        shape = self._shape(slots, feeds, choices)
+        second = shape._replace(lanes=max(lanes[1]))
         if any(self._flat(len(slots), own) for own in lanes):
             shape, second = (
                 of._replace(flat=sum(own)) for of, own in zip((shape, second), lanes, strict=True)

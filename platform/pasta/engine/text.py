@@ -8,14 +8,14 @@ from pasta.lang import Codec, TextStream
 
 
 class _Piece(NamedTuple):
-    """Text that a thread's token ``number`` (from 1) has completed; ``ends`` if that token ends the answer, ``counts``
+    """Text that a thread's token ``number`` (from 1) has completed; ``ends`` if that token ends the answer, ``is_text``
     if it is one of text."""
 
     text: str
     thread: int
     number: int
     ends: bool
-    counts: bool
+    is_text: bool
 
 
 class AnswerText:
@@ -29,7 +29,7 @@ class AnswerText:
     def __init__(self, codec: Codec, params: SamplingParams, *, stops: bool) -> None:
         self._codec = codec
         self._strings = params.stop if stops else ()
-        self._min_tokens, self._read = params.min_tokens, 0
+        self._min_tokens, self._num_read = params.min_tokens, 0
         self._tokens = frozenset(params.stop_token_ids if stops else ())
         self._reading: ReadingOrder[_Piece] = ReadingOrder()
         self._streams: dict[int, TextStream] = {0: TextStream(codec)}
@@ -64,8 +64,8 @@ class AnswerText:
             return
         before = len(self.shown)
         self.shown += piece.text
-        self._read += piece.counts
-        strings = self._strings if self._read > self._min_tokens else ()
+        self._num_read += piece.is_text
+        strings = self._strings if self._num_read > self._min_tokens else ()
         found = [self.shown.find(stop, max(0, before - len(stop) + 1)) for stop in strings]
         ends = [at for at in found if at >= 0] or ([len(self.shown)] if piece.ends else [])
         if ends:

@@ -86,9 +86,13 @@ def _is_locked(lock: TextIO, path: Path) -> bool:
 
 
 @contextmanager
-def sole_writer(output_dir: Path, key: str = "output_dir") -> Iterator[None]:
-    """Keep ``output_dir`` to this process for the time of the block. Raises UserError, naming ``key``, if another one
-    has it."""
+def sole_writer(
+    output_dir: Path,
+    key: str = "output_dir",
+    busy: str = "another run is writing there; wait for it, or name another",
+) -> Iterator[None]:
+    """Keep ``output_dir`` to this process for the time of the block. Raises UserError, naming ``key`` and saying
+    ``busy``, if another one has it."""
     place = output_dir.absolute()
     path = place.with_name(f".{place.name}.lock")
     with writing(path):
@@ -96,9 +100,7 @@ def sole_writer(output_dir: Path, key: str = "output_dir") -> Iterator[None]:
         lock = path.open("w")
     with lock:
         if not _is_locked(lock, path):
-            raise UserError(
-                f"{key}: {output_dir}: another run is writing there; wait for it, or name another"
-            )
+            raise UserError(f"{key}: {output_dir}: {busy}")
         try:
             yield
         finally:

@@ -217,7 +217,7 @@ class SftConfig(TrainingConfig):
         self.schedule.check_evaluates("data.eval_documents", self.data.eval_documents)
         if self.draft_heads is None:
             self.check_elsewhere()
-        if self.draft_heads is not None:
+        else:
             check_unread(self.model, "with draft_heads, which leave the model as it is", "save_dtype")
             if self.lora is not None:
                 raise ValueError(

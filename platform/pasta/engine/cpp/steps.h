@@ -8,9 +8,8 @@ namespace {
 
 // Puts a step's tokens [N] into the inputs of the next one (pasta/engine/shapes.py: B * Q = `fed` tokens, N rows of
 // logits, the `flat` ones R at the end): each behind the last one of its thread, to its place in the slot's cache [N],
-// chosen by its stream key [N].
-// Returns whether there is a next step, for which each token has to be one that the mode [N] of its row goes on after
-// (`goes_on` [modes, V]); if not, nothing has changed.
+// chosen by its stream key [N]. Returns whether there is a next step, for which each token has to be one that the mode
+// [N] of its row goes on after (`goes_on` [modes, V]); if not, nothing has changed.
 bool follow(Tensor inputs, const Tensor& tokens, const Tensor& places, const Tensor& keys, const Tensor& modes,
             const Tensor& goes_on, int64_t fed, int64_t flat) {
   const int64_t rows = tokens.size(0);
