@@ -113,8 +113,9 @@ def test_all_origins_without_keys_are_refused_before_anything_starts(monkeypatch
 def test_a_failure_can_be_read_by_the_page(served):
     async def scenario():
         config = {**CORS, "models": {"m": {"path": "x"}}}
-        # It asks a Decoder for its number format, and this one says none.
-        async with served(config, stats=[{}]) as port, httpx.AsyncClient() as http:
+        # The Gateway asks a Decoder of its own version for the models' number formats, and this one says none.
+        stats = [{"version": ServeConfig.model_validate(config).version}]
+        async with served(config, stats=stats) as port, httpx.AsyncClient() as http:
             return await http.get(f"http://127.0.0.1:{port}/v1/models", headers={"Origin": PAGE})
 
     response = asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -22,6 +22,7 @@ def test_in_a_rolling_update_the_formats_are_those_of_the_new_models(served):
     stats = [
         decoder("old", before="int8"),
         decoder("old", m="int8"),
+        {"formats": {}},  # of older code, which told no version
         decoder(VERSION, m="float32"),
     ]
 
