@@ -50,13 +50,18 @@ def test_flat_steps_give_the_logits_of_padded_ones(family, traced):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
-def test_only_what_is_fed_is_computed_where_a_quarter_would_be_padding():
-    for of, fed, rows, _ in steps(Engine(tiny(packed=True), EngineConfig(**SIZES)))[0]:
-        assert rows == (fed if 4 * fed <= 3 * of else of)
+def test_only_what_is_fed_is_computed():
+    """With the kernels; without them only where a quarter would be padding."""
+    engine = Engine(tiny(packed=True), EngineConfig(**SIZES))
+    for of, fed, rows, _ in steps(engine)[0]:
+        assert rows == (fed if engine.runner._attends_flat or 4 * fed <= 3 * of else of)
 
 
-def test_the_rows_of_a_step_are_known_before():
+@pytest.mark.parametrize(("by_kernels", "rows"), [(True, 11), (False, 12)])
+def test_the_rows_of_a_step_are_known_before(by_kernels, rows):
     runner = Engine(tiny(packed=True), EngineConfig(**SIZES)).runner
+    runner._attends_flat = by_kernels
     assert runner.num_rows(range(3), [1, 1, 4]) == 6
-    assert runner.num_rows(range(3), [4, 4, 3]) == 12
+    assert runner.num_rows(range(3), [4, 4, 3]) == rows
+    assert runner.num_rows(range(3), [4, 4, 4]) == 12
     assert runner.num_rows(range(3), [1, 1]) == 2, "a slot between them waits"

@@ -122,7 +122,7 @@ class Layer:
         places = torch.arange(128, 256)[rows]
         before = torch.zeros(1)
         return torch.ops.pasta.attend(
-            qkv, one, zero, None, None, 0.0, *self.blocks, places, before, 128, mask, 2, 8**-0.5, 0.0
+            qkv, one, zero, None, None, 0.0, *self.blocks, places, before, 128, mask, None, 2, 8**-0.5, 0.0
         )
 
 
@@ -183,11 +183,43 @@ def test_requests_that_are_attended_at_once_by_two_threads_are_each_as_alone():
         places = torch.arange(first, first + count) * width + seen - 1
         given = qkv[first : first + count], one, zero, None, None, 0.0, *blocks, places
         mask = torch.zeros(count, 1, 1, seen)
-        return torch.ops.pasta.attend(*given, torch.zeros(first), width, mask, 2, dim**-0.5, 0.0)
+        return torch.ops.pasta.attend(*given, torch.zeros(first), width, mask, None, 2, dim**-0.5, 0.0)
 
     together = attend(0, slots)
     for slot in range(slots):
         assert torch.equal(attend(slot, 1)[0], together[slot])
+
+
+@pytest.mark.parametrize("queries", [3, 65])
+def test_attention_of_the_tokens_that_are_fed_is_that_of_all_of_them(queries):
+    torch.manual_seed(0)
+    slots, width, dim, fed = 2, 80, 8, torch.tensor([0, 2, queries + 1])
+    qkv, cos, sin = (torch.randn(slots, queries, size) for size in (8 * dim, dim, dim))
+    places = torch.arange(slots * width).view(slots, width)[:, :queries].flatten()
+    mask = torch.where(torch.rand(slots, 1, queries, 70) < 0.5, 0.0, torch.finfo().min)
+    mask[..., :queries] = torch.finfo().min  # what is at the places of padding is seen by no token
+
+    def attend(flat):
+        given = [x if flat is None else x.flatten(0, 1)[None, flat] for x in (qkv, cos, sin)]
+        blocks = [torch.ones(2, slots * width, dim) for _ in range(2)]
+        sizes = torch.zeros(0), width, mask, flat, 2, dim**-0.5, 0.0
+        return torch.ops.pasta.attend(*given, None, None, 0.0, *blocks, places, *sizes), blocks
+
+    (out, ours), (expected, theirs) = attend(fed), attend(None)
+    assert torch.equal(out[0], expected.flatten(0, 1)[fed])
+    for own, other in zip(ours, theirs, strict=True):
+        assert torch.equal(own[:, places[fed]], other[:, places[fed]])
+        assert not torch.equal(own[:, places[fed]], torch.ones(2, len(fed), dim))
+
+
+@pytest.mark.parametrize("flat", [[0, 6], [3, 1], [-1, 0]])
+def test_attention_refuses_tokens_that_no_slot_has(flat):
+    qkv, one = torch.zeros(1, 2, 64), torch.ones(1, 2, 8)
+    blocks = [torch.zeros(2, 2 * 80, 8) for _ in range(2)]
+    places, mask = torch.arange(6), torch.zeros(2, 1, 3, 70)
+    sizes = torch.zeros(0), 80, mask, torch.tensor(flat), 2, 1.0, 0.0
+    with pytest.raises(RuntimeError, match="a flat token outside the step"):
+        torch.ops.pasta.attend(qkv, one, one, None, None, 0.0, *blocks, places, *sizes)
 
 
 @pytest.mark.parametrize("queries", [5, 65])

@@ -45,11 +45,10 @@ class FusedAttention(nn.Module):
     ) -> tuple[Tensor, None]:
         """hidden_states [B, Q, hidden], or flat [1, R, hidden], to the layer's attention output of the same shape."""
         qkv, (cos, sin) = self.qkv_proj(hidden_states), position_embeddings
+        if self.use_kernels and past_key_values is not None:
+            return self.o_proj(self._attend(qkv, cos, sin, attention_mask, past_key_values)), None
         if past_key_values is not None:
             qkv, cos, sin = (past_key_values.spread(x) for x in (qkv, cos, sin))
-        if self.use_kernels and past_key_values is not None:
-            out = self._attend(qkv, cos, sin, attention_mask, past_key_values)
-            return self.o_proj(past_key_values.flatten(out)), None
         heads = qkv.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H + 2 H/G, Q, D]
         query, key, value = heads.split(self._heads, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
@@ -78,6 +77,7 @@ class FusedAttention(nn.Module):
             cache.before,
             cache.slot_tokens + 1,
             mask,
+            cache.flat,
             self.num_key_value_groups,
             self.scaling,
             self._softcap or 0.0,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pasta.engine.compiling import CompiledForward
 from pasta.engine.device import DeviceState
-from pasta.engine.fusing import FusedAttention
+from pasta.engine.fusing import FusedAttention, attends_by_kernels
 from pasta.engine.graphs import GraphShapes, GuessGraphs, Recorder, StepGraphs
 from pasta.engine.loading import LoadedModel
 from pasta.engine.recording import ChosenBy, LaterSteps
@@ -75,6 +75,7 @@ class Runner:
         self._to_hide: list[int] = []  # places, counted over all slots
         fused = any(isinstance(module, FusedAttention) for module in self.model.modules())
         self._can_be_flat = fused and self.device.type == "cpu" and not self.state.compiles
+        self._attends_flat = attends_by_kernels(self.model)
         #: The states [N, hidden] from which the last forward's logits were made, if draft heads read them. Those of a
         #: captured step are valid until the next step.
         self.hidden: Tensor | None = None
@@ -344,10 +345,11 @@ class Runner:
             self._cached[:, slot, self.places[slot]] = fed[:3, slot - shape.first, : len(own)]
 
     def _flat(self, num_slots: int, lanes: Collection[int]) -> int:
-        """How many tokens R are fed flat; 0 if little of [B, Q] is padding, where spreading tokens for attention costs
-        more. Slots seldom have equally many lanes: about two thirds of [B, Q] are padding."""
-        fed = sum(lanes)
-        return fed if self._can_be_flat and 4 * fed <= 3 * num_slots * max(lanes) else 0
+        """How many tokens R are fed flat; 0 if none of [B, Q] is padding, or little of it where spreading tokens for
+        attention costs more. Slots seldom have equally many lanes: about two thirds of [B, Q] are padding."""
+        fed, of = sum(lanes), num_slots * max(lanes)
+        pays = fed < of if self._attends_flat else 4 * fed <= 3 * of
+        return fed if self._can_be_flat and pays else 0
 
     def _step(self, shape: Shape, inputs: Tensor) -> tuple[Tensor, ...]:
         """A forward on the device, which never waits for it: ``inputs`` as ``_inputs`` lays them out.

@@ -244,15 +244,40 @@ void attend_heads(const Head<T, Out>* heads, int64_t count, int64_t common, cons
   if (count == 1) run(attend_together<T, Out, VECTORS, 1>);
 }
 
-// Which keys each row of a mask sees: row r those from starts[r] to starts[r + 1].
+// Which tokens of [B, Q] are fed, slot by slot: row r is token at[r], and those of slot b are the rows from starts[b] to
+// starts[b + 1]. All, or the `flat` ones [R].
+struct Fed {
+  std::vector<int64_t> at, starts;
+
+  Fed(const std::optional<Tensor>& flat, int64_t batch, int64_t queries) : starts(batch + 1) {
+    at.resize(flat.has_value() ? flat->numel() : batch * queries);
+    if (flat.has_value()) {
+      TORCH_CHECK(flat->is_contiguous(), "attend: sizes that do not fit");
+      std::copy_n(flat->const_data_ptr<int64_t>(), at.size(), at.begin());
+    } else {
+      std::iota(at.begin(), at.end(), 0);
+    }
+    int64_t last = 0;
+    for (const int64_t token : at) {
+      TORCH_CHECK(token >= last * queries && token < batch * queries, "attend: a flat token outside the step");
+      last = token / queries;
+      ++starts[last + 1];
+    }
+    std::partial_sum(starts.begin(), starts.end(), starts.begin());
+  }
+  int64_t rows() const { return at.size(); }
+};
+
+// Which keys each row sees, by its token's row of a mask: row r those from starts[r] to starts[r + 1].
 struct Seen {
   std::vector<int32_t> keys;
   std::vector<int64_t> starts;
 
   template <class T>
-  Seen(const T* mask, int64_t rows, int64_t width) : keys(rows * width + kLanes), starts(rows + 1) {
+  Seen(const T* masks, const Fed& fed, int64_t width) : keys(fed.rows() * width + kLanes), starts(fed.rows() + 1) {
     int64_t found = 0;
-    for (int64_t r = 0; r < rows; ++r, mask += width) {
+    for (int64_t r = 0; r < fed.rows(); ++r) {
+      const T* mask = masks + fed.at[r] * width;
       for (int64_t t = 0; t < width; t += kLanes) {
         const Tail there = tail(width - t);
         found += write_numbers(greater(there, load(mask + t, there), all(-1e30f)), t, &keys[found]);
@@ -274,39 +299,42 @@ int64_t common_keys(const Seen& seen, int64_t first, int64_t last) {
   return common;
 }
 
-// q and out [B, Q, H, D], keys and values [H/G, slots * width, D], mask [B, 1, Q, T].
+// q and out [R, H, D] of the rows that are fed, keys and values [H/G, slots * width, D], mask [B, 1, Q, T].
 template <class T, class Out>
-void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const Out* mask, const Sizes& n,
-                int64_t first, float scaling, float softcap, Out* out) {
-  const int64_t key_heads = n.heads / n.groups, own = n.queries * n.groups;  // query heads of a key head
-  const Seen seen(mask, n.batch * n.queries, n.keys);
-  const int64_t bunches = (own + kTogether - 1) / kTogether;
-  std::vector<int64_t> common(n.batch * bunches);
-  for (int64_t i = 0; i < n.batch * bunches; ++i) {
-    const int64_t row = i / bunches * n.queries, from = i % bunches * kTogether;
-    common[i] = common_keys(seen, row + from / n.groups, row + (std::min(from + kTogether, own) - 1) / n.groups);
+void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const Out* mask, const Fed& fed,
+                const Sizes& n, int64_t first, float scaling, float softcap, Out* out) {
+  const int64_t key_heads = n.heads / n.groups;
+  const Seen seen(mask, fed, n.keys);
+  // Of each slot: the query heads of a key head, how many of its first keys those that are attended together share.
+  std::vector<std::vector<int64_t>> common(n.batch);
+  const auto query_heads = [&](int64_t b) { return (fed.starts[b + 1] - fed.starts[b]) * n.groups; };
+  for (int64_t b = 0; b < n.batch; ++b) {
+    for (int64_t row = fed.starts[b], own = query_heads(b), from = 0; from < own; from += kTogether) {
+      const int64_t last = std::min(from + kTogether, own) - 1;
+      common[b].push_back(common_keys(seen, row + from / n.groups, row + last / n.groups));
+    }
   }
   constexpr int64_t kNumbers = Query<T, 1>::kNumbers;
   const auto attend = n.dim == 2 * kNumbers   ? attend_heads<T, Out, 2>
                       : n.dim == 4 * kNumbers ? attend_heads<T, Out, 4>
                       : n.dim == 8 * kNumbers ? attend_heads<T, Out, 8>
                                               : attend_heads<T, Out, 0>;
-  parallel(n.batch * key_heads, n.batch * n.queries * n.heads * n.keys * n.dim / kLanes, [&](int64_t begin, int64_t end) {
+  parallel(n.batch * key_heads, fed.rows() * n.heads * n.keys * n.dim / kLanes, [&](int64_t begin, int64_t end) {
     const int64_t stride = n.keys + 2 * kLanes;
     std::vector<float> scores(kTogether * stride);
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t b = task / key_heads, j = task % key_heads;
+      const int64_t b = task / key_heads, j = task % key_heads, own = query_heads(b);
       const int64_t start = (j * slots * n.width + (first + b) * n.width) * n.dim;
       for (int64_t from = 0; from < own; from += kTogether) {
         Head<T, Out> heads[kTogether];
         const int64_t count = std::min<int64_t>(kTogether, own - from);
         for (int64_t i = 0; i < count; ++i) {
-          const int64_t row = b * n.queries + (from + i) / n.groups;
+          const int64_t row = fed.starts[b] + (from + i) / n.groups;
           const int64_t at = (row * n.heads + j * n.groups + (from + i) % n.groups) * n.dim;
           heads[i] = {q + at, out + at, &seen.keys[seen.starts[row]], seen.starts[row + 1] - seen.starts[row]};
         }
-        attend(heads, count, common[b * bunches + from / kTogether], keys + start, values + start, n.dim, scaling,
-               softcap, scores.data(), stride);
+        attend(heads, count, common[b][from / kTogether], keys + start, values + start, n.dim, scaling, softcap,
+               scores.data(), stride);
       }
     }
   });
@@ -332,22 +360,34 @@ Tensor attend_many(const Tensor& q, const Tensor& keys, const Tensor& values, co
   return out.reshape({n.batch, n.heads, n.queries, n.dim}).transpose(1, 2).contiguous();
 }
 
-// A layer's attention between its two projections: qkv [B, Q, (H + 2 H/G) D] to [B, Q, H D]. Queries and keys are
-// normalised (with weights [D] float32) and rotated by cos and sin [B, Q, D]; keys and values go to `places` [B * Q] of
-// the cache's blocks [H/G, slots * width, D], of qkv's type, or bfloat16 where that is float32 (then queries of few
-// rows are rounded, too). The B slots from number len(before) on are used, and T tokens of each.
+// A layer's attention between its two projections: qkv [B, Q, (H + 2 H/G) D], or of the tokens `flat` [R] of these alone
+// [1, R, (H + 2 H/G) D], to as many rows of H D. Queries and keys are normalised (with weights [D] float32) and rotated
+// by cos and sin, a row of D each; keys and values go to `places` [B * Q] of the cache's blocks [H/G, slots * width, D],
+// of qkv's type, or bfloat16 where that is float32 (then queries of few rows are rounded, too). The B slots from number
+// len(before) on are used, and T tokens of each.
 Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_any, const std::optional<Tensor>& q_weight,
               const std::optional<Tensor>& k_weight, double eps, Tensor keys, Tensor values, const Tensor& places,
-              const Tensor& before, int64_t width, const Tensor& mask_any, int64_t groups, double scaling,
-              double softcap) {
+              const Tensor& before, int64_t width, const Tensor& mask_any, const std::optional<Tensor>& flat,
+              int64_t groups, double scaling, double softcap) {
   const Tensor qkv = qkv_any.contiguous(), mask = mask_any.contiguous();
   const int64_t key_heads = keys.size(0), slots = keys.size(1) / width;
-  const Sizes n{qkv.size(0), qkv.size(1), key_heads * groups, groups, keys.size(2), mask.size(3), width};
-  const Tensor cos = cos_any.expand({n.batch, n.queries, n.dim}).contiguous();
-  const Tensor sin = sin_any.expand({n.batch, n.queries, n.dim}).contiguous();
+  const Sizes n{mask.size(0), mask.size(2), key_heads * groups, groups, keys.size(2), mask.size(3), width};
+  const Tensor cos = cos_any.expand({qkv.size(0), qkv.size(1), n.dim}).contiguous();
+  const Tensor sin = sin_any.expand({qkv.size(0), qkv.size(1), n.dim}).contiguous();
   const bool few = n.queries <= kFewRows;
+  if (flat.has_value() && !few) {  // a prompt beside decoding slots
+    const auto all = [&](const Tensor& rows) {
+      const Tensor spread = at::zeros({n.batch * n.queries, rows.size(2)}, rows.options());
+      return spread.index_copy_(0, *flat, rows[0]).view({n.batch, n.queries, -1});
+    };
+    return attend(all(qkv), all(cos), all(sin), q_weight, k_weight, eps, keys, values, places, before, width, mask,
+                  std::nullopt, groups, scaling, softcap).flatten(0, 1).index_select(0, *flat).unsqueeze(0);
+  }
+  const Fed fed(flat, n.batch, n.queries);
+  TORCH_CHECK(qkv.size(0) * qkv.size(1) == fed.rows() && places.numel() == n.batch * n.queries,
+              "attend: sizes that do not fit");
   const auto q_type = few ? keys.scalar_type() : qkv.scalar_type();
-  const Tensor q = at::empty({n.batch, n.queries, n.heads, n.dim}, qkv.options().dtype(q_type));
+  const Tensor q = at::empty({qkv.size(0), qkv.size(1), n.heads, n.dim}, qkv.options().dtype(q_type));
   Tensor out;
   const auto attend_by = [&](auto number, auto cached) {
     using scalar_t = decltype(number);
@@ -356,7 +396,8 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
     cache_t* few_to = few ? q.mutable_data_ptr<cache_t>() : nullptr;
     scalar_t* many_to = few ? nullptr : q.mutable_data_ptr<scalar_t>();
     const int64_t* place = places.const_data_ptr<int64_t>();
-    for (int64_t r = 0; r < n.batch * n.queries; ++r) {
+    for (int64_t r = 0; r < fed.rows(); ++r) {
+      const int64_t to_place = place[fed.at[r]];
       const scalar_t* row = qkv.const_data_ptr<scalar_t>() + r * (n.heads + 2 * key_heads) * n.dim;
       const scalar_t* c = cos.const_data_ptr<scalar_t>() + r * n.dim;
       const scalar_t* s = sin.const_data_ptr<scalar_t>() + r * n.dim;
@@ -368,15 +409,15 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
           rotate(row, data_or_null(q_weight), eps, c, s, n.dim, many_to + at);
       }
       for (int64_t j = 0; j < key_heads; ++j, row += n.dim)
-        rotate(row, data_or_null(k_weight), eps, c, s, n.dim, k_to + (j * slots * width + place[r]) * n.dim);
+        rotate(row, data_or_null(k_weight), eps, c, s, n.dim, k_to + (j * slots * width + to_place) * n.dim);
       for (int64_t j = 0; j < key_heads; ++j, row += n.dim) {
-        cache_t* to = v_to + (j * slots * width + place[r]) * n.dim;
+        cache_t* to = v_to + (j * slots * width + to_place) * n.dim;
         for (int64_t d = 0; d < n.dim; d += kLanes) store(to + d, load(row + d, tail(n.dim - d)), tail(n.dim - d));
       }
     }
     if (few) {
       out = at::empty(q.sizes(), qkv.options());
-      attend_few(few_to, k_to, v_to, slots, mask.const_data_ptr<scalar_t>(), n, before.size(0),
+      attend_few(few_to, k_to, v_to, slots, mask.const_data_ptr<scalar_t>(), fed, n, before.size(0),
                  float(scaling), float(softcap), out.mutable_data_ptr<scalar_t>());
     } else {
       out = attend_many(q, keys, values, mask, n, before.size(0), scaling, softcap);
@@ -388,7 +429,7 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
     TORCH_CHECK(qkv.scalar_type() == keys.scalar_type(), "attend: types that do not go together");
     by_type(qkv.scalar_type(), [&](auto number) { attend_by(number, number); });
   }
-  return out.view({n.batch, n.queries, n.heads * n.dim});
+  return out.view({qkv.size(0), qkv.size(1), n.heads * n.dim});
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ TORCH_LIBRARY(pasta, m) {
   m.def("gated(Tensor gate_up, bool gelu) -> Tensor");
   m.def(
       "attend(Tensor qkv, Tensor cos, Tensor sin, Tensor? q_weight, Tensor? k_weight, float eps, Tensor(a!) keys, "
-      "Tensor(b!) values, Tensor places, Tensor before, int width, Tensor mask, int groups, float scaling, "
-      "float softcap) -> Tensor");
+      "Tensor(b!) values, Tensor places, Tensor before, int width, Tensor mask, Tensor? flat, int groups, "
+      "float scaling, float softcap) -> Tensor");
   m.def(
       "draft(Tensor hidden, Tensor chosen, Tensor embedding, Tensor[] up, Tensor[] down, Tensor[] output, "
       "Tensor guessed, int width) -> (Tensor, Tensor)");
