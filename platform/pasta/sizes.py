@@ -15,7 +15,8 @@ MOST_SECONDS_TOGETHER, MOST_STEPS_TOGETHER = 0.01, 16
 @dataclass(frozen=True, slots=True)
 class EngineSizes:
     """How much an engine holds: ``num_slots`` requests decode at once, each within ``slot_tokens`` tokens of cache
-    (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step.
+    (prompt and response); prompts are prefilled ``prefill_chunk`` tokens a step, or with the CPU kernels 64 if that is
+    less.
 
     Raises ValueError if one of them is no positive integer, or there are more slots or tokens than any machine has
     room for.

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent, random_model
-from pasta.engine import prefixes as prefixes_module
+from pasta.engine import runner as runner_module
 from pasta.interpreter import Limits
 from pasta.placement import prefix_digests
+from tests.support.kernels import built, needs_kernels
 from tests.support.models import SMALL, UNRECORDED, tiny
 from tests.support.tokenizers import byte_level
 
@@ -157,9 +158,20 @@ def test_a_common_beginning_shorter_than_a_chunk_is_copied_where_that_costs_less
     assert answers(results) == [cold(tuple(prompt)) for prompt in prompts]
 
 
+@needs_kernels
+def test_with_the_kernels_a_common_beginning_may_end_anywhere_whatever_the_chunk():
+    built()
+    e = Watched(tiny(packed=True), prefill_chunk=256)
+    begun = (A + B)[:80]
+    for own in (A[:9], B[:9]):
+        (result,), _ = e.run(ask(begun + own))
+    assert result.cached_tokens == len(begun)
+    assert e.engine.runner.prefilled_at_once(256) == e.engine.runner.whole_rows == 64
+
+
 def test_a_copy_is_timed_where_rows_do_not_depend_on_each_other(monkeypatch):
     assert engine().prefixes.copy_s == 0.0
-    monkeypatch.setattr(prefixes_module, "whole_rows", lambda model: 64)
+    monkeypatch.setattr(runner_module, "whole_rows", lambda model: 64)
     assert 0.0 < engine().prefixes.copy_s < 1.0
     assert engine(num_slots=1).prefixes.copy_s == 0.0
     assert engine(slot_tokens=8).prefixes.copy_s > 0.0

@@ -79,7 +79,7 @@ def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadPr
 def _prefill(engine: Engine) -> float:
     """Seconds for each token of a prefill chunk."""
     engine.prefixes.forget()
-    count = min(engine.config.prefill_chunk, _context(engine) - 8)
+    count = min(engine.runner.prefilled_at_once(engine.config.prefill_chunk), _context(engine) - 8)
     prompt = engine.codec.encode_text(" a")[:1] * count
     parallel = engine.codec.parallel
     engine.submit(Request(prompt, limits=UNBOUNDED, forced=[engine.codec.eos_id], parallel=parallel))

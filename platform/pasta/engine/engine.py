@@ -237,7 +237,7 @@ class Engine:
         if (bulk := self._pick_bulk()) is not None:
             slot = self._slots[bulk]
             assert slot is not None
-            feeds = slot.take(self.config.prefill_chunk)
+            feeds = slot.take(self.runner.prefilled_at_once(self.config.prefill_chunk))
             slot.bulk = bool(slot.pending)
             events += self._forward(range(bulk, bulk + 1), {bulk: feeds}, prefill=True)
         lanes = {

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from torch import Tensor
 
 from pasta.engine.families import depends_on_length
-from pasta.engine.fusing import whole_rows
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
@@ -95,8 +94,10 @@ class Prefixes:
         self.counts = PrefixCounts()
         #: The names of all prefixes in the slots (``pasta.placement.prefix_digests``); another thread may read them.
         self.digests: frozenset[bytes] = frozenset()
-        self._runner, self._chunk, self._num_slots = runner, config.prefill_chunk, config.num_slots
-        self._grain = 1 if config.prefill_chunk <= whole_rows(runner.model) else config.prefill_chunk
+        self._runner, self._num_slots = runner, config.num_slots
+        self._chunk = runner.prefilled_at_once(config.prefill_chunk)
+        self._grain = 1 if runner.whole_rows else self._chunk
+        self._named_by = config.prefill_chunk  # as those name them who choose among Decoders
         self.enabled = config.reuse_prefixes and not depends_on_length(runner.model_config)
         # By slot number; the running ones in the order in which they were admitted.
         self._running: dict[int, Prefix] = {}
@@ -286,10 +287,10 @@ class Prefixes:
 
     def _named(self, prefix: Prefix) -> frozenset[bytes]:
         """The names of what a prefix holds: whole chunks, and the prompt whose first token it can choose."""
-        prompt = prefix_digests(prefix.tokens[: prefix.num_prompt].tolist(), self._chunk, prefix.salt)
-        chunks = prefix_digests(prefix.tokens.tolist(), self._chunk, prefix.salt)
+        prompt = prefix_digests(prefix.tokens[: prefix.num_prompt].tolist(), self._named_by, prefix.salt)
+        chunks = prefix_digests(prefix.tokens.tolist(), self._named_by, prefix.salt)
         return frozenset(
-            [name for count, name in chunks if count % self._chunk == 0] + [name for _, name in prompt]
+            [name for count, name in chunks if count % self._named_by == 0] + [name for _, name in prompt]
         )
 
     def _publish(self) -> None:

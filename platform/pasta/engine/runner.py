@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pasta.engine.compiling import CompiledForward
 from pasta.engine.device import DeviceState
-from pasta.engine.fusing import FusedAttention, attends_by_kernels
+from pasta.engine.fusing import FusedAttention, attends_by_kernels, whole_rows
 from pasta.engine.graphs import GraphShapes, GuessGraphs, Recorder, StepGraphs
 from pasta.engine.loading import LoadedModel
 from pasta.engine.recording import ChosenBy, LaterSteps
@@ -76,6 +76,8 @@ class Runner:
         fused = any(isinstance(module, FusedAttention) for module in self.model.modules())
         self._can_be_flat = fused and self.device.type == "cpu" and not self.state.compiles
         self._attends_flat = attends_by_kernels(self.model)
+        #: ``whole_rows`` of the model.
+        self.whole_rows = whole_rows(self.model)
         #: The states [N, hidden] from which the last forward's logits were made, if draft heads read them. Those of a
         #: captured step are valid until the next step.
         self.hidden: Tensor | None = None
@@ -169,6 +171,11 @@ class Runner:
     def room(self, slot: int) -> int:
         """How many more tokens a slot can hold."""
         return self._scratch - self.num_tokens[slot] + len(self._hidden[slot])
+
+    def prefilled_at_once(self, chunk: int) -> int:
+        """The tokens of a prompt that a step feeds, where it may be a ``chunk``: no more than ``whole_rows``, if there
+        are such. More are not faster, and what is found of a prompt in the cache may end anywhere then."""
+        return min(chunk, self.whole_rows or chunk)
 
     def _take_places(self, slot: int, count: int) -> list[int]:
         hidden, first = self._hidden[slot], self.num_tokens[slot]

@@ -49,7 +49,7 @@ class NextTurns:
             self._begin(*self._ended.pop())
         if (slot := self._slot) is None:
             return
-        feeds = slot.take(self._config.prefill_chunk)
+        feeds = slot.take(self._runner.prefilled_at_once(self._config.prefill_chunk))
         if feeds:
             numbers = range(self._number, self._number + 1)
             fed = {self._number: [feed._replace(wants_logits=False) for feed in feeds]}

@@ -9,6 +9,7 @@ from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaLis
 
 from pasta.benchmark.peers.decoders import Timing, step_ms
 from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, ThreadProgress, TokenEvent
+from pasta.engine.fusing import whole_rows
 from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import UNBOUNDED
 from pasta.sizes import MOST_STEPS_TOGETHER
@@ -72,7 +73,9 @@ class OurSession:
         codec = loaded.codec
         (filler,) = codec.encode_text(" a")[:1]
         # Sequences that are prefilled first decode while the others are prefilled.
-        chunks = sum(-(-len(prompt) // EngineConfig().prefill_chunk) for prompt in prompts)
+        most = EngineConfig().prefill_chunk
+        chunk = min(most, whole_rows(loaded.model) or most)
+        chunks = sum(-(-len(prompt) // chunk) for prompt in prompts)
         text = [filler] * (steps + chunks + _SPARE)
         forced, progress = [*text, codec.eos_id], ThreadProgress()
         if lanes > 1:
