@@ -122,8 +122,8 @@ class SotEndpointMethod:
         self._limits, self._section, self._words = limits, section, section.words
 
     def answer(self, prompt: Prompt) -> Answer:
-        """Answer once, timed. Raises UserError if the prompt is too long, EndpointError if the endpoint is gone for
-        good."""
+        """Answer once, timed. Raises UserError if the endpoint does not take the prompt, EndpointError if it is gone
+        for good."""
         return self._asker.run(self._answer(prompt))
 
     async def _answer(self, prompt: Prompt) -> Answer:
