@@ -150,6 +150,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing(config, override, expected):
     assert not Path(values["output_dir"]).exists()
 
 
+def test_users_who_all_come_at_once_have_a_report_without_answers_a_second(config, capsys):
+    changes = ("load={kind: users, users: 80, think_s: 0}", "warmup=0", "sweep=null", "sizing=null")
+    assert simulate(config[0], *(word for change in changes for word in ("--set", change))) == 0
+    assert "Most answers a second" not in capsys.readouterr().out
+
+
 def test_a_measured_load_that_is_not_there_is_named_with_its_option(config):
     with pytest.raises(UserError, match=r"^--measured: none\.jsonl: no such file"):
         simulate(config[0], "--measured", "none.jsonl")
