@@ -175,6 +175,7 @@ def test_what_was_said_before_a_failure_is_not_asked_twice(tmp_path):
         ([{"A": math.log(0.6), "B": math.log(0.2), "x": math.log(0.2)}], 0.75),
         ([{"\n": 0.0}, {" A": math.log(0.5), "A": math.log(0.25), " B": math.log(0.25)}], 0.75),
         ([{"A": math.log(0.99)}], 1.0),
+        ([{"A": 1000.0, "B": math.log(0.25)}], 0.8),
         ([{"B": 0.0}], None),
         ([], None),
     ],

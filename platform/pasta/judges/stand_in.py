@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(raw)
             text = self.server.stand_in.reply(body)
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             self._send(400, {"error": {"message": f"no chat completion request: {error!r}"}})
             return
         read, written = (len(part.split()) for part in (json.dumps(body["messages"]), text))

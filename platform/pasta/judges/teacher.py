@@ -135,7 +135,7 @@ def share_of_a(verdict: str, alternatives: Sequence[Mapping[str, float]]) -> flo
             mass = {"A": 0.0, "B": 0.0}
             for text, logprob in token.items():
                 if (letter := _letter(text)) is not None:
-                    mass[letter] += math.exp(logprob)
+                    mass[letter] += math.exp(min(logprob, 0.0))  # a server may say anything
             total = mass["A"] + mass["B"]
             return mass["A"] / total if total > 0 else None
     return None
