@@ -31,7 +31,8 @@ from pasta.evaluation.results.outcomes import RunningSpeedups
 from pasta.evaluation.results.summary import Summary, summarise_evaluation
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
-from pasta.judges.tally import VerdictTally
+from pasta.judges.tally import USAGE, VerdictTally
+from pasta.rows import read_json
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile, write_json
 from pasta.stages.run import nothing_to_do, stage_run
@@ -212,10 +213,12 @@ def _judge(
     verdicts: RecordFile,
     key: str | None,
 ) -> dict[str, float]:
-    """Rate the answers that are not rated yet; returns figures of the judge's usage."""
-    tally = VerdictTally()
+    """Rate the answers that are not rated yet; returns figures of the judge's usage, by earlier runs too."""
+    tally, spent = VerdictTally(), verdicts.path.parent / USAGE
     for record in verdicts.records.values():
         tally.count(record["verdicts"].values())
+    if len(verdicts) and spent.is_file():
+        tally.spend(read_json(spent))
     progress = Progress(f"{config.name}, judging", len(answers), "prompts", len(verdicts))
     left = split_into_shards(
         [record for key, record in answers.records.items() if key not in verdicts], JUDGED
@@ -227,6 +230,7 @@ def _judge(
             verdicts.add(record["key"], {"verdicts": record["verdicts"]})
             tally.count(record["verdicts"].values())
         tally.spend(usage)
+        write_json(spent, tally.usage)
         progress.add(len(records), tally)
 
     make = partial(answer_judge, judge, verdicts.path.parent, key, config.baseline)

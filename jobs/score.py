@@ -25,7 +25,7 @@ from pasta.errors import UserError
 from pasta.judges import judge_records
 from pasta.judges.config import JudgeSection
 from pasta.judges.make import check_judge, make_judge, metered
-from pasta.judges.tally import VerdictTally
+from pasta.judges.tally import USAGE, VerdictTally
 from pasta.rows import read_json
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, write_json
@@ -36,8 +36,6 @@ from pasta.tracking import Tracker
 
 CONFIG = ScoreConfig
 VERDICTS = "verdicts"
-#: What the verdicts that are there have cost.
-USAGE = "usage.json"
 
 
 def parser() -> ArgumentParser:

@@ -197,6 +197,10 @@ def test_misuse_is_one_line(tmp_path, monkeypatch, arguments, content, expected)
         (["show", "--width", "100000000"], "'100000000', expected at most 10,000"),
         (["stand-in", "--port", "65536"], "'65536', expected a port from 0 to 65535"),
         (["stand-in", "--port", "-1"], "'-1', expected a port from 0 to 65535"),
+        *(
+            (["stand-in", "--judge-error", error], f"'{error}', expected a probability from 0 to 1")
+            for error in ("7", "nan", "x")
+        ),
     ],
 )
 def test_wrong_arguments_exit_with_2(capsys, arguments, told):
@@ -241,6 +245,13 @@ def test_show_reads_one_answer_in_text_form_from_stdin():
     assert "coffee" in done.stdout
     assert "\033" not in done.stdout
     assert all(len(line) <= 60 for line in done.stdout.splitlines()[:5])
+
+
+@pytest.mark.parametrize("command", [["show"], ["check", "-"]])
+def test_a_closed_standard_input_is_one_line(monkeypatch, command):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match=r"^standard input: is closed; expected a file of annotated answers"):
+        run([*command, "--tokenizer", "words"])
 
 
 def test_show_falls_back_to_ascii():

@@ -134,7 +134,7 @@ def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_the
         ("costs={}", "costs: expected either a file or a roofline"),
         ("costs={file: none.json}", "none.json: no such file; expected a calibration"),
         ("trace.tokenizer=./none", r"^trace\.tokenizer: \./none: "),
-        ("trace.source=none.jsonl", "none.jsonl: no such file; expected JSON lines"),
+        ("trace.source=none.jsonl", "^trace.source: none.jsonl: no such file; expected JSON lines"),
         ("sizing.goals={}", "expected at least one of ttft_p50_s"),
         ("sweep.values=[2, 1]", "expected positive numbers in rising order"),
         ("placements=[]", "expected at least one"),
@@ -148,6 +148,17 @@ def test_a_mistake_is_one_line_and_leaves_nothing(config, override, expected):
         simulate(path, "--set", override)
     assert "\n" not in str(caught.value)
     assert not Path(values["output_dir"]).exists()
+
+
+def test_users_who_all_come_at_once_have_a_report_without_answers_a_second(config, capsys):
+    changes = ("load={kind: users, users: 80, think_s: 0}", "warmup=0", "sweep=null", "sizing=null")
+    assert simulate(config[0], *(word for change in changes for word in ("--set", change))) == 0
+    assert "Most answers a second" not in capsys.readouterr().out
+
+
+def test_a_measured_load_that_is_not_there_is_named_with_its_option(config):
+    with pytest.raises(UserError, match=r"^--measured: none\.jsonl: no such file"):
+        simulate(config[0], "--measured", "none.jsonl")
 
 
 def test_neither_torch_nor_ray_is_loaded(config):

@@ -12,13 +12,17 @@ import yaml
 from jobs import evaluate, pipeline
 from pasta.config import load_config
 from pasta.data.atlas import heldout_prompts
+from pasta.data.endpoint import EndpointError
 from pasta.entrypoint import run_main
 from pasta.evaluation.config import EvaluateConfig
+from pasta.evaluation.judging import JUDGED
 from pasta.evaluation.methods.decode import decode_prompt
 from pasta.evaluation.methods.make import make_methods
 from pasta.evaluation.prompts import read_eval_prompts
+from pasta.stages.records import RecordFile
 from pasta.stages.stage import read_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
+from tests.support.evaluations import answer, prompt
 from tests.support.paths import ROOT
 from tests.support.service import command, save_tiny_model
 from tests.support.wandb_runs import history, wait_until_written
@@ -138,6 +142,23 @@ def test_an_evaluation_interrupted_while_it_decodes_and_while_it_judges_does_not
         assert set(machine["formats"].values()) <= {"float32", "bfloat16"}
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()]
     assert [file.name for file in tmp_path.glob(".*")] == []
+
+
+def test_figures_count_what_the_judge_used_before_a_run_was_interrupted(tmp_path):
+    with endpoint_server(lambda _, number: (401, {}) if number == 2 * JUDGED else completion("A")) as server:
+        section = {"endpoint": remote(server, concurrency=1)}
+        config = load_config(
+            write_config(tmp_path, judge={"kind": "teacher", "teacher": section}), EvaluateConfig
+        )
+        answers, verdicts = (RecordFile(tmp_path / name, {}) for name in ("answers", "verdicts"))
+        for n in range(JUDGED + 4):
+            record = prompt(str(n), {"twin": answer("Tea is hot."), "pasta": answer("Tea is cold.")})
+            answers.add(record["key"], record)
+        with pytest.raises(EndpointError):
+            evaluate._judge(config, config.judge, answers, verdicts, KEY)
+        assert len(verdicts) == JUDGED
+        figures = evaluate._judge(config, config.judge, answers, verdicts, KEY)
+    assert figures["judge_requests"] == len(server.requests) - 1 == 2 * len(answers)
 
 
 @pytest.mark.slow

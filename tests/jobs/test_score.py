@@ -164,6 +164,13 @@ def test_a_model_without_a_reward_head_is_refused_before_any_worker_starts(tmp_p
     assert "expected a sequence classifier with one" in fail(monkeypatch, capsys, "--config", str(path))
 
 
+def test_samples_without_one_of_their_shards_are_refused(tmp_path, monkeypatch, capsys):
+    path = write_config(tmp_path)
+    (tmp_path / "samples/samples-00000.jsonl").unlink()
+    line = fail(monkeypatch, capsys, "--config", str(path))
+    assert "samples-00000.jsonl: no such file, though its stage is finished; make its stage anew" in line
+
+
 def test_another_stage_s_output_is_refused(tmp_path, monkeypatch, capsys):
     output = StageOutput(tmp_path / "samples", "annotate", {"a": 1}, {})
     output.start()

@@ -134,6 +134,25 @@ def test_a_reply_out_of_format_is_asked_for_again_and_then_invalid(tmp_path):
     assert server.requests[-1]["body"]["messages"][-1]["content"].startswith("That is not a verdict")
 
 
+@pytest.mark.parametrize("failure", [(400, {"error": {"message": "content policy"}}), (500, {})])
+def test_a_case_that_the_endpoint_cannot_take_is_invalid_and_the_others_are_judged(tmp_path, failure):
+    def answer(body, number):
+        wet = "A river is wet." in body["messages"][-1]["content"]
+        return (
+            failure
+            if wet
+            else prefers("The Nile.")(body, number)
+            if len(body["messages"]) > 1
+            else completion("yes")
+        )
+
+    with endpoint_server(answer) as server:
+        nile, wet = teacher(server, tmp_path).judge([CASE])[0]
+    assert nile.quality == pytest.approx(0.9)
+    assert wet.quality is None
+    assert f"HTTP {failure[0]}" in wet.note["invalid"]
+
+
 def test_what_was_said_before_a_failure_is_not_asked_twice(tmp_path):
     def answer(body, number):
         return (401, {}) if number == 3 else prefers("The Nile.")(body, number)
@@ -156,6 +175,7 @@ def test_what_was_said_before_a_failure_is_not_asked_twice(tmp_path):
         ([{"A": math.log(0.6), "B": math.log(0.2), "x": math.log(0.2)}], 0.75),
         ([{"\n": 0.0}, {" A": math.log(0.5), "A": math.log(0.25), " B": math.log(0.25)}], 0.75),
         ([{"A": math.log(0.99)}], 1.0),
+        ([{"A": 1000.0, "B": math.log(0.25)}], 0.8),
         ([{"B": 0.0}], None),
         ([], None),
     ],

@@ -81,4 +81,5 @@ def test_the_judge_of_two_answers_prefers_the_one_with_more_right_statements(
 
 def test_another_path_and_a_body_that_is_no_request_are_refused(url: str) -> None:
     assert httpx.post(f"{url}/completions", json={}).status_code == 404
-    assert httpx.post(f"{url}/chat/completions", json={}).status_code == 400
+    for body in ({}, {"messages": [{"role": "user", "content": None}]}):
+        assert httpx.post(f"{url}/chat/completions", json=body).status_code == 400

@@ -49,6 +49,7 @@ def study(scripts=None, costs=COSTS, **changes):
     [
         (lambda: LoadSection("poisson", rate=1e300), "rate 1e.300: expected at most 10,000"),
         (lambda: LoadSection("users", users=10**9, think_s=0.0), "users 1000000000: expected at most 1,000,000"),
+        (lambda: LoadSection("users", users=1, think_s=1e300), "think_s 1e.300: expected at most 1,000,000"),
         (lambda: ClusterSection(replicas=1_000_000), "replicas 1000000: expected at most 1,024"),
         (lambda: SizingSection(GoalsSection(total_p95_s=1.0), most_replicas=10**9), "expected at most 1,024"),
         (lambda: study(requests=10**12), "expected at most 10,000,000"),
@@ -95,6 +96,13 @@ def test_the_crossover_is_interpolated_between_loads():
     (found,) = crossovers(changed)
     assert found.speedups == {1.0: 2.0, 2.0: 1.5, 3.0: 0.5}
     assert found.until == pytest.approx(2.5)
+
+
+def test_without_an_answer_before_the_last_request_there_is_no_rate_to_compare():
+    load = LoadSection("users", users=50, think_s=0.0)
+    (found,) = study(load=load, requests=20, warmup=0).run().crossovers
+    assert found.speedups
+    assert found.throughput is None
 
 
 @pytest.mark.slow

@@ -137,6 +137,14 @@ def test_a_directory_that_somebody_fills_meanwhile_is_not_replaced(tmp_path):
         stage.finish({}, "v1")
 
 
+def test_what_another_run_has_finished_meanwhile_is_not_made_again(tmp_path):
+    late = StageOutput(tmp_path / "out", "sample", Config(), {})
+    finished(tmp_path / "out")
+    with pytest.raises(UserError, match=r"^output_dir: .*/out: another run has finished it meanwhile"):
+        late.start()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_two_runs_do_not_write_to_one_directory(tmp_path):
     refused = pytest.raises(UserError, match=r"output_dir: .*out: another run is writing there")
     with sole_writer(tmp_path / "out"), refused, sole_writer(tmp_path / "out"):

@@ -9,10 +9,12 @@ import torch.distributed as dist
 from transformers import AutoTokenizer
 
 from pasta.config import parse_config
-from pasta.data.dataset import TOKENIZER_DIR
+from pasta.data.dataset import TOKENIZER_DIR, prepare_data
 from pasta.tracking import Tracker
 from pasta.training.callbacks import EpochOrder
 from pasta.training.config import SftConfig
+from pasta.training.heads import head_figures
+from pasta.training.model import make_tokenizer
 from pasta.training.run import RunContext
 from pasta.training.sft import make_trainer, prepare
 from tests.training.pair_runs import save_tiny_model
@@ -43,6 +45,32 @@ def test_held_out_figures_are_those_of_one_rank_where_rows_do_not_fill_the_last_
     alone, shared = found
     for name in ("eval_loss", "eval_loss_text", "eval_mean_token_accuracy"):
         assert shared[name] == pytest.approx(alone[name], rel=1e-4)
+
+
+def write_head_figures(config: SftConfig, data_dir: Path, directory: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(data_dir / TOKENIZER_DIR)
+    context = RunContext(data_dir, directory / "work", False, no_report)
+    figures = head_figures(make_trainer(config, context, tokenizer, [], Tracker()))
+    (directory / f"heads-{dist.get_rank()}.json").write_text(json.dumps(figures))
+
+
+def test_figures_of_draft_heads_are_those_of_one_rank_too(tmp_path: Path) -> None:
+    values = sft_dict(tmp_path)
+    save_tiny_model(tmp_path / "start")
+    values |= {"output_dir": str(tmp_path / "start"), "draft_heads": {"depth": 2, "width": 16}}
+    values["model"] = {"init_from": str(tmp_path / "start"), "attention": "eager"}
+    values["data"] |= {"eval_documents": 5, "row_length": 1, "documents": 8}
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    data_dir = prepare_data(config.data, make_tokenizer(config.model), tmp_path / "data").path
+    for count in (1, 2):
+        directory = tmp_path / str(count)
+        run_ranks(write_head_figures, directory, config, data_dir, directory, count=count)
+    alone, first, second = (
+        json.loads((tmp_path / name).read_text())
+        for name in ("1/heads-0.json", "2/heads-0.json", "2/heads-1.json")
+    )
+    assert min(alone.values()) > 0
+    assert first == second == pytest.approx(alone)
 
 
 def write_rows(config: SftConfig, data_dir: Path, directory: Path) -> None:

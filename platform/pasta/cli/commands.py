@@ -176,7 +176,7 @@ def _add_stand_in(commands: Any) -> None:
     standing.add_argument("--port", type=_port, default=8089, help="on 127.0.0.1 (8089)")
     standing.add_argument(
         "--judge-error",
-        type=float,
+        type=_probability,
         default=0.1,
         metavar="P",
         help="probability that a verdict on independence is wrong (0.1)",
@@ -193,6 +193,16 @@ def _width(text: str) -> int:
     if (width := _positive(text)) > _MOST_COLUMNS:
         raise argparse.ArgumentTypeError(f"{text!r}, expected at most {_MOST_COLUMNS:,}")
     return width
+
+
+def _probability(text: str) -> float:
+    try:
+        probability = float(text)
+    except ValueError:
+        probability = -1.0
+    if not 0.0 <= probability <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a probability from 0 to 1")
+    return probability
 
 
 def _port(text: str) -> int:

@@ -39,11 +39,12 @@ def read_whole(path: Path) -> bytes:
     """A whole file (``-`` is standard input), without a byte order mark. Raises UserError."""
     if str(path) != "-":
         return files.read_bytes(path, expected=_EXPECTED).removeprefix(codecs.BOM_UTF8)
-    with reading("standard input", expected=_EXPECTED):
-        return sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8)
+    return b"".join(_standard_input()).removeprefix(codecs.BOM_UTF8)
 
 
 def _standard_input() -> Iterator[bytes]:
+    if sys.stdin is None:  # the shell's `<&-`
+        raise UserError(f"standard input: is closed; expected {_EXPECTED}")
     with reading("standard input", expected=_EXPECTED):
         yield from sys.stdin.buffer
 

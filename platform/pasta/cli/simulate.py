@@ -12,6 +12,7 @@ from pasta.config import load_config, to_dict
 from pasta.errors import UserError
 from pasta.files import check_directory, write_whole
 from pasta.lang import Codec
+from pasta.rows import placed
 from pasta.simulation.blocks import Fit, pick_prompts, read_blocks
 from pasta.simulation.calibration import Calibration
 from pasta.simulation.compare import Deviation, deviations, read_measured
@@ -35,8 +36,9 @@ def simulate(config_file: Path, overrides: Sequence[str], measured: Path | None)
     check_directory(config.output_dir, "output_dir")
     say = teller()
     costs, calibration = config.costs.read()
-    load = None if measured is None else read_blocks(measured)
-    real = None if measured is None or load else read_measured(measured, config.trace.field)
+    with placed("--measured"):
+        load = None if measured is None else read_blocks(measured)
+        real = None if measured is None or load else read_measured(measured, config.trace.field)
     traced = _read(config.trace, measured if real and real.has_answers else None)
     traced = pick_prompts(traced, load.prompts) if load else pick_answers(traced, config.trace)
     trace = _workload(config, traced, say)
@@ -122,14 +124,16 @@ def _workload(config: SimulateConfig, traced: Sequence[Traced], say: Callable[[s
 
 def _read(section: TraceSection, measured: Path | None) -> list[Traced]:
     if measured is not None:
-        return read_trace(measured, section.field, section.method)
+        with placed("--measured"):
+            return read_trace(measured, section.field, section.method)
     if section.source == "atlas":
         from pasta.data.atlas import heldout_prompts
 
         assert section.count is not None
         tasks = heldout_prompts(section.count, section.seed)
         return [Traced(task.messages, task.document, f"atlas:{n}") for n, task in enumerate(tasks)]
-    return read_trace(Path(section.source), section.field, section.method)
+    with placed("trace.source"):
+        return read_trace(Path(section.source), section.field, section.method)
 
 
 def _codec(name: str) -> Codec:

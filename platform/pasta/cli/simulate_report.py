@@ -135,6 +135,8 @@ def _crossing(found: Crossover, unit: str) -> str:
         told += ": it does not pay at all here"
     else:
         told += f", no faster from {found.until:.3g} on"
+    if found.throughput is None:
+        return f"{told}."
     return f"{told}. Most answers a second: {found.throughput:.2f} of sequential decoding's."
 
 

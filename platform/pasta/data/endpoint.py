@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CHARS_A_TOKEN = 4  # an estimate for the token limit only: the endpoint reports what a request really cost
 _TRANSIENT = (408, 409, 425, 429)
+#: Statuses that may concern one request only: it is too long, or its content is refused.
+REFUSED_REQUEST = (400, 413, 422)
+_PROBE = [{"role": "user", "content": "Answer with the word yes."}]
+_PROBE_TOKENS = 16
 _SHOWN = 160
 #: Temperatures that OpenAI's API takes.
 TEMPERATURES = (0.0, 2.0)
@@ -174,6 +178,18 @@ class Endpoint:
             f"endpoint {section.base_url}: {failure}, {section.retries + 1} tries in a row; what is finished is "
             "kept: the same command goes on from there"
         )
+
+    async def blame_request(self, error: EndpointError, *, temperature: float = 0.0) -> Reply:
+        """Find out whether a request that failed was itself at fault: the endpoint then answers a trivial question.
+
+        Returns that answer. Raises ``error`` again if there is none, or if its status concerns every request.
+        """
+        if error.status is not None and error.status not in REFUSED_REQUEST:
+            raise error
+        try:
+            return await self.chat(_PROBE, max_tokens=_PROBE_TOKENS, temperature=temperature)
+        except EndpointError:
+            raise error from None
 
     async def close(self) -> None:
         """Close connections."""

@@ -120,9 +120,10 @@ def _instruction_turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _text(value: Any, where: str) -> str:
     if isinstance(value, list) and all(
-        isinstance(part, Mapping) and part.get("type") == "text" for part in value
+        isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        for part in value
     ):
-        value = "".join(str(part.get("text", "")) for part in value)
+        value = "".join(part["text"] for part in value)
     if not isinstance(value, str):
         raise BrokenRecord(f"{where}: expected text, got {type(value).__name__}")
     try:

@@ -215,13 +215,16 @@ def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
 def _cut_lines(file: Path, size: int) -> Iterator[Range]:
     """Lines ``start`` to ``start + size`` of a file, and the byte at which they begin."""
     offset = start = count = length = 0
+    is_blank = True  # a shard of blank lines alone is none
     for line in read_lines(file, key=_KEY):
         count += 1
         length += len(line)
+        is_blank = is_blank and not line.strip()
         if count == size:
-            yield "jsonl", str(file), start, count, offset
-            start, offset, count, length = start + count, offset + length, 0, 0
-    if count:
+            if not is_blank:
+                yield "jsonl", str(file), start, count, offset
+            start, offset, count, length, is_blank = start + count, offset + length, 0, 0, True
+    if not is_blank:
         yield "jsonl", str(file), start, count, offset
 
 

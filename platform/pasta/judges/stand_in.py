@@ -139,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(raw)
             text = self.server.stand_in.reply(body)
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             self._send(400, {"error": {"message": f"no chat completion request: {error!r}"}})
             return
         read, written = (len(part.split()) for part in (json.dumps(body["messages"]), text))
@@ -175,11 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve_stand_in(port: int, judge_error: float) -> int:
-    """``pasta stand-in``: serve until Ctrl-C; returns the exit code. Raises UserError for a ``judge_error`` that is no
-    probability, and for a port that is taken."""
+    """``pasta stand-in``: serve until Ctrl-C; returns the exit code. Raises UserError for a port that is taken."""
+    stand_in = StandIn(judge_error=judge_error)
     try:
-        server = StandInServer(StandIn(judge_error=judge_error), port)
-    except (ValueError, OSError, OverflowError) as error:
+        server = StandInServer(stand_in, port)
+    except (OSError, OverflowError) as error:
         raise UserError(f"stand-in on port {port}: {error}") from None
     with server:
         print(f"teacher and judges at {server.url}; Ctrl-C ends it", flush=True)

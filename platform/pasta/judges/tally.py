@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from pasta.stages.records import Record
 
+#: The file beside verdicts that says what they have cost so far.
+USAGE = "usage.json"
+
 
 class VerdictTally:
     """Adds up verdicts, invalid ones among them, and a judge's usage."""

@@ -44,7 +44,10 @@ class TeacherJudge:
         self._counts = dict.fromkeys(("judge_asked_again", "judge_unweighted"), 0)
 
     def judge(self, cases: Sequence[Case]) -> list[list[Verdict]]:
-        """Raises EndpointError if the endpoint does not answer any more; what it said before is in the journal."""
+        """A verdict on a case that the endpoint refuses, or fails at, while it answers others is invalid.
+
+        Raises EndpointError if the endpoint does not answer any more; what it said before is in the journal.
+        """
         verdicts = iter(
             self._runner.run(all_of(self._compare(case, answer) for case in cases for answer in case.answers))
         )
@@ -90,7 +93,11 @@ class TeacherJudge:
                 again = [{"role": "assistant", "content": said}, {"role": "user", "content": _AGAIN}]
                 asked = [*messages, *again]
                 self._counts["judge_asked_again"] += 1
-            reply = await self._ask(asked)
+            try:
+                reply = await self._ask(asked)
+            except EndpointError as error:
+                await self._endpoint.blame_request(error, temperature=self._section.temperature)
+                return {"invalid": str(error)}
             match = _VERDICT.fullmatch(reply.text)
             if match is not None:
                 share = share_of_a(match[1], reply.alternatives)
@@ -128,7 +135,7 @@ def share_of_a(verdict: str, alternatives: Sequence[Mapping[str, float]]) -> flo
             mass = {"A": 0.0, "B": 0.0}
             for text, logprob in token.items():
                 if (letter := _letter(text)) is not None:
-                    mass[letter] += math.exp(logprob)
+                    mass[letter] += math.exp(min(logprob, 0.0))  # a server may say anything
             total = mass["A"] + mass["B"]
             return mass["A"] / total if total > 0 else None
     return None

@@ -7,8 +7,9 @@ from typing import Literal, Protocol
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
 
-#: The most requests of a study: each one is an event, and waiting ones are kept in memory.
-MOST: dict[str, float] = {"rate": 10_000, "users": 1_000_000}
+#: The most requests of a study: each one is an event, and waiting ones are kept in memory. Beside longer times the
+#: clock would lose what an answer takes.
+MOST: dict[str, float] = {"rate": 10_000, "users": 1_000_000, "think_s": 1_000_000}
 Kind = Literal["poisson", "users", "trace"]
 _NEEDED: dict[str, tuple[str, ...]] = {"poisson": ("rate",), "users": ("users", "think_s"), "trace": ()}
 

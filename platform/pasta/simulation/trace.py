@@ -58,7 +58,7 @@ def read_trace(path: Path, field: str = "annotated", method: str | None = None) 
     """
     files = sorted(path.glob("annotated-*.jsonl")) if os.path.isdir(path) else [path]
     if not files:
-        raise UserError(f"trace.source: {str(path)!r} has no annotated-*.jsonl, expected an annotate stage's")
+        raise UserError(f"{str(path)!r} has no annotated-*.jsonl, expected an annotate stage's")
     return [_read(value, where, field, method) for file in files for where, value in read_objects(file)]
 
 

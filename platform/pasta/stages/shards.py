@@ -44,13 +44,18 @@ def done_shards(directory: Path, prefix: str) -> set[int]:
 
 
 def read_stage(directory: Path, stage: str, prefix: str, key: str) -> tuple[Manifest, list[Path]]:
-    """The manifest and the shards of a finished stage. Raises UserError, naming ``key``, if it is none."""
+    """The manifest and the shards of a finished stage. Raises UserError, naming ``key``, if it is none, or if a shard
+    before the last one is gone."""
     manifest = read_manifest(directory)
     if manifest is None:
         raise UserError(f"{key}: {directory}: holds no finished stage; run the {stage} stage first")
     if manifest.stage != stage:
         raise UserError(f"{key}: {directory}: holds stage {manifest.stage!r}, expected {stage!r}")
-    return manifest, [shard_path(directory, prefix, n) for n in sorted(done_shards(directory, prefix))]
+    done = done_shards(directory, prefix)
+    paths = [shard_path(directory, prefix, n) for n in range(max(done, default=0) + 1)]
+    if gone := [path for n, path in enumerate(paths) if n not in done]:
+        raise UserError(f"{key}: {gone[0]}: no such file, though its stage is finished; make its stage anew")
+    return manifest, paths
 
 
 def split_into_shards(items: Sequence[T], size: int) -> dict[int, list[T]]:

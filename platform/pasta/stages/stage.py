@@ -104,7 +104,7 @@ class StageOutput(Stage):
         key: str = "output_dir",
     ) -> None:
         super().__init__(stage, config, inputs)
-        self.output_dir = output_dir
+        self.output_dir, self._key = output_dir, key
         self.work_dir = output_dir.parent / f".{output_dir.name}.{self.identity}.partial"
         self.manifest = read_manifest(output_dir)
         if self.manifest is not None and self.manifest.stage != stage:
@@ -144,7 +144,12 @@ class StageOutput(Stage):
         return not self._restarts and self.work_dir.is_dir() and any(self.work_dir.iterdir())
 
     def start(self) -> Path:
-        """The working directory, made if it is not there."""
+        """The working directory, made if it is not there. Raises UserError if another run has finished the stage since
+        this one looked for it."""
+        if self.manifest is None and not self._replaces and read_manifest(self.output_dir) is not None:
+            raise UserError(
+                f"{self._key}: {self.output_dir}: another run has finished it meanwhile; the same command finds it"
+            )
         with writing(self.work_dir):
             if self._restarts:
                 shutil.rmtree(self.work_dir, ignore_errors=True)

@@ -122,8 +122,8 @@ def guess(
 
 @torch.no_grad()
 def head_figures(trainer: Any) -> dict[str, float]:
-    """The share of held-out tokens that each head gets right, given the right tokens before: ``eval_head_1`` and so
-    on."""
+    """The share of held-out tokens that each head gets right, given the right tokens before, over all ranks:
+    ``eval_head_1`` and so on."""
     if trainer.eval_dataset is None:
         return {}
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -137,12 +137,14 @@ def head_figures(trainer: Any) -> dict[str, float]:
             name: value for name, value in batch.items() if name not in ("kinds", "labels", "shift_labels")
         }
         logits = model(**inputs, use_cache=False).logits
-        guesses = guess(
-            heads, embedding, output, states.pop(), logits, batch["input_ids"], batch["shift_labels"]
-        )
-        for depth, (scores, wanted) in enumerate(guesses):
-            right = (scores.argmax(-1) == wanted).sum()
-            sums[depth] += torch.tensor([int(right), len(wanted)])
+        given = (states.pop(), logits, batch["input_ids"], batch["shift_labels"])
+        by_row = torch.zeros(len(logits), *sums.shape, dtype=torch.float64, device=logits.device)
+        for counts, *row in zip(by_row, *(values.split(1) for values in given), strict=True):
+            for depth, (scores, wanted) in enumerate(guess(heads, embedding, output, *row)):
+                counts[depth, 0] = (scores.argmax(-1) == wanted).sum()
+                counts[depth, 1] = len(wanted)
+        # Of all ranks, without the rows that fill up their last batches.
+        sums += trainer.accelerator.gather_for_metrics(by_row).sum(dim=0).cpu()
     handle.remove()
     return {
         f"eval_head_{depth + 1}": float(sums[depth, 0] / sums[depth, 1].clamp(min=1))

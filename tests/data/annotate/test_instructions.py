@@ -85,6 +85,7 @@ def test_an_answer_that_follows_another_answer_has_no_question() -> None:
         ({"instruction": "a", "output": " \n"}, "the answer is empty"),
         ({"instruction": "a"}, "expected its output"),
         ({"instruction": 3, "output": "b"}, "instruction: expected text, got int"),
+        ({"instruction": "a", "output": [{"type": "text", "text": None}]}, "output: expected text, got list"),
         ({"instruction": "a", "output": "\ud800"}, "half of a surrogate pair"),
     ],
 )

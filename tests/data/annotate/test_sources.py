@@ -135,6 +135,7 @@ def test_bytes_that_are_no_text_are_broken(tmp_path: Path) -> None:
         ("gone.jsonl", None, "gone.jsonl: no such file; expected atlas"),
         ("a.csv", "a,b", "expected a name in .jsonl"),
         ("a.jsonl", "", "holds no records"),
+        ("a.jsonl", "\n \n\n", "holds no records"),
         ("a.jsonl", "x\n", r"a.jsonl:1: not JSON: [^(]*$"),
         ("a.jsonl", "x\ny\n", r"a.jsonl:1: not JSON: .* \(nor could any of the first 2 records be read\)"),
         ("a.json", "{", "not JSON"),

@@ -9,6 +9,7 @@ from pasta.benchmark.speed import decode_pair
 from pasta.data.endpoint import EndpointError
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig
+from pasta.errors import UserError
 from pasta.evaluation.methods.answers import Answer
 from pasta.evaluation.methods.decode import decode_prompt, turns
 from pasta.evaluation.methods.make import EngineMethod
@@ -100,6 +101,19 @@ def test_a_method_that_cannot_take_the_prompt_is_skipped_and_the_others_are_not(
     assert answers["small"] == {"skipped": answers["small"]["skipped"]}
     assert "the context holds 16; shorten the prompt" in answers["small"]["skipped"]
     assert answers["twin"]["seconds"]
+
+
+def test_a_method_that_takes_the_prompt_the_first_time_only_is_skipped_too():
+    class Fickle(Watched):
+        def answer(self, prompt: Prompt) -> Answer:
+            if self._calls:
+                raise UserError("prompt: the endpoint does not take it")
+            return super().answer(prompt)
+
+    made = methods() | {"fickle": Fickle(EngineMethod(engine(), LIMITS, parallel=False), [])}
+    answers = decode_prompt(made, ENTRY, repeats=2)["answers"]
+    assert answers["fickle"] == {"skipped": "prompt: the endpoint does not take it"}
+    assert len(answers["twin"]["seconds"]) == 2
 
 
 def test_an_endpoint_that_answers_nobody_ends_the_work():

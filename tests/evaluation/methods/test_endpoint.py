@@ -34,6 +34,16 @@ def test_the_prompt_is_sent_as_it_is_and_the_answer_kept_as_it_is() -> None:
     assert request["authorization"] == "Bearer key"
 
 
+def test_a_prompt_that_an_endpoint_refuses_while_it_answers_others_is_refused_by_itself() -> None:
+    def answer(body: dict[str, Any], _: int) -> Any:
+        refused = (400, {"error": {"message": "the prompt triggered the content policy"}})
+        return refused if body["messages"] == MESSAGES else completion("yes")
+
+    with pytest.raises(UserError, match=r"does not take it .*content policy") as caught:
+        ask(answer)
+    assert not isinstance(caught.value, EndpointError)
+
+
 def test_one_method_answers_prompt_after_prompt() -> None:
     with endpoint_server(lambda _, number: completion(f"Answer {number}.")) as server:
         method = EndpointMethod(EndpointSection(server.url, "m"), None, Limits())

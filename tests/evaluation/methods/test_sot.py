@@ -210,6 +210,17 @@ def test_garbage_for_a_skeleton_is_paid_for_and_the_prompt_asked_plainly(skeleto
     assert server.requests[-1]["body"]["messages"] == [{"role": "user", "content": "Which drinks are hot?"}]
 
 
+def test_points_that_the_endpoint_has_no_room_for_are_answered_sequentially() -> None:
+    def answer(body: dict[str, Any], number: int) -> Any:
+        is_point = "Your part is point" in body["messages"][-1]["content"]
+        return (400, {"error": {"message": "maximum context length"}}) if is_point else drinks(body, number)
+
+    found, server = ask(answer)
+    assert (found.text, found.fallback) == ("All is hot.\n", "no room for the requests of the points")
+    assert found.budget == {"skeleton": 1, "text": 1}
+    assert server.requests[-1]["body"]["messages"][-1]["content"] == "Which drinks are hot?"
+
+
 @pytest.mark.parametrize("bad", [(429, {"error": {"message": "slow down"}}), (500, {}), None])
 def test_what_may_pass_is_tried_again(bad: Any) -> None:
     answer, server = ask(lambda body, number: bad if number in (0, 2) else drinks(body, number))

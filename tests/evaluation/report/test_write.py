@@ -14,7 +14,7 @@ from pasta.evaluation.results.summary import summarise_evaluation
 from pasta.tracking import Tracker
 from tests.support.evaluations import answer, prompt
 from tests.support.judged import section
-from tests.support.reports import METHODS, evaluation
+from tests.support.reports import METHODS, evaluation, threaded
 
 CONFIG = {"name": "tea", "repeats": 1, "judge": {"kind": "grader"}}
 MACHINES = [
@@ -158,6 +158,15 @@ def test_nothing_measured_is_a_report_too(tmp_path, records):
     assert [path.name for path in paths] == ["figures.json", "report.md"]
     assert "Nothing was measured" in text
     assert ("skipped 1×: too long" in text) == bool(records)
+
+
+def test_a_baseline_whose_endpoint_counts_no_tokens_has_no_lanes_to_compare_with(tmp_path):
+    remote = answer(tokens=0, budget={"text": 0}, critical_path=None, steps=None, threads=[], ttft_s=None)
+    records = [prompt("a", {"remote": remote, "pasta": threaded(seconds=[0.5])})]
+    methods = {"remote": section("sequential"), "pasta": section()}
+    _, paths, text = written(tmp_path, records, [], methods, baseline="remote")
+    assert "The fastest is **pasta**: 2.00×" in text
+    assert "lanes.png" not in {path.name for path in paths}
 
 
 def test_untimed_answers_are_compared_by_theoretical_speedup(tmp_path):

@@ -29,6 +29,12 @@ def test_answers_verdicts_and_configuration_are_read(tmp_path):
     assert (evaluation.inputs, evaluation.code_version) == ({"methods.pasta.model": "12ab"}, "c0de")
 
 
+def test_an_answer_whose_tokens_its_endpoint_did_not_count_is_one(tmp_path):
+    remote = answer(tokens=0, budget={"text": 0}, critical_path=None, steps=None, threads=[], ttft_s=None)
+    place = write_evaluation(tmp_path / "e", [prompt("a", {"twin": answer(), "remote": remote})])
+    assert read_evaluation(place).answers[0]["answers"]["remote"]["tokens"] == 0
+
+
 def test_an_interrupted_one_says_as_much_as_it_has(tmp_path):
     place = write_evaluation(tmp_path / "e", TWO, finished=False)
     with (place / "answers.jsonl").open("a") as file:

@@ -61,6 +61,11 @@ def test_an_endpoint_has_a_realised_speedup_only():
     assert (found.realised, found.theoretical, found.num_threads) == (3.0, None, None)
 
 
+def test_against_an_endpoint_that_counts_no_tokens_there_is_a_realised_speedup_only():
+    found = outcome(answer(tokens=0, critical_path=None, seconds=[3.0]), answer())
+    assert (found.realised, found.theoretical, found.length) == (3.0, None, None)
+
+
 def test_an_invalid_verdict_is_not_a_missing_one():
     invalid = {"quality": None, "invalid": "Both are nice."}
     assert outcome(answer(), answer(), {"twin": {"quality": 1.0}, "pasta": invalid}).invalid

@@ -23,11 +23,8 @@ from pasta.data.endpoint import TEMPERATURES, Endpoint, EndpointError, EndpointS
 from pasta.data.instructions import Instruction
 from pasta.errors import UserError
 
-# Statuses that may concern one record only: it is too long, or its content is refused.
-_REFUSED_RECORD = (400, 413, 422)
 # Statuses that a second proposal would get too.
 _RECORDS_FAULT = ("refused", "no answer")
-_PROBE = [{"role": "user", "content": "Answer with the word yes."}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +219,7 @@ class _Lesson:
 async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[RefusedAnnotation, TeacherUsage]:
     """Turn a failed request into a proposal that rejects its record. Raises the error again if the record is not at
     fault."""
-    if error.status is not None and error.status not in _REFUSED_RECORD:
-        raise error
-    try:
-        # If the endpoint answers a trivial question it is up, so the record is at fault.
-        reply = await endpoint.chat(_PROBE, max_tokens=16)
-    except EndpointError:
-        raise error from None
+    reply = await endpoint.blame_request(error)
     usage = TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
     reason = "refused" if error.status is not None else "no answer"
     return RefusedAnnotation(None, reason, str(error)), usage

@@ -21,21 +21,26 @@ from pasta.stages.records import Record
 def decode_prompt(methods: Mapping[str, Method], entry: EvalPrompt, repeats: int) -> Record:
     """The record of a prompt, but for its key (``methods/answers.py`` has the format of an answer).
 
-    A method that cannot take the prompt has ``{"skipped": reason}``. With ``repeats`` 0 nothing is timed. Raises
-    EndpointError if an endpoint does not answer any more.
+    A method that cannot take the prompt, whichever time it is asked, has ``{"skipped": reason}``. With ``repeats`` 0
+    nothing is timed. Raises EndpointError if an endpoint does not answer any more.
     """
     answers: dict[str, Any] = {}
     found: dict[str, list[Answer]] = {}
-    for name, method in methods.items():
+
+    def ask(name: str) -> None:
         try:
-            found[name] = [method.answer(entry.prompt)]
+            found.setdefault(name, []).append(methods[name].answer(entry.prompt))
         except EndpointError:
             raise
         except UserError as error:
             answers[name] = {"skipped": str(error)}
+            del found[name]
+
+    for name in methods:
+        ask(name)
     for number in range(repeats):
         for name in turns([*found], entry.prompt, number):
-            found[name].append(methods[name].answer(entry.prompt))
+            ask(name)
     answers |= {name: _merged(runs).to_record() for name, runs in found.items()}
     return {
         "messages": entry.prompt.messages,

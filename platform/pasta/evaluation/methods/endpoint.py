@@ -6,7 +6,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection, Reply
+from pasta.data.endpoint import REFUSED_REQUEST, Endpoint, EndpointError, EndpointSection, Reply
 from pasta.data.prompts import Prompt
 from pasta.errors import UserError
 from pasta.evaluation.methods.answers import Answer
@@ -29,14 +29,18 @@ class Asker:
         return self._runner.run(work)
 
     async def ask(self, messages: Sequence[Mapping[str, str]], max_tokens: int) -> Reply:
-        """Request one completion. Raises UserError if the prompt is too long, EndpointError if there is no answer."""
+        """Request one completion. Raises UserError if the prompt is too long, or refused by an endpoint that answers
+        others, EndpointError if there is no answer."""
         try:
             return await self._endpoint.chat(messages, max_tokens=max_tokens)
         except EndpointError as error:
             too_long = error.status == 413 or (error.status in (400, 422) and _TOO_LONG.search(str(error)))
-            if not too_long:
+            if too_long:
+                raise UserError(f"prompt: the endpoint has no room for it ({error})") from None
+            if error.status not in REFUSED_REQUEST:
                 raise
-            raise UserError(f"prompt: the endpoint has no room for it ({error})") from None
+            await self._endpoint.blame_request(error)
+            raise UserError(f"prompt: the endpoint does not take it ({error})") from None
 
 
 class EndpointMethod:
@@ -47,8 +51,8 @@ class EndpointMethod:
         self._max_tokens = limits.max_tokens
 
     def answer(self, prompt: Prompt) -> Answer:
-        """Answer once, timed. Raises UserError if the prompt is too long, EndpointError if the endpoint is gone for
-        good."""
+        """Answer once, timed. Raises UserError if the endpoint does not take the prompt, EndpointError if it is gone
+        for good."""
         begun = time.perf_counter()
         reply = self._asker.run(self._asker.ask(prompt.messages, self._max_tokens))
         return remote_answer(

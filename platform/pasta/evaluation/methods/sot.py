@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pasta.data.endpoint import EndpointSection, Reply, all_of
+from pasta.data.endpoint import EndpointError, EndpointSection, Reply, all_of
 from pasta.data.prompts import Prompt
 from pasta.data.skeletons import MIN_POINTS, SkeletonPrompts
 from pasta.engine import Engine, Request, Result
@@ -23,6 +23,7 @@ from pasta.interpreter import Limits
 from pasta.lang import encode_messages
 
 _SKELETON = "skeleton"
+_NO_ROOM = "no room for the requests of the points"
 
 
 class SotMethod:
@@ -61,7 +62,7 @@ class SotMethod:
             for number in range(1, len(points) + 1)
         ]
         if not fallback and not all(map(self._fits, requests)):
-            fallback = "no room for the requests of the points"
+            fallback = _NO_ROOM
         if fallback:
             points, requests = [], [sequential]
         asked_after = time.perf_counter() - begun
@@ -122,8 +123,8 @@ class SotEndpointMethod:
         self._limits, self._section, self._words = limits, section, section.words
 
     def answer(self, prompt: Prompt) -> Answer:
-        """Answer once, timed. Raises UserError if the prompt is too long, EndpointError if the endpoint is gone for
-        good."""
+        """Answer once, timed. Raises UserError if the endpoint does not take the prompt, EndpointError if it is gone
+        for good."""
         return self._asker.run(self._answer(prompt))
 
     async def _answer(self, prompt: Prompt) -> Answer:
@@ -131,15 +132,20 @@ class SotEndpointMethod:
         begun = time.perf_counter()
         skeleton = await self._ask(words.skeleton_messages(prompt.messages), section.max_skeleton_tokens)
         points, fallback = read_points(words, skeleton.text, skeleton.finish_reason)
+        if not fallback:
+            try:
+                replies = await all_of(
+                    self._ask(words.point_messages(prompt.messages, points, number), section.max_point_tokens)
+                    for number in range(1, len(points) + 1)
+                )
+                text = words.join(points, [reply.text for reply in replies])
+            except EndpointError:
+                raise
+            except UserError:
+                fallback = _NO_ROOM
         if fallback:
             replies = [await self._ask(prompt.messages, self._limits.max_tokens)]
             text = replies[0].text
-        else:
-            replies = await all_of(
-                self._ask(words.point_messages(prompt.messages, points, number), section.max_point_tokens)
-                for number in range(1, len(points) + 1)
-            )
-            text = words.join(points, [reply.text for reply in replies])
         written = sum(reply.completion_tokens for reply in replies)
         return remote_answer(
             text,

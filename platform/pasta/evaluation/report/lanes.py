@@ -57,9 +57,10 @@ def draw_lanes(summary: Summary, outcomes: Sequence[Outcome], name: str) -> Canv
 
 
 def choose(outcomes: Sequence[Outcome], speed_name: str) -> list[tuple[str, Outcome]]:
-    """The fastest, the median and the slowest of the answers with a speedup and known threads: fewer if there are."""
+    """The fastest, the median and the slowest of the answers with a speedup and known threads, beside a baseline's
+    answer of known length: fewer if there are."""
     known = sorted(
-        (o for o in outcomes if o.speed(speed_name) and o.answer and o.answer["threads"]),
+        (o for o in outcomes if o.speed(speed_name) and o.length and o.answer and o.answer["threads"]),
         key=lambda o: (-(o.speed(speed_name) or 0.0), o.key),
     )
     if not known:

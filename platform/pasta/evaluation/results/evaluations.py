@@ -155,7 +155,7 @@ def _is_number(value: Any) -> bool:
 
 _ANSWER: dict[str, Callable[[Any], bool]] = {
     "text": lambda value: isinstance(value, str),
-    "tokens": lambda value: _is_number(value) and value > 0,
+    "tokens": _is_number,
     "critical_path": lambda value: value is None or _is_number(value),
     "threads": lambda value: (
         value is None or (isinstance(value, list) and all(isinstance(thread, dict) for thread in value))

@@ -20,9 +20,9 @@ class Outcome:
     """One method's answer to one prompt.
 
     ``answer`` is None where the method skipped the prompt, and ``skipped`` says why. ``length`` is the tokens of the
-    baseline's answer. ``seconds`` is the median of the timed runs. ``realised`` and ``theoretical`` are the speedups
-    over the baseline, None unless both answers ended by themselves: the full time of an answer that was cut
-    is unknown. ``quality`` is None where there is no valid verdict; ``invalid`` marks a verdict
+    baseline's answer, None where nobody counted them. ``seconds`` is the median of the timed runs. ``realised`` and
+    ``theoretical`` are the speedups over the baseline, None unless both answers ended by themselves: the full time of
+    an answer that was cut is unknown. ``quality`` is None where there is no valid verdict; ``invalid`` marks a verdict
     out of format, as opposed to none at all. ``verdict`` is the judge's whole verdict.
     """
 
@@ -111,7 +111,7 @@ def _outcome(
         independent=record.get("independent"),
         skipped=answer.get("skipped"),
         answer=answer if is_answered else None,
-        length=base["tokens"] if has_base else None,
+        length=base["tokens"] or None if has_base else None,
         seconds=statistics.median(answer["seconds"]) if is_answered and answer["seconds"] else None,
         realised=realised_speedup(base, answer) if timed else None,
         theoretical=theoretical_speedup(base, answer) if comparable else None,
@@ -128,8 +128,10 @@ def realised_speedup(baseline: Mapping[str, Any], answer: Mapping[str, Any]) -> 
 
 
 def theoretical_speedup(baseline: Mapping[str, Any], answer: Mapping[str, Any]) -> float | None:
-    """Tokens of the baseline's record of a prompt over another's critical path (design section 3)."""
-    return baseline["tokens"] / answer["critical_path"] if answer["critical_path"] else None
+    """Tokens of the baseline's record of a prompt over another's critical path (design section 3); None where one of
+    them is unknown, as with an endpoint."""
+    tokens, steps = baseline["tokens"], answer["critical_path"]
+    return tokens / steps if tokens and steps else None
 
 
 class RunningSpeedups:
