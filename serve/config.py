@@ -23,6 +23,7 @@ from pydantic import (
 
 from pasta.engine.section import SCRATCH, check_device
 from pasta.engine.snapshots import cached
+from pasta.interpreter.limits import LARGEST_LIMIT
 from pasta.lang.document import MAX_DEPTH
 from pasta.names import Name
 from pasta.placement import Policy
@@ -86,9 +87,9 @@ class LimitSettings(_Strict):
     ``max_prompt_tokens`` limits prompts to less than the model's context.
     """
 
-    max_threads: PositiveInt = 64
+    max_threads: PositiveInt = Field(default=64, le=LARGEST_LIMIT)
     max_depth: PositiveInt = Field(default=4, le=MAX_DEPTH)
-    max_chunk_tokens: PositiveInt = 1024
+    max_chunk_tokens: PositiveInt = Field(default=1024, le=LARGEST_LIMIT)
     max_prompt_tokens: PositiveInt | None = None
 
 

@@ -111,7 +111,8 @@ class KeyRing:
             stat = self._path.stat()
         except OSError:
             return None
-        return (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        # A file that this process may not read can become readable without a change of its content.
+        return (stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino, stat.st_mode)
 
 
 def _digest(key: str) -> str:

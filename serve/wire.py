@@ -201,7 +201,9 @@ class Refused:
     retry_after_s: int | None = None
     #: Rolling update: the Gateway retries on an Interpreter of the new version.
     superseded: bool = False
-    #: The Interpreter ``by`` would refuse any request of this size too, until another request ends.
+    #: The Interpreter ``by`` has no room for this request, which did not wait for any: another one may have.
+    full: bool = False
+    #: It would refuse any request of this shape too, until another request ends.
     no_room: bool = False
     by: str = ""
 

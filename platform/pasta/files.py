@@ -70,8 +70,8 @@ def _reason(error: Exception) -> str:
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file beside ``path``, then put it in its place; its directory is made if there is none. Text is UTF-8.
 
-    ``private``: nobody but its owner may read it. Raises UserError if it cannot be written, for a disk that is full
-    as for any other reason.
+    ``private``: nobody but its owner may read a new file; one that is there keeps its mode, and its owner if the system
+    lets it. Raises UserError if it cannot be written, for a disk that is full as for any other reason.
     """
     if not path.name:
         raise UserError(f"{str(path)!r}: cannot be written (Is a directory)")
@@ -84,11 +84,20 @@ def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> N
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
+            if private and path.exists():
+                _take_over_access(path, staging)
             staging.replace(path)
         finally:
             # A failure to clear up must not hide the reason: a name may be too long for unlink, too.
             with suppress(OSError):
                 staging.unlink(missing_ok=True)
+
+
+def _take_over_access(path: Path, staging: Path) -> None:
+    found = path.stat()
+    with suppress(PermissionError):  # only root gives files away
+        os.chown(staging, found.st_uid, found.st_gid)
+    staging.chmod(stat.S_IMODE(found.st_mode))
 
 
 @contextmanager

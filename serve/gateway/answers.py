@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack, aclosing, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
@@ -14,8 +14,10 @@ from serve.gateway.responses import SSE_DONE, Choice, Writer, sse
 from serve.wire import Accepted, Delta, Finished, Refused, Update, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
+T = TypeVar("T")
 
-
+#: The pause before another Interpreter is asked.
+_AGAIN_S = 0.05
 _BLOCK_CHARS = 64 * 1024
 #: Tasks that read answered streams to their end.
 _ending: set[asyncio.Task[None]] = set()
@@ -78,7 +80,17 @@ async def retried(ask: Callable[[], UpdateBatches], within_s: float = 10.0) -> U
                 yield batch
             else:
                 return
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_AGAIN_S)
+
+
+async def told(ask: Callable[[], Awaitable[T | Refused]], within_s: float = 10.0) -> T:
+    """What ``ask`` returns, asked again as :func:`retried` does. Raises ``ApiError`` for a refusal."""
+    until = asyncio.get_running_loop().time() + within_s
+    while isinstance(found := await ask(), Refused):
+        if not found.superseded or asyncio.get_running_loop().time() > until:
+            raise refusal(found)
+        await asyncio.sleep(_AGAIN_S)
+    return found
 
 
 async def collect(writer: Writer, batches: UpdateBatches) -> Iterator[str]:

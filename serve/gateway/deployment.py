@@ -49,7 +49,7 @@ from serve.ingress import check_started
 from serve.observe import logs
 from serve.observe.event_loop import LoopWatch
 from serve.observe.watch import CountResponses, Watch, watched
-from serve.wire import Finished, Order, Refused, UpdateBatches
+from serve.wire import Finished, Order, UpdateBatches
 
 logger = logging.getLogger("ray.serve")
 
@@ -348,12 +348,9 @@ class Gateway:
         """Have an Interpreter's tokenizer answer. Raises ``ApiError`` for a refusal."""
         self._check_model(model)
         try:
-            found = await self._interpreter.call(method, model, *what)
+            return await answers.told(lambda: self._interpreter.call(method, model, *what))
         except (RayError, RayServeException) as error:
             raise unavailable("A part of the service was lost; send the request again.") from error
-        if isinstance(found, Refused):
-            raise answers.refusal(found)
-        return found
 
     async def _model(self, name: str) -> dict[str, Any]:
         model = self._config.models[name]

@@ -250,7 +250,7 @@ class NoRoomCache:
                 try:
                     async for batch in batches:
                         last = batch[-1]
-                        if isinstance(last, Refused) and last.no_room and len(self._known()) > 1:
+                        if isinstance(last, Refused) and last.full and len(self._known()) > 1:
                             refused.append(last)
                             asked.add(last.by)
                             break

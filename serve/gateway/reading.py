@@ -17,22 +17,28 @@ _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "include_stop_str_in_output": (False,),
     "length_penalty": (1, 1.0),
     "priority": (0,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "use_beam_search": (False,),
 }
 COMPLETION_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     **_NO_EFFECT,
+    "add_special_tokens": (True,),
     "suffix": ("",),
 }
 CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     **_NO_EFFECT,
     "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
     "audio": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
+    "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
+    "include_reasoning": (True, False),
     "modalities": (["text"],),
     "moderation": (),
     "parallel_tool_calls": (True, False),

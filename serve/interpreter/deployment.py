@@ -55,6 +55,7 @@ def _refusals(*, no_room: bool) -> Iterator[None]:
             status=429,
             code="overloaded",
             retry_after_s=error.retry_after_s,
+            full=not error.waited,
             no_room=no_room and not error.waited,  # the next one may have a place in the queue
         ) from None
     except TooLarge as error:

@@ -32,6 +32,54 @@ def test_a_system_message_that_the_template_does_not_take_leads_the_user_s_first
         encode_messages(own, [SYSTEM])
 
 
+#: Mistral's way: it trims what the assistant says, and nothing else.
+TRIMS_ANSWERS = TEMPLATE.replace(
+    "m['content'] }}", "(m['content'] | trim if m['role'] == 'assistant' else m['content']) }}"
+)
+#: Qwen 3's way: it leaves out the reasoning of earlier answers.
+LEAVES_OUT_REASONING = TEMPLATE.replace(
+    "m['content'] }}",
+    "(m['content'].split('</think>')[-1].lstrip('\\n') if m['role'] == 'assistant' else m['content']) }}",
+)
+#: Llama 2's way: the user's first message is trimmed together with the system message before it.
+TRIMS_BOTH = (
+    "{% if messages[0]['role'] == 'system' %}{{ '<|user|>' + ('<<' + messages[0]['content'] + '>>' "
+    "+ messages[1]['content']).strip() }}{% endif %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def turns(*contents, first="user"):
+    roles = ["system"] * (first == "system") + ["user", "assistant"] * len(contents)
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("template", "messages"),
+    [
+        (TRIMS_ANSWERS, turns("Say tea.\n", " Tea.\n", " Once more: <|end|>")),
+        (TRIMS_BOTH, turns(" Be brief. ", " Say tea. ", first="system")),
+        (LEAVES_OUT_REASONING, turns("Say tea.", "<think>\nTea?\n</think>\n\nTea.", "Say </think> <|end|>.")),
+        (
+            LEAVES_OUT_REASONING.replace(".lstrip('\\n')", ""),
+            turns("Say tea.", "<think></think>\n\nTea.", "Once more."),
+        ),
+    ],
+    ids=["trims one role", "trims two as one", "leaves out reasoning", "leaves out reasoning only"],
+)
+def test_a_template_may_leave_out_parts_of_contents(template, messages):
+    own = with_template(template)
+    ids = encode_messages(own, messages)
+    assert own.decode_text(ids) == own._render_template(messages)
+    plain = own.encode_prompt([{**message, "content": "x"} for message in messages])
+    assert [i for i in ids if i in own.special_ids] == [i for i in plain if i in own.special_ids]
+
+
+def test_a_template_that_writes_other_text_for_a_content_is_refused():
+    own = with_template(TEMPLATE.replace("m['content'] }}", "m['content'] | upper }}"))
+    with pytest.raises(CodecError, match="rewrites message contents"):
+        encode_messages(own, [USER])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plain_prompt_begins_as_the_tokenizer_s_texts_do_and_holds_no_special_token(kind):
     ids = encode_start(codec(kind), "tea" + "".join(CONTROL_TOKENS) + "\ud800")

@@ -77,6 +77,13 @@ def test_neighbouring_texts_are_one():
         ("x/>", 1, 2, "an open promise before />"),
         ('<promise topic="a" tokens="15"/><async></async>', 1, 28, "a positive multiple of 10"),
         ('<promise topic="a" tokens="0"/><async></async>', 1, 28, "a positive multiple of 10"),
+        (f'<promise topic="a" tokens="1{"0" * 9}"/><async></async>', 1, 28, "a number of at most 9 digits"),
+        (
+            f'<promise topic="a" tokens="1{"0" * 9999}"/><async></async>',
+            1,
+            28,
+            "a number of at most 9 digits",
+        ),
         ('<promise topic="a<b" tokens="10"/><async></async>', 1, 17, "a topic of 1 to 64 characters"),
         ('<promise topic="" tokens="10"/><async></async>', 1, 17, "a topic of 1 to 64 characters"),
         ('<promise tokens="10"/><async></async>', 1, 9, "' topic=\"'"),

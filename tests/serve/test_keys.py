@@ -1,6 +1,7 @@
 """Keys are kept as hashes, taken up when the file changes, and limited each on its own."""
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -88,6 +89,29 @@ def test_a_changed_file_is_taken_up_and_a_broken_one_is_not(file, caplog):
     file.write_text("\n".join(line for line in whole.splitlines() if line)[: whole.index("bob")])
     assert ring.find(ann)[0] == "ann"
     assert ring.find(bob) is None
+
+
+def test_a_file_that_could_not_be_read_is_read_once_its_permissions_are_right(file, monkeypatch):
+    new_key(file, "ann")
+    ring = KeyRing(file)
+    bob = new_key(file, "bob")
+    with monkeypatch.context() as patch:
+        patch.setattr("serve.keys.read_keys", lambda *_, **__: read_keys(file / "of another user"))
+        assert ring.find(bob) is None
+    file.chmod(0o640)
+    assert ring.find(bob)[0] == "bob"
+
+
+def test_whoever_may_read_the_file_may_read_it_with_one_more_key(file):
+    """In containers, and where the service has a user of its own, that is not who makes the keys."""
+    new_key(file, "ann")
+    file.chmod(0o644)
+    if os.getuid() == 0:
+        os.chown(file, 1234, 1234)
+    before = file.stat()
+    new_key(file, "bob")
+    after = file.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
 
 
 @pytest.mark.parametrize("text", ["", "# nobody\n", "{}\n"])

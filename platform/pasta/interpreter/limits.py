@@ -9,6 +9,8 @@ from pasta.lang.grammar import TagGrammar
 
 #: Most characters of a generated topic token: a topic further from its limit needs no check of each token.
 MAX_TOPIC_PIECE = 16
+#: The largest of any limit but ``max_depth``.
+LARGEST_LIMIT = 1 << 30
 Base = Literal["text", "topic", "none"]
 
 
@@ -33,8 +35,8 @@ class Limits:
             value = getattr(self, field.name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UserError(f"{field.name}: {value!r}, expected a positive integer")
-            if value > 1 << 30:
-                raise UserError(f"{field.name}: {value}, expected at most {1 << 30:,}")
+            if value > LARGEST_LIMIT:
+                raise UserError(f"{field.name}: {value}, expected at most {LARGEST_LIMIT:,}")
         if self.max_depth > MAX_DEPTH:
             raise UserError(f"max_depth: {self.max_depth}, expected at most {MAX_DEPTH}")
 

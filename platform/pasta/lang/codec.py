@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from pasta.errors import first_line
+from pasta.lang.contents import align, placeholders, without_reasoning
 from pasta.lang.detokenizer import Detokenizer
 from pasta.lang.document import (
     CONTROL_TOKENS,
@@ -194,28 +195,23 @@ class Codec:
         text: nothing that a user sends can become a special token. Raises :class:`CodecError` if the
         tokenizer has no chat template or the template rejects the messages.
         """
-        contents = [str(message["content"]) for message in messages]
-        marks = _marks(contents)
-        marked = [{**message, "content": mark} for message, mark in zip(messages, marks, strict=True)]
-        template = self._render_template(marked)
-        actual = self._render_template(messages)
-        if left_out := [m["role"] for m, mark in zip(messages, marks, strict=True) if mark not in template]:
-            raise CodecError(f"chat template: it leaves out a message of role {left_out[0]!r}")
-        pieces = re.split("(" + "|".join(map(re.escape, marks)) + ")", template)
-        for prepare in (str, str.strip):
-            values = {mark: prepare(content) for mark, content in zip(marks, contents, strict=True)}
-            if "".join(values.get(piece, piece) for piece in pieces) == actual:
+        text = self._render_template(messages)
+        for same in (messages, *without_reasoning(messages)):
+            if same is not messages and self._render_template(same) != text:
+                continue
+            contents, pieces = self._template_pieces(same)
+            if (parts := align(text, pieces, contents)) is not None:
                 break
         else:
             raise CodecError(
                 "chat template: it rewrites message contents, so user text cannot be kept apart from it"
             )
         ids: list[int] = []
-        for piece in pieces:
-            if piece in values:
-                ids += self.encode_lossy(values[piece])
-            elif piece:
-                ids += self._tokenizer(piece, add_special_tokens=False)["input_ids"]
+        for piece, part in zip(pieces, parts, strict=True):
+            if piece in contents:
+                ids += self.encode_lossy(part)
+            elif part:
+                ids += self._tokenizer(part, add_special_tokens=False)["input_ids"]
         return ids
 
     # -- grammar ---------------------------------------------------------------------------------------
@@ -367,7 +363,7 @@ class Codec:
     def _turn_end(self) -> int | None:
         if not getattr(self._tokenizer, "chat_template", None):
             return None
-        (mark,) = _marks([""])
+        (mark,) = placeholders([""])
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False)
@@ -375,6 +371,17 @@ class Codec:
             return None
         ids = self._tokenizer(text.partition(mark)[2].lstrip(), add_special_tokens=False)["input_ids"]
         return int(ids[0]) if ids and ids[0] in self.special_ids else None
+
+    def _template_pieces(self, messages: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:
+        """The contents by their placeholders, and the template's text for these, cut at each of them."""
+        contents = [str(message["content"]) for message in messages]
+        marks = placeholders(contents)
+        marked = [{**message, "content": mark} for message, mark in zip(messages, marks, strict=True)]
+        template = self._render_template(marked)
+        if left_out := [m["role"] for m, mark in zip(messages, marks, strict=True) if mark not in template]:
+            raise CodecError(f"chat template: it leaves out a message of role {left_out[0]!r}")
+        pieces = re.split("(" + "|".join(map(re.escape, marks)) + ")", template)
+        return dict(zip(marks, contents, strict=True)), pieces
 
     def _render_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         try:
@@ -388,11 +395,3 @@ class Codec:
 
 def _tail(tokens: int) -> str:
     return f'" tokens="{tokens}"'
-
-
-def _marks(contents: Sequence[str]) -> list[str]:
-    """Return a placeholder for each message: a string that occurs in none of them."""
-    stem, everything = "MESSAGE", "".join(contents)
-    while stem in everything:
-        stem += "X"
-    return [f"{stem}{index}END" for index in range(len(contents))]

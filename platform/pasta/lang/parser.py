@@ -23,7 +23,8 @@ from pasta.lang.document import (
 from pasta.lang.printer import TAG
 
 _TAG_WITH_BACKSLASHES = re.compile(rf"(\\*)({TAG.pattern})")
-_ESTIMATE = re.compile(r"[1-9][0-9]{0,8}")
+_ESTIMATE = re.compile(r"[1-9][0-9]*")
+_MOST_DIGITS = 9
 _TOPIC_OPEN = ' topic="'
 _ESTIMATE_OPEN = '" tokens="'
 
@@ -99,6 +100,8 @@ def _parse_promise(text: str, at: int) -> tuple[str, int, int]:
         raise ParseError(text, at, f"{wanted}, and a closing quote")
     at = _expect(text, end, _ESTIMATE_OPEN)
     number = _ESTIMATE.match(text, at)
+    if number is not None and len(number[0]) > _MOST_DIGITS:
+        raise ParseError(text, at, f"a number of at most {_MOST_DIGITS} digits")
     if number is None or int(number[0]) % ESTIMATE_STEP:
         raise ParseError(text, at, f"a positive multiple of {ESTIMATE_STEP}")
     at = _expect(text, number.end(), f'"{CLOSE}')

@@ -29,9 +29,12 @@ let replaying = null; // the moment and the wall clock at which the replay began
 async function run() {
   if (running) return;
   showError(null);
+  if (!models.length) {
+    await loadModels();
+    recall();
+  }
+  if (running || !models.length) return; // pressed twice, while the models were asked for
   const settings = readForm(form);
-  if (!models.length) await loadModels();
-  if (!models.length) return;
   if (!settings.model) settings.model = form.elements.model.value;
   if (!check(settings)) return;
   stopReplay();
@@ -261,7 +264,10 @@ function seek() {
 // -- settings and events ----------------------------------------------------------------------------------
 
 function remember() {
-  const fragment = toFragment(readForm(form), defaults);
+  const settings = readForm(form);
+  // The form cannot hold the link's model before there is a list: the service may want a key first.
+  if (!models.length) settings.model = new URLSearchParams(location.hash.slice(1)).get("model") ?? "";
+  const fragment = toFragment(settings, defaults);
   history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname + location.search);
   $("race-note").textContent = RACE_NOTES[form.elements.race.value];
   for (const button of $("examples").querySelectorAll("button")) {

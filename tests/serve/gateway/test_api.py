@@ -341,6 +341,8 @@ NEUTRAL = {
     "include_stop_str_in_output": False,
     "length_penalty": 1.0,
     "priority": 0,
+    "return_token_ids": False,
+    "return_tokens_as_token_ids": False,
     "skip_special_tokens": True,
     "spaces_between_special_tokens": True,
     "use_beam_search": False,
@@ -350,6 +352,8 @@ OTHERWISE = {
     "include_stop_str_in_output": True,
     "length_penalty": 2.0,
     "priority": 1,
+    "return_token_ids": True,
+    "return_tokens_as_token_ids": True,
     "skip_special_tokens": False,
     "use_beam_search": True,
 }
@@ -358,8 +362,9 @@ OTHERWISE = {
 def test_the_neutral_values_that_clients_of_vllm_send_are_accepted():
     assert read(seed=1, **NEUTRAL).order("id") == read(seed=1).order("id")
     chat = {"add_generation_prompt": True, "chat_template_kwargs": {}, "continue_final_message": False}
+    chat |= {"add_special_tokens": False, "echo": False, "include_reasoning": True}
     assert read(seed=1, **chat).order("id") == read(seed=1).order("id")
-    written = continued(prompt="a", seed=1, suffix="", **NEUTRAL).order("id")
+    written = continued(prompt="a", seed=1, suffix="", add_special_tokens=True, **NEUTRAL).order("id")
     assert written == continued(prompt="a", seed=1).order("id")
 
 

@@ -1,12 +1,14 @@
 """The models that a Gateway lists, while other replicas are exchanged."""
 
 import asyncio
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from ray.exceptions import RayError
 
 from serve.config import ServeConfig
+from serve.wire import Refused
 from tests.serve.gateway import conftest
 
 MODELS = {"models": {"m": {"path": "x"}}}
@@ -47,3 +49,21 @@ def test_models_are_told_whichever_interpreter_would_answer_now(served, monkeypa
             return await http.get(f"http://127.0.0.1:{port}{path}")
 
     assert asyncio.run(asyncio.wait_for(scenario(), 30)).status_code == 200
+
+
+def test_a_text_is_encoded_by_an_interpreter_that_has_the_model(served, monkeypatch):
+    """In a rolling update one of the old version may be asked first, which has no such model."""
+    says = [Refused("being updated", status=503, superseded=True), [1, 2]]
+
+    async def remote(*_):
+        return says.pop(0)
+
+    async def scenario():
+        async with served({}) as port, httpx.AsyncClient() as http:
+            monkeypatch.setattr(
+                conftest.Interpreter, "options", lambda *_, **__: SimpleNamespace(remote=remote)
+            )
+            return await http.post(f"http://127.0.0.1:{port}/tokenize", json={"model": "m", "prompt": "a b"})
+
+    response = asyncio.run(asyncio.wait_for(scenario(), 30))
+    assert (response.status_code, response.json()["tokens"]) == (200, [1, 2])

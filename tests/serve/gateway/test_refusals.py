@@ -10,7 +10,7 @@ from serve.gateway.guard import NoRoomCache
 from serve.wire import Accepted, Finished, Refused
 from tests.serve.observe.test_watch import order
 
-NO_ROOM = Refused("full", status=429, retry_after_s=1, no_room=True, by="a")
+NO_ROOM = Refused("full", status=429, retry_after_s=1, full=True, no_room=True, by="a")
 DONE = [Accepted(3)], [Finished("stop", 3, 5, {})]
 
 
@@ -132,6 +132,25 @@ def test_one_interpreter_s_no_is_not_another_one_s(free):
         assert await asked() == [*map(list, DONE)]
         assert asked.asked[0] == "a"
         assert asked.asked[-1] == free
+
+    asyncio.run(test())
+
+
+def test_a_request_too_large_for_one_interpreter_s_room_is_offered_to_the_others():
+    """By its prompt, which is known once it is encoded: another request of its shape may be smaller."""
+
+    async def test():
+        asked = []
+
+        async def stream(interpreter):
+            asked.append(interpreter or "a")
+            yield [dataclasses.replace(NO_ROOM, no_room=False, by=asked[-1])]
+
+        refusals = NoRoomCache(lambda: frozenset("abc"), lambda: 0.0)
+        for _ in range(2):
+            asked.clear()
+            assert [batch[0].status async for batch in refusals.ask(order(), stream)] == [429]
+            assert sorted(asked) == ["a", "b", "c"]
 
     asyncio.run(test())
 

@@ -212,7 +212,8 @@ def test_a_refusal_for_want_of_room_says_whether_it_holds_for_all_requests_like_
                 return [update async for batch in updates for update in batch]
 
     (refused,) = asyncio.run(scenario())
-    assert (refused.status, refused.code, refused.no_room) == (429, "overloaded", for_all)
+    assert (refused.status, refused.code) == (429, "overloaded")
+    assert (refused.full, refused.no_room) == (True, for_all), "another Interpreter may have room for it"
 
 
 def test_each_model_has_a_budget_of_its_own_by_the_decoders_that_are_there(config, interpreter, monkeypatch):

@@ -1,0 +1,63 @@
+"""Tells the messages' contents apart from a chat template's own text in a prompt."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+#: Ends the reasoning that Qwen 3, DeepSeek R1 and others put before an answer.
+_REASONING_END = "</think>"
+
+
+def placeholders(contents: Sequence[str]) -> list[str]:
+    """Return a placeholder for each content: a string that occurs in none of them."""
+    stem, everything = "MESSAGE", "".join(contents)
+    while stem in everything:
+        stem += "X"
+    return [f"{stem}{index}END" for index in range(len(contents))]
+
+
+def align(text: str, pieces: Sequence[str], contents: Mapping[str, str]) -> list[str] | None:
+    """What each of ``pieces`` has become in ``text``: itself, or of a placeholder in ``contents`` that content, without
+    white space around it where the template leaves that out. ``None`` if the text is not made of these.
+
+    Each place is looked at by itself: Mistral's template trims what the assistant says, and not what users say.
+    """
+    # Each end that can be reached, with its last part and the ends before it; the first one has all contents whole.
+    ends: dict[int, tuple[Any, ...]] = {0: ()}
+    for piece in pieces:
+        content = contents.get(piece)
+        forms = (piece,) if content is None else _forms(content)
+        following: dict[int, tuple[Any, ...]] = {}
+        for end, before in ends.items():
+            for form in forms:
+                if text.startswith(form, end):
+                    following.setdefault(end + len(form), (before, form))
+        ends = following
+    found, parts = ends.get(len(text)), []
+    if found is None:
+        return None
+    while found:
+        found, part = found
+        parts.append(part)
+    return parts[::-1]
+
+
+def without_reasoning(messages: Sequence[Mapping[str, str]]) -> Iterator[list[Mapping[str, str]]]:
+    """The messages without the reasoning in the assistant's: as templates leave it out, with and without the newlines
+    behind it. None if there is no reasoning."""
+    if not any(_REASONING_END in _answer(message) for message in messages):
+        return
+    for stripped in ("\n", ""):
+        yield [
+            {**message, "content": _answer(message).rpartition(_REASONING_END)[2].lstrip(stripped)}
+            if _REASONING_END in _answer(message)
+            else message
+            for message in messages
+        ]
+
+
+def _answer(message: Mapping[str, str]) -> str:
+    return message["content"] if message["role"] == "assistant" else ""
+
+
+def _forms(content: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((content, content.strip(), content.rstrip(), content.lstrip())))
