@@ -3,8 +3,10 @@
 `pytest` by itself runs the same tests as `make test`, in one process.
 """
 
+import functools
 import gc
 import os
+import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +39,11 @@ for name, value in {
 # DeepSpeed calls ninja by name, and tests call the environment's commands.
 if str(BIN) not in os.environ.get("PATH", "").split(os.pathsep):
     os.environ["PATH"] = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
+
+
+# Each client of httpx, OpenAI's included, loads all root certificates, for http:// addresses too: 30 ms of processor
+# whenever a test asks a service something.
+ssl.create_default_context = functools.cache(ssl.create_default_context)
 
 
 # -- which tests start Ray ---------------------------------------------------------------------------------

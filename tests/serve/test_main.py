@@ -2,12 +2,13 @@
 
 import pytest
 
+from pasta.entrypoint import run_main
 from pasta.errors import UserError
-from serve import run
+from serve import __main__, run
 from serve.__main__ import _config, parser
 from serve.launch import check_port
 from tests.support.paths import ROOT
-from tests.support.service import service_config
+from tests.support.service import save_plain_model, service_config
 
 MODEL = ROOT / "platform/pasta/data/atlas/models/pasta"
 
@@ -28,6 +29,36 @@ def test_a_number_that_nothing_can_be_served_with_is_one_line(tmp_path, option, 
     with pytest.raises(UserError) as caught:
         _config(arguments, tmp_path / "keys.yaml")
     assert str(caught.value) == f"{option}: {value}, expected {expected}"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return save_plain_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["missing"], "MODEL: 'missing' is not a directory"),
+        (["{model}", "--dtype", "float8"], "dtype"),
+        (["{model}", "--replicas", "0"], "--replicas: 0, expected at least 1"),
+        (["{model}", "--api-key", ""], "the API key: it is empty"),
+        (["{model}", "--ssl-certfile", "a"], "ssl_certfile: 'a' is not a file"),
+        (["{model}", "--ssl-keyfile", "a"], "ssl_certfile: it is missing"),
+        (["{model}", "--slot-tokens", "-1"], "--slot-tokens: -1, expected at least 64"),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_one_line(plain, monkeypatch, capsys, arguments, line):
+    monkeypatch.setattr("sys.argv", ["serve", *(argument.format(model=plain) for argument in arguments)])
+    # Both change the whole process.
+    monkeypatch.setattr(__main__, "loopback_only", lambda: None)
+    monkeypatch.setattr(__main__, "without_torch", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        run_main(__main__.main)
+    assert ended.value.code == 2
+    (error,) = capsys.readouterr().err.strip().splitlines()
+    assert error.startswith("error: ")
+    assert line in error
 
 
 def test_a_name_that_clients_cannot_say_is_one_line(tmp_path):

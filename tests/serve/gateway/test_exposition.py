@@ -2,6 +2,7 @@
 
 import functools
 import http.server
+import ssl
 import threading
 
 import pytest
@@ -82,6 +83,12 @@ def test_the_metrics_of_all_nodes_are_there_and_nothing_of_ray_s_own(requested, 
     assert found["ray_pasta_requests_total", "m", "b"] == 4
     assert found["ray_pasta_ttft_seconds_bucket", "+Inf", "a"] == 2
     assert {name.split("_")[1] for name, *_ in found} == {"pasta"}
+
+
+def test_no_certificates_are_read_for_nodes_that_speak_http(requested, nodes, monkeypatch):
+    """It takes 30 ms, in which the Gateway's event loop sends nothing to anybody."""
+    monkeypatch.setattr(ssl, "create_default_context", None)
+    assert requested({"metrics": True}, "GET", "/metrics").status_code == 200
 
 
 def test_a_node_that_does_not_answer_is_named(requested, nodes):
