@@ -17,9 +17,9 @@ def section(url: str, **values) -> EndpointSection:
     )
 
 
-def ask(endpoint: Endpoint, times: int = 1, **options):
+def ask(endpoint: Endpoint, times: int = 1, max_tokens: int = 4, **options):
     async def run():
-        return await all_of(endpoint.chat(ASK, max_tokens=4, **options) for _ in range(times))
+        return await all_of(endpoint.chat(ASK, max_tokens=max_tokens, **options) for _ in range(times))
 
     return asyncio.run(run())
 
@@ -140,6 +140,15 @@ def test_a_minute_s_limit_spreads_requests(limit):
         begun = time.monotonic()
         ask(Endpoint(section(server.url, concurrency=1, **limit), None), times=7)
         assert time.monotonic() - begun >= 0.5
+
+
+@pytest.mark.slow
+def test_tokens_that_a_reply_did_not_take_are_there_for_the_next_request():
+    with endpoint_server(lambda *_: completion("A")) as server:
+        begun = time.monotonic()
+        endpoint = Endpoint(section(server.url, concurrency=1, tokens_per_minute=600.0 * 8), None)
+        ask(endpoint, times=5, max_tokens=800)  # ten seconds each, if they took as many
+        assert time.monotonic() - begun < 8
 
 
 def test_everybody_waits_when_the_endpoint_asks_for_it():

@@ -27,6 +27,7 @@ _TRANSIENT = (408, 409, 425, 429)
 REFUSED_REQUEST = (400, 413, 422)
 _PROBE = [{"role": "user", "content": "Answer with the word yes."}]
 _PROBE_TOKENS = 16
+_LOOK_AGAIN_S = 0.1
 _SHOWN = 160
 #: Temperatures that OpenAI's API takes.
 TEMPERATURES = (0.0, 2.0)
@@ -128,7 +129,7 @@ class Endpoint:
             # retried here instead: attempts are counted, and wait as long as the endpoint asks
             max_retries=0,
         )
-        self._running = asyncio.Semaphore(section.concurrency)
+        self._running, self._turn = asyncio.Semaphore(section.concurrency), asyncio.Lock()
         self._requests = _Pace(section.requests_per_minute)
         self._tokens = _Pace(section.tokens_per_minute)
         self._not_before = 0.0
@@ -148,8 +149,7 @@ class Endpoint:
         section = self.section
         expected_tokens = sum(len(m["content"]) for m in messages) / _CHARS_A_TOKEN + max_tokens
         for attempt in range(section.retries + 1):
-            await asyncio.sleep(max(self._requests.take(1.0), self._tokens.take(expected_tokens)))
-            await asyncio.sleep(max(0.0, self._not_before - time.monotonic()))
+            await self._take_turn(expected_tokens)
             try:
                 async with self._running:
                     completion = await self._client.chat.completions.create(
@@ -190,6 +190,17 @@ class Endpoint:
             return await self.chat(_PROBE, max_tokens=_PROBE_TOKENS, temperature=temperature)
         except EndpointError:
             raise error from None
+
+    async def _take_turn(self, tokens: float) -> None:
+        """Wait until the limits allow a request of so many tokens, those that came before it first."""
+        async with self._turn:
+            while (
+                pause := max(self._requests.pause, self._tokens.pause, self._not_before - time.monotonic())
+            ) > 0:
+                # What others took beyond their need may be given back meanwhile, or an endpoint ask to wait.
+                await asyncio.sleep(min(pause, _LOOK_AGAIN_S))
+            self._requests.take(1.0)
+            self._tokens.take(tokens)
 
     async def close(self) -> None:
         """Close connections."""
@@ -245,12 +256,14 @@ class _Pace:
         self._seconds_each = 60.0 / per_minute if per_minute else 0.0
         self._free_at = 0.0
 
-    def take(self, amount: float) -> float:
-        """Take an amount; returns the seconds to wait before using it."""
-        now = time.monotonic()
-        start = max(now, self._free_at)
-        self._free_at = start + amount * self._seconds_each
-        return start - now
+    @property
+    def pause(self) -> float:
+        """The seconds until more may be taken; not above 0 if it may be now."""
+        return self._free_at - time.monotonic()
+
+    def take(self, amount: float) -> None:
+        """Take an amount."""
+        self._free_at = max(time.monotonic(), self._free_at) + amount * self._seconds_each
 
     def give_back(self, amount: float) -> None:
         """Give back ``amount`` of what was taken (take more if negative)."""

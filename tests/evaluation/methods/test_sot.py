@@ -218,7 +218,9 @@ def test_points_that_the_endpoint_has_no_room_for_are_answered_sequentially() ->
     found, server = ask(answer)
     assert (found.text, found.fallback) == ("All is hot.\n", "no room for the requests of the points")
     assert found.budget == {"skeleton": 1, "text": 1}
-    assert server.requests[-1]["body"]["messages"][-1]["content"] == "Which drinks are hot?"
+    # Another point's request may still come after it.
+    asked = [request["body"]["messages"][-1]["content"] for request in server.requests]
+    assert asked.count("Which drinks are hot?") == 1
 
 
 @pytest.mark.parametrize("bad", [(429, {"error": {"message": "slow down"}}), (500, {}), None])
