@@ -70,7 +70,7 @@ def test_verdicts_that_can_be_kept_nowhere(tmp_path: Path) -> None:
     from pasta.stages.stage import StageOutput
 
     samples = StageOutput(tmp_path / "samples", "sample", {}, {})
-    samples.start()
+    (samples.start() / "samples-00000.jsonl").touch()
     samples.finish({}, "unknown")
     (tmp_path / "file").touch()
     places = [f"{key}={tmp_path / name}" for key, name in (("samples", "samples"), ("output_dir", "out"))]
