@@ -31,8 +31,7 @@ from pasta.evaluation.results.outcomes import RunningSpeedups
 from pasta.evaluation.results.summary import Summary, summarise_evaluation
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
-from pasta.judges.tally import USAGE, VerdictTally
-from pasta.rows import read_json
+from pasta.judges.tally import VerdictTally
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile, write_json
 from pasta.stages.run import nothing_to_do, stage_run
@@ -214,11 +213,11 @@ def _judge(
     key: str | None,
 ) -> dict[str, float]:
     """Rate the answers that are not rated yet; returns figures of the judge's usage, by earlier runs too."""
-    tally, spent = VerdictTally(), verdicts.path.parent / USAGE
+    tally, directory = VerdictTally(), verdicts.path.parent
     for record in verdicts.records.values():
         tally.count(record["verdicts"].values())
-    if len(verdicts) and spent.is_file():
-        tally.spend(read_json(spent))
+    if len(verdicts):
+        tally.read_usage(directory)
     progress = Progress(f"{config.name}, judging", len(answers), "prompts", len(verdicts))
     left = split_into_shards(
         [record for key, record in answers.records.items() if key not in verdicts], JUDGED
@@ -230,10 +229,10 @@ def _judge(
             verdicts.add(record["key"], {"verdicts": record["verdicts"]})
             tally.count(record["verdicts"].values())
         tally.spend(usage)
-        write_json(spent, tally.usage)
+        tally.write_usage(directory)
         progress.add(len(records), tally)
 
-    make = partial(answer_judge, judge, verdicts.path.parent, key, config.baseline)
+    make = partial(answer_judge, judge, directory, key, config.baseline)
     if judge.reward is not None:
         run_shards(make, left, finished, replace(config.workers, num_workers=1, tensor_parallel=1))
     elif left:

@@ -25,10 +25,9 @@ from pasta.errors import UserError
 from pasta.judges import judge_records
 from pasta.judges.config import JudgeSection
 from pasta.judges.make import check_judge, make_judge, metered
-from pasta.judges.tally import USAGE, VerdictTally
-from pasta.rows import read_json
+from pasta.judges.tally import VerdictTally
 from pasta.stages.progress import Progress
-from pasta.stages.records import Record, write_json
+from pasta.stages.records import Record
 from pasta.stages.run import check_apart, nothing_to_do, sole_writer, stage_run
 from pasta.stages.shards import done_shards, iter_records, read_shard, read_stage, shard_path, write_shard
 from pasta.stages.stage import StageOutput, input_fingerprint, model_inputs
@@ -125,8 +124,7 @@ def _judge(
     left = {number: path for number, path in enumerate(samples) if number not in done}
     tally = VerdictTally()
     tally.count(_given(iter_records(shard_path(work_dir, VERDICTS, number) for number in sorted(done))))
-    if (work_dir / USAGE).is_file():
-        tally.spend(read_json(work_dir / USAGE))
+    tally.read_usage(work_dir)
     progress = Progress(
         f"{config.name}, judging", len(samples), "shards", len(done), tracker=tracker, job="score"
     )
@@ -136,7 +134,7 @@ def _judge(
         write_shard(work_dir, VERDICTS, number, records)
         tally.count(_given(records))
         tally.spend(usage)
-        write_json(work_dir / USAGE, tally.usage)
+        tally.write_usage(work_dir)
         progress.add(1, tally, {f"score/{key}": value for key, value in tally.figures().items()})
 
     make = partial(_make, config.judge, work_dir, api_key)

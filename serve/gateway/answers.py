@@ -16,8 +16,8 @@ from serve.wire import Accepted, Delta, Finished, Refused, Update, UpdateBatches
 logger = logging.getLogger("ray.serve")
 T = TypeVar("T")
 
-#: The pause before another Interpreter is asked.
-_AGAIN_S = 0.05
+#: Seconds until another Interpreter is asked, and for how long that is tried while superseded ones refuse.
+_AGAIN_S, _WITHIN_S = 0.05, 10.0
 _BLOCK_CHARS = 64 * 1024
 #: Tasks that read answered streams to their end.
 _ending: set[asyncio.Task[None]] = set()
@@ -61,7 +61,7 @@ def refusal(refused: Refused) -> ApiError:
     return ApiError(refused.message, status=refused.status, param=refused.param, code=refused.code)
 
 
-async def retried(ask: Callable[[], UpdateBatches], within_s: float = 10.0) -> UpdateBatches:
+async def retried(ask: Callable[[], UpdateBatches], within_s: float = _WITHIN_S) -> UpdateBatches:
     """Pass the updates of ``ask`` on; ask again while a superseded Interpreter refuses, for ``within_s`` at most.
 
     In a rolling update that lasts until this Gateway's router learns of the new Interpreter.
@@ -83,7 +83,7 @@ async def retried(ask: Callable[[], UpdateBatches], within_s: float = 10.0) -> U
         await asyncio.sleep(_AGAIN_S)
 
 
-async def told(ask: Callable[[], Awaitable[T | Refused]], within_s: float = 10.0) -> T:
+async def told(ask: Callable[[], Awaitable[T | Refused]], within_s: float = _WITHIN_S) -> T:
     """What ``ask`` returns, asked again as :func:`retried` does. Raises ``ApiError`` for a refusal."""
     until = asyncio.get_running_loop().time() + within_s
     while isinstance(found := await ask(), Refused):

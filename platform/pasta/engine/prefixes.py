@@ -97,7 +97,7 @@ class Prefixes:
         self._runner, self._num_slots = runner, config.num_slots
         self._chunk = runner.prefilled_at_once(config.prefill_chunk)
         self._grain = 1 if runner.whole_rows else self._chunk
-        self._named_by = config.prefill_chunk  # as those name them who choose among Decoders
+        self._named_by = config.prefill_chunk  # Interpreters, which choose a Decoder, know this chunk only
         self.enabled = config.reuse_prefixes and not depends_on_length(runner.model_config)
         # By slot number; the running ones in the order in which they were admitted.
         self._running: dict[int, Prefix] = {}

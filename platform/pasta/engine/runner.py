@@ -76,7 +76,7 @@ class Runner:
         fused = any(isinstance(module, FusedAttention) for module in self.model.modules())
         self._can_be_flat = fused and self.device.type == "cpu" and not self.state.compiles
         self._attends_flat = attends_by_kernels(self.model)
-        #: ``whole_rows`` of the model.
+        #: What ``pasta.engine.fusing.whole_rows`` says of the model.
         self.whole_rows = whole_rows(self.model)
         #: The states [N, hidden] from which the last forward's logits were made, if draft heads read them. Those of a
         #: captured step are valid until the next step.
@@ -173,8 +173,8 @@ class Runner:
         return self._scratch - self.num_tokens[slot] + len(self._hidden[slot])
 
     def prefilled_at_once(self, chunk: int) -> int:
-        """The tokens of a prompt that a step feeds, where it may be a ``chunk``: no more than ``whole_rows``, if there
-        are such. More are not faster, and what is found of a prompt in the cache may end anywhere then."""
+        """How many tokens of a prompt a step feeds where a ``chunk`` is configured: at most ``whole_rows``, unless that
+        is 0. More would not be faster, and then a prefix that is found in the cache could only end between chunks."""
         return min(chunk, self.whole_rows or chunk)
 
     def _take_places(self, slot: int, count: int) -> list[int]:

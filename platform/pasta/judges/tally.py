@@ -1,11 +1,13 @@
 """Counts verdicts and a judge's usage."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from pasta.stages.records import Record
+from pasta.rows import read_json
+from pasta.stages.records import Record, write_json
 
 #: The file beside verdicts that says what they have cost so far.
-USAGE = "usage.json"
+_USAGE = "usage.json"
 
 
 class VerdictTally:
@@ -26,10 +28,14 @@ class VerdictTally:
         for key, value in usage.items():
             self._usage[key] = self._usage.get(key, 0.0) + value
 
-    @property
-    def usage(self) -> dict[str, float]:
-        """The usage added so far."""
-        return dict(self._usage)
+    def read_usage(self, directory: Path) -> None:
+        """Add what the verdicts in a directory have cost in earlier runs."""
+        if (path := directory / _USAGE).is_file():
+            self.spend(read_json(path))
+
+    def write_usage(self, directory: Path) -> None:
+        """Keep the usage so far beside the verdicts in a directory, for the run that goes on with them."""
+        write_json(directory / _USAGE, self._usage)
 
     def __str__(self) -> str:
         told = "".join(

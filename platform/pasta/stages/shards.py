@@ -44,8 +44,8 @@ def done_shards(directory: Path, prefix: str) -> set[int]:
 
 
 def read_stage(directory: Path, stage: str, prefix: str, key: str) -> tuple[Manifest, list[Path]]:
-    """The manifest and the shards of a finished stage. Raises UserError, naming ``key``, if it is none, or if a shard
-    before the last one is gone."""
+    """The manifest and the shards of a finished stage. Raises UserError, naming ``key``, if it is none, if it has no
+    shard, or if one before the last is gone."""
     manifest = read_manifest(directory)
     if manifest is None:
         raise UserError(f"{key}: {directory}: holds no finished stage; run the {stage} stage first")

@@ -73,8 +73,7 @@ class OurSession:
         codec = loaded.codec
         (filler,) = codec.encode_text(" a")[:1]
         # Sequences that are prefilled first decode while the others are prefilled.
-        most = EngineConfig().prefill_chunk
-        chunk = min(most, whole_rows(loaded.model) or most)
+        chunk = whole_rows(loaded.model) or EngineConfig().prefill_chunk
         chunks = sum(-(-len(prompt) // chunk) for prompt in prompts)
         text = [filler] * (steps + chunks + _SPARE)
         forced, progress = [*text, codec.eos_id], ThreadProgress()

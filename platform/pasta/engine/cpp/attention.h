@@ -376,11 +376,11 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
   const Tensor sin = sin_any.expand({qkv.size(0), qkv.size(1), n.dim}).contiguous();
   const bool few = n.queries <= kFewRows;
   if (flat.has_value() && !few) {  // a prompt beside decoding slots
-    const auto all = [&](const Tensor& rows) {
-      const Tensor spread = at::zeros({n.batch * n.queries, rows.size(2)}, rows.options());
-      return spread.index_copy_(0, *flat, rows[0]).view({n.batch, n.queries, -1});
+    const auto spread = [&](const Tensor& rows) {
+      const Tensor padded = at::zeros({n.batch * n.queries, rows.size(2)}, rows.options());
+      return padded.index_copy_(0, *flat, rows[0]).view({n.batch, n.queries, -1});
     };
-    return attend(all(qkv), all(cos), all(sin), q_weight, k_weight, eps, keys, values, places, before, width, mask,
+    return attend(spread(qkv), spread(cos), spread(sin), q_weight, k_weight, eps, keys, values, places, before, width, mask,
                   std::nullopt, groups, scaling, softcap).flatten(0, 1).index_select(0, *flat).unsqueeze(0);
   }
   const Fed fed(flat, n.batch, n.queries);
