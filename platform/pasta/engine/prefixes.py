@@ -264,12 +264,16 @@ class Prefixes:
     # -- room ------------------------------------------------------------------------------------------
 
     def _move(self, number: int, old: Prefix, own: Prefix) -> bool:
-        """Move a prefix out of the new request ``own``'s slot, to the least recently used free slot that the request
-        needs nothing of. Returns whether there was one."""
+        """Move a prefix out of the new request ``own``'s slot, to the least recently used free slot, but not to the one
+        of which the request can take most. Returns whether there was one."""
+        common = {other: own.common(prefix) for other, prefix in self._kept.items()}
+        most = max(common, key=lambda other: common[other], default=number)
+        # That all prompts of a chat template begin alike protects none of them.
+        protected = most if common.get(most, 0) > own.common(old) else number
         last_used = {
             other: self._kept[other].last_used if other in self._kept else -1
             for other in range(self._num_slots)
-            if other not in self._running and not (other in self._kept and own.common(self._kept[other]))
+            if other not in self._running and other != protected
         }
         target = min(last_used, key=lambda other: last_used[other], default=number)
         if target == number or last_used[target] > old.last_used:

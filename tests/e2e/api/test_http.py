@@ -69,15 +69,16 @@ def test_a_completion_has_openai_s_shape(client):
 
 
 def test_usage_counts_the_prompt_tokens_that_were_cached_once_whatever_the_choices(client):
+    # Other tests' prompts may begin alike: those of one chat template do, by a token or more.
     messages = [{"role": "user", "content": "Which of these is a planet? " * 6}]
     first, again = (complete(client, messages).usage for _ in range(2))
-    assert first.prompt_tokens_details.cached_tokens == 0
+    assert first.prompt_tokens_details.cached_tokens < first.prompt_tokens / 2
     assert again.prompt_tokens_details.cached_tokens == again.prompt_tokens
     *_, last = complete(client, messages, stream=True, stream_options={"include_usage": True})
     assert last.usage.prompt_tokens_details.cached_tokens == last.usage.prompt_tokens
-    other = [{"role": "user", "content": "Which of these is not a planet? " * 6}]
+    other = [{"role": "user", "content": "Not one of these is a planet. " * 6}]
     several = [complete(client, other, n=3, max_tokens=5).usage for _ in range(3)]
-    assert several[0].prompt_tokens_details.cached_tokens == 0
+    assert several[0].prompt_tokens_details.cached_tokens < several[0].prompt_tokens / 2
     assert several[-1].prompt_tokens_details.cached_tokens == several[-1].prompt_tokens
 
 
