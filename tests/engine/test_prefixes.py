@@ -273,16 +273,6 @@ def test_whoever_waits_for_a_request_that_goes_prefills_itself():
     assert (result.request_id, result.response_ids) == (waiting, cold(tuple(A)))
 
 
-@pytest.mark.parametrize("begin", [[], [39]], ids=["unlike prompts", "prompts that begin alike"])
-def test_the_least_recently_used_prefix_is_overwritten(begin):
-    e = Watched(num_slots=2)
-    a, b, c = (begin + prompt for prompt in (A, B, list(range(210, 260))))
-    for prompt in (a, b, c):
-        e.run(ask(prompt))
-    cached = [e.run(ask(prompt))[0][0].cached_tokens for prompt in (b, a)]
-    assert cached == [len(b), 0]
-
-
 def test_running_requests_stay_neighbours_where_prefixes_are_kept():
     e = engine()
     for prompt in (A, B):

@@ -386,8 +386,8 @@ class Engine:
         return events
 
     def _failed(self, number: int, request_id: str, error: Exception) -> DoneEvent:
-        """End a request that failed by its own fault."""
-        self._free(number, failed=True)
+        """End a request that failed by its own fault. After a user's mistake the cache holds sound numbers."""
+        self._free(number, failed=not isinstance(error, UserError))
         return DoneEvent(request_id, time.perf_counter(), self.num_steps, 0, "failed", None, error)
 
     def _free(self, number: int, *, failed: bool = False) -> None:

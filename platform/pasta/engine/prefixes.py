@@ -72,6 +72,12 @@ class Prefix:
         different = np.flatnonzero(self.tokens[:shorter] != other.tokens[:shorter])
         return int(different[0]) if len(different) else shorter
 
+    def replaces(self, other: "Prefix") -> bool:
+        """Whether it begins with the prompt of ``other``, as the same prompt and a conversation's next turn do: nobody
+        is likely to need ``other`` as well. Prompts that only have a system prompt in common do not replace each
+        other."""
+        return self.common(other) >= (other.num_prompt or len(other.tokens))
+
 
 @dataclass(slots=True)
 class PrefixCounts:
@@ -129,8 +135,10 @@ class Prefixes:
             if ahead:  # whatever ends this too soon, the prompt stays whole
                 usable = min(own.common(old), own.num_known)
             # The lowest free slot is taken, since a forward includes the slots between those that it feeds.
-            if 2 * usable > len(old.tokens) or not self._move(number, old, own):
-                self._runner.discard(number, usable, len(old.tokens))
+            if not own.replaces(old):
+                self._move(number, old, own)
+            self._runner.discard(number, usable, len(old.tokens))
+            if usable:
                 self._take_over(own, slot, number, usable, old)
         self._look_up(own, slot, number)
         self.counts = counts
@@ -181,8 +189,8 @@ class Prefixes:
             own.num_prompt = 0
         self._runner.release(number, keep=len(own.tokens))
         for prefix in self._kept.values():
-            if 2 * own.common(prefix) > len(prefix.tokens):
-                prefix.last_used = 0  # a slot that serves the same requests
+            if own.replaces(prefix):
+                prefix.last_used = 0
         if len(own.tokens):
             self._use(own)
             self._kept[number] = own
@@ -263,9 +271,9 @@ class Prefixes:
 
     # -- room ------------------------------------------------------------------------------------------
 
-    def _move(self, number: int, old: Prefix, own: Prefix) -> bool:
-        """Move a prefix out of the new request ``own``'s slot, to the least recently used free slot, but not to the one
-        of which the request can take most. Returns whether there was one."""
+    def _move(self, number: int, old: Prefix, own: Prefix) -> None:
+        """Copy a prefix from the new request ``own``'s slot to the least recently used free slot, if that holds nothing
+        newer, but not to the one of which the request can take most."""
         common = {other: own.common(prefix) for other, prefix in self._kept.items()}
         most = max(common, key=lambda other: common[other], default=number)
         # That all prompts of a chat template begin alike protects none of them.
@@ -277,13 +285,11 @@ class Prefixes:
         }
         target = min(last_used, key=lambda other: last_used[other], default=number)
         if target == number or last_used[target] > old.last_used:
-            return False
+            return
         if target in self._kept:
             self._forget([target])
         self._runner.copy(number, target, 0, len(old.tokens))
-        self._runner.discard(number, 0, len(old.tokens))
         self._kept[target] = old
-        return True
 
     def _forget(self, numbers: Iterable[int]) -> None:
         for number in numbers:
