@@ -66,16 +66,11 @@ async def retried(ask: Callable[[], UpdateBatches], within_s: float = _WITHIN_S)
 
     In a rolling update that lasts until this Gateway's router learns of the new Interpreter.
     """
-    until = asyncio.get_running_loop().time() + within_s
+    retries = _Retries(within_s)
     while True:
         async with aclosing(ask()) as batches:
             async for batch in batches:
-                last = batch[-1]
-                if (
-                    isinstance(last, Refused)
-                    and last.superseded
-                    and asyncio.get_running_loop().time() < until
-                ):
+                if retries.after(batch[-1]):
                     break
                 yield batch
             else:
@@ -85,12 +80,30 @@ async def retried(ask: Callable[[], UpdateBatches], within_s: float = _WITHIN_S)
 
 async def told(ask: Callable[[], Awaitable[T | Refused]], within_s: float = _WITHIN_S) -> T:
     """What ``ask`` returns, asked again as :func:`retried` does. Raises ``ApiError`` for a refusal."""
-    until = asyncio.get_running_loop().time() + within_s
+    retries = _Retries(within_s)
     while isinstance(found := await ask(), Refused):
-        if not found.superseded or asyncio.get_running_loop().time() > until:
+        if not retries.after(found):
             raise refusal(found)
         await asyncio.sleep(_AGAIN_S)
     return found
+
+
+class _Retries:
+    """Tells whether to ask again. The time for that begins with the first refusal: until then the Interpreter may have
+    waited long for Decoders that were being replaced."""
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s = within_s
+        self._until: float | None = None
+
+    def after(self, answer: object) -> bool:
+        """Whether to ask again after this answer."""
+        if not (isinstance(answer, Refused) and answer.superseded):
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._until is None:
+            self._until = now + self._within_s
+        return now < self._until
 
 
 async def collect(writer: Writer, batches: UpdateBatches) -> Iterator[str]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, aclosing
 import pytest
 
 from serve.errors import ApiError, unavailable
-from serve.gateway.answers import collect, retried, stream, written
+from serve.gateway.answers import collect, retried, stream, told, written
 from serve.gateway.responses import ChatWriter, CompletionWriter
 from serve.wire import Accepted, Delta, Finished, Refused, TextToken
 
@@ -38,6 +38,32 @@ def test_a_request_that_another_interpreter_takes_is_asked_once_more():
 
 def test_a_request_that_no_interpreter_takes_is_refused_in_the_end():
     assert updates_of([SUPERSEDED], within_s=0.0) == ([SUPERSEDED], 1)
+
+
+def test_the_time_to_ask_again_begins_with_the_first_refusal():
+    """An Interpreter whose Decoders are being replaced waits for them, and may learn late that it is superseded."""
+    calls = []
+
+    async def ask():
+        calls.append(None)
+        if len(calls) == 1:
+            await asyncio.sleep(0.05)
+            yield [SUPERSEDED]
+        else:
+            yield [Accepted(3)]
+
+    async def call():
+        return await anext(retried(ask, within_s=0.04))
+
+    assert asyncio.run(call()) == [Accepted(3)]
+
+    async def tell():
+        calls.append(None)
+        await asyncio.sleep(0.05 * (len(calls) == 1))
+        return SUPERSEDED if len(calls) == 1 else "told"
+
+    calls.clear()
+    assert asyncio.run(told(tell, within_s=0.04)) == "told"
 
 
 def test_any_other_refusal_stands():
