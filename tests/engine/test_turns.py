@@ -48,6 +48,20 @@ def test_what_is_computed_ahead_is_counted_apart():
     assert (counts.looked_up, counts.hit) == (len(CODEC.encode_prompt(HELLO)), 0)
 
 
+def test_another_thread_never_reads_lower_counts(monkeypatch):
+    """A Decoder reports by how much they have grown."""
+    e, read = Watched(), []
+    hold = e.engine.runner.hold
+
+    def watched(*args):
+        read.append(e.engine.prefix_counts.looked_up)
+        hold(*args)
+
+    monkeypatch.setattr(e.engine.runner, "hold", watched)
+    e.run(chat(HELLO))
+    assert read == [len(CODEC.encode_prompt(HELLO))]
+
+
 @pytest.mark.parametrize(
     ("sizes", "fields"),
     [({"prefill_ahead": False}, {}), ({"reuse_prefixes": False}, {}), ({}, {"conversation": False})],

@@ -38,7 +38,7 @@ class Prefix:
 
     No logits are wanted of the first ``num_known`` tokens. ``logits`` [V] choose the token after the first
     ``num_prompt``, once those have been fed. This request waits for ``leader``, another request, until the leader holds
-    ``awaited`` tokens.
+    ``awaited`` tokens. What is prefilled ``ahead`` is not counted.
     """
 
     salt: str
@@ -50,6 +50,7 @@ class Prefix:
     leader: "Prefix | None" = None
     awaited: int = 0
     digests: frozenset[bytes] = frozenset()
+    ahead: bool = False
 
     @classmethod
     def of(cls, slot: Slot) -> "Prefix":
@@ -98,7 +99,8 @@ class Prefixes:
     ) -> None:
         """``row_s``: the seconds that a row adds to a forward; 0 while nobody knows."""
         self.counts = PrefixCounts()
-        #: The names of all prefixes in the slots (``pasta.placement.prefix_digests``); another thread may read them.
+        #: The names of all prefixes in the slots (``pasta.placement.prefix_digests``). Another thread may read these
+        #: and the counts.
         self.digests: frozenset[bytes] = frozenset()
         self._runner, self._num_slots = runner, config.num_slots
         self._chunk = runner.prefilled_at_once(config.prefill_chunk)
@@ -116,17 +118,12 @@ class Prefixes:
             self.copy_s = self._timed_copy(min(self._chunk, config.slot_tokens))
 
     def admit(self, number: int, slot: Slot, *, ahead: bool = False) -> None:
-        """Give a request the free slot ``number``, and to the slot what others hold of its prompt.
-
-        What is prefilled ``ahead`` is not counted.
-        """
+        """Give a request the free slot ``number``, and to the slot what others hold of its prompt."""
         if not self.enabled:
             return
-        counts = self.counts
-        self.counts = PrefixCounts() if ahead else counts
         own = self._running[number] = Prefix.of(slot)
-        own.digests = self._named(own)
-        self.counts.looked_up += len(own.tokens)
+        own.digests, own.ahead = self._named(own), ahead
+        self.counts.looked_up += 0 if ahead else len(own.tokens)
         old = self._kept.pop(number, None)
         if ahead and old is not None and own.common(old) >= old.num_prompt:
             own.num_prompt, own.logits = old.num_prompt, old.logits  # the prompt may be sent again
@@ -141,7 +138,6 @@ class Prefixes:
             if usable:
                 self._take_over(own, slot, number, usable, old)
         self._look_up(own, slot, number)
-        self.counts = counts
         self._publish()
 
     def holder(self, tokens: Sequence[int], salt: str) -> int | None:
@@ -225,7 +221,7 @@ class Prefixes:
             own.leader = None
         if best > start:
             self._runner.copy(source, number, start, best)
-            self.counts.copied += best - start
+            self.counts.copied += 0 if own.ahead else best - start
             self._take_over(own, slot, number, best, self._of(source))
 
     def _usable(self, own: Prefix, other: Prefix, held: int, *, whole: bool, prefilled: bool = False) -> int:
@@ -245,7 +241,7 @@ class Prefixes:
         new = count - self._runner.num_tokens[number]
         self._runner.hold(number, count)
         slot.skip(new)
-        self.counts.hit += new
+        self.counts.hit += 0 if own.ahead else new
         self._use(other)
         if not slot.pending:
             own.logits = other.logits
