@@ -1,10 +1,12 @@
 """How many drafts are fed: as many as pay, where padded rows are free and the heads' own time is not."""
 
+import random
 from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pasta.engine import Engine, EngineConfig, Request, drafts
 from pasta.engine.drafts import Drafted, Place
@@ -231,6 +233,26 @@ def test_what_saves_again_is_tried_each_time_again():
     worth.learn(1.0)
     assert worth.tries()
     assert worth.tries()
+
+
+def test_heads_that_guess_a_step_ahead_are_tried_again_too():
+    """When drafts are tried, the step before must have guessed."""
+    engine = Engine(replace(LOADED, heads=HeadRunner(made(), LOADED.model)), EngineConfig(**SIZES, drafts=3))
+    engine.runner.guesses_ahead = True
+    drafter = costing(engine, fixed=1.0, row=0.0)
+    drafter.cost.weight = 1.0
+    drafter._worth = defaultdict(lambda: Worth(saved=-0.01))
+    ids = [*random.Random(0).sample(range(40, 256), 200), LOADED.codec.eos_id]
+
+    def guess(chosen):
+        first = len(engine._slots[0].interpreter.threads[0].tokens) + 1
+        following = [[*ids[at : at + 3], 0, 0, 0][:3] for at in range(first, first + len(chosen))]
+        return torch.tensor(following), torch.full((len(chosen), 3), 0.95)
+
+    engine.runner.guess = guess
+    result = engine.generate(Request([5, 6, 7], parallel=False, forced=ids, limits=Limits()))
+    assert list(result.response_ids) == ids
+    assert result.steps < 64 + len(ids) / 2
 
 
 def test_drafts_that_take_longer_to_find_than_they_save_are_not_looked_for(plain, monkeypatch):

@@ -67,7 +67,9 @@ class Drafter:
         #: Seconds of the last forward in which the heads guessed for the next step, and the share that guessing took.
         self.guessed_s = self._ahead_s = 0.0
         self._watch: Stopwatch | None = None
-        self._rows_guessed, self._drafts_pay = 0, True
+        #: The worth of drafts in this step; ``None`` where none may pay.
+        self._worth_here: Worth | None = Worth()
+        self._rows_guessed = 0
         #: What guesses are worth, and all drafts of a step by the bits of its number of lanes; and the seconds that
         #: finding drafts for so many lanes takes, and those that this step's will save.
         self._guesses_worth = Worth()
@@ -89,9 +91,9 @@ class Drafter:
         self._guess_s = 0.0
         self.allowed.clear()
         lanes = sum(feed.wants_logits for own in feeds.values() for feed in own)
-        worth = self._worth[lanes.bit_length()]
-        self._drafts_pay = lanes > 0 and self._may_pay(feeds, numbers) and worth.tries()
-        if not self._drafts_pay:
+        may_pay = lanes > 0 and self._may_pay(feeds, numbers)
+        self._worth_here = worth = self._worth[lanes.bit_length()] if may_pay else None
+        if worth is None or not worth.tries():
             return
         begun = time.perf_counter()
         found = self._found(slots, feeds)
@@ -116,7 +118,8 @@ class Drafter:
         self.guessed_s = self._ahead_s = 0.0
         if not self._runner.guesses_ahead:
             return hidden, None
-        wanted = self._drafts_pay and any(row.slot.ngrams is not None for row in rows)
+        worth = self._worth_here  # drafts of the next step, most likely of as many lanes
+        wanted = worth is not None and worth.tried_next and any(row.slot.ngrams is not None for row in rows)
         return None, self._ahead if wanted and self._guesses_worth.tries() else None
 
     def _ahead(self, chosen: Tensor) -> tuple[Tensor, Tensor]:

@@ -82,8 +82,14 @@ class Worth:
 
     def tries(self) -> bool:
         """Whether to try it now."""
-        self.without = 0 if self.saved >= 0 else (self.without + 1) % _TIMES_WITHOUT
-        return not self.without
+        tried = self.tried_next
+        self.without = 0 if tried else self.without + 1
+        return tried
+
+    @property
+    def tried_next(self) -> bool:
+        """Whether it will be tried the next time."""
+        return self.saved >= 0 or self.without + 1 == _TIMES_WITHOUT
 
     def learn(self, saved: float) -> None:
         """It has saved this share now, or cost it."""
