@@ -73,6 +73,13 @@ def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.Argume
     add("--rounds", type=int, default=6, help="rounds; in each, all are measured in turn (6)")
     add("--tokens", type=int, default=64, help="tokens that each decodes in a round (64)")
     add("--prompt-tokens", type=int, default=128, help="tokens of its prompt (128)")
+    prompts = "64,256,1024,4096"
+    add(
+        "--prefills",
+        type=numbers(prompts),
+        default=numbers(prompts)(prompts),
+        help=f"tokens of prompts that are prefilled ({prompts})",
+    )
     points = "1,2,4,8,16,32"
     add("--lanes", type=numbers(points), default=numbers(points)(points), help=f"lanes ({points})")
     add("--requests", type=numbers(points), default=numbers(points)(points), help=f"requests ({points})")

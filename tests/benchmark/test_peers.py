@@ -24,7 +24,7 @@ from pasta.benchmark.peers.gguf_vocabulary import add_vocabulary
 from pasta.benchmark.peers.llama import Llama, LlamaDecoder
 from pasta.benchmark.peers.llama_drafts import DraftingLlama, Speculation
 from pasta.benchmark.peers.plot import draw_growth
-from pasta.benchmark.peers.report import decode_report, growth_report, replay_report
+from pasta.benchmark.peers.report import decode_report, growth_report, prefill_report, replay_report
 from pasta.benchmark.peers.weights import Weights, formats_that_fit, make_weights
 from pasta.engine import TokenEvent, random_model, read_model_config
 from pasta.errors import UserError
@@ -72,7 +72,7 @@ def run(place, out, *options):
         "--formats",
         "float32",
     ]
-    points = ["--lanes", "1,3", "--requests", "1,2", "--contexts", "64,96"]
+    points = ["--lanes", "1,3", "--requests", "1,2", "--contexts", "64,96", "--prefills", "8,32"]
     points += ["--answer-prompts", "2", "--answer-tokens", "24"]
     given = ["--models", str(place / "models"), "--out", str(out / "peers.json"), *small, *points]
     code = main(["peers", *given, "--shapes", f"shipped,{place / 'replay-small.json'}", *options])
@@ -97,6 +97,7 @@ def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_l
     titles = [*written["tables"]]
     assert titles[0] == "Sequential decoding, shipped"
     assert sum(title.startswith("least ms a step (÷ the first row), small") for title in titles) == 3
+    assert written["tables"]["ms until the first token, small"].count("\n") == 3
     assert "Replay of documents, small" in titles
     assert "Replay of documents, shipped" not in titles
     assert "Answers to 2 held-out prompts, shipped" in titles
@@ -144,6 +145,7 @@ def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
         (["--lanes", "2,8"], "--lanes: 2,8, expected integers from 1 to 64, 1 among them"),
         (["--requests", "1,99"], "--requests: 1,99, expected integers from 1 to 64, 1 among them"),
         (["--contexts", "8"], "--contexts: 8, expected integers of at least 64"),
+        (["--prefills", "1,64"], "--prefills: 1,64, expected integers of at least 2"),
         (["--answer-prompts", "1"], "--answer-prompts: 1, expected at least 2"),
         (["--draft-acceptance", "1.5"], "--draft-acceptance: 1.5, expected a number from 0 to 1"),
         (["--draft-acceptance", "nan"], "--draft-acceptance: nan, expected a number from 0 to 1"),
@@ -319,11 +321,12 @@ class Fake:
         self.threads = setup["threads"]
 
     def decode(self, prompt, count):
-        return Timing(0.1, count, count / self.threads, 1.0, 1.0 / self.threads, count)
+        return Timing(0.1 * self.threads, count, count / self.threads, 1.0, 1.0 / self.threads, count)
 
 
-def test_the_fastest_settings_are_chosen():
+def test_the_fastest_settings_are_chosen_for_decoding_or_for_prefilling():
     assert fastest_setup(Fake(), [1], 4) == {"threads": 2}
+    assert fastest_setup(Fake(), [1], 4, prefill=True) == {"threads": 1}
 
 
 def test_sessions_step_in_turn_each_with_its_settings():
@@ -446,6 +449,17 @@ def test_growth_is_told_as_milliseconds_and_as_multiples_of_the_first_row():
     (table,) = tables.values()
     assert "11.00 (1.00)" in table
     assert "18.00 (1.64)" in table
+
+
+def test_a_first_token_is_compared_with_that_of_llamas_best_format():
+    rounds = [{"ours int8": [10.0], "llama.cpp q8_0": [30.0], "llama.cpp bf16": [5.0]}] * 2
+    metrics, tables = prefill_report("wide-400m", [{"key": "64", "rounds": rounds}])
+    (metric,) = metrics
+    assert metric.label == "first token after 64 tokens, llama.cpp q8_0 ÷ ours int8, wide-400m"
+    assert metric.value == pytest.approx(3.0)
+    (table,) = tables.values()
+    assert "| 64 " in table
+    assert "10.0" in table
 
 
 def test_replay_counts_the_plain_answers_tokens_on_all_sides():

@@ -19,6 +19,7 @@ from pasta.benchmark.peers.report import (
     decode_report,
     growth_points,
     growth_report,
+    prefill_report,
     replay_report,
 )
 from pasta.benchmark.peers.settings import SHIPPED, PeerSettings
@@ -70,6 +71,8 @@ class PeerBenchmark:
             records = [*comparison.decode().records.values()][: self.settings.rounds]
             setups = {name: found["setup"] for name, found in comparison.setups().records.items()}
             report.add(*decode_report(shape, records, setups))
+        elif part == "prefill":
+            report.add(*prefill_report(shape, [*comparison.prefill().records.values()]))
         elif part == "answers":
             report.add(*answers_report(shape, [*measure_answers(comparison).records.values()]))
         elif part == "replay":

@@ -70,6 +70,32 @@ class ShapeComparison:
                     progress.add()
         return file
 
+    def prefill(self) -> RecordFile:
+        """One record for each length of a prompt: milliseconds until the first token, round by round."""
+        settings = self.settings
+        file = self.open("prefill", {"rounds": settings.rounds})
+        todo = [count for count in settings.prefills if str(count) not in file]
+        progress = self.kept.progress(
+            f"prefill, {self.weights.name}",
+            len(settings.prefills),
+            "lengths",
+            len(settings.prefills) - len(todo),
+        )
+        if todo:
+            prompts = self._prompts(settings.rounds, max(settings.prefills))
+            with self.decoders(self.narrow, stock=True, prefill=True) as chosen:
+                for count in todo:
+                    rounds = [
+                        {
+                            name: [1e3 * each.use().decode(prompt[:count], 2).first_s]
+                            for name, each in chosen.items()
+                        }
+                        for prompt in prompts
+                    ]
+                    file.add(str(count), {"rounds": rounds})
+                    progress.add()
+        return file
+
     def lanes(self) -> RecordFile:
         """Single steps with several lanes of one request; llama.cpp: so many sequences that share a prompt."""
         prompt = self._prompts(1, 256)
@@ -148,18 +174,19 @@ class ShapeComparison:
 
     @contextlib.contextmanager
     def decoders(
-        self, formats: Sequence[str], stock: bool = False, drafts: bool = False
+        self, formats: Sequence[str], stock: bool = False, drafts: bool = False, prefill: bool = False
     ) -> Iterator[dict[str, Chosen]]:
-        """The decoders in these formats by name, each with its fastest settings; ``stock``: transformers' too;
-        ``drafts``: llama.cpp also with a draft model, if there is one."""
+        """The decoders in these formats by name, each with the settings in which it decodes fastest, or prefills
+        (``prefill``). ``stock``: transformers' too; ``drafts``: llama.cpp also with a draft model, if there is one."""
+        context = max(self.settings.prefills) + _TUNING_TOKENS if prefill else self._context
         made: list[Any] = []
         try:
-            made += [self.ours(name) for name in formats]
+            made += [self.ours(name, context) for name in formats]
             if self.has_llama:
-                made += [self.llama(name) for name in formats]
+                made += [self.llama(name, context) for name in formats]
             if stock:
                 made += self._generates([name for name in formats if bits_of(name) >= 16])
-            chosen = {decoder.name: Chosen(decoder, self._setup(decoder)) for decoder in made}
+            chosen = {decoder.name: Chosen(decoder, self._setup(decoder, prefill)) for decoder in made}
             if drafts:
                 for drafting in self._drafting(chosen):
                     chosen[drafting.name] = Chosen(drafting, self._setup(drafting))
@@ -171,16 +198,16 @@ class ShapeComparison:
             made.clear()
             gc.collect()
 
-    def ours(self, dtype: str) -> Ours:
-        """Our engine in this format."""
-        loaded = self.weights.load(dtype, context=max(self.settings.contexts) + 512)
-        return Ours(loaded, f"ours {dtype}", bits_of(dtype), self._threads, self._context)
+    def ours(self, dtype: str, context: int) -> Ours:
+        """Our engine in this format, with room for so many tokens."""
+        loaded = self.weights.load(dtype, context=self.settings.longest_text)
+        return Ours(loaded, f"ours {dtype}", bits_of(dtype), self._threads, context)
 
-    def llama(self, dtype: str) -> Llama:
-        """llama.cpp in the format of as many bits."""
+    def llama(self, dtype: str, context: int) -> Llama:
+        """llama.cpp in the format of as many bits, with room for so many tokens."""
         bits, theirs = FORMATS[dtype]
-        path = self.weights.gguf(theirs, max(self.settings.contexts) + 512, self.kept.say)
-        return Llama(path, theirs, bits, self._threads, self._context)
+        path = self.weights.gguf(theirs, self.settings.longest_text, self.kept.say)
+        return Llama(path, theirs, bits, self._threads, context)
 
     def _drafting(self, chosen: dict[str, Chosen]) -> list[DraftingLlama]:
         """llama.cpp with a draft model in the format of the large one."""
@@ -191,7 +218,7 @@ class ShapeComparison:
         return [
             DraftingLlama(
                 each.decoder,
-                draft.gguf(each.decoder.format_name, max(self.settings.contexts) + 512, self.kept.say),
+                draft.gguf(each.decoder.format_name, self.settings.longest_text, self.kept.say),
                 self.settings.draft_acceptance,
                 each.setup,
             )
@@ -219,18 +246,19 @@ class ShapeComparison:
         asked = {"prompt": self.settings.prompt_tokens, "draft_acceptance": self.settings.draft_acceptance}
         return self.open("settings", asked)
 
-    def _setup(self, decoder: Peer) -> Record:
+    def _setup(self, decoder: Peer, prefill: bool = False) -> Record:
         """Its fastest settings, found once."""
         file = self.setups()
-        if decoder.name not in file:
+        name = f"{decoder.name}, prefill" if prefill else decoder.name
+        if name not in file:
             begun = time.perf_counter()
-            setup = fastest_setup(decoder, self._prompts(1, self.settings.prompt_tokens)[0], _TUNING_TOKENS)
-            file.add(decoder.name, {"setup": setup})
+            prompt = self._prompts(1, self.settings.prompt_tokens)[0]
+            setup = fastest_setup(decoder, prompt, _TUNING_TOKENS, prefill)
+            file.add(name, {"setup": setup})
             self.kept.say(
-                f"{decoder.name}, {self.weights.name}: fastest with {setup} "
-                f"(tried in {time.perf_counter() - begun:.0f} s)"
+                f"{name}, {self.weights.name}: fastest with {setup} (tried in {time.perf_counter() - begun:.0f} s)"
             )
-        return dict(file.records[decoder.name]["setup"])
+        return dict(file.records[name]["setup"])
 
     @property
     def _threads(self) -> list[int]:

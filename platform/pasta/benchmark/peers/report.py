@@ -76,6 +76,29 @@ def decode_report(shape: str, rounds: Sequence[Record], setups: Mapping[str, Rec
     return metrics, {f"Sequential decoding, {shape}": markdown(header, rows)}
 
 
+def prefill_report(shape: str, records: Iterable[Record]) -> Found:
+    """Milliseconds until the first token by the tokens of a prompt, and for each of our formats how many times as long
+    llama.cpp's best of no more bits takes."""
+    points = {int(record["key"]): record["rounds"] for record in records}
+    metrics: list[Metric] = []
+    rows = []
+    for count in sorted(points):
+        rates = {name: [1 / entry[name][0] for entry in points[count]] for name in points[count][0]}
+        rows.append([count, *(f"{1 / statistics.median(each):.1f}" for each in rates.values())])
+        peers = {name: peer for name in rates if name.startswith("ours") and (peer := peer_of(name, rates))}
+        metrics += [
+            Metric.of(
+                f"peers.prefill.{shape}.{name.partition(' ')[2]}.{count}",
+                f"first token after {count} tokens, {peer} ÷ {name}, {shape}",
+                bootstrap([a / b for a, b in zip(rates[name], rates[peer], strict=True)]),
+                note="llama.cpp's best format of no more bits",
+            )
+            for name, peer in peers.items()
+        ]
+    names = list(next(iter(points.values()))[0]) if points else []
+    return metrics, {f"ms until the first token, {shape}": markdown(["tokens of the prompt", *names], rows)}
+
+
 def growth_report(shape: str, part: str, records: Iterable[Record]) -> Found:
     """Milliseconds a step by point, with the ratio to the first point, both of the least steps: points are measured one
     after another, and other work on the machine only adds to a step."""

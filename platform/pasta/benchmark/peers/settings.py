@@ -8,7 +8,7 @@ from pasta.errors import UserError
 
 SHIPPED = "shipped"
 #: What is measured of each shape, in this order.
-PARTS = ("check", "decode", "lanes", "requests", "context", "answers", "replay")
+PARTS = ("check", "decode", "prefill", "lanes", "requests", "context", "answers", "replay")
 #: Our formats, the most bits first, with the bits of a weight and the format of llama.cpp that has as many.
 FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0"), "int4": (4, "q4_0")}
 
@@ -23,12 +23,12 @@ class PeerSettings:
     ``shapes`` are ``shipped`` (the models in ``models``) or files of a transformers configuration: the shipped models
     widened to it where they can be, else made with random weights. ``formats`` are ours; llama.cpp's follow from them.
     Each decoder gets up to ``threads`` threads. ``rounds`` of ``tokens`` tokens after ``prompt_tokens`` are decoded by
-    each in turn. ``lanes``, ``requests`` and ``contexts`` are the points at which single steps are timed.
-    ``answer_prompts`` held-out prompts are answered by the shipped models, widened or not, with ``answer_tokens`` at
-    most; llama.cpp also drafts, each of its drafts being right with probability ``draft_acceptance`` if those before it
-    are, and does not if this is 0. ``documents`` are replayed: ``replay_prompts`` of them, drawn with ``replay_seed``,
-    without those of ``longest`` tokens or more. ``wait_policy`` is the OMP_WAIT_POLICY of this process (torch and
-    llama.cpp both use OpenMP): it is recorded, not set.
+    each in turn. Prompts of ``prefills`` tokens are prefilled. ``lanes``, ``requests`` and ``contexts`` are the points
+    at which single steps are timed. ``answer_prompts`` held-out prompts are answered by the shipped models, widened or
+    not, with ``answer_tokens`` at most; llama.cpp also drafts, each of its drafts being right with probability
+    ``draft_acceptance`` if those before it are, and does not if this is 0. ``documents`` are replayed:
+    ``replay_prompts`` of them, drawn with ``replay_seed``, without those of ``longest`` tokens or more. ``wait_policy``
+    is the OMP_WAIT_POLICY of this process (torch and llama.cpp both use OpenMP): it is recorded, not set.
     """
 
     models: Path
@@ -41,6 +41,7 @@ class PeerSettings:
     rounds: int = 6
     tokens: int = 64
     prompt_tokens: int = 128
+    prefills: tuple[int, ...] = (64, 256, 1024, 4096)
     lanes: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     requests: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     contexts: tuple[int, ...] = (256, 512, 1024, 2048, 4096, 8192)
@@ -71,10 +72,17 @@ class PeerSettings:
                 raise UserError(
                     f"{option_of(name)}: {','.join(map(str, numbers))}, expected integers from 1 to 64, 1 among them"
                 )
-        if min(self.contexts) < 64:
-            raise UserError(
-                f"--contexts: {','.join(map(str, self.contexts))}, expected integers of at least 64"
-            )
+        for name, least in (("prefills", 2), ("contexts", 64)):
+            numbers = getattr(self, name)
+            if min(numbers) < least:
+                raise UserError(
+                    f"{option_of(name)}: {','.join(map(str, numbers))}, expected integers of at least {least}"
+                )
+
+    @property
+    def longest_text(self) -> int:
+        """Tokens that every decoder of a shape has room for, whatever the part."""
+        return max(*self.prefills, *self.contexts) + 512
 
 
 def shape_name(shape: str) -> str:
