@@ -189,13 +189,13 @@ class ServeBenchmark:
     def _read_prompts(self) -> tuple[list[Messages], list[Messages]]:
         settings = self.settings
         if self._source == ATLAS:
-            tasks = heldout_prompts(max(_ATLAS_PROMPTS, settings.prompts))
+            tasks = heldout_prompts(max(_ATLAS_PROMPTS, settings.prompts_needed))
             prompts = [task.messages for task in tasks]
             independent = [task.messages for task in tasks if task.independent]
         else:
             prompts = independent = [prompt.messages for prompt in read_prompts(PromptsSection(self._source))]
         for option, wanted, found in (
-            ("prompts", settings.prompts, prompts),
+            ("prompts", settings.prompts_needed, prompts),
             ("pairs", settings.pairs, independent),
         ):
             if wanted > len(found):
@@ -374,6 +374,7 @@ def parser() -> argparse.ArgumentParser:
         help="only a comparison with the OpenAI-compatible server at this URL, of the sequential model's weights",
     )
     add("--peer-model", help="its model (the first that it lists)")
+    add("--turns", type=int, help="questions of a conversation beside it; each block has its own (1)")
     add(
         "--kill-every",
         dest="kill_every_s",

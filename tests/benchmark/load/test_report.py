@@ -136,6 +136,8 @@ def test_a_soak_s_metrics_say_what_must_not_happen():
         ({"prompts": 1}, "--prompts: 1, expected at least 2"),
         ({"kill_every_s": -1}, "--kill-every: -1, expected seconds"),
         ({"timeout_s": 0}, "--timeout: 0, expected a positive number"),
+        ({"turns": 4}, "--turns: 4, expected with --peer"),
+        ({"turns": 5, "peer": "http://a"}, "--turns: 5, expected a divisor of --prompts, 48"),
     ],
 )
 def test_settings_name_the_option_that_is_wrong(tmp_path, wrong, expected):

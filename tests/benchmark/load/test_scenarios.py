@@ -83,6 +83,39 @@ def test_a_peer_writes_as_many_tokens_as_the_sequential_model_has_written(server
     assert record["peer"]["answers"][0]["ttft_s"] > 0
 
 
+def test_conversations_beside_a_peer_go_on_from_each_side_s_own_answers(server, tmp_path):
+    settings = {"turns": 3, "clients": (1, 2), "rounds": 1}
+    with load_server() as other:
+        other.pieces = ["Four."]
+        record = measure(server, peer.beside_peer, "0 2", tmp_path, peer=other.url, **settings)
+    asked = other.requests[-1]["messages"]
+    assert asked[::2] == [prompt[0] for prompt in PROMPTS[3:]], "each block has prompts of its own"
+    assert asked[1::2] == [{"role": "assistant", "content": "Four."}] * 2
+    assert server.requests[-1]["messages"][1]["content"] == "".join(server.pieces)
+    assert len(record["parallel"]["answers"]) == len(record["peer"]["answers"]) == 3
+
+
+def test_conversations_are_compared_whole_and_their_first_tokens_turn_by_turn():
+    def side(seconds, first, cached):
+        answers = [
+            {"total_s": seconds, "ttft_s": first / (turn + 1), "tokens": 40, "prompt": 100, "cached": cached}
+            for turn in (0, 1)
+        ]
+        return {"seconds": 2 * seconds, "answers": answers}
+
+    sides = {"peer": side(4.0, 0.2, None), "sequential": side(2.0, 0.1, 50), "parallel": side(1.0, 0.1, 75)}
+    metrics, tables = peer.peer_report([{"key": "0 8", "turns": 2, **sides}] * 2)
+    values = {metric.key: metric.value for metric in metrics}
+    assert values["serve.peer.turns.sequential.8"] == pytest.approx(2.0)
+    assert values["serve.peer.turns.parallel.8"] == pytest.approx(4.0)
+    (table,) = tables.values()
+    told, ours, _ = table.splitlines()[2:]
+    assert "| 200 / 100 " in told
+    assert "not told" in told
+    assert "| 80 " in ours
+    assert "| 0.50 " in ours
+
+
 def test_a_service_is_stopped_while_the_peer_answers_and_goes_on_whatever_happens():
     process = sleeper()
     try:

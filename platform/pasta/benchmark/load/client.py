@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter, time
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import httpx
 
@@ -21,6 +21,8 @@ Ending = Literal["whole", "left", "refused", "stuck", "lost"]
 _DONE = "[DONE]"
 #: Pieces of a body that is sent slowly.
 _UPLOADS = 8
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +213,15 @@ def _read_error(answer: TimedReply, headers: httpx.Headers, body: bytes) -> None
 
 
 async def closed_loop(
-    asks: Iterable[Ask], clients: int, each: Callable[[Ask], Awaitable[TimedReply]]
-) -> tuple[list[TimedReply], float]:
-    """``clients`` of them, each with its next request as soon as its last one is answered, until there is none.
+    asks: Iterable[Asked], clients: int, each: Callable[[Asked], Awaitable[Answered]]
+) -> tuple[list[Answered], float]:
+    """``clients`` of them, each with its next request, or conversation, as soon as it has its last answer, until there
+    is none.
 
     Returns the answers in the order of the requests, and the seconds from the first one sent to the last one ended.
     """
     waiting = iter(enumerate(asks))
-    answers: dict[int, TimedReply] = {}
+    answers: dict[int, Answered] = {}
 
     async def client() -> None:
         for number, ask in waiting:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from pasta.benchmark.load.client import Ask, connect
+from pasta.benchmark.load.conversations import USAGE, conversations_report, held
 from pasta.benchmark.load.report import Report, clients_label, seconds_by_prompt
 from pasta.benchmark.load.scenarios import Bench, timed
 from pasta.benchmark.load.service import Service
@@ -24,7 +25,7 @@ from pasta.statistics import bootstrap, percentile
 
 SIDES = ("peer", "sequential", "parallel")
 #: What vLLM, SGLang and llama.cpp understand: write on to ``max_tokens``, and say how many tokens there were.
-_WHOLE: Mapping[str, Any] = {"ignore_eos": True, "stream_options": {"include_usage": True}}
+_WHOLE: Mapping[str, Any] = {"ignore_eos": True, **USAGE}
 
 
 def peer_keys(settings: LoadSettings) -> list[str]:
@@ -33,14 +34,17 @@ def peer_keys(settings: LoadSettings) -> list[str]:
 
 
 async def beside_peer(bench: Bench, key: str) -> Record:
-    """Every prompt by so many clients: by the service both ways, then by the peer.
+    """Every prompt by so many clients, alone or in conversations: by the service both ways, then by the peer.
 
     Raises ``UserError`` if the peer does not answer as OpenAI's API does, or writes another number of tokens.
     """
-    clients, prompts = int(key.split()[1]), bench.prompts[: bench.settings.prompts]
-    record: Record = {}
+    clients, count, turns = int(key.split()[1]), bench.settings.prompts, bench.settings.turns
+    number = peer_keys(bench.settings).index(key) if turns > 1 else 0
+    prompts = bench.prompts[number * count : (number + 1) * count]
+    measure = held if turns > 1 else timed
+    record: Record = {"turns": turns} if turns > 1 else {}
     for way in bench.ways:
-        record[way] = await timed(bench, bench.asks(way, prompts), clients)
+        record[way] = await measure(bench, bench.asks(way, prompts), clients)
     wanted = [answer["tokens"] for answer in record["sequential"]["answers"]]
     url = bench.settings.peer
     assert url is not None, "the scenario is measured only with a peer"
@@ -54,7 +58,7 @@ async def beside_peer(bench: Bench, key: str) -> Record:
         peer = replace(bench, service=Service(http, bench.settings.timeout_s))
         with bench.paused():
             try:
-                record["peer"] = await timed(peer, asks, clients)
+                record["peer"] = await measure(peer, asks, clients)
             except UserError as error:
                 raise UserError(f"--peer: {url}: {error}") from None
     for answer, count in zip(record["peer"]["answers"], wanted, strict=True):
@@ -80,6 +84,8 @@ def peer_report(records: Sequence[Record]) -> Report:
     blocks: dict[int, list[Record]] = {}
     for record in records:
         blocks.setdefault(int(record["key"].split()[1]), []).append(record)
+    if (turns := records[0].get("turns", 1)) > 1:
+        return conversations_report(blocks, SIDES, turns)
     metrics, rows = [], []
     for clients, rounds in blocks.items():
         rows += [_row(clients, side, [each[side] for each in rounds]) for side in SIDES]

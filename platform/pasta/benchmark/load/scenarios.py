@@ -79,11 +79,7 @@ class Bench:
         """Have the service answer the requests; returns answers and seconds. Raises ``UserError`` if one is not
         whole."""
         answers, seconds = await self.service.run(asks, clients)
-        for answer in answers:
-            if answer.ending != "whole":
-                raise UserError(
-                    f"the service did not answer ({answer.ending}, {answer.status}): {answer.error}"
-                )
+        check_whole(answers)
         return answers, seconds
 
     async def warm_up(self, clients: int) -> None:
@@ -91,6 +87,13 @@ class Bench:
         for way in self.ways:
             prompts = [self.prompts[n % len(self.prompts)] for n in range(clients)]
             await self.whole(self.asks(way, prompts), clients)
+
+
+def check_whole(answers: Sequence[TimedReply]) -> None:
+    """Raise ``UserError`` if an answer is not whole."""
+    for answer in answers:
+        if answer.ending != "whole":
+            raise UserError(f"the service did not answer ({answer.ending}, {answer.status}): {answer.error}")
 
 
 # -- latency ---------------------------------------------------------------------------------------------

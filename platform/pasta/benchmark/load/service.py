@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +30,24 @@ class Service:
     async def run(self, asks: Sequence[Ask], clients: int) -> tuple[list[TimedReply], float]:
         """Send all requests from ``clients`` clients; returns the replies in order, and seconds."""
         return await closed_loop(asks, clients, self.send)
+
+    async def hold(
+        self, conversations: Sequence[Sequence[Ask]], clients: int
+    ) -> tuple[list[TimedReply], float]:
+        """Hold conversations from ``clients`` clients: every request goes on from those before it and their answers.
+        Returns the replies, conversation by conversation, and seconds."""
+
+        async def hold(asks: Sequence[Ask]) -> list[TimedReply]:
+            said: list[Mapping[str, str]] = []
+            replies = []
+            for ask in asks:
+                said += ask.messages
+                replies.append(await self.send(replace(ask, messages=[*said])))
+                said.append({"role": "assistant", "content": replies[-1].text})
+            return replies
+
+        held, seconds = await closed_loop(conversations, clients, hold)
+        return [*chain.from_iterable(held)], seconds
 
     async def decoders(self) -> Decoders:
         """Read the state of each decoder (GET /ready); empty while the service does not answer."""

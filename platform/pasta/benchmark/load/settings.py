@@ -24,7 +24,8 @@ class LoadSettings:
     breakdown, speedup and spread, and of answers that are left; ``refusals`` are those that are timed. ``soak`` is
     the number of requests of the soak, by ``soak_clients``, with a process killed every ``kill_every_s`` seconds
     (0: none); after ``soak_s`` seconds it sends no more. ``hostile`` is the number of hostile requests. ``peer`` is the
-    URL of another server to compare with, ``peer_model`` its model (``None``: its first).
+    URL of another server to compare with, ``peer_model`` its model (``None``: its first); beside it prompts are asked
+    in conversations of ``turns``.
     """
 
     out: Path
@@ -44,13 +45,14 @@ class LoadSettings:
     hostile_seed: int = 0
     peer: str | None = None
     peer_model: str | None = None
+    turns: int = 1
     timeout_s: float = 180.0
     fresh: bool = False
 
     def __post_init__(self) -> None:
         if not self.clients or min(self.clients) < 1:
             raise UserError(f"--clients: {','.join(map(str, self.clients))}, expected positive integers")
-        check_least(self, 1, "rounds", "max_tokens", "refusals", "soak", "soak_clients", "hostile")
+        check_least(self, 1, "rounds", "max_tokens", "refusals", "soak", "soak_clients", "hostile", "turns")
         check_interval(self, "prompts", "pairs")
         if self.kill_every_s < 0:
             raise UserError(f"--kill-every: {self.kill_every_s:g}, expected seconds, or 0 for no kills")
@@ -60,5 +62,17 @@ class LoadSettings:
             raise UserError(f"--peer: {self.peer!r}, expected a URL, such as http://127.0.0.1:8080")
         if self.peer_model is not None and self.peer is None:
             raise UserError("--peer-model: expected with --peer, whose model it is")
+        if self.turns > 1 and self.peer is None:
+            raise UserError(
+                f"--turns: {self.turns}, expected with --peer: conversations are held beside another server"
+            )
+        if self.prompts % self.turns:
+            raise UserError(f"--turns: {self.turns}, expected a divisor of --prompts, {self.prompts}")
         if not self.timeout_s > 0:
             raise UserError(f"--timeout: {self.timeout_s:g}, expected a positive number of seconds")
+
+    @property
+    def prompts_needed(self) -> int:
+        """How many different prompts are asked. Conversations are held once: a server would find what it has answered
+        before."""
+        return self.prompts * (self.rounds * len(self.clients) if self.turns > 1 else 1)
