@@ -69,6 +69,16 @@ def test_between_tokens_of_json_is_one_space_or_a_new_line_with_its_indentation(
     assert not may_follow("{ ", " ")
 
 
+def test_what_a_grammar_leaves_no_choice_about_is_drafted(monkeypatch):
+    monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)
+    monkeypatch.setattr(Drafter, "_pays", lambda self, found, *_: [len(d.tokens) for d in found])
+    request = ask(Grammar("regex", "Constantinople|Bucharest"))
+    plain, drafted = (engine(drafts=count).generate(request) for count in (0, 16))
+    assert plain.response_ids == drafted.response_ids
+    assert plain.steps == len(plain.response_ids)
+    assert drafted.steps <= 3  # the first letter, the rest, the end
+
+
 @pytest.mark.slow
 def test_the_text_follows_its_grammar_alone_and_together_with_drafts(monkeypatch):
     monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)

@@ -25,6 +25,9 @@ from pasta.engine.step_cost import DECAY, StepCost, Worth, least_lately
 from pasta.engine.transfer import Stopwatch, to_device
 from pasta.interpreter import Constraint, Feed, Interpreter, Mode, Thread, forced_token, supposed
 
+#: The guesser of tokens that spell what a structured answer's grammar leaves no choice about.
+SPELLED = 0
+
 
 class Place(NamedTuple):
     """The place of a lane's draft: the slot, the fed token behind which it goes, and its thread."""
@@ -50,8 +53,9 @@ class Drafted:
 class Drafter:
     """Adds drafts to what an engine feeds: as many as pay by the measured cost of rows and by how many were right.
 
-    A lane's draft is looked up (``Ngrams``) or guessed by the model's draft heads (``HeadRunner``), whichever is
-    likelier to be right. A *guesser* is a length of looked-up context, or the heads when they were so sure of a token.
+    A lane's draft is looked up (``Ngrams``), spells what a structured answer's grammar leaves no choice about, or is
+    guessed by the model's draft heads (``HeadRunner``), whichever is likelier to be right. A *guesser* is a length of
+    looked-up context, ``SPELLED``, or the heads when they were so sure of a token.
 
     On a CPU the heads guess for the lanes that draft, when they do. Elsewhere the host would wait for them: there they
     guess in the step before, after every row's token, and what they guess comes back with the tokens.
@@ -78,6 +82,7 @@ class Drafter:
         self._saves_s = 0.0
         # Share of tokens that were right, by guesser: the length of a context, or -1 - tenths of the heads' own odds.
         self._prior = dict.fromkeys(CONTEXTS, 0.6) | {-1 - tenth: (tenth + 0.5) / 10 for tenth in range(10)}
+        self._prior[SPELLED] = 0.95
         self._right = dict(self._prior)
         self._fed: dict[tuple[int, int], Drafted] = {}
         #: Of this step's drafts that go through a promise, by slot and thread: what is allowed after each token.
@@ -199,6 +204,9 @@ class Drafter:
             if t.mode == Mode.TEXT:
                 looked_up, context = slot.ngrams.following(t, most)
                 drafts.append(self._text(place, looked_up, [context] * len(looked_up)))
+                if slot.matcher is not None:
+                    spelled = slot.matcher.following(t.tokens)[:most]
+                    drafts.append(self._text(place, spelled, [SPELLED] * len(spelled)))
             if (own := guessed.get((id(slot), t.id))) is not None:
                 drafts.append(self._guess(place, *own, most))
             best = max(drafts, key=lambda d: sum(d.odds), default=None)

@@ -74,10 +74,7 @@ class GrammarMatcher:
         ``None`` if the drafts break the grammar: they are not emitted then. No token may follow once the grammar has
         failed, for instance at one of llguidance's limits: ``error`` says why.
         """
-        new = list(tokens[self._read :])
-        if new:
-            self._matcher.consume_tokens(new)
-        self._read = len(tokens)
+        self._follow(tokens)
         ahead = self._matcher.try_consume_tokens(list(drafts)) if drafts else 0
         try:
             if ahead < len(drafts):
@@ -90,6 +87,18 @@ class GrammarMatcher:
         finally:
             if ahead:
                 self._matcher.rollback(ahead)
+
+    def following(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens that spell what the grammar leaves no choice about after the answer's ``tokens``. A model may
+        spell it by others."""
+        self._follow(tokens)
+        return list(self._matcher.compute_ff_tokens())
+
+    def _follow(self, tokens: Sequence[int]) -> None:
+        new = list(tokens[self._read :])
+        if new:
+            self._matcher.consume_tokens(new)
+        self._read = len(tokens)
 
 
 class Structures:
