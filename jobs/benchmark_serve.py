@@ -375,6 +375,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--peer-model", help="its model (the first that it lists)")
     add("--turns", type=int, help="questions of a conversation beside it; each block has its own (1)")
+    add("--think", dest="think_s", type=float, help="seconds from an answer to the next question (0)")
     add(
         "--kill-every",
         dest="kill_every_s",

@@ -137,6 +137,8 @@ def test_a_soak_s_metrics_say_what_must_not_happen():
         ({"kill_every_s": -1}, "--kill-every: -1, expected seconds"),
         ({"timeout_s": 0}, "--timeout: 0, expected a positive number"),
         ({"turns": 4}, "--turns: 4, expected with --peer"),
+        ({"think_s": 2.0}, "--think: 2, expected with --turns"),
+        ({"think_s": float("inf"), "turns": 2, "peer": "http://a"}, "--think: inf, expected seconds"),
         ({"turns": 5, "peer": "http://a"}, "--turns: 5, expected a divisor of --prompts, 48"),
     ],
 )

@@ -23,7 +23,9 @@ async def held(bench: Bench, asks: Sequence[Ask], clients: int) -> Record:
     turns = bench.settings.turns
     await bench.whole(asks[turns - 1 :: turns][:clients], clients)
     told = [replace(ask, more={**USAGE, **ask.more}) for ask in asks]
-    answers, seconds = await bench.service.hold(_by_conversation(told, turns), clients)
+    answers, seconds = await bench.service.hold(
+        _by_conversation(told, turns), clients, bench.settings.think_s
+    )
     check_whole(answers)
     return {"seconds": seconds, "answers": [_record(answer) for answer in answers]}
 

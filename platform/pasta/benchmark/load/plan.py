@@ -79,7 +79,7 @@ PLAN: dict[str, Scenario] = {
         peer.peer_keys,
         peer.beside_peer,
         peer.peer_report,
-        ("prompts", "peer", "peer_model", "turns"),
+        ("prompts", "peer", "peer_model", "turns", "think_s"),
         own_service=True,
     ),
     "throughput": Scenario(

@@ -32,15 +32,16 @@ class Service:
         return await closed_loop(asks, clients, self.send)
 
     async def hold(
-        self, conversations: Sequence[Sequence[Ask]], clients: int
+        self, conversations: Sequence[Sequence[Ask]], clients: int, think_s: float
     ) -> tuple[list[TimedReply], float]:
-        """Hold conversations from ``clients`` clients: every request goes on from those before it and their answers.
-        Returns the replies, conversation by conversation, and seconds."""
+        """Hold conversations from ``clients`` clients: every request goes on from those before it and their answers,
+        ``think_s`` seconds after the last of these. Returns the replies, conversation by conversation, and seconds."""
 
         async def hold(asks: Sequence[Ask]) -> list[TimedReply]:
             said: list[Mapping[str, str]] = []
             replies = []
             for ask in asks:
+                await asyncio.sleep(think_s if said else 0)
                 said += ask.messages
                 replies.append(await self.send(replace(ask, messages=[*said])))
                 said.append({"role": "assistant", "content": replies[-1].text})

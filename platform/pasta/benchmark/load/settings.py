@@ -25,7 +25,7 @@ class LoadSettings:
     the number of requests of the soak, by ``soak_clients``, with a process killed every ``kill_every_s`` seconds
     (0: none); after ``soak_s`` seconds it sends no more. ``hostile`` is the number of hostile requests. ``peer`` is the
     URL of another server to compare with, ``peer_model`` its model (``None``: its first); beside it prompts are asked
-    in conversations of ``turns``.
+    in conversations of ``turns``, each ``think_s`` seconds after the answer before it.
     """
 
     out: Path
@@ -46,6 +46,7 @@ class LoadSettings:
     peer: str | None = None
     peer_model: str | None = None
     turns: int = 1
+    think_s: float = 0.0
     timeout_s: float = 180.0
     fresh: bool = False
 
@@ -65,6 +66,12 @@ class LoadSettings:
         if self.turns > 1 and self.peer is None:
             raise UserError(
                 f"--turns: {self.turns}, expected with --peer: conversations are held beside another server"
+            )
+        if not 0 <= self.think_s < float("inf"):
+            raise UserError(f"--think: {self.think_s:g}, expected seconds, or 0 for none")
+        if self.think_s and self.turns == 1:
+            raise UserError(
+                f"--think: {self.think_s:g}, expected with --turns: it is the time between two of them"
             )
         if self.prompts % self.turns:
             raise UserError(f"--turns: {self.turns}, expected a divisor of --prompts, {self.prompts}")
