@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from jobs.cluster import code_version, is_local, ray_cluster
 from pasta.stages.run import resumable, sole_writer
 from pasta.training.config import TrainingConfig
+from pasta.training.memory import keep_freed_memory
 from pasta.training.run import RunContext, TrainingStage
 from pasta.training.storage import open_url
 from serve.imports import uncollected
@@ -134,6 +135,8 @@ def _worker(settings: dict[str, Any]) -> None:
         train, config, stage = pickle.loads(settings["job"])
     os.chdir(settings["cwd"])  # relative paths in a configuration mean the same on every worker
     torch.set_num_threads(config.workers.threads)
+    if not settings["use_gpu"]:
+        keep_freed_memory()
     checkpoint = ray.train.get_checkpoint()
 
     def report(metrics: dict[str, float], directory: Path | None) -> None:

@@ -29,6 +29,7 @@ from pasta.training import preference, sft
 from pasta.training.bonbon import TokenisedTrainer
 from pasta.training.config import ModelSection, SftConfig
 from pasta.training.lora import peft_config
+from pasta.training.memory import keep_freed_memory
 from pasta.training.model import build_model, decoder_layers
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import RunContext
@@ -89,6 +90,8 @@ def beside_stock(
     the data. Raises UserError for a model or data that cannot be read.
     """
     config = _in_one_process(config, steps + warm_up)
+    if not use_gpu:
+        keep_freed_memory()  # as training does
     if isinstance(config, SftConfig):
         data_dir = sft.prepare(config, directory / "data").path
     else:
