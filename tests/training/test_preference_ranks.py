@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pasta.data.dataset import TOKENIZER_DIR
 from pasta.engine import load_model
-from pasta.training.preference import prepare, train
+from pasta.training.preference import make_trainer, prepare, train
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import RunContext
 from tests.support.paths import ROOT
@@ -20,7 +21,7 @@ from tests.training.pair_runs import (
     preference_dict,
     save_tiny_model,
 )
-from tests.training.ranks import run_ranks
+from tests.training.ranks import no_report, run_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ALPHA, SAMPLES, RATE = 0.2, 4, 1e-3
@@ -88,6 +89,24 @@ def test_two_ranks_take_the_steps_of_a_computation_by_hand(
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "model", attn_implementation="eager")
     for name, parameter in saved.named_parameters():
         torch.testing.assert_close(parameter, dict(model.named_parameters())[name], atol=2e-5, rtol=1e-4)
+
+
+def _write_reference_logps(config: PreferenceConfig, data_dir: Path, path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(data_dir / TOKENIZER_DIR)
+    trainer = make_trainer(config, RunContext(data_dir, path.parent, False, no_report), tokenizer, [])
+    path.write_text(json.dumps(trainer.train_dataset["ref_chosen_logps"][:]))
+
+
+def test_precomputed_log_probabilities_of_one_reference_are_not_taken_for_another_s(tmp_path: Path) -> None:
+    found = []
+    for seed in (1, 2):
+        reference = save_tiny_model(tmp_path / f"reference-{seed}", seed=seed)
+        objective = {"reference": str(reference), "reference_log_probs": "precomputed"}
+        config = preference_config(_config(tmp_path, 3, objective=objective))
+        data_dir, path = prepare(config, tmp_path / "data").path, tmp_path / f"{seed}.json"
+        run_ranks(_write_reference_logps, tmp_path / f"ranks-{seed}", config, data_dir, path, count=1)
+        found.append(json.loads(path.read_text()))
+    assert found[0] != found[1]
 
 
 LORA = {"rank": 4, "alpha": 8, "keep_adapter": True}

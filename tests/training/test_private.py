@@ -183,7 +183,9 @@ def test_transformers_remembers_the_deepspeed_configuration_that_models_are_made
         integration.unset_hf_deepspeed_config()
 
 
-@pytest.mark.parametrize("method", ["_prepare_dataset", "compute_ref_log_probs"])
+@pytest.mark.parametrize(
+    "method", ["_prepare_dataset", "_precompute_ref_logps", "compute_ref_log_probs"]
+)
 def test_trl_has_the_method(method: str):
     assert callable(getattr(DPOTrainer, method, None)), gone(trl, f"DPOTrainer.{method}")
 
@@ -192,7 +194,9 @@ def test_trl_s_trainer_prepares_its_data_by_the_method_that_is_overridden():
     assert "_prepare_dataset" in names(DPOTrainer.__init__), gone(trl, "call of DPOTrainer._prepare_dataset")
 
 
-@pytest.mark.parametrize("attribute", ["precompute_ref_logps", "_precompute_engine", "_metrics"])
+@pytest.mark.parametrize(
+    "attribute", ["precompute_ref_logps", "_precompute_engine", "_precompute_model_hash", "_metrics"]
+)
 def test_trl_s_trainer_sets_the_attribute(attribute: str):
     assert attribute in names(DPOTrainer.__init__), gone(trl, f"DPOTrainer.{attribute}")
 

@@ -6,10 +6,13 @@ names that version, when one of them is gone:
 - ``DPOTrainer._prepare_dataset``, overridden: our rows are tokenised already.
 - ``DPOTrainer.precompute_ref_logps`` and ``_precompute_engine``: free the reference model once its log-probabilities
   are in the data.
+- ``DPOTrainer._precompute_ref_logps``, overridden, and ``_precompute_model_hash``: log-probabilities that were kept are
+  found again for the same reference alone.
 - ``DPOTrainer._metrics`` and ``compute_ref_log_probs``; the forward's ``fused_lm_head=True``, which yields
   ``log_probs``: compute BoNBoN's loss, and log it as TRL's own losses are.
 """
 
+import hashlib
 from typing import Any
 
 import torch
@@ -42,6 +45,15 @@ def bonbon_loss(chosen_logps: Tensor, delta: Tensor, alpha: float, beta: float) 
     return alpha * -chosen_logps + (1.0 - alpha) * (delta - 1.0 / (2.0 * beta)) ** 2
 
 
+def shares_digest(model: nn.Module) -> str:
+    """A digest of this rank's shares of the weights that ZeRO-3 has partitioned; empty if there are none."""
+    shares = [weight.ds_tensor for weight in model.parameters() if hasattr(weight, "ds_tensor")]
+    digest = hashlib.sha256()
+    for share in shares:
+        digest.update(share.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return digest.hexdigest() if shares else ""
+
+
 class TokenisedTrainer(DPOTrainer):
     """DPOTrainer on rows of token ids."""
 
@@ -59,6 +71,13 @@ class PreferenceTrainer(TokenisedTrainer):
     def __init__(self, *args: Any, bonbon_alpha: float | None = None, **kwargs: Any) -> None:
         self.bonbon_alpha = bonbon_alpha
         super().__init__(*args, **kwargs)
+
+    def _precompute_ref_logps(self, dataset: Any, *args: Any) -> Any:
+        """Keeps log-probabilities beside the data, under a digest of the reference's weights. Under ZeRO-3, where
+        weights look empty, TRL's own digest is the same for all models."""
+        assert self.ref_model is not None, "without one the policy would be wrapped in DeepSpeed twice"
+        self._precompute_model_hash = shares_digest(self.ref_model) or self._precompute_model_hash
+        return super()._precompute_ref_logps(dataset, *args)
 
     def forget_reference(self) -> None:
         """Free the reference model; its log-probabilities are in the data set."""
