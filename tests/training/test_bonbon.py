@@ -1,6 +1,7 @@
 """The preference objectives equal their formulas, on log-probabilities of threads."""
 
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -23,9 +24,12 @@ from tests.training.pair_runs import (
 )
 
 
-def _trainer(directory: Path, **objective: Any) -> PreferenceTrainer:
+def _trainer(
+    directory: Path, *, rows: int = 2, eval_pairs: int = 0, **objective: Any
+) -> PreferenceTrainer:
     """A trainer in this process, its reference another model than the policy, so that no term vanishes."""
-    values = preference_dict(directory)
+    values = preference_dict(directory, rows=rows)
+    values["data"]["eval_pairs"] = eval_pairs
     reference = save_tiny_model(directory / "reference", seed=1)
     values["objective"] = {"reference": str(reference), **objective}
     config = preference_config(values)
@@ -82,7 +86,7 @@ def test_bonbon_and_its_gradient_equal_a_computation_by_hand(tmp_path: Path, log
 def test_at_the_reference_the_margin_is_nought(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, alpha=0.2, num_samples=4, reference=None)
     loss = _loss(trainer).item()
-    metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
+    metrics = {name: fmean(values) for name, values in trainer._metrics["train"].items()}
     assert metrics["rewards/margins"] == pytest.approx(0.0, abs=1e-5)
     aim = 3 * (1 + 1 / 2 + 1 / 3)
     assert loss == pytest.approx(0.2 * -metrics["logps/chosen"] + 0.8 * aim**2, rel=1e-5)
@@ -125,10 +129,16 @@ def test_what_is_logged_has_its_meaning(tmp_path: Path) -> None:
             ratios = [logp_by_hand(model, side) - logp_by_hand(reference, side) for side in (best, worst)]
             deltas.append(ratios[0] - ratios[1])
             chosen.append(logp_by_hand(model, best))
-    metrics = {name: values[-1] for name, values in trainer._metrics["train"].items()}
+    metrics = {name: fmean(values) for name, values in trainer._metrics["train"].items()}
     assert metrics["rewards/margins"] == pytest.approx(float(sum(deltas) / 4) * bonbon_beta(3), rel=1e-3)
     assert metrics["rewards/accuracies"] == sum(delta > 0 for delta in deltas) / 4
     assert metrics["logps/chosen"] == pytest.approx(float(sum(chosen) / 4), rel=1e-4)
+
+
+def test_held_out_figures_are_means_over_pairs_however_they_are_batched(tmp_path: Path) -> None:
+    shared, alone = (_trainer(tmp_path, rows=rows, eval_pairs=3).evaluate() for rows in (2, 3))
+    for name in ("rewards/margins", "rewards/chosen", "logps/chosen"):
+        assert shared[f"eval_{name}"] == pytest.approx(alone[f"eval_{name}"], rel=1e-4)
 
 
 def test_a_batch_holds_the_chosen_answers_first(tmp_path: Path) -> None:

@@ -121,6 +121,8 @@ class PreferenceTrainer(TokenisedTrainer):
     ) -> None:
         """Under the names that TRL's own losses use; rewards are β times log-ratios, so that 0.5 is BoNBoN's aim."""
         metrics = self._metrics["train" if self.model.training else "eval"]
+        # Of all ranks; in evaluation without the pairs that fill up their last batches.
+        gather = self.accelerator.gather if self.model.training else self.accelerator.gather_for_metrics
         delta = chosen_ratios - rejected_ratios
         for name, values in {
             "rewards/chosen": self.beta * chosen_ratios,
@@ -130,5 +132,4 @@ class PreferenceTrainer(TokenisedTrainer):
             "logps/chosen": chosen,
             "logps/rejected": rejected,
         }.items():
-            gathered = self.accelerator.gather(values.detach())
-            metrics[name].append(gathered.mean().item())
+            metrics[name] += gather(values.detach()).tolist()  # TRL logs their mean
