@@ -103,9 +103,13 @@ def trainer_of(directory: Path, config: RlConfig, told: Told) -> ThreadGrpoTrain
     return trainer
 
 
-def loss_of(trainer: ThreadGrpoTrainer) -> Tensor:
+def batch_of(trainer: ThreadGrpoTrainer) -> dict[str, Any]:
     rows = [{"prompt": prompt.messages} for prompt in PROMPTS for _ in range(CANDIDATES)]
-    return trainer._compute_loss(trainer.model, trainer._generate_and_score_completions(rows))
+    return trainer._generate_and_score_completions(rows)
+
+
+def loss_of(trainer: ThreadGrpoTrainer) -> Tensor:
+    return trainer._compute_loss(trainer.model, batch_of(trainer))
 
 
 def advantages_by_hand() -> list[float]:
@@ -196,6 +200,13 @@ def test_the_share_that_is_cut_is_of_answers_that_did_not_end_by_themselves(tmp_
     trainer = trainer_of(tmp_path, config_of(tmp_path), Changed({"finish_reason": "length"}))
     loss_of(trainer)
     assert logged(trainer, "rl/cut") == pytest.approx(1 / CANDIDATES)
+
+
+def test_ends_of_an_answer_that_was_cut_are_not_learned(tmp_path: Path):
+    batch = batch_of(trainer_of(tmp_path, config_of(tmp_path), Changed({"finish_reason": "length"})))
+    is_end = torch.isin(batch["completion_ids"], torch.tensor([CODEC.eos_id, CODEC.control.async_close]))
+    learned = is_end & batch["completion_mask"].bool() & batch["tool_mask"].bool()
+    assert learned.any(dim=1).tolist() == [n % CANDIDATES > 0 for n in range(len(DOCUMENTS))]
 
 
 def test_rewards_that_differ_between_prompts_alone_have_no_spread(tmp_path: Path):

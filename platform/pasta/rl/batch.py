@@ -53,6 +53,13 @@ def thread_batch(
     return ThreadBatch(inputs, predicted_by)
 
 
-def is_chosen(grammar: TagGrammar, response_ids: Sequence[int]) -> list[int]:
-    """1 for each token of an answer that the model chose, 0 for ``<async>``, which is given."""
-    return [int(token != grammar.control.async_open) for token in response_ids]
+def is_chosen(grammar: TagGrammar, response_ids: Sequence[int], *, cut: bool = False) -> list[int]:
+    """1 for each token of an answer that the model chose, 0 for ``<async>``, which is given.
+
+    Where an answer was ``cut``, limits ended threads. The ends of all of them count as given then: to learn from one
+    that nobody chose, in an answer that is worth nothing, would teach the model not to end.
+    """
+    given = {grammar.control.async_open}
+    if cut:
+        given |= {grammar.control.async_close, *grammar.eos_ids}
+    return [int(token not in given) for token in response_ids]

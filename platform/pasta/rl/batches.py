@@ -102,7 +102,9 @@ class Batches:
             "prompt_ids": [answer["prompt_ids"] for answer in mine],
             "completion_ids": [answer["response_ids"] for answer in mine],
             "logprobs": [answer["logprobs"] for answer in mine] if "logprobs" in mine[0] else None,
-            "env_mask": [is_chosen(self._grammar, answer["response_ids"]) for answer in mine],
+            "env_mask": [
+                is_chosen(self._grammar, answer["response_ids"], cut=bool(answer["cut"])) for answer in mine
+            ],
             "answer": mine,
         }
 

@@ -3,7 +3,8 @@
 GRPOTrainer's public seams carry everything but thread masks, written against trl 1.16.0:
 
 - ``rollout_func`` returns the answers: token ids in storage order. Its ``env_mask`` leaves out what was given and not
-  chosen (``<async>``), its ``logprobs`` are those of the weights that sampled, its other fields go to the rewards.
+  chosen (``<async>``, and the ends of an answer that was cut), its ``logprobs`` are those of the weights that sampled,
+  its other fields go to the rewards.
 - ``reward_funcs`` and ``args`` do the rest: centred advantages, clipping, the divergence from the reference, the loss.
 
 Not enough is what the trainer does with the ids: ``_get_per_token_logps_and_entropies`` runs the model on them
