@@ -29,7 +29,15 @@ from pasta.judges.tally import VerdictTally
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record
 from pasta.stages.run import check_apart, nothing_to_do, sole_writer, stage_run
-from pasta.stages.shards import done_shards, iter_records, read_shard, read_stage, shard_path, write_shard
+from pasta.stages.shards import (
+    content_digest,
+    done_shards,
+    iter_records,
+    read_shard,
+    read_stage,
+    shard_path,
+    write_shard,
+)
 from pasta.stages.stage import StageOutput, input_fingerprint, model_inputs
 from pasta.tracking import Tracker
 
@@ -67,10 +75,11 @@ def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
 
 
 def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
-    """The verdicts on disk: a stage of their own, named after samples and judge."""
-    read_stage(config.samples, "sample", "samples", "samples")
+    """The verdicts on disk: a stage of their own, named after judge and samples: also after what these hold, since
+    verdicts on answers that have been sampled again are of other texts."""
+    _, samples = read_stage(config.samples, "sample", "samples", "samples")
     inputs = {"samples": config.samples.absolute(), **_reward_input(config.judge)}
-    values = {"judge": config.judge.identity()}
+    values = {"judge": config.judge.identity(), "answers": content_digest(samples)}
     read = {name: input_fingerprint(name, path) for name, path in inputs.items()}
     place = config.judgements_dir.absolute() / config_fingerprint(values | read)[:16]
     return StageOutput(place, "judge", values, inputs, restart=restart, key="judgements_dir")

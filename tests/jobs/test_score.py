@@ -1,5 +1,6 @@
 """The score job as a user runs it: an endpoint that fails half-way, verdicts used again, and mistakes."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,16 @@ def test_weight_and_judge_decide_the_stage_and_its_judge_alone_the_verdicts(tmp_
     assert score.stage(four).identity != score.stage(one).identity
     assert score.stage(four).identity == score.stage(workers).identity
     assert score.judgements(four).output_dir == score.judgements(one).output_dir
+
+
+def test_answers_that_are_sampled_again_are_judged_again(tmp_path):
+    config = load_config(write_config(tmp_path), ScoreConfig)
+    before = score.judgements(config).output_dir
+    for answers, is_other in ((variations, False), (lambda task: variations(task)[1:], True)):
+        shutil.rmtree(tmp_path / "samples")
+        # The same prompts: the stage has the identity that it had.
+        sample_stage(tmp_path / "samples", [record(task, answers(task)) for task in tasks(4)])
+        assert (score.judgements(config).output_dir != before) == is_other
 
 
 @pytest.mark.parametrize("name", ["atlas", "teacher", "reward"])

@@ -1,5 +1,6 @@
 """Shards: the JSONL files of a stage, each of which is there whole or not at all."""
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pasta.errors import UserError
-from pasta.files import write_whole
+from pasta.files import read_bytes, write_whole
 from pasta.rows import read_rows
 from pasta.stages.records import Record
 from pasta.stages.stage import Manifest, read_manifest
@@ -56,6 +57,15 @@ def read_stage(directory: Path, stage: str, prefix: str, key: str) -> tuple[Mani
     if gone := [path for n, path in enumerate(paths) if n not in done]:
         raise UserError(f"{key}: {gone[0]}: no such file, though its stage is finished; make its stage anew")
     return manifest, paths
+
+
+def content_digest(paths: Iterable[Path]) -> str:
+    """A digest of what shards hold. A stage that is made again has the identity that it had, and may hold other
+    records."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(read_bytes(path))
+    return digest.hexdigest()[:16]
 
 
 def split_into_shards(items: Sequence[T], size: int) -> dict[int, list[T]]:
