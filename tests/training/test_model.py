@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, LlamaConfig, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+)
 
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
 from pasta.training.config import ModelSection
-from pasta.training.model import build_model, make_room, make_tokenizer
+from pasta.training.model import build_model, make_room, make_tokenizer, new_token_ids
 from pasta.training.save import save_model
 from tests.support.tokenizers import TEMPLATE, byte_level
 from tests.training.runs import sft_config
@@ -83,6 +90,23 @@ def test_a_model_that_knows_the_control_tokens_keeps_their_rows(tmp_path: Path) 
     tokenizer.save_pretrained(tmp_path / "trained")
     again = build_model(ModelSection(init_from=str(tmp_path / "trained")), tokenizer, seed=0)
     assert torch.equal(again.get_input_embeddings().weight, model.get_input_embeddings().weight)
+
+
+def test_a_model_without_a_tokenizer_keeps_the_rows_of_the_tokens_that_it_is_given(tmp_path: Path) -> None:
+    """For a Qwen that lies without one transformers makes a tokenizer of nothing."""
+    plain = _plain_tokenizer()
+    plain.save_pretrained(tmp_path / "tokenizer")
+    config = Qwen3Config(
+        vocab_size=len(plain), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=2, head_dim=8,
+    )  # fmt: skip
+    old = AutoModelForCausalLM.from_config(config)
+    old.save_pretrained(tmp_path / "model")
+    section = ModelSection(init_from=str(tmp_path / "model"), tokenizer=str(tmp_path / "tokenizer"))
+    tokenizer = make_tokenizer(section)
+    new = build_model(section, tokenizer, seed=0).get_input_embeddings().weight
+    torch.testing.assert_close(new[: len(plain)], old.get_input_embeddings().weight)
+    assert new_token_ids(section, tokenizer) == [*range(len(plain), len(tokenizer))]
 
 
 def test_a_model_with_room_is_left_as_it_is(tmp_path: Path) -> None:

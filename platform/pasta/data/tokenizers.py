@@ -50,11 +50,15 @@ def read_tokenizer(key: str, source: str | Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(source))
+        tokenizer = AutoTokenizer.from_pretrained(str(source))
+        # Of some families (Qwen, Gemma) transformers makes a tokenizer of nothing where there is none.
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            raise ValueError("its vocabulary is empty")
     except Exception as error:  # of a damaged file transformers raises anything, tokenizers a bare Exception
         without = Path(source).is_dir() and not (Path(source) / "tokenizer.json").is_file()
         why = "there is no tokenizer.json" if without else first_line(error)
         raise UserError(f"{key}: {source}: no tokenizer can be read there ({why})") from None
+    return tokenizer
 
 
 def read_config(key: str, source: str) -> Any:

@@ -54,8 +54,8 @@ def make_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
 def inherited_scheme(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> Scheme:
     """The rule of positions of the model in ``init_from``, or of the tokenizer where the model lies without one."""
     if section.init_from is not None and section.tokenizer is not None:
-        with suppress(OSError, ValueError):
-            tokenizer = AutoTokenizer.from_pretrained(section.init_from)
+        with suppress(UserError):
+            tokenizer = read_tokenizer("model.init_from", section.init_from)
     return stored_scheme(tokenizer)
 
 
@@ -64,8 +64,8 @@ def other_positions(section: ModelSection) -> str:
     if section.init_from is None or section.positions is None:
         return ""
     try:
-        before = stored_scheme(AutoTokenizer.from_pretrained(section.init_from))
-    except (OSError, ValueError):
+        before = stored_scheme(read_tokenizer("model.init_from", section.init_from))
+    except UserError:
         return ""
     own = section.positions
     return "" if own == before else f"model.positions: {own} from now on; {section.init_from} has {before}"
@@ -121,15 +121,18 @@ def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed:
 
 
 def new_token_ids(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Ids of the tokens that the model in ``init_from`` has never seen, in order; none if it lies without a tokenizer.
+    """Ids of the tokens that the model in ``init_from`` has never seen, in order. One that lies without a tokenizer has
+    seen the tokens of ``tokenizer`` as that lies there.
 
     Some models have more rows than their tokenizer has tokens: a new token then takes an existing row.
     """
     assert section.init_from is not None
     try:
-        seen = AutoTokenizer.from_pretrained(section.init_from).get_vocab()
-    except (OSError, ValueError):
-        return []
+        seen = read_tokenizer("model.init_from", section.init_from).get_vocab()
+    except UserError:
+        if section.tokenizer is None or section.tokenizer == ATLAS:
+            return []
+        seen = read_tokenizer("model.tokenizer", section.tokenizer).get_vocab()
     return sorted(token_id for token, token_id in tokenizer.get_vocab().items() if token not in seen)
 
 
