@@ -26,7 +26,13 @@ def install_thread_masks(model: PreTrainedModel) -> RemovableHandle:
         segment_ids, sees = kwargs.pop("segment_ids", None), kwargs.pop("sees", None)
         if segment_ids is None or sees is None:
             return args, kwargs
-        dtype = next(module.parameters()).dtype
+        device = segment_ids.device.type
+        # Attention runs in autocast's format, in which the least value of the weights' may be infinite.
+        dtype = (
+            torch.get_autocast_dtype(device)
+            if torch.is_autocast_enabled(device)
+            else next(module.parameters()).dtype
+        )
         kwargs["attention_mask"] = thread_mask(model.config, segment_ids, sees, kwargs["position_ids"], dtype)
         return args, kwargs
 
