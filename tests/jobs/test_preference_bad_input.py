@@ -30,6 +30,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown loss": ({"objective.loss": "kto"}, "objective.loss"),
     "wrong type": ({"optimisation.rows": "many"}, "optimisation.rows"),
     "one sample": ({"objective.num_samples": 1}, "num_samples 1: expected at least 2"),
+    "dropout": ({"lora.dropout": 0.1}, "lora.dropout 0.1: has no effect"),
     "a share above one": ({"objective.alpha": 1.5}, "alpha 1.5: expected a share from 0 to 1"),
     "no model": ({"model.init_from": None}, "expected exactly one of architecture"),
     "missing model": ({"model.init_from": "./gone"}, "model.init_from: ./gone: no such"),
@@ -51,7 +52,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     config = copy.deepcopy(preference_dict(tmp_path))
     for dotted, value in changes.items():
         section, key = dotted.split(".")
-        config[section][key] = value
+        config.setdefault(section, {})[key] = value
     assert expected in _fail(monkeypatch, capsys, write_config(tmp_path, config))
     assert not (tmp_path / "model").exists()
 

@@ -40,6 +40,7 @@ VALID: dict[str, Any] = {
         ("schedule", "eval_steps", 5, "schedule.eval_steps 5"),
         ("model", "init_from", "runs/out", "is model.init_from"),
         ("model", "positions", "fixed", "model.positions 'fixed'"),
+        ("lora", "dropout", 0.1, "lora.dropout 0.1: has no effect"),
     ],
 )
 def test_a_mistake_is_named(section: str, key: str, value: Any, message: str):

@@ -120,6 +120,7 @@ class RlConfig(TrainingConfig):
     def __post_init__(self) -> None:
         TrainingConfig.__post_init__(self)
         self._check_model()
+        self.check_no_dropout()
         self._check_steps()
         sampling = self.sampling
         if sampling.top_k or sampling.top_p != 1.0 or sampling.promise_bias:

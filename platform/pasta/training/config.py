@@ -186,6 +186,13 @@ class TrainingConfig:
             raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
         self.check_elsewhere()
 
+    def check_no_dropout(self) -> None:
+        """Raise ValueError if adapters are given a dropout, which TRL's trainers of log-probabilities switch off."""
+        if self.lora is not None and self.lora.dropout:
+            raise ValueError(
+                f"lora.dropout {self.lora.dropout}: has no effect: log-probabilities are taken without; expected 0"
+            )
+
     def check_elsewhere(self) -> None:
         """Raise ValueError if the run would put its model in the place of the one that it starts from."""
         start = self.model.init_from

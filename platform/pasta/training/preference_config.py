@@ -53,3 +53,4 @@ class PreferenceConfig(TrainingConfig):
         TrainingConfig.__post_init__(self)
         self.schedule.check_evaluates("data.eval_pairs", self.data.eval_pairs)
         self.check_goes_on_from("the model that wrote the answers")
+        self.check_no_dropout()
