@@ -8,6 +8,7 @@ from pasta.data.dataset import TOKENIZER_DIR
 from pasta.data.prompts import Prompt
 from pasta.lang.tokenizer import store_scheme, stored_scheme
 from pasta.rl.train import check_config, inputs, prepare
+from pasta.stages.stage import Manifest, write_manifest
 from pasta.training.run import TrainingStage
 from tests.rl.runs import rl_config, rl_dict
 from tests.training.pair_runs import save_tiny_model
@@ -38,3 +39,25 @@ def test_prepared_prompts_hold_the_tokenizer_of_the_model_that_is_trained(tmp_pa
         tokenizer = check_config(config)
         prepared = prepare(config, tokenizer, [prompt], lambda _: [record], tmp_path / "cache")
         assert stored_scheme(AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR)) == scheme
+
+
+def test_a_twin_that_is_trained_again_answers_again(tmp_path: Path) -> None:
+    twin = save_tiny_model(tmp_path / "twin")
+    prompt = Prompt([{"role": "user", "content": "Say tea."}])
+    answered = {"text": "Tea.", "num_tokens": 2, "finish_reason": "stop"}
+    record = {"id": prompt.id, "messages": prompt.messages, "prompt_ids": [1], "twin": answered}
+    config = rl_config(rl_dict(tmp_path, twin=str(twin)))
+    tokenizer, reused = check_config(config), []
+    for day in (1, 1, 2):
+        finished = f"2026-01-0{day}T00:00:00+00:00"
+        write_manifest(twin, Manifest("sft", "0" * 16, {}, {}, "v1", {}, finished))
+        reused.append(prepare(config, tokenizer, [prompt], lambda _: [record], tmp_path / "cache").reused)
+    assert reused == [False, True, False]
+
+
+def test_a_run_that_has_failed_too_often_goes_on_where_more_failures_are_allowed(tmp_path: Path) -> None:
+    values = rl_dict(tmp_path)
+    before = TrainingStage("rl", rl_config(values), {}).run_dir
+    values["workers"]["max_failures"] = 20
+    values["rollout"]["workers"]["max_failures"] = 20
+    assert TrainingStage("rl", rl_config(values), {}).run_dir == before

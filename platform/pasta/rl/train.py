@@ -32,7 +32,7 @@ from pasta.rl.grpo import ThreadGrpoTrainer
 from pasta.rl.rollouts import Rollouts
 from pasta.rows import read_whole_rows
 from pasta.stages.records import Record
-from pasta.stages.stage import input_fingerprint, model_inputs
+from pasta.stages.stage import input_fingerprint, model_inputs, read_manifest
 from pasta.tracking import Tracker
 from pasta.training.fit import run_trainer
 from pasta.training.lora import peft_config
@@ -123,12 +123,18 @@ def prepare(
         "prompts": [prompt.id for prompt in prompts],
         "limits": to_dict(config.limits),
         "engine": to_dict(config.engine),
-        "twin": {key: input_fingerprint(key, path) for key, path in models.items()},
+        "twin": {key: [input_fingerprint(key, path), _finished(Path(path))] for key, path in models.items()},
     }
     # The directory also holds the tokenizer that the model is trained and saved with.
     name = data_fingerprint(values, tokenizer)
     path, counts, reused = prepare_once(cache_dir / name, tokenizer, write)
     return PreparedPrompts(path=path, reused=reused, **counts)
+
+
+def _finished(model: Path) -> str:
+    """When a model was finished, if it says so: one that is trained again has the identity that it had."""
+    manifest = read_manifest(model)
+    return "" if manifest is None else manifest.finished
 
 
 def train(

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pasta.config import to_dict
 from pasta.errors import UserError
 from pasta.rows import read_json
 from pasta.stages.run import check_apart
 from pasta.stages.stage import Manifest, Stage, read_manifest
+from pasta.stages.workers import WorkersSection
 from pasta.training.config import OptimisationSection, ScheduleSection, TrainingConfig
 from pasta.training.deepspeed_private import compile_no_communication, import_no_compiler
 from pasta.training.precision import uses_bfloat16
@@ -50,7 +52,7 @@ class TrainingStage(Stage):
     def __init__(
         self, job: str, config: TrainingConfig, inputs: Mapping[str, str | Path], *, restart: bool = False
     ) -> None:
-        super().__init__(job, config, inputs)
+        super().__init__(job, _content(config), inputs)
         self.output_dir = config.output_dir
         name = f"{config.name}-{self.identity[:8]}"
         self.run_dir = (config.run_dir / name).absolute()
@@ -74,6 +76,16 @@ class TrainingStage(Stage):
             if self.checkpoints is not None:
                 remove(self.checkpoints)
             self._restarts = False
+
+
+def _content(config: TrainingConfig) -> dict[str, Any]:
+    """The values of ``config``, with ``max_failures`` at its default: a run that has had too many goes on from its last
+    checkpoint where more are allowed."""
+    values = to_dict(config)
+    for section in (values, values.get("rollout", {})):
+        if "workers" in section:
+            section["workers"]["max_failures"] = WorkersSection().max_failures
+    return values
 
 
 def trainer_arguments(
