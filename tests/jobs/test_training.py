@@ -11,11 +11,17 @@ from typing import Any
 import pytest
 
 from jobs import sft, training
+from pasta.config import parse_config
+from pasta.engine.head_files import SETTINGS
 from pasta.errors import UserError
+from pasta.stages.records import write_json
 from pasta.stages.run import sole_writer
+from pasta.stages.stage import write_manifest
+from pasta.training.config import SftConfig
 from pasta.training.sft import train
 from tests.support.paths import ROOT
-from tests.training.runs import sft_config
+from tests.training.pair_runs import save_tiny_model
+from tests.training.runs import sft_config, sft_dict
 
 
 def test_the_controller_that_unpickles_the_settings_imports_nothing_that_training_needs(
@@ -60,6 +66,26 @@ def test_two_runs_do_not_train_one_model(tmp_path: Path, monkeypatch: pytest.Mon
     with sole_writer(config.output_dir), refused:
         training.fit(train, config, stage, data_dir=tmp_path, address=None)
     assert stage.run_dir.exists(), "the other run's"
+
+
+def test_a_restart_that_was_cut_is_not_done_though_the_model_before_is_there(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    config.output_dir.mkdir()
+    write_manifest(config.output_dir, sft.stage(config).to_manifest({}, "v1"))
+    assert sft.stage(config).is_done
+    sft.stage(config, restart=True).start()
+    assert not sft.stage(config).is_done
+
+
+def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "start")
+    values = sft_dict(tmp_path) | {"output_dir": str(model), "draft_heads": {"depth": 2, "width": 16}}
+    values["model"] = {"init_from": str(model)}
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    write_json(model / SETTINGS, {"identity": sft.stage(config).identity})
+    assert sft.stage(config).is_done
+    sft.stage(config, restart=True).start()
+    assert not sft.stage(config).is_done
 
 
 def test_a_run_directory_in_the_model_s_is_refused(tmp_path: Path) -> None:

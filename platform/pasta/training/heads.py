@@ -19,6 +19,7 @@ from pasta.engine.heads import DraftHeads, write_heads
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.rows import read_json
+from pasta.stages.records import write_json
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.run import TrainingStage
 
@@ -31,10 +32,15 @@ class HeadsStage(TrainingStage):
 
     def __init__(self, config: SftConfig, inputs: dict[str, str | Path], *, restart: bool = False) -> None:
         super().__init__("sft", config, inputs, restart=restart)
-        settings = config.output_dir / SETTINGS
-        self.is_done = (
-            not restart and settings.is_file() and read_json(settings).get("identity") == self.identity
-        )
+        self._settings = config.output_dir / SETTINGS
+        self.is_done = not restart and self._are_there()
+
+    def _are_there(self) -> bool:
+        return self._settings.is_file() and read_json(self._settings).get("identity") == self.identity
+
+    def _forget_output(self) -> None:
+        if self._are_there():
+            write_json(self._settings, {**read_json(self._settings), "identity": None})
 
 
 def model_files(config: SftConfig) -> dict[str, str | Path]:

@@ -10,7 +10,7 @@ from pasta.config import to_dict
 from pasta.errors import UserError
 from pasta.rows import read_json
 from pasta.stages.run import check_apart
-from pasta.stages.stage import Manifest, Stage, read_manifest
+from pasta.stages.stage import MANIFEST, Manifest, Stage, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.training.config import OptimisationSection, ScheduleSection, TrainingConfig
 from pasta.training.deepspeed_private import compile_no_communication, import_no_compiler
@@ -75,7 +75,14 @@ class TrainingStage(Stage):
             shutil.rmtree(self.run_dir, ignore_errors=True)
             if self.checkpoints is not None:
                 remove(self.checkpoints)
+            self._forget_output()
             self._restarts = False
+
+    def _forget_output(self) -> None:
+        """Keep an earlier run's model from passing for this one's if this one is cut."""
+        manifest = read_manifest(self.output_dir)
+        if manifest is not None and manifest.identity == self.identity:
+            (self.output_dir / MANIFEST).unlink()
 
 
 def _content(config: TrainingConfig) -> dict[str, Any]:
