@@ -25,10 +25,14 @@ from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.files import check_directory
-from pasta.rows import placed
+from pasta.rows import placed, read_json
 from pasta.stages.pipeline import Instance, PipelineConfig, instances
+from pasta.stages.records import write_json
 from pasta.stages.run import check_run_dir, sole_writer
 from pasta.stages.stage import Manifest, read_manifest
+
+#: The file in a pipeline's directory that names the stages to be made again.
+DUE = ".due.json"
 
 
 class StageOnDisk(Protocol):
@@ -148,12 +152,13 @@ def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: st
 def show_plan(config: PipelineConfig, steps: list[Instance], restart: str | None = None) -> int:
     """Print for every stage whether it would run, and why."""
     outputs: dict[str, Path] = {}
+    due = _due(config)
     for instance in steps:
         waits = [name for name in instance.reads.values() if name not in outputs]
         if waits:
             print(f"{instance.name}: to run, after {', '.join(sorted(set(waits)))}")
             continue
-        step = _step(config, instance, outputs, restart=instance.name == restart)
+        step = _step(config, instance, outputs, restart=instance.name == restart, due=instance.name in due)
         if step.output.is_done:
             outputs[instance.name] = step.output.output_dir
         print(f"{instance.name}: {step.reason}")
@@ -167,11 +172,12 @@ def run(
     outputs: dict[str, Path] = {}
     made: set[str] = set()
     with locked(config.output_dir):
+        due = _due(config)
         started = time.monotonic()
         for number, instance in enumerate(steps, start=1):
             # A stage that is made again has the identity that it had: what reads it would seem unchanged.
             again = instance.name == restart or not made.isdisjoint(instance.reads.values())
-            step = _step(config, instance, outputs, restart=again)
+            step = _step(config, instance, outputs, restart=again, due=instance.name in due)
             outputs[instance.name] = step.output.output_dir
             print(f"{config.name} {number}/{len(steps)} {instance.name}: {step.reason}", flush=True)
             if step.output.is_done:
@@ -179,7 +185,12 @@ def run(
             # One that was cut when it was made again goes on without --restart.
             if step.restart or step.output.is_resumed:
                 made.add(instance.name)
+                due |= {instance.name} | {each.name for each in steps if instance.name in each.reads.values()}
+                write_json(config.output_dir / DUE, sorted(due))
             _run(step, config, address, "the same command" + (" without --restart" if restart else ""))
+            if instance.name in due:
+                due.remove(instance.name)
+                write_json(config.output_dir / DUE, sorted(due))
             minutes = (time.monotonic() - started) / 60
             print(
                 f"{config.name} {number}/{len(steps)} {instance.name}: done, {minutes:.1f} min so far",
@@ -203,13 +214,22 @@ def _run(step: Step, config: PipelineConfig, address: str | None, resumed_by: st
 
 
 def _step(
-    config: PipelineConfig, instance: Instance, outputs: dict[str, Path], *, restart: bool = False
+    config: PipelineConfig,
+    instance: Instance,
+    outputs: dict[str, Path],
+    *,
+    restart: bool = False,
+    due: bool = False,
 ) -> Step:
-    """The stage with its directory, which is named after the identity that follows from configuration and inputs."""
+    """The stage with its directory, which is named after the identity that follows from configuration and inputs.
+
+    One that is ``due`` restarts if its earlier output is still there; else that restart was cut, and goes on.
+    """
     module, loaded = _load(config, instance, outputs)
     identity = module.stage(loaded).identity
     place = config.output_dir / f"{instance.name}-{identity[:8]}"
     loaded = replace(loaded, output_dir=place)
+    restart = restart or (due and read_manifest(place) is not None)
     output = module.stage(loaded, restart=restart)
     is_again = restart and read_manifest(place) is not None
     reason = "to run again" if is_again else _reason(config, output, instance.name)
@@ -232,6 +252,12 @@ def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) 
         moved = relocated(loaded, config.storage)
         loaded = load_config(instance.section.config, module.CONFIG, [*overrides, *moved])
     return module, loaded
+
+
+def _due(config: PipelineConfig) -> set[str]:
+    """The stages that a restart has to make again and has not made yet: pipelines that were cut leave some."""
+    path = config.output_dir / DUE
+    return set(read_json(path)) if path.is_file() else set()
 
 
 def _finished(config: PipelineConfig, name: str) -> Iterator[Manifest]:

@@ -88,6 +88,27 @@ def test_a_restart_that_was_cut_goes_on_and_makes_again_what_depends_on_it(
     assert ran == [("a", False), ("b", True)]
 
 
+@pytest.mark.parametrize("cut_at", ["a", "b", "c"])
+def test_a_restart_that_was_cut_before_a_stage_began_makes_it_again(tmp_path, monkeypatch, ran, cut_at):
+    config, steps, _ = read(recipe(tmp_path, b=section("@a"), c=section("@b")))
+    pipeline.run(config, steps)
+    work = annotate.run
+
+    def cut(config: Any, **options: Any) -> int:
+        if config.name == cut_at:
+            raise KeyboardInterrupt
+        return work(config, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(annotate, "run", cut)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run(config, steps, restart="a")
+    pipeline.run(config, steps)
+    assert [name for name, _ in ran[3:]] == ["a", "b", "c"]
+    pipeline.run(config, steps)
+    assert len(ran) == 6
+
+
 def test_an_earlier_stage_that_was_deleted_makes_nothing_else_again(tmp_path, ran):
     config, steps, _ = read(recipe(tmp_path, b=section("@a")))
     pipeline.run(config, steps)
