@@ -24,9 +24,7 @@ from tests.training.pair_runs import (
 )
 
 
-def _trainer(
-    directory: Path, *, rows: int = 2, eval_pairs: int = 0, **objective: Any
-) -> PreferenceTrainer:
+def _trainer(directory: Path, *, rows: int = 2, eval_pairs: int = 0, **objective: Any) -> PreferenceTrainer:
     """A trainer in this process, its reference another model than the policy, so that no term vanishes."""
     values = preference_dict(directory, rows=rows)
     values["data"]["eval_pairs"] = eval_pairs

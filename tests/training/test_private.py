@@ -183,9 +183,7 @@ def test_transformers_remembers_the_deepspeed_configuration_that_models_are_made
         integration.unset_hf_deepspeed_config()
 
 
-@pytest.mark.parametrize(
-    "method", ["_prepare_dataset", "_precompute_ref_logps", "compute_ref_log_probs"]
-)
+@pytest.mark.parametrize("method", ["_prepare_dataset", "_precompute_ref_logps", "compute_ref_log_probs"])
 def test_trl_has_the_method(method: str):
     assert callable(getattr(DPOTrainer, method, None)), gone(trl, f"DPOTrainer.{method}")
 
