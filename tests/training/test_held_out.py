@@ -14,12 +14,14 @@ from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.data.linearise import make_example
 from pasta.data.packing import to_dataset
+from pasta.engine import Engine, EngineConfig
 from pasta.interpreter import TokenKind
 from pasta.lang import Codec, to_text
 from pasta.tracking import Tracker
+from pasta.training import held_out
 from pasta.training.callbacks import KIND_NAMES
 from pasta.training.config import SftConfig
-from pasta.training.held_out import COLUMNS, documents_of, figures_of, generate_answers
+from pasta.training.held_out import COLUMNS, HeldOut, documents_of, figures_of, generate_answers
 from pasta.training.run import RunContext
 from pasta.training.sft import make_trainer, prepare
 from pasta.training.trainer import EXAMPLES
@@ -116,6 +118,20 @@ def test_an_answer_s_speedup_is_its_text_over_its_critical_path() -> None:
     assert answer.critical_path == answer.tokens
     assert answer.speedup == pytest.approx(1.0 if answer.well_formed else (answer.tokens + 1) / answer.tokens)
     assert answer.expected == to_text(random_document(1))
+
+
+def test_no_steps_are_captured_for_a_few_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[EngineConfig] = []
+
+    def engine(loaded: Any, config: EngineConfig) -> Engine:
+        asked.append(config)
+        return Engine(loaded, config)
+
+    monkeypatch.setattr(held_out, "Engine", engine)
+    loaded = tiny()
+    document = HeldOut(CODEC.encode_prompt(MESSAGES), [])
+    generate_answers(loaded.model, loaded.tokenizer, [document], max_tokens=2, parallel=True)
+    assert [config.cuda_graphs for config in asked] == ["off"]
 
 
 def test_without_answers_there_are_no_figures() -> None:

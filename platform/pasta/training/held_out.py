@@ -77,8 +77,12 @@ def generate_answers(
         return []
     codec = Codec(tokenizer)
     longest = max(len(document.prompt_ids) for document in documents)
+    # Nothing is captured or traced: that takes longer than a few answers, and memory that training needs.
     config = EngineConfig(
-        num_slots=min(num_slots, len(documents)), slot_tokens=longest + max_tokens + 8, trace_forward=False
+        num_slots=min(num_slots, len(documents)),
+        slot_tokens=longest + max_tokens + 8,
+        trace_forward=False,
+        cuda_graphs="off",
     )
     limits = Limits(max_tokens=max_tokens, max_chunk_tokens=max_tokens)
     was_training = model.training
