@@ -60,7 +60,6 @@ class Decoder:
         self._version = config.version
         self._engines: dict[str, AsyncEngine] = {}
         self._structures: dict[str, Structures] = {}
-        self._stopped: str | None = None
         self._cancelling: set[asyncio.Task[Any]] = set()
         self._num_finished = self._num_cancelled = self._num_reaped = 0
         self._costs: dict[str, LaneCosts] = {}
@@ -134,7 +133,7 @@ class Decoder:
             decoding = False
             yield [Refused(str(error))]
         except EngineStopped as error:
-            decoding, self._stopped = False, str(error)
+            decoding = False
             raise ReplicaLost(str(error)) from error
         finally:
             was_open = self._leases.close(order.request_id)
@@ -299,8 +298,9 @@ class Decoder:
 
     def check_health(self) -> None:
         """Raise if an engine has stopped, or one of the processes that share it: Serve then restarts the replica."""
-        if self._stopped is not None:
-            raise RuntimeError(self._stopped)
+        for engine in self._engines.values():
+            if engine.failure is not None:
+                raise RuntimeError(str(engine.failure))
         if self._followers is not None:
             self._followers.check()
 

@@ -1,6 +1,7 @@
 """The asyncio façade: concurrent streams, cancellation by leaving, absorbing, failures that reach the caller."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -216,3 +217,38 @@ def test_a_failing_step_reaches_every_stream():
             await engine.submit(ask())
 
     with_engine(scenario)
+
+
+def test_a_call_that_comes_between_a_step_s_failure_and_its_report_fails_too():
+    async def scenario(engine):
+        called = threading.Event()
+
+        def fail():
+            called.wait()
+            raise RuntimeError("out of memory")
+
+        engine.engine.step = fail
+        request_id = await engine.submit(ask())
+        called.set()
+        engine._thread.join()
+        with pytest.raises(EngineStopped, match="out of memory"):
+            async with asyncio.timeout(1):
+                await engine.cancel(request_id)
+
+    with_engine(scenario)
+
+
+def test_a_failure_while_there_is_no_request_is_known_without_one():
+    """So that the engine is replaced before one comes."""
+
+    async def scenario(engine):
+        def fail():
+            raise RuntimeError("out of memory")
+
+        engine.engine.turns.step = fail
+        await result_of(engine, ask(conversation=True))
+        while engine.failure is None:
+            await asyncio.sleep(0.001)
+        return str(engine.failure)
+
+    assert "out of memory" in with_engine(scenario, pause_s=0.0)

@@ -35,6 +35,10 @@ class AsyncEngine:
         self._stream_interval_s, self._clock = stream_interval_s, clock
         self._queues: dict[str, asyncio.Queue[list[Event] | BaseException]] = {}
         self._commands: list[Callable[[], None]] = []
+        #: The calls that the engine's thread has not answered yet.
+        self._calls: set[asyncio.Future[Any]] = set()
+        #: Why the engine's thread has ended by itself, if it has: no request decodes here any more.
+        self.failure: EngineStopped | None = None
         self._wake = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -139,10 +143,10 @@ class AsyncEngine:
                     self._hand_over()
             except Exception as error:
                 self._hand_over()
-                failure = EngineStopped(f"the engine's step failed: {error}")
-                failure.__cause__ = error
+                self.failure = EngineStopped(f"the engine's step failed: {error}")
+                self.failure.__cause__ = error
                 assert self._loop is not None
-                self._loop.call_soon_threadsafe(self._fail_all, failure)
+                self._loop.call_soon_threadsafe(self._fail_all, self.failure)
                 return
 
     def _await_work(self) -> None:
@@ -209,6 +213,9 @@ class AsyncEngine:
         self._stopping = True
         for queue in self._queues.values():
             queue.put_nowait(failure)
+        for future in self._calls:
+            if not future.done():
+                future.set_exception(failure)
 
     def _post(self, command: Callable[[], Any]) -> None:
         with self._wake:
@@ -220,6 +227,8 @@ class AsyncEngine:
         if self._stopping or self._loop is None:
             raise EngineStopped("the engine is not running")
         future: asyncio.Future[Any] = self._loop.create_future()
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
 
         def settle(method: Callable[[Any], None], value: Any) -> None:
             if not future.done():
