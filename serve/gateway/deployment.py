@@ -323,8 +323,8 @@ class Gateway:
         since, client = time.time(), self._client(request)
         with ExitStack() as place, ExitStack() as running:
             place.enter_context(self._requests.request())
-            self._guard.count(client)
             running.enter_context(self._guard.running(client))
+            self._guard.count(client)  # last: what is refused for another reason costs nothing of the rate
             yield _Held(since, client.name, place, running)
 
     def _timeout_s(self, request: Request) -> float:

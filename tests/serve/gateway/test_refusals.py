@@ -2,11 +2,16 @@
 
 import asyncio
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from serve.calls.replicas import ReplicaLost
-from serve.gateway.guard import NoRoomCache
+from serve.config import KeySettings
+from serve.errors import ApiError
+from serve.gateway.deployment import Gateway
+from serve.gateway.guard import Guard, NoRoomCache, OpenRequests
+from serve.keys import new_key
 from serve.wire import Accepted, Finished, Refused
 from tests.serve.observe.test_watch import order
 
@@ -202,3 +207,21 @@ def test_a_refusal_is_forgotten_with_its_interpreter():
         assert await asked() == [*map(list, DONE)]
 
     asyncio.run(test())
+
+
+def test_a_request_beyond_a_key_s_concurrency_costs_none_of_its_rate(tmp_path):
+    """Clients send such a request again, more than once."""
+    key = new_key(tmp_path / "keys.yaml", "ann", requests_per_minute=2, max_concurrent=1)
+    ours = Gateway.__mro__[1]  # what Ray has wrapped
+    gateway = ours.__new__(ours)
+    gateway._requests = OpenRequests(8)
+    gateway._guard = Guard(KeySettings(file=str(tmp_path / "keys.yaml")), clock=lambda: 0.0)
+    request = SimpleNamespace(headers={"authorization": f"Bearer {key}"}, client=None)
+    with gateway._open(request):
+        for _ in range(3):
+            with pytest.raises(ApiError, match="running"), gateway._open(request):
+                pass
+    with gateway._open(request):
+        pass
+    with pytest.raises(ApiError, match="Rate limit"), gateway._open(request):
+        pass
