@@ -1,6 +1,6 @@
 """The messages between deployments: plain data, without torch, Ray or HTTP."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -111,11 +111,12 @@ class Lent:
 class Told:
     """Decoder → Interpreter, on request and as a response ends: the names of the ``prefixes`` that each model's engine
     holds (``pasta.placement.prefix_digests``), the threads and waiting requests that it decodes for other Interpreters,
-    and how many Interpreters have called lately."""
+    how many Interpreters have called lately, and how many requests of others hold a slot or wait for one, by model."""
 
     prefixes: dict[str, frozenset[bytes]]
     other_lanes: int
     num_interpreters: int
+    other_slots: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

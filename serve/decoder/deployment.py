@@ -181,14 +181,21 @@ class Decoder:
 
     def _told(self, interpreter: str) -> Told:
         engines = {name: engine.engine for name, engine in self._engines.items()}
-        others = sum(
-            lanes
-            for engine in engines.values()
-            for request_id, lanes in engine.lanes_by_request.items()
-            if self._interpreters.owners.get(request_id, interpreter) != interpreter
-        )
+        others = {
+            name: [
+                lanes
+                for request_id, lanes in engine.lanes_by_request.items()
+                if self._interpreters.owners.get(request_id, interpreter) != interpreter
+            ]
+            for name, engine in engines.items()
+        }
         prefixes = {name: engine.prefixes.digests for name, engine in engines.items()}
-        return Told(prefixes, others, self._interpreters.seen(interpreter))
+        return Told(
+            prefixes,
+            sum(map(sum, others.values())),
+            self._interpreters.seen(interpreter),
+            {name: len(lanes) for name, lanes in others.items()},
+        )
 
     def _reap(self, engine: "AsyncEngine", order: DecodeOrder) -> None:
         self._num_reaped += 1

@@ -125,6 +125,8 @@ class Dispatcher:
         #: What each replica last reported about other Interpreters: how many of its threads are theirs, and how many
         #: they are.
         self._others: dict[str, tuple[int, int]] = {}
+        #: The slots of each replica that requests of other Interpreters hold or wait for, by model.
+        self._other_slots: dict[str, Mapping[str, int]] = {}
         self._configured_interpreters = config.front.interpreters
         self._lease_s = config.decoder.lease_s
         self._silent: set[str] = set()
@@ -215,8 +217,9 @@ class Dispatcher:
                 "there is no decoder" + (f" that computes in {number_format}" if number_format else "")
             ) from None
         # To wait for a slot takes an answer's time, which no prefix makes up for while another replica has one free.
-        held = self._lanes.slots()
-        free = {name: lanes for name, lanes in loads.items() if held[name, order.model] < self._num_slots}
+        free = {
+            name: lanes for name, lanes in loads.items() if self._held(name, order.model) < self._num_slots
+        }
         loads = free or loads
         names = prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
         matched = {
@@ -225,10 +228,15 @@ class Dispatcher:
         }
         return choose_home(loads, matched)
 
+    def _held(self, replica: str, model: str) -> int:
+        """The slots that are held or waited for."""
+        return self._lanes.slots()[replica, model] + self._other_slots.get(replica, {}).get(model, 0)
+
     def hear(self, replica: str, told: Told) -> None:
         """Note which prefixes a replica holds now, and how much it decodes for other Interpreters."""
         self._prefixes[replica] = told.prefixes
         self._others[replica] = told.other_lanes, told.num_interpreters
+        self._other_slots[replica] = told.other_slots
 
     async def ask(self, replica: str) -> None:
         """Ask a replica for that."""
@@ -286,6 +294,7 @@ class Dispatcher:
             self._prefixes = {replica: self._prefixes.get(replica, {}) for replica in replicas}
             self._formats = {replica: self._formats[replica] for replica in replicas}
             self._others = {replica: told for replica, told in self._others.items() if replica in replicas}
+            self._other_slots = {replica: self._other_slots.get(replica, {}) for replica in replicas}
             for replica in replicas - self._silent:
                 self.spawn(self.ask(replica))
             held: dict[str, list[tuple[OpenResponse, Attempt]]] = {replica: [] for replica in self._silent}

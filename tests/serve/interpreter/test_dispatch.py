@@ -562,6 +562,7 @@ def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config):
             told = {name: await replicas.decoders[name].tell("second") for name in NAMES}
             assert told["a"].other_lanes > 0
             assert told["b"].other_lanes == 0
+            assert [[*told[name].other_slots.values()] for name in NAMES] == [[1], [0]]
             assert first._others == {"a": (0, 1), "b": (0, 1)}
             assert second.loads()["a"] > second.loads()["b"] == 0
             assert second.num_interpreters == 2

@@ -40,7 +40,8 @@ class Decoding:
 
 
 @pytest.mark.parametrize(("on_a", "on_b", "home"), [(7, 0, "a"), (8, 0, "b"), (20, 7, "b"), (9, 8, "a")])
-def test_no_request_waits_for_a_slot_while_another_decoder_has_one(on_a, on_b, home):
+@pytest.mark.parametrize("of_others", [0, 3], ids=["one Interpreter", "several"])
+def test_no_request_waits_for_a_slot_while_another_decoder_has_one(on_a, on_b, home, of_others):
     async def scenario():
         known_replicas("Decoder").update(frozenset())
         dispatcher = Dispatcher(Decoders(), CONFIG)
@@ -49,8 +50,9 @@ def test_no_request_waits_for_a_slot_while_another_decoder_has_one(on_a, on_b, h
         while len(dispatcher.usable) < 2:
             await asyncio.sleep(0)
         names = prefix_digests(PROMPT, CONFIG.engine.prefill_chunk, "")
-        dispatcher.hear("a", Told({"m": frozenset(name for _, name in names)}, 0, 1))
-        for replica in "a" * on_a + "b" * on_b:
+        prefixes = {"m": frozenset(name for _, name in names)}
+        dispatcher.hear("a", Told(prefixes, of_others, 2, {"m": of_others}))
+        for replica in "a" * (on_a - of_others) + "b" * on_b:
             dispatcher.opened(Decoding(replica))
         order = DecodeOrder("r", "m", PROMPT, Limits(), False, SamplingParams())
         return await dispatcher.home(order, set())
