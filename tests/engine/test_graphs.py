@@ -147,6 +147,18 @@ def test_without_memory_for_more_graphs_steps_run_eagerly(caplog):
     assert decode(engine, requests()) == plain_answers()
 
 
+def test_what_is_captured_anew_has_the_memory_of_what_it_replaces():
+    stand_in = StandIn()
+    stand_in.memory = 2
+    engine = Engine(LOADED, EngineConfig(**SIZES), stand_in)
+    stand_in.runner = engine.runner
+    graphs, step = engine.runner._graphs, Shape(0, 1, 1, 64, 1, biased=False)
+    graphs.find(step)
+    engine.runner.state.sees = torch.zeros(3, 600, 600, dtype=torch.bool)
+    stand_in.memory += 2
+    assert graphs.find(step) is not None
+
+
 def test_the_least_shape_that_holds_a_step_is_taken():
     shapes = GraphShapes(num_slots=6, slot_tokens=700)
     step = Shape(1, 2, 3, 300, 5, biased=False)

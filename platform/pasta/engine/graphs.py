@@ -173,6 +173,7 @@ class StepGraphs:
             return None
         if self._graphs and self._addresses != self._now():
             self._graphs.clear()
+            self._full = False
         if padded not in self._graphs and padded in self._used:
             self._capture(padded)
         self._used.add(padded)
