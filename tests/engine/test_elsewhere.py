@@ -342,3 +342,20 @@ def test_a_chunk_does_not_wait_for_a_slot():
         other.submit(ask(prompt_ids=(), snapshot=forks[0].snapshot, limits=forks[0].lent))
     with pytest.raises(UserError, match="not decoded elsewhere"):
         home.absorb(request_id, (99,), [])
+
+
+def test_an_answer_that_takes_a_chunk_back_does_not_wait_for_the_prompts_of_others():
+    """None of its threads decodes until the chunk is fed; the prompts have no answer yet that could stand still."""
+    e = engine(num_slots=4, reuse_prefixes=False, **PLAIN)
+    request = ask(place_locally=away, request_id="begun")
+    e.submit(request)
+    fork = next(event for _ in range(200) for event in e.step() if isinstance(event, ForkEvent))
+    chunk = elsewhere(fork, request).response_ids
+    for number in range(3):
+        e.submit(Request([40 + number] * 400, parallel=False, limits=LIMITS))
+    e.step()
+    e.absorb("begun", fork.path, chunk)
+    steps = 1
+    while not any(isinstance(event, TokenEvent) and event.request_id == "begun" for event in e.step()):
+        steps += 1
+    assert steps <= -(-(len(chunk) + 2) // UNRECORDED["prefill_chunk"])

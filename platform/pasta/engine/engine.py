@@ -280,15 +280,19 @@ class Engine:
         return events
 
     def _pick_bulk(self) -> int | None:
-        """The slot whose prompt is prefilled in this step, in turn."""
-        count = len(self._slots)
-        for offset in range(count):
-            number = (self._next_bulk + offset) % count
+        """The slot that is fed many tokens in this step: one whose answer has begun, since all of its threads wait for
+        a chunk that it takes back; else one with a prompt, in turn."""
+        prompts = []
+        for number in (*range(self._next_bulk, len(self._slots)), *range(self._next_bulk)):
             slot = self._slots[number]
             if slot and slot.bulk and slot.pending and not self.prefixes.waits(number):
-                self._next_bulk = number + 1
-                return number
-        return None
+                if slot.first_token_at:
+                    return number
+                prompts.append(number)
+        if not prompts:
+            return None
+        self._next_bulk = prompts[0] + 1
+        return prompts[0]
 
     def _forward(self, numbers: range, feeds: dict[int, list[Feed]], *, prefill: bool = False) -> list[Event]:
         slots = {number: slot for number in feeds if (slot := self._slots[number])}
