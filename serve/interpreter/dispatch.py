@@ -217,8 +217,11 @@ class Dispatcher:
                 "there is no decoder" + (f" that computes in {number_format}" if number_format else "")
             ) from None
         # To wait for a slot takes an answer's time, which no prefix makes up for while another replica has one free.
+        held, others = self._lanes.slots(), self._other_slots
         free = {
-            name: lanes for name, lanes in loads.items() if self._held(name, order.model) < self._num_slots
+            name: lanes
+            for name, lanes in loads.items()
+            if held[name, order.model] + others.get(name, {}).get(order.model, 0) < self._num_slots
         }
         loads = free or loads
         names = prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
@@ -227,10 +230,6 @@ class Dispatcher:
             for replica in loads
         }
         return choose_home(loads, matched)
-
-    def _held(self, replica: str, model: str) -> int:
-        """The slots that are held or waited for."""
-        return self._lanes.slots()[replica, model] + self._other_slots.get(replica, {}).get(model, 0)
 
     def hear(self, replica: str, told: Told) -> None:
         """Note which prefixes a replica holds now, and how much it decodes for other Interpreters."""
