@@ -1,7 +1,8 @@
 """Draws the figures of a study. Matplotlib is imported when one is drawn."""
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ LOADS, SIZES = "loads.png", "sizes.png"
 #: Okabe and Ito's hues, told apart with any colour vision.
 _COLORS = {None: "#444444", "local": "#0072B2", "spread": "#D55E00", "auto": "#009E73"}
 _MARKERS = {None: "o", "local": "D", "spread": "s", "auto": "^"}
-#: Matplotlib's settings for pictures of lines.
-RC: Any = {
+_RC: Any = {
     "font.size": 9,
     "axes.labelsize": 9,
     "axes.titlesize": 9.5,
@@ -32,10 +32,7 @@ def draw_loads(results: StudyResults, unit: str, title: str, path: Path) -> bool
     """Draw latencies, speedup and throughput over the loads of a sweep; false if there are fewer than two loads."""
     if len({point.load for point in results.points}) < 2:
         return False
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        figure, panels = _canvas(2, 2, title)
+    with _panels(path, 2, 2, title) as (figure, panels):
         end, first, speed, rate = panels
         _lines(end, results.points, lambda p: p.metrics.total_s.p50, "-")
         _lines(end, results.points, lambda p: p.metrics.total_s.p95, ":", labelled=False)
@@ -59,7 +56,6 @@ def draw_loads(results: StudyResults, unit: str, title: str, path: Path) -> bool
         for panel in (end, first):
             _seconds(panel)
         _legend(figure, end, "; dotted: 95th percentile")
-        _save(figure, path)
     return True
 
 
@@ -67,10 +63,7 @@ def draw_sizes(results: StudyResults, goals: dict[str, float], title: str, path:
     """Draw each goal's metric over the numbers of replicas that were tried; false if nothing was sized."""
     if not results.sizes:
         return False
-    import matplotlib
-
-    with matplotlib.rc_context(RC):
-        figure, panels = _canvas(1, len(goals), title)
+    with _panels(path, 1, len(goals), title) as (figure, panels):
         for panel, (name, goal) in zip(panels, goals.items(), strict=True):
             for size in results.sizes:
                 look = _look(size.series)
@@ -84,7 +77,6 @@ def draw_sizes(results: StudyResults, goals: dict[str, float], title: str, path:
             panel.set(title=f"{_GOALS[what]}, {_SHARES[which]}", xlabel="replicas")
             _seconds(panel)
         _legend(figure, panels[0], "; line across: the goal")
-        _save(figure, path)
     return True
 
 
@@ -92,14 +84,27 @@ _GOALS = {"ttft": "Seconds to the first token", "total": "Seconds to the end", "
 _SHARES = {"p50": "median", "p95": "95th percentile"}
 
 
-def _canvas(rows: int, columns: int, title: str) -> tuple[Any, list[Any]]:
+@contextmanager
+def new_figure(path: Path, width: float, height: float, title: str) -> Iterator[Any]:
+    """A figure to draw on, in inches, which is written to ``path`` when the block ends."""
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8.0 if columns < 3 else 11.0, 3.1 * rows + 0.5), layout="constrained", dpi=200)
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=11, fontweight="bold")
-    return figure, [axes for row in figure.subplots(rows, columns, squeeze=False) for axes in row]
+    with matplotlib.rc_context(_RC):
+        figure = Figure(figsize=(width, height), layout="constrained", dpi=200)
+        FigureCanvasAgg(figure)
+        figure.suptitle(title, fontsize=11, fontweight="bold")
+        yield figure
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png")
+    write_whole(path, buffer.getvalue())
+
+
+@contextmanager
+def _panels(path: Path, rows: int, columns: int, title: str) -> Iterator[tuple[Any, list[Any]]]:
+    with new_figure(path, 8.0 if columns < 3 else 11.0, 3.1 * rows + 0.5, title) as figure:
+        yield figure, [axes for row in figure.subplots(rows, columns, squeeze=False) for axes in row]
 
 
 def _seconds(axes: Any) -> None:
@@ -130,9 +135,3 @@ def _lines(
 def _look(series: Series) -> dict[str, Any]:
     placement = series.placement
     return {"color": _COLORS[placement], "marker": _MARKERS[placement], "ms": 4, "lw": 1.4}
-
-
-def _save(figure: Any, path: Path) -> None:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    write_whole(path, buffer.getvalue())

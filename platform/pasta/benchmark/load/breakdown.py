@@ -4,7 +4,6 @@ With a trace the service reports when each stage began (``serve/observe/trace.py
 request and had the answer. All run on one machine, whose clock they share.
 """
 
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +14,8 @@ from pasta.benchmark.load.report import Report
 from pasta.benchmark.load.scenarios import Bench, second
 from pasta.benchmark.metrics import Metric
 from pasta.errors import UserError
-from pasta.files import write_whole
 from pasta.markdown import markdown
-from pasta.simulation.plot import RC
+from pasta.simulation.plot import new_figure
 from pasta.stages.records import Record
 from pasta.statistics import percentile
 
@@ -96,16 +94,9 @@ def medians(records: Sequence[Record]) -> dict[str, dict[str, float]]:
 
 def draw_breakdown(records: Sequence[Record], path: Path) -> None:
     """Each way's stages in a row: all of them, and below all but the engine's, on a scale of their own."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shown = medians(records)
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(9.0, 1.1 * 2 * len(shown) + 1.2), layout="constrained", dpi=200)
-        FigureCanvasAgg(figure)
-        title = "Where a request's milliseconds go (medians, one request at a time)"
-        figure.suptitle(title, fontsize=11, fontweight="bold")
+    title = "Where a request's milliseconds go (medians, one request at a time)"
+    with new_figure(path, 9.0, 1.1 * 2 * len(shown) + 1.2, title) as figure:
         panels = figure.subplots(2, 1)
         named: dict[str, Any] = {}
         for axes, left_out in zip(panels, ((), ENGINE), strict=True):
@@ -126,9 +117,6 @@ def draw_breakdown(records: Sequence[Record], path: Path) -> None:
             axes.set_xlabel("ms" if not left_out else "ms, all but prefill and steps")
         _name(panels[1], next(iter(shown.values())))
         figure.legend([*named.values()], [*named], loc="outside lower center", ncols=len(named))
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png")
-    write_whole(path, buffer.getvalue())
 
 
 def _name(axes: Any, spent: Mapping[str, float]) -> None:

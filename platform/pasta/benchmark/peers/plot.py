@@ -1,11 +1,9 @@
 """Draws how the cost of a step grows. Matplotlib is imported when a picture is drawn."""
 
-import io
 from pathlib import Path
 from typing import Any
 
-from pasta.files import write_whole
-from pasta.simulation.plot import RC
+from pasta.simulation.plot import new_figure
 
 #: Milliseconds a step: shape → part → point → decoder.
 Growth = dict[str, dict[str, dict[int, dict[str, float]]]]
@@ -32,16 +30,9 @@ def draw_growth(growth: Growth, path: Path) -> bool:
     }
     if not rows:
         return False
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     columns = [part for part in _TITLES if any(part in parts for parts in rows.values())]
-    with matplotlib.rc_context(RC):
-        size = (3.4 * len(columns) + 0.6, 2.7 * len(rows) + 0.7)
-        figure = Figure(figsize=size, layout="constrained", dpi=200)
-        FigureCanvasAgg(figure)
-        figure.suptitle("Least milliseconds a step", fontsize=11, fontweight="bold")
+    width, height = 3.4 * len(columns) + 0.6, 2.7 * len(rows) + 0.7
+    with new_figure(path, width, height, "Least milliseconds a step") as figure:
         grid = figure.subplots(len(rows), len(columns), squeeze=False)
         named: dict[str, Any] = {}
         for (shape, parts), panels in zip(rows.items(), grid, strict=True):
@@ -61,9 +52,6 @@ def draw_growth(growth: Growth, path: Path) -> bool:
             loc="outside lower center",
             ncols=min(len(named), 2 * len(columns)),
         )
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png")
-    write_whole(path, buffer.getvalue())
     return True
 
 
