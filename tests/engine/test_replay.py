@@ -3,10 +3,10 @@
 import pytest
 
 from pasta.engine import Engine, EngineConfig
-from pasta.engine.replay import annotated_ids, replay
+from pasta.engine.replay import replay
 from pasta.errors import UserError
 from pasta.interpreter import UNBOUNDED, Interpreter, TokenKind, linearise
-from pasta.lang import Chunk, Document, Sync, Text, plain_ids, render
+from pasta.lang import Chunk, Document, Sync, Text, annotated_ids, plain_ids, render
 from tests.support.documents import random_document
 from tests.support.models import tiny
 

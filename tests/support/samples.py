@@ -5,9 +5,8 @@ from typing import Any
 
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.data.prompts import Prompt
-from pasta.engine.replay import annotated_ids
 from pasta.interpreter import Interpreter, Limits
-from pasta.lang import Document, Text, render, to_text
+from pasta.lang import Document, Text, annotated_ids, render, to_text
 from pasta.stages.shards import split_into_shards, write_shard
 from pasta.stages.stage import StageOutput
 from tests.support.tokenizers import codec

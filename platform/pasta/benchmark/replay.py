@@ -22,9 +22,8 @@ from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import find_tokenizer
 from pasta.data.word_tokenizer import WordTokenizer
 from pasta.engine import Engine, EngineConfig, LoadedModel
-from pasta.engine.replay import annotated_ids
 from pasta.errors import UserError
-from pasta.lang import CONTROL_TOKENS, Codec, CodecError, Document, plain_ids
+from pasta.lang import CONTROL_TOKENS, Codec, CodecError, Document, annotated_ids, plain_ids
 from pasta.markdown import markdown
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile

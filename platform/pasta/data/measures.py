@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pasta.interpreter import UNBOUNDED, ConstraintError, Interpreter, Trace
-from pasta.lang import Chunk, Codec, CodecError, Document, Item, Sync, plain_ids
+from pasta.lang import Chunk, Codec, CodecError, Document, Item, Sync, annotated_ids, plain_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Measures:
 
 def measure_document(document: Document, codec: Codec) -> Measures:
     """Count a document. Raises CodecError if the tokenizer cannot carry it."""
-    ids = [*codec.encode(document), codec.eos_id]
+    ids = annotated_ids(codec, document)
     interpreter = Interpreter(codec.grammar, UNBOUNDED, (), strict=False)
     try:
         interpreter.drive(0, ids)

@@ -9,12 +9,6 @@ from pasta.engine.engine import Engine
 from pasta.engine.request import Request, Result
 from pasta.errors import UserError
 from pasta.interpreter import UNBOUNDED
-from pasta.lang import Codec, Document
-
-
-def annotated_ids(codec: Codec, document: Document) -> list[int]:
-    """The annotated answer's token ids in storage order, end-of-text last."""
-    return [*codec.encode(document), codec.eos_id]
 
 
 def replay(engine: Engine, prompt_ids: Sequence[int], response_ids: Sequence[int], parallel: bool) -> Result:

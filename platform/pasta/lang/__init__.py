@@ -4,7 +4,7 @@ from pasta.lang.codec import Codec
 from pasta.lang.document import CONTROL_TOKENS, Chunk, Document, Item, Sync, Text, render
 from pasta.lang.grammar import ControlIds, TagGrammar
 from pasta.lang.parser import ParseError, parse, strip
-from pasta.lang.plain import plain_ids
+from pasta.lang.plain import annotated_ids, plain_ids
 from pasta.lang.printer import to_text
 from pasta.lang.prompts import check_start, encode_messages, encode_start, turn_tail
 from pasta.lang.stream import TextStream
@@ -24,6 +24,7 @@ __all__ = [
     "Text",
     "TextStream",
     "add_control_tokens",
+    "annotated_ids",
     "check_start",
     "encode_messages",
     "encode_start",

@@ -1,4 +1,4 @@
-"""The plain answer of a document as token ids: what a sequential decoder would write."""
+"""A document's answer as token ids: plain, as a sequential decoder would write it, and annotated."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +12,11 @@ def plain_ids(codec: Codec, document: Document) -> list[int]:
     Each text run is encoded on its own, as ``Codec.encode`` does, so that both forms hold the same text tokens.
     """
     return [*_text_ids(codec, document.items), codec.eos_id]
+
+
+def annotated_ids(codec: Codec, document: Document) -> list[int]:
+    """The annotated answer's token ids in storage order, end-of-text last."""
+    return [*codec.encode(document), codec.eos_id]
 
 
 def _text_ids(codec: Codec, items: Sequence[Item]) -> Iterator[int]:

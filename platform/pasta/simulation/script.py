@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pasta.interpreter import UNBOUNDED, Interpreter, Path
-from pasta.lang import Codec, Document, plain_ids
+from pasta.lang import Codec, Document, annotated_ids, plain_ids
 from pasta.lang.grammar import TagGrammar
 
 
@@ -83,8 +83,8 @@ class Ids:
         cls, codec: Codec, document: Document, prompt_tokens: int, arrival_s: float | None = None
     ) -> "Ids":
         """Raises ``CodecError`` if the tokenizer cannot carry the document."""
-        annotated = [*codec.encode(document), codec.eos_id]
-        return cls(prompt_tokens, plain_ids(codec, document), annotated, arrival_s)
+        plain, annotated = plain_ids(codec, document), annotated_ids(codec, document)
+        return cls(prompt_tokens, plain, annotated, arrival_s)
 
     def scripts(self, grammar: TagGrammar) -> Scripts:
         """Both ways to decode it. Raises ``ConstraintError`` if the grammar cannot read the ids back."""

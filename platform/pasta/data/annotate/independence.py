@@ -15,7 +15,7 @@ from pasta.data.annotate.annotator import NO_USAGE, TeacherUsage
 from pasta.data.annotate.prompt import task_text
 from pasta.data.endpoint import Endpoint, EndpointSection
 from pasta.interpreter import linearise
-from pasta.lang import Codec, Document
+from pasta.lang import Codec, Document, annotated_ids
 
 SYSTEM = (
     "Several writers wrote an answer at the same time, each of them one stretch of it. Every writer had read the "
@@ -64,7 +64,7 @@ class Stretch:
 
 def stretches_of(document: Document, codec: Codec) -> list[Stretch]:
     """The stretches of a document in storage order; together their texts are the rendered answer."""
-    rows = linearise(codec.grammar, (), [*codec.encode(document), codec.eos_id])
+    rows = linearise(codec.grammar, (), annotated_ids(codec, document))
     control = codec.control
     tags = {control.async_open, control.async_close, control.sync, codec.eos_id}
     tokens: dict[int, list[int]] = {}
