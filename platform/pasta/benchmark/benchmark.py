@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pasta.benchmark.calibrate import Axes, calibration_of, calibration_table, measure_rounds
+from pasta.benchmark.calibrate import Axes, CalibrationBench, calibration_of, calibration_table
 from pasta.benchmark.documents import Recorded, answered, read_documents, sample_documents
 from pasta.benchmark.formats import FormatBench, formats_report
 from pasta.benchmark.generate import GenerateBench, generate_metrics, generate_table
@@ -23,7 +23,7 @@ from pasta.benchmark.replay import WORDS, DocumentReplay, document_identity, doc
 from pasta.benchmark.sampling import GROUPS, measure_groups, sampling_report
 from pasta.benchmark.settings import Settings
 from pasta.benchmark.speed import decode_pair, replay_metrics, speed_metrics
-from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table
+from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table, measure_rounds
 from pasta.benchmark.widening import with_widened
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
@@ -162,10 +162,7 @@ class Benchmark:
             progress = self._kept.progress(f"step, {size}", rounds, "rounds", len(file))
             if len(file) < rounds:
                 bench = LaneBench(self._loaded(size), settings.lanes, settings.cache_tokens)
-                bench.round()
-                for number in range(len(file), rounds):
-                    file.add(str(number), bench.round())
-                    progress.add()
+                measure_rounds(file, bench.round, rounds, progress)
             records, label = [*file.records.values()], self._label(size)
             title = f"A step, {label}, cache of about {settings.cache_tokens} tokens"
             report.add(
@@ -182,7 +179,8 @@ class Benchmark:
             file = self._kept.open(f"calibrate-{size}", self._identity(size) | measured)
             progress = self._kept.progress(f"calibrate, {size}", settings.rounds, "rounds", len(file))
             if len(file) < settings.rounds:
-                measure_rounds(file, self._loaded(size), axes, settings.rounds, progress)
+                bench = CalibrationBench(self._loaded(size), axes)
+                measure_rounds(file, bench.round, settings.rounds, progress)
             about = {
                 "dtype": self._format(size),
                 "device": str(self._device),

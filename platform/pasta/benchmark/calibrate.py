@@ -14,8 +14,7 @@ from pasta.engine import AsyncEngine, DoneEvent, Engine, EngineConfig, Event, Lo
 from pasta.interpreter import UNBOUNDED
 from pasta.markdown import markdown
 from pasta.simulation.calibration import Calibration, PrefillPoint, StepPoint
-from pasta.stages.progress import Progress
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 
 #: Steps are timed while the cache grows by this much either way.
 _HALF = 48
@@ -153,17 +152,6 @@ async def _through_facade(engine: Engine, request: Request) -> float:
     assert isinstance(events[-1], DoneEvent)
     await facade.stop()
     return spent
-
-
-def measure_rounds(
-    file: RecordFile, loaded: LoadedModel, axes: Axes, rounds: int, progress: Progress
-) -> None:
-    """Measure the rounds that ``file`` lacks, after a warm-up round."""
-    bench = CalibrationBench(loaded, axes)
-    bench.round()
-    for number in range(len(file), rounds):
-        file.add(str(number), bench.round())
-        progress.add()
 
 
 def calibration_of(rounds: Sequence[Record], *, fastest: bool = False, **about: Any) -> Calibration:

@@ -17,6 +17,7 @@ from pasta.benchmark.documents import Recorded, document_files
 from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.metrics import Metric
 from pasta.benchmark.speed import replay_metrics, replay_pair
+from pasta.benchmark.steps import slot_for
 from pasta.data.atlas.plan import with_estimates
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import find_tokenizer
@@ -30,8 +31,6 @@ from pasta.stages.records import Record, RecordFile
 from pasta.statistics import geometric_mean
 
 WORDS = "words"
-#: The cache of a slot is a multiple of this.
-_BUCKET = 256
 _THREAD_BINS = ((1, 1), (2, 4), (5, 8), (9, 16), (17, 1 << 30))
 
 
@@ -62,6 +61,12 @@ def encode(codec: Codec, document: Recorded, key: str) -> Entry:
     )
 
 
+def replay_engine(loaded: LoadedModel, entries: Iterable[Entry]) -> Engine:
+    """An engine with a slot for the longest of the entries."""
+    slot_tokens = slot_for(max(entry.num_tokens for entry in entries))
+    return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
+
+
 def measure(
     file: RecordFile,
     entries: Sequence[Entry],
@@ -70,9 +75,7 @@ def measure(
     progress: Progress,
 ) -> None:
     """Replay the entries that ``file`` lacks, ``repeats`` timed runs of each; the shortest one warms the engine up."""
-    longest = max(entry.num_tokens for entry in entries)
-    slot_tokens = -(-(longest + 1) // _BUCKET) * _BUCKET
-    engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
+    engine = replay_engine(loaded, entries)
     shortest = min(entries, key=lambda entry: len(entry.sequential))
     replay_pair(engine, shortest.prompt, shortest.sequential, shortest.annotated, repeats=1)
     for entry in entries:

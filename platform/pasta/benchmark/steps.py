@@ -2,15 +2,16 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pasta.benchmark.metrics import Metric
-from pasta.engine import DoneEvent, Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
+from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
 from pasta.errors import UserError
 from pasta.interpreter import UNBOUNDED
 from pasta.lang import Codec
 from pasta.markdown import markdown
-from pasta.stages.records import Record
+from pasta.stages.progress import Progress
+from pasta.stages.records import Record, RecordFile
 
 _ESTIMATE = 10  # chunks outgrow it; positions may overlap, and stay within the context
 
@@ -21,6 +22,19 @@ def timed_steps(engine: Engine) -> Iterator[tuple[Sequence[Event], float]]:
         begun = time.perf_counter()
         events = engine.step()
         yield events, time.perf_counter() - begun
+
+
+def slot_for(num_tokens: int) -> int:
+    """The size of a slot that has room for so many tokens and the one that the engine keeps: a multiple of 256."""
+    return -(-(num_tokens + 1) // 256) * 256
+
+
+def measure_rounds(file: RecordFile, measure: Callable[[], Record], rounds: int, progress: Progress) -> None:
+    """Measure the rounds that ``file`` lacks, after a warm-up round."""
+    measure()
+    for number in range(len(file), rounds):
+        file.add(str(number), measure())
+        progress.add()
 
 
 class LaneBench:
@@ -37,11 +51,10 @@ class LaneBench:
             count: lane_request(loaded.codec, count, cache_tokens, self._half) for count in lanes
         }
         longest = max(len(r.prompt_ids) + len(r.forced or ()) for r in self._requests.values())
-        slot_tokens = -(-(longest + 1) // 256) * 256
         self.engine = Engine(
             loaded,
             EngineConfig(
-                num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False, drafts=0, multi_step=False
+                num_slots=1, slot_tokens=slot_for(longest), reuse_prefixes=False, drafts=0, multi_step=False
             ),
         )
 
@@ -53,16 +66,13 @@ class LaneBench:
         self.engine.submit(self._requests[lanes])
         seconds: list[float] = []
         first, last = self.cache_tokens - self._half, self.cache_tokens + self._half
-        while True:
-            held = self.engine.runner.num_tokens[0]
-            begun = time.perf_counter()
-            events = self.engine.step()
-            spent = time.perf_counter() - begun
+        held = self.engine.runner.num_tokens[0]
+        for events, spent in timed_steps(self.engine):
             threads = {event.thread for event in events if isinstance(event, TokenEvent)}
             if len(threads) == lanes and (lanes == 1 or 0 not in threads) and first <= held < last:
                 seconds.append(spent)
-            if any(isinstance(event, DoneEvent) for event in events):
-                return seconds
+            held = self.engine.runner.num_tokens[0]
+        return seconds
 
 
 def lane_ratio(rounds: Sequence[Record], lanes: int) -> float:

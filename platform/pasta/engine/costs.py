@@ -6,6 +6,7 @@ import time
 from pasta.engine.engine import Engine
 from pasta.engine.request import DoneEvent, Path, Request, ThreadProgress, TokenEvent
 from pasta.interpreter import UNBOUNDED
+from pasta.lang import Codec
 from pasta.placement import LaneCosts
 
 _LANES = (1, 2, 4, 8, 16, 32)
@@ -49,10 +50,15 @@ def _document(engine: Engine, lanes: int) -> tuple[list[int], ThreadProgress]:
     text = [filler] * (_STEPS + 4)
     if lanes == 1:
         return [*text, codec.eos_id], ThreadProgress([((), filler)])
+    return parallel_chunks(codec, lanes, text)
+
+
+def parallel_chunks(codec: Codec, lanes: int, text: list[int]) -> tuple[list[int], ThreadProgress]:
+    """The ids of a document of ``lanes`` chunks that hold ``text``, and the progress after which all of them decode."""
     promise = codec.encode_promise("a", 10)
     chunk = [codec.control.async_open, *text, codec.control.async_close]
     opened: list[tuple[Path, int]] = [((), token) for _ in range(lanes) for token in promise]
-    begun: list[tuple[Path, int]] = [((number,), filler) for number in range(lanes)]
+    begun: list[tuple[Path, int]] = [((number,), text[0]) for number in range(lanes)]
     return [*[*promise, *chunk] * lanes, codec.control.sync, codec.eos_id], ThreadProgress([*opened, *begun])
 
 

@@ -8,14 +8,14 @@ import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from pasta.benchmark.peers.decoders import Timing, step_ms
+from pasta.benchmark.steps import slot_for
 from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, ThreadProgress, TokenEvent
+from pasta.engine.costs import parallel_chunks
 from pasta.engine.fusing import whole_rows
-from pasta.engine.request import Path as ThreadPath
 from pasta.interpreter import UNBOUNDED
 from pasta.sizes import MOST_STEPS_TOGETHER
 from pasta.stages.records import Record
 
-_BUCKET = 256
 #: Tokens for the steps that are not counted, and for those that run together with the first and the last one.
 _SPARE = 3 * MOST_STEPS_TOGETHER
 #: Every run prefills and decodes each token, as the others' do; ``jobs.benchmark help`` measures what helps are worth.
@@ -38,8 +38,7 @@ class Ours:
     ) -> None:
         self.loaded, self.name, self.bits = loaded, name, bits
         self.setups: Sequence[Record] = [{"threads": count} for count in threads]
-        slot_tokens = -(-(tokens + 1) // _BUCKET) * _BUCKET
-        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, **_NO_HELP))
+        self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_for(tokens), **_NO_HELP))
 
     def use(self, setup: Record) -> None:
         """Decode with these settings from now on."""
@@ -78,11 +77,10 @@ class OurSession:
         text = [filler] * (steps + chunks + _SPARE)
         forced, progress = [*text, codec.eos_id], ThreadProgress()
         if lanes > 1:
-            forced, progress = _threads(codec, lanes, text, filler)
-        longest = max(len(prompt) for prompt in prompts) + len(forced) + 1
+            forced, progress = parallel_chunks(codec, lanes, text)
+        slot_tokens = slot_for(max(len(prompt) for prompt in prompts) + len(forced))
         self.engine = Engine(
-            loaded,
-            EngineConfig(num_slots=len(prompts), slot_tokens=-(-longest // _BUCKET) * _BUCKET, **_NO_HELP),
+            loaded, EngineConfig(num_slots=len(prompts), slot_tokens=slot_tokens, **_NO_HELP)
         )
         self._requests = [
             Request(prompt_ids=prompt, limits=UNBOUNDED, parallel=lanes > 1, forced=forced, progress=progress)
@@ -123,16 +121,6 @@ class OurSession:
 
 def _tokens(events: Sequence[Event]) -> int:
     return sum(isinstance(event, TokenEvent) for event in events)
-
-
-def _threads(codec: Any, lanes: int, text: list[int], filler: int) -> tuple[list[int], ThreadProgress]:
-    """A document with so many parallel chunks, and the progress after which all of them decode."""
-    promise = codec.encode_promise("a", 10)
-    chunk = [codec.control.async_open, *text, codec.control.async_close]
-    opened: list[tuple[ThreadPath, int]] = [((), token) for _ in range(lanes) for token in promise]
-    begun: list[tuple[ThreadPath, int]] = [((number,), filler) for number in range(lanes)]
-    document = [*[*promise, *chunk] * lanes, codec.control.sync, codec.eos_id]
-    return document, ThreadProgress([*opened, *begun])
 
 
 class _Clock(StoppingCriteria):

@@ -1,19 +1,16 @@
 """Replays real answers as threads, and has llama.cpp decode as many tokens one after another."""
 
 import dataclasses
-import time
 
 from pasta.benchmark.documents import read_documents, sample_documents
 from pasta.benchmark.peers.comparison import ShapeComparison
 from pasta.benchmark.peers.decoders import Chosen
 from pasta.benchmark.peers.engine import Ours
-from pasta.benchmark.replay import WORDS, DocumentReplay, Entry, document_identity
-from pasta.engine import Engine, EngineConfig
-from pasta.engine.replay import replay
+from pasta.benchmark.replay import WORDS, DocumentReplay, Entry, document_identity, replay_engine
+from pasta.benchmark.speed import replay_pair
+from pasta.engine import Engine
 from pasta.lang import Codec
 from pasta.stages.records import Record, RecordFile
-
-_BUCKET = 256
 
 
 def measure_replay(comparison: ShapeComparison) -> RecordFile:
@@ -35,7 +32,6 @@ def measure_replay(comparison: ShapeComparison) -> RecordFile:
     )
     if not entries:
         return file
-    longest = max(entry.num_tokens for entry in counted.entries)
     shortest = min(counted.entries, key=lambda entry: entry.num_tokens)
     codec = Codec(counted.tokenizer)
     with comparison.decoders(comparison.narrow) as chosen:
@@ -43,9 +39,7 @@ def measure_replay(comparison: ShapeComparison) -> RecordFile:
         for name, each in chosen.items():
             if isinstance(each.decoder, Ours):
                 loaded = dataclasses.replace(each.decoder.loaded, tokenizer=counted.tokenizer, codec=codec)
-                slot_tokens = -(-(longest + 1) // _BUCKET) * _BUCKET
-                config = EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False)
-                engines[name] = Engine(loaded, config)
+                engines[name] = replay_engine(loaded, counted.entries)
         _measure(shortest, chosen, engines)
         for entry in entries:
             record = _measure(entry, chosen, engines)
@@ -59,14 +53,10 @@ def _measure(entry: Entry, chosen: dict[str, Chosen], engines: dict[str, Engine]
     for name, each in chosen.items():
         decoder = each.use()
         if name in engines:
-            begun = time.perf_counter()
-            replay(engines[name], entry.prompt, entry.sequential, parallel=False)
-            middle = time.perf_counter()
-            lanes = replay(engines[name], entry.prompt, entry.annotated, parallel=True)
-            record["seconds"][name] = middle - begun
-            record["seconds"][f"{name}, threads"] = time.perf_counter() - middle
-            record["threads"] = len(lanes.trace.threads)
-            record["critical_path"] = lanes.critical_path
+            pair = replay_pair(engines[name], entry.prompt, entry.sequential, entry.annotated, repeats=1)
+            (record["seconds"][name],) = pair["sequential"]["seconds"]
+            (record["seconds"][f"{name}, threads"],) = pair["lanes"]["seconds"]
+            record |= {key: pair["lanes"][key] for key in ("threads", "critical_path")}
         else:
             timing = decoder.decode(entry.prompt, len(entry.sequential))
             record["seconds"][name] = timing.first_s + timing.seconds
