@@ -10,31 +10,19 @@ from typing import Any
 
 from pasta.benchmark.metrics import Metric
 from pasta.data.atlas import AtlasTask, grade, grade_structure
+from pasta.data.linearise import fault_in
 from pasta.engine import Result
-from pasta.errors import UserError
-from pasta.interpreter import ConstraintError, linearise
-from pasta.lang import Codec, Document, parse, to_text
+from pasta.lang import Codec, Document
 from pasta.markdown import markdown
 from pasta.stages.records import Record
 from pasta.statistics import geometric_mean, ratio_of_sums
 
 
 def fault_of(codec: Codec, result: Result) -> str:
-    """Say why an output is not well-formed; empty if it is.
-
-    Checked from its token ids alone: they are one document, a linearisation accepts them, and the document
-    survives printing and parsing.
-    """
-    ids = result.response_ids
-    if not ids or ids[-1] not in codec.eos_ids:
-        return "does not end with end-of-text"
-    try:
-        document = codec.decode(ids[:-1])
-        linearise(codec.grammar, [0], [*ids[:-1], codec.eos_id])
-        if parse(to_text(document)) != document:
-            return "changes when printed and parsed"
-    except (UserError, ConstraintError, ValueError) as error:
-        return str(error)
+    """Say why an output is not well-formed, or not what the engine reports; empty if it is."""
+    if fault := fault_in(codec, result.response_ids):
+        return fault
+    document = codec.decode(result.response_ids[:-1])
     return "" if document == result.document else "is not the document that the engine reports"
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pasta.interpreter import IGNORE, Linearised, TokenKind, linearise
-from pasta.lang import Chunk, Codec, Document, Item, Sync, encode_messages
+from pasta.errors import UserError
+from pasta.interpreter import IGNORE, ConstraintError, Linearised, TokenKind, linearise
+from pasta.lang import Chunk, Codec, Document, Item, Sync, encode_messages, parse, to_text
 
 Form = Literal["sequential", "pasta"]
 Mode = Literal["sequential", "pasta", "both"]
@@ -56,6 +57,23 @@ def make_example(codec: Codec, messages: Messages, document: Document, form: For
 def example_of(rows: Linearised) -> Example:
     """The example of linearised rows."""
     return Example(rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees)
+
+
+def fault_in(codec: Codec, response_ids: Sequence[int]) -> str:
+    """Say why a response is not well-formed; empty if it is.
+
+    Checked from its token ids alone: they are one document, a linearisation accepts them, and the document survives
+    printing and parsing.
+    """
+    if not response_ids or response_ids[-1] not in codec.eos_ids:
+        return "does not end with end-of-text"
+    ids = response_ids[:-1]
+    try:
+        document = codec.decode(ids)
+        linearise(codec.grammar, [0], [*ids, codec.eos_id])
+        return "" if parse(to_text(document)) == document else "changes when printed and parsed"
+    except (UserError, ConstraintError, ValueError) as error:
+        return str(error) or type(error).__name__
 
 
 def without_syncs(document: Document) -> Document:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pasta.data.linearise import without_tags
+from pasta.data.linearise import fault_in, without_tags
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, Result
 from pasta.engine.formats import NumberFormat
 from pasta.errors import UserError
-from pasta.interpreter import IGNORE, ConstraintError, Limits, linearise
-from pasta.lang import Codec, parse, to_text
+from pasta.interpreter import IGNORE, Limits
+from pasta.lang import Codec, to_text
 from pasta.statistics import geometric_mean
 
 #: Columns of the table of examples, in order.
@@ -139,7 +139,7 @@ def _answer(codec: Codec, document: HeldOut, result: Result) -> HeldOutAnswer:
         prompt=codec.decode_text([i for i in document.prompt_ids if i not in codec.special_ids]),
         answer=_text(codec, ids),
         expected=_text(codec, document.response_ids),
-        well_formed=_is_well_formed(codec, ids),
+        well_formed=not fault_in(codec, ids),
         threads=len(result.trace.threads),
         tokens=len(ids),
         critical_path=result.critical_path,
@@ -154,15 +154,3 @@ def _text(codec: Codec, response_ids: Sequence[int]) -> str:
         return to_text(codec.decode(ids))
     except UserError:
         return codec.decode_text(without_tags(codec, ids))
-
-
-def _is_well_formed(codec: Codec, ids: Sequence[int]) -> bool:
-    """Whether an answer ended by itself and is one document that survives printing and parsing."""
-    if not ids or ids[-1] not in codec.eos_ids:
-        return False
-    try:
-        document = codec.decode(ids[:-1])
-        linearise(codec.grammar, [0], [*ids[:-1], codec.eos_id])
-        return parse(to_text(document)) == document
-    except (UserError, ConstraintError, ValueError):
-        return False

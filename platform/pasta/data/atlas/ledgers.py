@@ -23,9 +23,6 @@ MONTHS = ("March", "April", "May", "June", "July", "August", "September", "Octob
 class _Ledger(Steps):
     """A running total: a start, and steps that add or take away. Subclasses name things and word them."""
 
-    stem: ClassVar[str]
-    plus: ClassVar[str]
-    minus: ClassVar[str]
     low: ClassVar[int] = 2
     high: ClassVar[int] = 80
     top: ClassVar[int] = 9
@@ -73,25 +70,24 @@ class _Ledger(Steps):
         return {self.shared: given[self.shared]} if self.shared else {}
 
     def first(self, params: Params) -> Say:
-        return Say(f"{self.stem}.start", {**self.extra(params), "a": str(params["start"])})
+        return Say(f"{self.name}.start", {**self.extra(params), "a": str(params["start"])})
 
     def steps(self, params: Params) -> list[list[Say]]:
         out = []
         totals = running_totals(params["start"], [change for _, change in params["steps"]])
         for (thing, change), (a, d, b) in zip(params["steps"], totals, strict=True):
             sign = "plus" if change > 0 else "minus"
-            total = Say(f"{self.stem}.{sign}", {**self.extra(params), "a": str(a), "d": str(d), "b": str(b)})
+            total = Say(f"{self.name}.{sign}", {**self.extra(params), "a": str(a), "d": str(d), "b": str(b)})
             out.append([self.event(params, thing, a, change), total])
         return out
 
     def last(self, params: Params) -> Say:
         total = params["start"] + sum(change for _, change in params["steps"])
-        return Say(f"{self.stem}.end", {**self.extra(params), "a": str(total)})
+        return Say(f"{self.name}.end", {**self.extra(params), "a": str(total)})
 
 
 class Shop(_Ledger):
     name = "shop"
-    stem = "shop"
     shared, of = "who", PEOPLE
     weight = 5.0
     wordings = (
@@ -116,7 +112,6 @@ class Shop(_Ledger):
 
 class Bus(_Ledger):
     name = "bus"
-    stem = "bus"
     weight = 4.0
     wordings = (
         "A bus leaves with {start} people: {steps}. Follow the bus.",
@@ -139,7 +134,6 @@ class Bus(_Ledger):
 
 class Plant(_Ledger):
     name = "plant"
-    stem = "plant"
     shared, of = "plant", PLANTS
     weight = 4.0
     wordings = (
@@ -169,7 +163,6 @@ class Trip(_Ledger):
     """A train journey told by its days: the day of each arrival follows from the stay before."""
 
     name = "trip"
-    stem = "trip"
     weight = 5.0
     low, top = -100, 9
     starts = (1, 3)

@@ -119,7 +119,6 @@ class _Walk(Steps):
     """Moves along a fixed order (a circle of people, the alphabet), each counted out."""
 
     order: ClassVar[tuple[str, ...]]
-    stem: ClassVar[str]
     mover: ClassVar[str]
     verb: ClassVar[str]
     top: ClassVar[int]
@@ -146,7 +145,7 @@ class _Walk(Steps):
         return {"start": slots["start"], "moves": moves}
 
     def first(self, params: Params) -> Say:
-        return Say(f"{self.stem}.start", {self.mover: params["start"]})
+        return Say(f"{self.name}.start", {self.mover: params["start"]})
 
     def steps(self, params: Params) -> list[list[Say]]:
         out, at = [], self.order.index(params["start"])
@@ -154,8 +153,8 @@ class _Walk(Steps):
             passed = [self.order[(at + i) % len(self.order)] for i in range(1, move + 1)]
             out.append(
                 [
-                    Say(f"{self.stem}.{self.verb}", {self.mover: self.order[at], "d": str(move)}),
-                    Say(f"{self.stem}.land", {"passed": ", ".join(passed), self.mover: passed[-1]}),
+                    Say(f"{self.name}.{self.verb}", {self.mover: self.order[at], "d": str(move)}),
+                    Say(f"{self.name}.land", {"passed": ", ".join(passed), self.mover: passed[-1]}),
                 ]
             )
             at = (at + move) % len(self.order)
@@ -163,14 +162,14 @@ class _Walk(Steps):
 
     def last(self, params: Params) -> Say:
         end = (self.order.index(params["start"]) + sum(params["moves"])) % len(self.order)
-        return Say(f"{self.stem}.end", {self.mover: self.order[end]})
+        return Say(f"{self.name}.end", {self.mover: self.order[end]})
 
 
 class Circle(_Walk):
     name = "circle"
     weight = 4.0
     order = PEOPLE
-    stem, mover, verb, top, circular = "circle", "who", "pass", 6, True
+    mover, verb, top, circular = "who", "pass", 6, True
     wordings = (
         "Eight friends sit in a circle in the order of the alphabet, from Anna to Henry. "
         "{start} has a ball, and it moves on by {moves} places. Follow it.",
@@ -182,7 +181,7 @@ class Letters(_Walk):
     name = "letters"
     weight = 3.0
     order = tuple(LETTERS)
-    stem, mover, verb, top, circular = "letters", "letter", "move", 6, False
+    mover, verb, top, circular = "letter", "move", 6, False
     wordings = (
         "Start at the letter {start} and move on by {moves} letters.",
         "Walk through the alphabet from {start} by {moves} letters.",
