@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Metric, rate_of
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
@@ -80,7 +80,7 @@ def generate_metrics(records: Sequence[Record], name: str, label: str, target: f
     for variant in VARIANTS:
         if variant not in records[0]:
             continue
-        ratios = [_rate(record["engine"]) / _rate(record[variant]) for record in records]
+        ratios = [rate_of(record["engine"]) / rate_of(record[variant]) for record in records]
         metrics.append(
             Metric.of(
                 f"generate.{name}.{variant}",
@@ -103,7 +103,3 @@ def generate_table(records: Sequence[Record]) -> str:
             who = name if name == "engine" else f"generate, {name} cache"
             rows.append([who, f"{tokens / seconds:.1f}", f"{1e3 * seconds / tokens:.2f}", tokens])
     return markdown(["decoder", "tokens a second", "ms a token", "tokens"], rows)
-
-
-def _rate(pair: Sequence[float]) -> float:
-    return pair[0] / pair[1]

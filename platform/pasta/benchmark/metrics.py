@@ -1,6 +1,6 @@
 """Metrics, their targets, and the tables that show them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -63,6 +63,11 @@ class Report:
         return "\n\n".join(
             [metrics_table(self.metrics), *(f"**{t}**\n\n{table}" for t, table in self.tables.items())]
         )
+
+
+def rate_of(pair: Sequence[float]) -> float:
+    """Tokens a second, from tokens and seconds."""
+    return pair[0] / pair[1]
 
 
 def metrics_table(metrics: Iterable[Metric]) -> str:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Metric, rate_of
 from pasta.candidates.config import SamplingSection
 from pasta.data.atlas import heldout_prompts
 from pasta.data.prompts import Prompt
@@ -80,7 +80,7 @@ def sampling_metrics(records: Sequence[Record], label: str) -> list[Metric]:
         Metric("sampling.rate", f"sampling, tokens a second, {label}", tokens / seconds, note=WAYS["shard"])
     ]
     for way in ("prompt", "answer"):
-        ratios = bootstrap([_rate(record["shard"]) / _rate(record[way]) for record in records])
+        ratios = bootstrap([rate_of(record["shard"]) / rate_of(record[way]) for record in records])
         name = f"sampling ÷ {WAYS[way]}, tokens a second, {label}"
         metrics.append(
             Metric.of(
@@ -97,7 +97,3 @@ def sampling_table(records: Sequence[Record]) -> str:
         tokens, seconds = (sum(record[way][i] for record in records) for i in (0, 1))
         rows.append([label, f"{tokens / seconds:.1f}", int(tokens)])
     return markdown(["sampling", "tokens a second", "tokens"], rows)
-
-
-def _rate(pair: Sequence[float]) -> float:
-    return pair[0] / pair[1]

@@ -6,7 +6,7 @@ prompt is decoded once to warm up and then timed.
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pasta.benchmark.metrics import Metric
 from pasta.engine import Engine, Request, Result
@@ -74,20 +74,8 @@ def speed_metrics(records: Sequence[Record]) -> list[Metric]:
         if not members:
             continue
         who = "prompts with independent parts" if group == "independent" else "all prompts"
-        realised = bootstrap([record["realised"] for record in members])
-        theoretical = bootstrap([record["theoretical"] for record in members])
-        ratio = bootstrap([record["realised"] / record["theoretical"] for record in members])
-        target = {"independent": 2.2, "all": 1.7}[group]
-        note = f"{len(members)} prompts"
-        metrics += [
-            Metric.of(
-                f"speedup.realised.{group}", f"realised speedup, {who}", realised, target=target, note=note
-            ),
-            Metric.of(f"speedup.theoretical.{group}", f"theoretical speedup, {who}", theoretical, note=note),
-            Metric.of(
-                f"speedup.ratio.{group}", f"realised ÷ theoretical, {who}", ratio, target=0.9, note=note
-            ),
-        ]
+        targets = {"realised": {"independent": 2.2, "all": 1.7}[group], "ratio": 0.9}
+        metrics += _speedups(members, "speedup", group, who, targets, f"{len(members)} prompts")
     note = "wall clock ÷ steps, prefill included"
     twin, pasta = (_step_ms([record[who] for record in records]) for who in ("twin", "pasta"))
     return [
@@ -100,14 +88,25 @@ def speed_metrics(records: Sequence[Record]) -> list[Metric]:
 def replay_metrics(records: Sequence[Record], name: str, label: str) -> list[Metric]:
     """Realised and theoretical speedup of replayed documents."""
     note = f"{len(records)} documents"
-    realised = bootstrap([record["realised"] for record in records])
-    theoretical = bootstrap([record["theoretical"] for record in records])
-    ratio = bootstrap([record["realised"] / record["theoretical"] for record in records])
-    where = f"replay on {label}"
+    return _speedups(records, "replay", name, f"replay on {label}", {"ratio": 0.95}, note)
+
+
+def _speedups(
+    records: Sequence[Record], stage: str, name: str, where: str, targets: Mapping[str, float], note: str
+) -> list[Metric]:
+    values = {
+        "realised": ("realised speedup", [record["realised"] for record in records]),
+        "theoretical": ("theoretical speedup", [record["theoretical"] for record in records]),
+        "ratio": (
+            "realised ÷ theoretical",
+            [record["realised"] / record["theoretical"] for record in records],
+        ),
+    }
     return [
-        Metric.of(f"replay.realised.{name}", f"realised speedup, {where}", realised, note=note),
-        Metric.of(f"replay.theoretical.{name}", f"theoretical speedup, {where}", theoretical, note=note),
-        Metric.of(f"replay.ratio.{name}", f"realised ÷ theoretical, {where}", ratio, target=0.95, note=note),
+        Metric.of(
+            f"{stage}.{key}.{name}", f"{what}, {where}", bootstrap(each), target=targets.get(key), note=note
+        )
+        for key, (what, each) in values.items()
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pasta.benchmark.load.hostile import HEALTH_MS, HELD_MS, memory_of
 from pasta.benchmark.load.memory import growing, memory_table
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Metric, rate_of
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record
@@ -80,7 +80,7 @@ def throughput_report(records: Sequence[Record]) -> Report:
     """Tokens a second of the service over the bare engine's, round by round."""
     metrics, rows = [], []
     for (clients, way), rounds in by_block(records).items():
-        ratios = bootstrap([_rate(each["service"]) / _rate(each["bare"]) for each in rounds])
+        ratios = bootstrap([rate_of(each["service"]) / rate_of(each["bare"]) for each in rounds])
         label = f"service of one decoder ÷ bare engine, tokens a second, {way}, {clients_label(clients)}"
         metrics.append(
             Metric.of(
@@ -88,7 +88,7 @@ def throughput_report(records: Sequence[Record]) -> Report:
             )
         )
         totals = [[sum(each[side][i] for each in rounds) for i in (0, 1)] for side in ("service", "bare")]
-        rows.append([clients, way, *(f"{_rate(total):.0f}" for total in totals)])
+        rows.append([clients, way, *(f"{rate_of(total):.0f}" for total in totals)])
     table = markdown(["at once", "way", "service, tokens a second", "bare engine"], rows)
     return metrics, {"Throughput": table}
 
@@ -301,10 +301,6 @@ def clients_label(number: int) -> str:
 
 def _rounds(rounds: Sequence[Any]) -> str:
     return f"{len(rounds)} round{'s' if len(rounds) > 1 else ''}"
-
-
-def _rate(pair: Sequence[float]) -> float:
-    return pair[0] / pair[1]
 
 
 def _speedup(seconds: Record) -> float:
