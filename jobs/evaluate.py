@@ -25,7 +25,7 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.evaluation.config import EvaluateConfig, MethodSection
 from pasta.evaluation.judging import JUDGED, answer_judge, check_prompts
-from pasta.evaluation.prompts import EvalPrompt, digest, read_eval_prompts, source_paths
+from pasta.evaluation.prompts import EvalPrompt, digest, read_eval_prompts
 from pasta.evaluation.results.evaluations import ANSWERS, MACHINES, VERDICTS, read_evaluation, read_machines
 from pasta.evaluation.results.outcomes import RunningSpeedups
 from pasta.evaluation.results.summary import Summary, summarise_evaluation
@@ -117,7 +117,7 @@ def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool)
     if config.judge is not None:
         check_prompts(config.judge, prompts)
     values = config.identity() | {"prompt_ids": digest(entry.prompt for entry in prompts)}
-    inputs = model_inputs(config.models()) | source_paths(config.prompts)
+    inputs = model_inputs(config.models()) | config.prompts.inputs()
     return StageOutput(config.output_dir.absolute(), STAGE, values, inputs, restart=restart)
 
 

@@ -20,7 +20,7 @@ from pasta.candidates.sample_report import num_tokens, sample_figures
 from pasta.config import to_dict
 from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
-from pasta.evaluation.prompts import digest, read_prompts, source_paths
+from pasta.evaluation.prompts import digest, read_prompts
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record
 from pasta.stages.run import StageRun, nothing_to_do, stage_run
@@ -108,7 +108,7 @@ def _stage(config: SampleConfig, prompts: list[Prompt], restart: bool) -> StageO
     values["prompt_ids"] = digest(prompts)
     inputs = model_inputs({"model": config.model, "twin": config.twin or config.model})
     return StageOutput(
-        config.output_dir.absolute(), "sample", values, inputs | source_paths(config.prompts), restart=restart
+        config.output_dir.absolute(), "sample", values, inputs | config.prompts.inputs(), restart=restart
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pasta.errors import UserError
 
+#: The names of an annotate stage's files of answers.
+ANNOTATED = "annotated-*.jsonl"
 #: Room that is left in the length of a directory's path for the files in it.
 _ROOM_CHARS = 200
 #: Characters added to a directory's name while it is being written.
@@ -49,6 +51,11 @@ def read_lines(path: Path, *, key: str = "", expected: str = "") -> Iterator[byt
     """The lines of a file with their line ends, one by one. Raises UserError."""
     with reading(path, key=key, expected=expected), path.open("rb") as file:
         yield from file
+
+
+def annotated_files(path: Path) -> list[Path]:
+    """``path`` itself, or the files of annotated answers in the directory of an annotate stage: maybe none."""
+    return sorted(path.glob(ANNOTATED)) if os.path.isdir(path) else [path]
 
 
 def shown(path: str | os.PathLike[str]) -> str:

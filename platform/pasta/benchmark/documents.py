@@ -1,6 +1,5 @@
 """Reads documents to replay: from a user's file, an annotate stage, or recorded answers of a model."""
 
-import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
+from pasta.files import ANNOTATED, annotated_files
 from pasta.lang import Document, parse
 from pasta.rows import placed, prompt_of, read_rows, text_of
 from pasta.stages.records import Record
@@ -28,12 +28,10 @@ class Recorded:
 
 def document_files(path: Path) -> list[Path]:
     """``path`` itself, or the files of the annotate stage in that directory. Raises ``UserError`` if it has none."""
-    if not os.path.isdir(path):
-        return [path]
-    files = sorted(path.glob("annotated-*.jsonl"))
+    files = annotated_files(path)
     if not files:
         raise UserError(
-            f"--documents {str(path)!r}: no annotated-*.jsonl in it, expected the output directory of jobs.annotate"
+            f"--documents {str(path)!r}: no {ANNOTATED} in it, expected the output directory of jobs.annotate"
         )
     return files
 

@@ -33,32 +33,43 @@ class Sampler:
 
     def sample(self, prompts: Sequence[Prompt]) -> list[Record]:
         """Decode the answers of some prompts together; returns the record of each prompt."""
-        records: dict[str, Record] = {}
-        baselines: list[Request] = []
-        candidates: list[Request] = []
-        for prompt in prompts:
-            records[prompt.id] = {"id": prompt.id, "messages": prompt.messages}
-            try:
-                ids = encode_messages(self.pasta.codec, prompt.messages)
-                request = Request(prompt_ids=ids, limits=self.limits)
-                self.pasta.fit(request), self.twin.fit(request)
-            except UserError as error:
-                records[prompt.id]["skipped"] = str(error)
-                continue
-            baselines.append(request.replace(request_id=prompt.id, parallel=False))
-            candidates += [
-                request.replace(request_id=f"{prompt.id} {n}", sampling=self.sampling.params(prompt.id, n))
-                for n in range(self.sampling.candidates)
-            ]
+        numbers = range(self.sampling.candidates)
+        records, requests = requests_of(prompts, Request(limits=self.limits), self.pasta, self.twin)
+        baselines = [request.replace(parallel=False) for request in requests.values()]
+        candidates = [
+            request.replace(request_id=f"{key} {n}", sampling=self.sampling.params(key, n))
+            for key, request in requests.items()
+            for n in numbers
+        ]
         greedy = {result.request_id: result for result in self.twin.decode(baselines)}
         drawn = {result.request_id: result for result in self.pasta.decode(candidates)}
-        for key, record in records.items():
-            if "skipped" not in record:
-                record["twin"] = baseline_entry(greedy[key])
-                record["candidates"] = [
-                    candidate_entry(drawn[f"{key} {n}"]) for n in range(self.sampling.candidates)
-                ]
+        for key in requests:
+            records[key]["twin"] = baseline_entry(greedy[key])
+            records[key]["candidates"] = [candidate_entry(drawn[f"{key} {n}"]) for n in numbers]
         return list(records.values())
+
+
+def requests_of(
+    prompts: Sequence[Prompt], base: Request, *engines: Engine
+) -> tuple[dict[str, Record], dict[str, Request]]:
+    """The record of each prompt so far, and ``base`` with the prompt, both by its id.
+
+    A prompt that leaves no room for an answer in one of the engines has ``skipped`` in its record, and no request.
+    """
+    records: dict[str, Record] = {}
+    requests: dict[str, Request] = {}
+    for prompt in prompts:
+        records[prompt.id] = {"id": prompt.id, "messages": prompt.messages}
+        try:
+            ids = encode_messages(engines[0].codec, prompt.messages)
+            request = base.replace(prompt_ids=ids, request_id=prompt.id)
+            for engine in engines:
+                engine.fit(request)
+        except UserError as error:
+            records[prompt.id]["skipped"] = str(error)
+        else:
+            requests[prompt.id] = request
+    return records, requests
 
 
 def load_sampler(config: SampleConfig, ranks: Ranks | None = None) -> Sampler:

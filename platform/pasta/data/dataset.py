@@ -25,7 +25,7 @@ from pasta.data.linearise import FORMS, Example, make_example, without_syncs
 from pasta.data.packing import to_dataset
 from pasta.data.sections import DataSection
 from pasta.errors import UserError
-from pasta.files import writing
+from pasta.files import ANNOTATED, annotated_files, writing
 from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, parse
 from pasta.lang.positions import DEFAULT
@@ -36,7 +36,6 @@ TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
 FORMAT = 1
 _ROW = '{"messages": [{"role", "content"}], "annotated": text}'
-SHARDS = "annotated-*.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +99,10 @@ def data_files(source: Path) -> list[Path]:
 
     Raises UserError if there are none.
     """
-    if not os.path.isdir(source):
-        return [source]
-    files = sorted(source.glob(SHARDS))
+    files = annotated_files(source)
     if not files:
         raise UserError(
-            f"data.source: {source}: no {SHARDS} in it; expected a stage directory of jobs.annotate, a JSONL file "
+            f"data.source: {source}: no {ANNOTATED} in it; expected a stage directory of jobs.annotate, a JSONL file "
             "or 'atlas'"
         )
     return files

@@ -3,9 +3,10 @@
 import hashlib
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pasta.bounds import check_positive, check_unread
-from pasta.data.atlas_keys import check_atlas_keys
+from pasta.data.atlas_keys import ATLAS, check_atlas_keys
 from pasta.rows import Messages
 
 
@@ -16,17 +17,21 @@ class PromptsSection:
     ``count`` distinct prompts are drawn with ``seed``; without it a file's are all taken, in their order.
     """
 
-    source: str = "atlas"
+    source: str = ATLAS
     count: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_positive(self, "count")
         check_atlas_keys(self.source, {"count": self.count}, {}, 0.0, 0.0)
-        if self.source == "atlas" and self.count is None:
+        if self.source == ATLAS and self.count is None:
             raise ValueError("count: expected the number of atlas prompts to draw")
         if self.count is None:
             check_unread(self, "without count: all prompts are taken, in their order", "seed")
+
+    def inputs(self) -> dict[str, str | Path]:
+        """The file or directory that a stage reads its prompts from, for its manifest; none for the atlas."""
+        return {} if self.source == ATLAS else {"prompts.source": str(Path(self.source).absolute())}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.prompts import Prompt, PromptsSection
 from pasta.errors import UserError
-from pasta.files import read_lines
+from pasta.files import annotated_files, read_lines
 from pasta.rows import messages_of, numbered, placed, read_json, read_rows
 from pasta.stages.stage import read_manifest
 
@@ -71,11 +71,6 @@ def read_eval_prompts(section: PromptsSection) -> list[EvalPrompt]:
     return [_eval_prompt(prompt) for prompt in read_prompts(section)]
 
 
-def source_paths(section: PromptsSection) -> dict[str, str]:
-    """The files that a stage reads its prompts from, for its manifest; empty for the atlas."""
-    return {} if section.source == ATLAS else {"prompts.source": str(Path(section.source).absolute())}
-
-
 def _enough(prompts: list[Prompt], section: PromptsSection) -> list[Prompt]:
     if not prompts:
         raise UserError(f"prompts.source: {section.source}: no prompts in it")
@@ -105,7 +100,7 @@ def _read_files(source: Path) -> Iterator[Prompt]:
         if read_manifest(source) is None:
             raise UserError(f"prompts.source: {source}: holds no finished stage (no manifest.json)")
         # An annotate stage keeps its rejects beside the records that are valid.
-        files = sorted(source.glob("annotated-*.jsonl")) or sorted(source.glob("*.jsonl"))
+        files = annotated_files(source) or sorted(source.glob("*.jsonl"))
     for file in files:
         lines = read_lines(file, key="prompts.source", expected="atlas, a JSONL file or a stage's directory")
         first = next((line for _, line in numbered(lines)), b"")

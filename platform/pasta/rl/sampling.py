@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from pasta.candidates.sampling import baseline_entry, candidate_entry
+from pasta.candidates.sampling import baseline_entry, candidate_entry, requests_of
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, Request, load_model
 from pasta.engine.updating import update_weights
-from pasta.errors import UserError
-from pasta.lang import encode_messages
 from pasta.rl.batch import thread_batch
 from pasta.rl.config import RlConfig
 from pasta.rl.rollouts import Group, Weights
@@ -112,19 +110,10 @@ class Baselines:
     def answer(self, prompts: Sequence[Prompt]) -> list[Record]:
         """``{"id", "messages", "prompt_ids", "twin"}`` of each prompt; ``skipped`` in place of the last two, and why,
         for one that leaves no room for an answer."""
-        records: dict[str, Record] = {}
-        requests = []
-        for prompt in prompts:
-            records[prompt.id] = {"id": prompt.id, "messages": prompt.messages}
-            try:
-                ids = encode_messages(self._engine.codec, prompt.messages)
-                request = Request(prompt_ids=ids, limits=self._limits, parallel=False, request_id=prompt.id)
-                self._engine.fit(request)
-            except UserError as error:
-                records[prompt.id]["skipped"] = str(error)
-                continue
-            records[prompt.id]["prompt_ids"] = list(ids)
-            requests.append(request)
-        for result in self._engine.decode(requests):
+        base = Request(limits=self._limits, parallel=False)
+        records, requests = requests_of(prompts, base, self._engine)
+        for key, request in requests.items():
+            records[key]["prompt_ids"] = list(request.prompt_ids)
+        for result in self._engine.decode([*requests.values()]):
             records[result.request_id]["twin"] = baseline_entry(result)
         return list(records.values())

@@ -67,16 +67,9 @@ def inputs(config: RlConfig) -> dict[str, str | Path]:
     models = model_inputs(
         {"model.init_from": config.model.init_from, "twin": config.twin, "judge.reward.model": judge}
     )
-    return models | {
-        key: path
-        for key, path in {
-            "prompts.source": None
-            if config.prompts.source == "atlas"
-            else Path(config.prompts.source).absolute(),
-            "optimisation.deepspeed": config.optimisation.deepspeed,
-        }.items()
-        if path is not None
-    }
+    deepspeed = config.optimisation.deepspeed
+    recipe = {} if deepspeed is None else {"optimisation.deepspeed": deepspeed}
+    return models | config.prompts.inputs() | recipe
 
 
 def check_config(config: RlConfig) -> PreTrainedTokenizerBase:

@@ -1,6 +1,5 @@
 """Reads traces, the answers that clients request, and counts their tokens."""
 
-import os
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError
+from pasta.files import ANNOTATED, annotated_files
 from pasta.interpreter import ConstraintError
 from pasta.lang import Codec, CodecError, Document, parse
 from pasta.rows import placed, prompt_of, read_rows, short_repr, text_of
@@ -56,9 +56,9 @@ def read_trace(path: Path, field: str = "annotated", method: str | None = None) 
     A first line that holds a measurement's configuration is passed over. Raises ``UserError`` with file and line of
     the first one that is wrong.
     """
-    files = sorted(path.glob("annotated-*.jsonl")) if os.path.isdir(path) else [path]
+    files = annotated_files(path)
     if not files:
-        raise UserError(f"{str(path)!r} has no annotated-*.jsonl, expected an annotate stage's")
+        raise UserError(f"{str(path)!r} has no {ANNOTATED}, expected an annotate stage's")
     return [_read(value, where, field, method) for file in files for where, value in read_objects(file)]
 
 

@@ -13,6 +13,7 @@ from pasta.data.annotate.annotator import TeacherUsage
 from pasta.data.annotate.shards import ShardResult
 from pasta.data.annotate.truth import TruthTally, marks_line
 from pasta.errors import UserError
+from pasta.files import annotated_files
 from pasta.rows import read_rows
 from pasta.statistics import geometric_mean, percentile
 
@@ -39,7 +40,7 @@ def summarise_annotations(
     """
     truth = TruthTally()
     figures = []
-    for file in sorted(directory.glob("annotated-*.jsonl")):
+    for file in annotated_files(directory):
         for _, row in read_rows(file):
             figures.append(row["figures"])
             truth.add(row["messages"], row["annotated"], row["answer"])
