@@ -19,7 +19,7 @@ from pasta.engine.section import FORMATS_HELP
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.sizes import EngineSizes
-from serve.checks import check_loadable, check_model_directory
+from serve.checks import check_model_directory, load_codec
 from serve.config import ServeConfig, is_loopback
 from serve.imports import uncollected, without_torch
 from serve.keys import new_key
@@ -119,7 +119,7 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
         values["keys"] = {"file": str(keys)}
     config = parse_config(values, ServeConfig, "python -m serve")
     check_model_directory(config.models[name], "MODEL")
-    if check_loadable(config.models[name], "MODEL"):
+    if load_codec(config.models[name], "MODEL").parallel:
         model["mode"] = "parallel"
         config = parse_config(values, ServeConfig, "python -m serve")
     environment = {

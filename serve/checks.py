@@ -122,11 +122,6 @@ def check_model_directory(model: ModelConfig, key: str) -> None:
             raise UserError(f"{key}: {model.path!r} has no {file}; expected a model's weights and tokenizer")
 
 
-def check_loadable(model: ModelConfig, key: str) -> bool:
-    """``load_codec``; returns whether the model has control tokens."""
-    return load_codec(model, key).parallel
-
-
 def load_codec(model: ModelConfig, key: str) -> "Codec":
     """Load the model's tokenizer. Raises ``UserError``, naming ``key``.
 

@@ -1,5 +1,6 @@
 """Errors of the HTTP API, in OpenAI's shape."""
 
+from functools import partial
 from typing import Any
 
 
@@ -25,17 +26,12 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def __reduce__(self) -> tuple[Any, ...]:  # pickled with its keyword arguments
-        return (_rebuild, (self.message, self.status, self.param, self.code, self.kind, self.headers))
+        fields = {name: getattr(self, name) for name in ("status", "param", "code", "kind", "headers")}
+        return partial(ApiError, **fields), (self.message,)
 
     def body(self) -> dict[str, Any]:
         """The JSON body."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
-
-
-def _rebuild(
-    message: str, status: int, param: str | None, code: str | None, kind: str, headers: dict[str, str]
-) -> ApiError:
-    return ApiError(message, status=status, param=param, code=code, kind=kind, headers=headers)
 
 
 def unknown_model(name: str, known: list[str]) -> ApiError:

@@ -14,7 +14,7 @@ from pasta.engine.snapshots import cached
 from pasta.errors import UserError
 from serve import hub
 from serve.__main__ import _config, parser
-from serve.checks import check_loadable, check_served_models, download_weights
+from serve.checks import check_served_models, download_weights, load_codec
 from serve.config import ModelConfig, ServeConfig
 from tests.support.service import save_plain_model, save_tiny_model
 
@@ -68,7 +68,7 @@ def test_a_cached_model_is_read_without_a_look_at_the_network(cache, files, no_n
     folder = put(cache, files)
     model = ModelConfig(path=NAME)
     assert model.location == str(folder)
-    assert check_loadable(model, "MODEL")
+    assert load_codec(model, "MODEL").parallel
     download_weights(ServeConfig(models={"small": model}), pytest.fail)
     assert no_network == []
 
@@ -105,7 +105,7 @@ def test_every_file_that_an_index_names_must_be_there(cache, files):
 
 def test_offline_a_model_that_is_not_cached_is_one_line(cache, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    message = refused(check_loadable, ModelConfig(path=NAME), "MODEL")
+    message = refused(load_codec, ModelConfig(path=NAME), "MODEL")
     assert message.startswith(
         "MODEL: 'someone/small' is neither a directory here nor whole in the local Hugging Face"
     )
@@ -114,7 +114,7 @@ def test_offline_a_model_that_is_not_cached_is_one_line(cache, monkeypatch):
 
 def test_without_network_it_is_one_line_at_once(cache, no_network):
     began = time.monotonic()
-    assert "cannot be downloaded" in refused(check_loadable, ModelConfig(path=NAME), "MODEL")
+    assert "cannot be downloaded" in refused(load_codec, ModelConfig(path=NAME), "MODEL")
     assert time.monotonic() - began < 2
     assert no_network
 
@@ -124,7 +124,7 @@ def test_a_network_that_is_silent_is_one_line_soon(cache, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         use(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
         began = time.monotonic()
-        assert "cannot be downloaded" in refused(check_loadable, ModelConfig(path=NAME), "MODEL")
+        assert "cannot be downloaded" in refused(load_codec, ModelConfig(path=NAME), "MODEL")
         assert time.monotonic() - began < 2
 
 
@@ -190,7 +190,7 @@ def test_a_model_that_is_not_cached_is_checked_by_its_small_files_and_then_downl
     model, said = ModelConfig(path=NAME), []
     with hub_with(files) as (url, fetched):
         use(monkeypatch, url)
-        assert check_loadable(model, "MODEL")
+        assert load_codec(model, "MODEL").parallel
         assert "model.safetensors" not in fetched
         assert model.location == NAME
         download_weights(ServeConfig(models={"small": model}), said.append)
@@ -202,4 +202,4 @@ def test_a_model_that_is_not_cached_is_checked_by_its_small_files_and_then_downl
 def test_a_name_that_the_hub_does_not_know_is_one_line(cache, files, monkeypatch):
     with hub_with(files) as (url, _):
         use(monkeypatch, url)
-        assert "no model of that name" in refused(check_loadable, ModelConfig(path="no/body"), "MODEL")
+        assert "no model of that name" in refused(load_codec, ModelConfig(path="no/body"), "MODEL")

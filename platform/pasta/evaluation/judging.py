@@ -6,14 +6,14 @@ from pathlib import Path
 from pasta.errors import UserError
 from pasta.evaluation.prompts import EvalPrompt
 from pasta.judges.config import JudgeSection
-from pasta.judges.judge import Case, Judge, Verdict
+from pasta.judges.judge import Case, Judge, Verdict, judge_cases
 from pasta.judges.make import Metered, check_judge, make_judge, metered
 from pasta.stages.records import Record
 
 Judging = Metered[Sequence[Record], list[Record]]
 #: Records that are judged together: an endpoint is asked about all of them at once.
 JUDGED = 16
-_NO_BASELINE = "the baseline has no answer to compare with"
+_UNJUDGED = Verdict(None, {"invalid": "the baseline has no answer to compare with"})
 
 
 def check_prompts(section: JudgeSection, prompts: Iterable[EvalPrompt]) -> None:
@@ -41,22 +41,17 @@ def judge_answers(judge: Judge, records: Sequence[Record], *, baseline: str, pai
     Answers are judged as a user gets them, also those that a limit cut. ``pairwise`` judges compare with the baseline's
     answer, which has no verdict itself: its quality is 0.5 by definition. Equal texts of one prompt are judged once.
     """
-    cases: list[Case] = []
+    cases: list[Case | None] = []
     texts: list[dict[str, str]] = []
     for record in records:
         said = {name: answer["text"] for name, answer in record["answers"].items() if "text" in answer}
+        asked = _asked(said, baseline, pairwise)
+        cases.append(Case(record["messages"], said.get(baseline, ""), asked) if asked else None)
         texts.append(said)
-        if asked := _asked(said, baseline, pairwise):
-            cases.append(Case(record["messages"], said.get(baseline, ""), asked))
-    judged = iter(zip(cases, judge.judge(cases), strict=True) if cases else ())
     out = []
-    for record, said in zip(records, texts, strict=True):
-        by_text: dict[str, Verdict] = {}
-        if _asked(said, baseline, pairwise):
-            case, verdicts = next(judged)
-            by_text = dict(zip(case.answers, verdicts, strict=True))
+    for record, said, found in zip(records, texts, judge_cases(judge, cases), strict=True):
         rated = [name for name in said if not pairwise or name != baseline]
-        shown = {name: _verdict(by_text.get(said[name])) for name in rated}
+        shown = {name: found.get(said[name], _UNJUDGED).to_record() for name in rated}
         out.append({"key": record["key"], "verdicts": shown})
     return out
 
@@ -68,8 +63,3 @@ def _asked(said: dict[str, str], baseline: str, pairwise: bool) -> tuple[str, ..
     if baseline not in said:
         return ()
     return tuple(dict.fromkeys(text for name, text in said.items() if name != baseline))
-
-
-def _verdict(verdict: Verdict | None) -> Record:
-    verdict = verdict or Verdict(None, {"invalid": _NO_BASELINE})
-    return {"quality": verdict.quality, **verdict.note}

@@ -26,6 +26,10 @@ class Verdict:
     quality: float | None
     note: dict[str, Any] = field(default_factory=dict)
 
+    def to_record(self) -> Record:
+        """As JSON-able values."""
+        return {"quality": self.quality, **self.note}
+
 
 class Judge(Protocol):
     """Rates answers.
@@ -56,35 +60,31 @@ def why_dropped(record: Record) -> str:
     return "" if record["twin"]["finish_reason"] == "stop" else "baseline_cut"
 
 
+def judge_cases(judge: Judge, cases: Sequence[Case | None]) -> list[dict[str, Verdict]]:
+    """Judge all cases in one call; returns each one's verdicts by the text of the answer, none where there is no
+    case."""
+    asked = [case for case in cases if case is not None]
+    judged = zip(asked, judge.judge(asked) if asked else (), strict=True)
+    found = [dict(zip(case.answers, verdicts, strict=True)) for case, verdicts in judged]
+    left = iter(found)
+    return [{} if case is None else next(left) for case in cases]
+
+
 def judge_records(judge: Judge, records: Sequence[Record]) -> list[Record]:
     """Judge sample records; returns ``{"id", "verdicts"}`` of each: a verdict ``{"quality", …}`` for each candidate,
     null for an unfit one. Equal texts of one prompt are judged once: such answers may differ in their tags only."""
-    cases: list[Case] = []
+    cases: list[Case | None] = []
     texts: list[list[str | None]] = []
     for record in records:
-        if why_dropped(record):
-            texts.append([])
-            continue
-        texts.append(
-            [
-                None if why_unfit(candidate) else strip(candidate["annotated"])
-                for candidate in record["candidates"]
-            ]
-        )
-        distinct = tuple(dict.fromkeys(text for text in texts[-1] if text is not None))
-        if distinct:
-            cases.append(Case(record["messages"], record["twin"]["text"], distinct))
-    answers = iter(zip(cases, judge.judge(cases), strict=True) if cases else ())
-    out = []
-    for record, shown in zip(records, texts, strict=True):
-        by_text: dict[str, Verdict] = {}
-        if any(text is not None for text in shown):
-            case, verdicts = next(answers)
-            by_text = dict(zip(case.answers, verdicts, strict=True))
-        judged = [None if text is None else _to_json(by_text[text]) for text in shown]
-        out.append({"id": record["id"], "verdicts": judged})
-    return out
-
-
-def _to_json(verdict: Verdict) -> Record:
-    return {"quality": verdict.quality, **verdict.note}
+        candidates = [] if why_dropped(record) else record["candidates"]
+        shown = [None if why_unfit(each) else strip(each["annotated"]) for each in candidates]
+        distinct = tuple(dict.fromkeys(text for text in shown if text is not None))
+        cases.append(Case(record["messages"], record["twin"]["text"], distinct) if distinct else None)
+        texts.append(shown)
+    return [
+        {
+            "id": record["id"],
+            "verdicts": [None if text is None else found[text].to_record() for text in shown],
+        }
+        for record, shown, found in zip(records, texts, judge_cases(judge, cases), strict=True)
+    ]
