@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 
 from jobs.submission import Submission
 from pasta.errors import UserError
+from serve.ray_start import environment_with
 
 API_SERVER = "RAY_API_SERVER_ADDRESS"
 EXIT_FAILED = 1
@@ -47,7 +47,8 @@ class JobServer:
     def __init__(self, address: str | None, environ: Mapping[str, str]) -> None:
         self.address = _checked(address or environ.get(API_SERVER) or environ.get("RAY_ADDRESS"))
         _quiet()
-        with self._in_one_line(), _variable(API_SERVER, self.address):
+        # Ray lets this variable win over the address that its client is given.
+        with self._in_one_line(), environment_with({API_SERVER: self.address}):
             import requests
             from ray.job_submission import JobSubmissionClient
 
@@ -232,20 +233,6 @@ def _checked(address: str | None) -> str:
         shown = address.rpartition("@")[2]
         raise UserError(f"--address {shown}: {example}, and nothing before or after it")
     return address.rstrip("/")
-
-
-@contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Set a variable for a while. Ray lets this one win over the address that its client is given."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def _quiet() -> None:

@@ -24,7 +24,7 @@ from serve import priority
 from serve.checks import check_machine, check_service, download_weights
 from serve.config import ServeConfig, is_loopback
 from serve.ingress import ingress_env, proxy_port
-from serve.ray_start import free_port, python_path, start_ray
+from serve.ray_start import environment_with, free_port, python_path, start_ray
 
 IMPORT_PATH = "serve.app:build"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
@@ -229,7 +229,7 @@ def _start_ray(
     # Not as a runtime_env: the workers that Ray starts in advance have none, and could become neither controller nor
     # proxy.
     env_vars = {**PROXY_ENV, **config.env_vars, **ingress, "PYTHONPATH": python_path()}
-    with priority.starting_batch(), _environment(env_vars):
+    with priority.starting_batch(), environment_with(env_vars):
         return start_ray(
             lambda: progress("Ray was too slow to start; trying once more"),
             address="local",
@@ -240,19 +240,6 @@ def _start_ray(
             log_to_driver=not quiet,
             logging_level=logging.ERROR if quiet else logging.WARNING,
         )
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for the time of the block."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            os.environ.pop(name, None)
-        os.environ.update({name: before[name] for name in values if name in before})
 
 
 def _started(url: str, context: Any) -> Started:

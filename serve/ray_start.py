@@ -8,7 +8,7 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,19 @@ def few_processes() -> Iterator[None]:
         yield
     finally:
         Node.start_api_server, Node.start_monitor = started
+
+
+@contextmanager
+def environment_with(values: Mapping[str, str]) -> Iterator[None]:
+    """Environment variables for the time of the block."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name, None)
+        os.environ.update({name: before[name] for name in values if name in before})
 
 
 def python_path() -> str:

@@ -1,13 +1,12 @@
 """The score stage's files: scores and pairs."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from pasta.candidates.scoring import PAIRS_FILE, ScoreSummary, Speed, choose_pair, scored
 from pasta.errors import UserError
 from pasta.files import write_whole
-from pasta.stages.records import Record
+from pasta.stages.records import Record, record_line
 from pasta.stages.shards import read_shard, shard_path, write_shard
 
 
@@ -43,5 +42,5 @@ def write_scores(
             if pair is not None:
                 pairs.append(pair)
         write_shard(work_dir, "scores", number, out)
-    write_whole(work_dir / PAIRS_FILE, "".join(json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs))
+    write_whole(work_dir / PAIRS_FILE, "".join(map(record_line, pairs)))
     return summary.figures(), summary.histogram()

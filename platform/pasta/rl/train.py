@@ -4,7 +4,6 @@
 an initialised process group (or alone), and knows nothing of Ray.
 """
 
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from pasta.rl.config import RlConfig
 from pasta.rl.grpo import ThreadGrpoTrainer
 from pasta.rl.rollouts import Rollouts
 from pasta.rows import read_whole_rows
-from pasta.stages.records import Record
+from pasta.stages.records import Record, record_line
 from pasta.stages.stage import input_fingerprint, model_inputs, read_manifest
 from pasta.tracking import Tracker
 from pasta.training.fit import run_trainer
@@ -106,8 +105,7 @@ def prepare(
                 f"prompts.source: {config.prompts.source}: no prompt is left of {len(records)}: the twin's answer is "
                 f"cut at limits.max_tokens={config.limits.max_tokens}, or the prompt is too long"
             )
-        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
-        (directory / PROMPTS_FILE).write_text(lines, encoding="utf-8")
+        (directory / PROMPTS_FILE).write_text("".join(map(record_line, kept)), encoding="utf-8")
         return {"num_prompts": len(kept), "num_left_out": len(records) - len(kept)}
 
     models = model_inputs({"twin": config.twin or config.model.init_from})

@@ -34,7 +34,7 @@ class RecordFile:
 
     def _write(self) -> None:
         lines = ({"config": self.config}, *self.records.values())
-        write_whole(self.path, "".join(map(_line, lines)))
+        write_whole(self.path, "".join(map(record_line, lines)))
 
     def __contains__(self, key: str) -> bool:
         return key in self.records
@@ -50,7 +50,7 @@ class RecordFile:
             self._is_other = False
         kept: Record = {"key": key, **record}
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(kept))
+            file.write(record_line(kept))
         self.records[key] = kept
         return kept
 
@@ -60,5 +60,6 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def _line(record: Mapping[str, Any]) -> str:
+def record_line(record: Mapping[str, Any]) -> str:
+    """A record as a line of JSON."""
     return json.dumps(record, ensure_ascii=False) + "\n"

@@ -1,7 +1,6 @@
 """Shards: the JSONL files of a stage, each of which is there whole or not at all."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TypeVar
 from pasta.errors import UserError
 from pasta.files import read_bytes, write_whole
 from pasta.rows import read_rows
-from pasta.stages.records import Record
+from pasta.stages.records import Record, record_line
 from pasta.stages.stage import Manifest, read_manifest
 
 T = TypeVar("T")
@@ -24,7 +23,7 @@ def shard_path(directory: Path, prefix: str, number: int) -> Path:
 def write_shard(directory: Path, prefix: str, number: int, records: Iterable[Record]) -> Path:
     """Write one shard, a record a line."""
     path = shard_path(directory, prefix, number)
-    write_whole(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    write_whole(path, "".join(map(record_line, records)))
     return path
 
 

@@ -22,6 +22,7 @@ from pasta.data.sources import Broken, Shard, SourceSection, read_source_shard
 from pasta.errors import UserError
 from pasta.files import write_whole, writing
 from pasta.rows import read_json, read_whole_rows
+from pasta.stages.records import record_line
 
 BROKEN = "broken record"
 _NAMED_PLACES = 20
@@ -84,7 +85,7 @@ class _Written:
 
     def reject(self, number: int, place: str, reason: str, detail: str, **rest: Any) -> None:
         self.rejected[reason] += 1
-        self.rejects[number] = _line({"source": place, "reason": reason, "detail": detail, **rest})
+        self.rejects[number] = record_line({"source": place, "reason": reason, "detail": detail, **rest})
 
 
 def annotate_shard(
@@ -164,14 +165,14 @@ class Journal:
                     self.proposals[row["record"]] = Proposal.of(row["proposal"])
                 except (ValueError, TypeError, KeyError):
                     break
-                kept.append(_line(row))
+                kept.append(record_line(row))
             write_whole(path, "".join(kept))
         self._file = path.open("a", encoding="utf-8")
 
     def add(self, number: int, proposal: Proposal) -> None:
         """Write a proposal down; it is in the file when this returns."""
         with writing(self.path):
-            self._file.write(_line({"record": number, "proposal": proposal.to_dict()}))
+            self._file.write(record_line({"record": number, "proposal": proposal.to_dict()}))
             self._file.flush()
 
     def close(self) -> None:
@@ -229,7 +230,7 @@ def _keep(
         written.reject(number, record.place, "no chunks", "nothing in it was annotated", **rest)
         return
     written.counts["annotated" if is_annotated else "plain"] += 1
-    written.annotated[number] = _line(
+    written.annotated[number] = record_line(
         {
             "id": record.id,
             "source": record.place,
@@ -243,7 +244,3 @@ def _keep(
 
 def _path(directory: Path, name: str, index: int, suffix: str) -> Path:
     return directory / f"{name}-{index:05d}{suffix}"
-
-
-def _line(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) + "\n"

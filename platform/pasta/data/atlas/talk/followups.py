@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pasta.data.atlas.conclusions import COUNTED, SHARED, shared_line
 from pasta.data.atlas.facts import FACTS, KIND_OF
@@ -23,10 +23,9 @@ FollowUp = Callable[[random.Random, TalkSplit, Turn], Turn | None]
 
 def another(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     """The same of something else: "And Brazil?"."""
-    kinds = {KIND_OF[name] for name in before.names}
-    if len(kinds) != 1 or not isinstance(before.plan[0], Say) or _is_choice(before.plan):
+    kind = _kind_of(before.names)
+    if kind is None or not isinstance(before.plan[0], Say) or _is_choice(before.plan):
         return None
-    (kind,) = kinds
     others = [other for other in FACTS[kind] if other not in before.names]
     if not others:
         return None
@@ -36,6 +35,12 @@ def another(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
         plan = [line(name, before.attribute)]
         return Turn(text, plan, (name,), before.attribute, (*before.also, *before.names))
     return Turn(text, replies.portrait(name), (name,), "", (*before.also, *before.names))
+
+
+def _kind_of(names: Sequence[str]) -> str | None:
+    """The kind of things that are all of one kind."""
+    kinds = {KIND_OF[name] for name in names}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _is_choice(plan: Plan) -> bool:
@@ -75,10 +80,9 @@ def _led(rng: random.Random, split: TalkSplit, text: str) -> str:
 def about_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     """A fact about each of the things spoken of: "What are they used for?"."""
     names = (*before.also, *before.names)
-    kinds = {KIND_OF[name] for name in names}
-    if len(kinds) != 1 or not 2 <= len(names) <= 5 or len(set(names)) < len(names):
+    kind = _kind_of(names)
+    if kind is None or not 2 <= len(names) <= 5 or len(set(names)) < len(names):
         return None
-    (kind,) = kinds
     attribute = rng.choice(list(ABOUT_IT[kind]))
     text = word(rng, split, ABOUT_IT[kind][attribute])
     for single, many in _WORDS["many"]:
@@ -107,8 +111,7 @@ def pick_one(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
 
 def _alike(before: Turn) -> str | None:
     """The kind of two to six things of one kind."""
-    kinds = {KIND_OF[name] for name in before.names}
-    return kinds.pop() if 2 <= len(before.names) <= 6 and len(kinds) == 1 else None
+    return _kind_of(before.names) if 2 <= len(before.names) <= 6 else None
 
 
 def compare_again(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
@@ -163,10 +166,9 @@ def one_of_them(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | No
 
 def several(rng: random.Random, split: TalkSplit, before: Turn) -> Turn | None:
     """The same of several others: "And Brazil and Peru?"."""
-    kinds = {KIND_OF[name] for name in before.names}
-    if len(kinds) != 1 or not before.attribute:
+    kind = _kind_of(before.names)
+    if kind is None or not before.attribute:
         return None
-    (kind,) = kinds
     others = [other for other in FACTS[kind] if other not in before.names]
     if len(others) < 3:
         return None
