@@ -32,6 +32,7 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record, write_json
+from pasta.statistics import grouped
 from serve.config import KeySettings, Proxy
 from serve.keys import new_key
 from serve.launch import ServiceConfig, check_local, read_service_config, running
@@ -133,9 +134,7 @@ def table(records: Sequence[Record]) -> str:
     """A row for each number of Interpreters and each proxy: means over the rounds."""
     kinds = ["Interpreter", "Gateway", "proxy", "Decoder stand-in", "client"]
     head = ["Interpreters", "proxy", "tokens a second", *(f"{kind}, µs a token" for kind in kinds)]
-    rounds: dict[tuple[int, str], list[Record]] = {}
-    for record in records:
-        rounds.setdefault((record["interpreters"], record["proxy"]), []).append(record)
+    rounds = grouped(records, lambda record: (record["interpreters"], record["proxy"]))
     rows = [
         [
             *way,

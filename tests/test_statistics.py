@@ -1,10 +1,20 @@
-"""Means and intervals."""
+"""Groups, means and intervals."""
 
 import math
 
 import pytest
 
-from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean, percentile, ratio_of_sums
+from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean, grouped, percentile, ratio_of_sums
+
+
+def test_groups_come_in_the_order_of_their_first_items_and_what_has_no_key_is_in_none():
+    assert grouped("bandana!", lambda c: c if c.isalpha() else None) == {
+        "b": ["b"],
+        "a": ["a", "a", "a"],
+        "n": ["n", "n"],
+        "d": ["d"],
+    }
+    assert [*grouped("cab", str)] == ["c", "a", "b"]
 
 
 def test_the_geometric_mean_of_a_ratio_and_its_inverse_is_one():

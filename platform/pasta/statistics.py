@@ -1,17 +1,19 @@
-"""Means, percentiles and bootstrap intervals. numpy is imported on first use, since its import takes long."""
+"""Groups, means, percentiles and bootstrap intervals. numpy is imported on first use, since its import takes long."""
 
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 _RESAMPLES = 2000
 
 
@@ -23,6 +25,15 @@ class Estimate:
     low: float
     high: float
     count: int
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K | None]) -> dict[K, list[T]]:
+    """The items by their key, groups in the order in which they first occur. An item whose key is None is in none."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        if (found := key(item)) is not None:
+            groups.setdefault(found, []).append(item)
+    return groups
 
 
 def geometric_mean(values: Sequence[float]) -> float:

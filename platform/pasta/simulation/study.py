@@ -16,6 +16,7 @@ from pasta.simulation.metrics import RunMetrics, metrics_of
 from pasta.simulation.script import Script
 from pasta.simulation.slots import Schedule
 from pasta.simulation.trace import Workload
+from pasta.statistics import grouped
 
 #: Called after each run with its series, load, number of replicas and metrics.
 Tell = Callable[["Point"], None]
@@ -224,9 +225,7 @@ def goal_value(metrics: RunMetrics, name: str) -> float:
 
 def crossovers(points: Sequence[Point]) -> list[Crossover]:
     """The crossover of every parallel series, if there is a sequential one to compare it with."""
-    by_series: dict[Series, list[Point]] = {}
-    for point in points:
-        by_series.setdefault(point.series, []).append(point)
+    by_series = grouped(points, lambda point: point.series)
     base = by_series.pop(Series(None), [])
     return [_crossover(series, base, own) for series, own in by_series.items()] if base else []
 

@@ -21,7 +21,7 @@ from pasta.benchmark.metrics import Metric
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record
-from pasta.statistics import bootstrap, percentile
+from pasta.statistics import bootstrap, grouped, percentile
 
 SIDES = ("peer", "sequential", "parallel")
 #: What vLLM, SGLang and llama.cpp understand: write on to ``max_tokens``, and say how many tokens there were.
@@ -81,9 +81,7 @@ async def first_model(http: httpx.AsyncClient, url: str) -> str:
 
 def peer_report(records: Sequence[Record]) -> Report:
     """How much sooner an answer ends than the peer's to the same prompt, and how many more answers end a second."""
-    blocks: dict[int, list[Record]] = {}
-    for record in records:
-        blocks.setdefault(int(record["key"].split()[1]), []).append(record)
+    blocks = grouped(records, lambda record: int(record["key"].split()[1]))
     if (turns := records[0].get("turns", 1)) > 1:
         return conversations_report(blocks, SIDES, turns)
     metrics, rows = [], []

@@ -7,11 +7,13 @@ from typing import Any
 
 from pasta.benchmark.load.hostile import HEALTH_MS, HELD_MS, memory_of
 from pasta.benchmark.load.memory import growing, memory_table
+from pasta.benchmark.load.scenarios import block_of
+from pasta.benchmark.load.ways import Name
 from pasta.benchmark.metrics import Metric, rate_of
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record
-from pasta.statistics import bootstrap, bootstrap_mean, percentile
+from pasta.statistics import bootstrap, bootstrap_mean, grouped, percentile
 
 Report = tuple[list[Metric], dict[str, str]]
 #: Targets: of the bare engine's throughput and speedup, of refusing, and of stopping what a client has left.
@@ -22,13 +24,9 @@ _BUSY = (
 )
 
 
-def by_block(records: Iterable[Record]) -> dict[tuple[int, str], list[Record]]:
-    """Records by clients and way, rounds in their order; keys are "round clients way"."""
-    blocks: dict[tuple[int, str], list[Record]] = {}
-    for record in records:
-        _, clients, way = record["key"].split()
-        blocks.setdefault((int(clients), way), []).append(record)
-    return blocks
+def by_block(records: Iterable[Record]) -> dict[tuple[int, Name], list[Record]]:
+    """Records by clients and way, rounds in their order."""
+    return grouped(records, lambda record: block_of(record["key"]))
 
 
 def latency_report(records: Sequence[Record]) -> Report:

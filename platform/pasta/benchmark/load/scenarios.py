@@ -109,9 +109,15 @@ def latency_keys(settings: LoadSettings) -> list[str]:
     ]
 
 
+def block_of(key: str) -> tuple[int, Name]:
+    """The clients and the way of a block's key."""
+    _, clients, way = key.split()
+    return int(clients), "parallel" if way == "parallel" else "sequential"
+
+
 async def latency(bench: Bench, key: str) -> Record:
     """Every prompt by so many clients."""
-    clients, way = _block(key)
+    clients, way = block_of(key)
     return await timed(bench, bench.asks(way, bench.prompts[: bench.settings.prompts]), clients)
 
 
@@ -133,7 +139,7 @@ def throughput_keys(settings: LoadSettings) -> list[str]:
 
 async def throughput(bench: Bench, key: str) -> Record:
     """Tokens and seconds of the service and of the bare engine: as many requests at once, the same prompts."""
-    clients, way = _block(key)
+    clients, way = block_of(key)
     prompts = bench.prompts[: bench.settings.prompts]
     asks, record = bench.asks(way, prompts), {}
     await bench.whole(_part(asks, clients), clients)
@@ -275,11 +281,6 @@ async def refuse(bench: Bench, key: str) -> Record:
 def _part(each: Sequence[T], clients: int) -> Sequence[T]:
     """The requests that warm a block of many up: a quarter of the block, and at least one for each client."""
     return each[: max(clients, -(-len(each) // 4))]
-
-
-def _block(key: str) -> tuple[int, Name]:
-    _, clients, way = key.split()
-    return int(clients), "parallel" if way == "parallel" else "sequential"
 
 
 async def second(bench: Bench, ask: Ask) -> TimedReply:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pasta.evaluation.results.pareto import Domination
 from pasta.evaluation.results.summary import MethodSummary, Summary
-from pasta.statistics import Estimate
+from pasta.statistics import Estimate, grouped
 
 _EQUAL = 1e-9
 _UNCLEAR = "†"
@@ -107,10 +107,7 @@ def _dominated(summary: Summary) -> list[str]:
 def _dominators(summary: Summary, by: Sequence[Domination]) -> list[str]:
     """The dominating methods; those of one line are named together."""
     marks = {entry.better: "" if entry.is_clear else _UNCLEAR for entry in by}
-    lines: dict[str, list[MethodSummary]] = {}
-    for method in summary.placed:
-        if method.line is not None:
-            lines.setdefault(method.line, []).append(method)
+    lines = grouped(summary.placed, lambda method: method.line)
     out = [
         f"*{summary.methods[name].title}*{mark}"
         for name, mark in marks.items()

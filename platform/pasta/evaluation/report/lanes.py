@@ -21,6 +21,7 @@ from pasta.evaluation.report.style import (
 )
 from pasta.evaluation.results.outcomes import Outcome
 from pasta.evaluation.results.summary import Summary
+from pasta.statistics import grouped
 
 _ROW = 0.2
 _MOST_ROWS = 18
@@ -66,9 +67,7 @@ def choose(outcomes: Sequence[Outcome], speed_name: str) -> list[tuple[str, Outc
     if not known:
         return []
     places = {"fastest": 0, "median": len(known) // 2, "slowest": len(known) - 1}
-    titles: dict[int, list[str]] = {}
-    for title, place in places.items():
-        titles.setdefault(place, []).append(title)
+    titles = grouped(places, lambda title: places[title])
     return [(" and ".join(names), known[place]) for place, names in sorted(titles.items())]
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from pasta.evaluation.results.summary import MethodSummary, Summary
 from pasta.files import write_whole
-from pasta.statistics import Estimate
+from pasta.statistics import Estimate, grouped
 
 WIDTH = 8.0
 _LONGEST_NAME = 30  # letters
@@ -62,15 +62,12 @@ class Look:
 
 def looks(summary: Summary) -> dict[str, Look]:
     """The look of each method, by name."""
-    lines: dict[str, list[str]] = {}
-    for method in summary.candidates:
-        if method.line is not None:
-            lines.setdefault(method.line, []).append(method.name)
+    lines = grouped(summary.candidates, lambda method: method.line)
     out = {summary.baseline: Look(_BASELINE, "o")}
     for number, members in enumerate(lines.values()):
         hue, marker = _pick(_LINES, _LINE_MARKERS, number)
-        for place, name in enumerate(members):
-            out[name] = Look(_tint(hue, place, len(members)), marker)
+        for place, method in enumerate(members):
+            out[method.name] = Look(_tint(hue, place, len(members)), marker)
     singles = [method.name for method in summary.candidates if method.line is None]
     for number, name in enumerate(singles):
         out[name] = Look(*_pick(_SINGLES, _SINGLE_MARKERS, number))
@@ -220,9 +217,7 @@ def errors(estimate: Estimate) -> tuple[float, float]:
 
 def batches(summary: Summary, most: int = 6) -> list[tuple[str, list[MethodSummary]]]:
     """The candidates in groups that can be told apart in one panel: a line each, and those without one."""
-    groups: dict[str, list[MethodSummary]] = {}
-    for method in summary.candidates:
-        groups.setdefault(method.line or "", []).append(method)
+    groups = grouped(summary.candidates, lambda method: method.line or "")
     return [
         (name, members[at : at + most])
         for name, members in groups.items()

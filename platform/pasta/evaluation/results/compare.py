@@ -15,7 +15,7 @@ from pasta.errors import UserError
 from pasta.evaluation.results.evaluations import Evaluation, last_user_message, read_evaluation
 from pasta.evaluation.results.outcomes import Outcome, outcomes_of
 from pasta.rows import by_dotted_key
-from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean
+from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean, grouped
 
 Kind = Literal["difference", "ratio"]
 #: Keys of the configuration that are not compared: names, how a figure is drawn, a digest of the prompts.
@@ -278,10 +278,7 @@ def _change(measure: Measure, values: Sequence[tuple[float, float]]) -> Change:
 def _families(
     pairs: Sequence[tuple[Outcome, Outcome]], measures: Sequence[Measure]
 ) -> dict[str, tuple[Change, ...]]:
-    families: dict[str, list[tuple[Outcome, Outcome]]] = {}
-    for pair in pairs:
-        if pair[0].family is not None:
-            families.setdefault(pair[0].family, []).append(pair)
+    families = grouped(pairs, lambda pair: pair[0].family)
     return {name: _changes(families[name], measures) for name in sorted(families)}
 
 

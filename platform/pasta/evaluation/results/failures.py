@@ -7,6 +7,7 @@ from typing import Any
 
 from pasta.data.atlas import grade, task_for_prompt
 from pasta.evaluation.results.outcomes import Outcome
+from pasta.statistics import grouped
 
 #: The reasons of ``grade`` for a statement in the wrong place; any other reason means that the statement is false.
 PLACES = ("missing", "not asked for", "cannot be read")
@@ -52,10 +53,8 @@ def failures_of(
     out. Prompts without a family form one of their own.
     """
     is_judged = not (is_baseline and pairwise)
-    families: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.answer is not None:
-            families.setdefault(outcome.family or ALL_PROMPTS, []).append(outcome)
+    answered = (outcome for outcome in outcomes if outcome.answer is not None)
+    families = grouped(answered, lambda outcome: outcome.family or ALL_PROMPTS)
     losses = {name: _loss(members, is_baseline, is_judged) for name, members in families.items()}
     worst = sorted((name for name in families if losses[name] > _NOTHING), key=lambda name: -losses[name])
     return tuple(_failure(name, families[name], is_baseline, is_judged) for name in worst[:most])

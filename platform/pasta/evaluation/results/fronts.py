@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pasta.evaluation.results.outcomes import Outcome
-from pasta.statistics import Estimate, resamples
+from pasta.statistics import Estimate, grouped, resamples
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,10 +48,7 @@ def areas_of(
     """
     import numpy as np
 
-    members: dict[str, list[str]] = {}
-    for name in outcomes:
-        if (line := lines[name]) is not None:
-            members.setdefault(line, []).append(name)
+    members = grouped(outcomes, lambda name: lines[name])
     names = [name for group in members.values() for name in group]
     points = [
         {

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from pasta.evaluation.results.outcomes import Outcome
-from pasta.statistics import Estimate, bootstrap, bootstrap_mean, geometric_mean
+from pasta.statistics import Estimate, bootstrap, bootstrap_mean, geometric_mean, grouped
 
 _EQUAL = 1e-9  # smaller differences are rounding errors
 
@@ -83,10 +83,7 @@ def compare_lines(
     lines: Mapping[str, str | None], dominated: Sequence[Domination]
 ) -> tuple[LineComparison, ...]:
     """Every line against every other; ``lines`` gives each method's."""
-    members: dict[str, list[str]] = {}
-    for name, line in lines.items():
-        if line is not None:
-            members.setdefault(line, []).append(name)
+    members = grouped(lines, lambda name: lines[name])
     return tuple(
         LineComparison(
             line,

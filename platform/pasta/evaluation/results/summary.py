@@ -18,7 +18,7 @@ from pasta.evaluation.results.outcomes import Outcome, is_pairwise, outcomes_of
 from pasta.evaluation.results.pareto import Domination, LineComparison, compare_lines, dominations, on_front
 from pasta.evaluation.results.win_rate import WinRates, preferences_of, win_rates
 from pasta.stages.records import Record
-from pasta.statistics import Estimate, bootstrap, bootstrap_mean, ratio_of_sums
+from pasta.statistics import Estimate, bootstrap, bootstrap_mean, grouped, ratio_of_sums
 
 SpeedName = Literal["realised", "theoretical"]
 _TEXT = "text"  # the only kind of token that is not overhead
@@ -312,10 +312,7 @@ def _groups(
     outcomes: Sequence[Outcome], group: Callable[[Outcome], Any], title: Callable[[Any], str]
 ) -> tuple[GroupSummary, ...]:
     """A summary of each group, in order; outcomes whose group is None are in none."""
-    members: dict[Any, list[Outcome]] = {}
-    for outcome in outcomes:
-        if (where := group(outcome)) is not None:
-            members.setdefault(where, []).append(outcome)
+    members = grouped(outcomes, group)
     return tuple(group_summary(title(where), members[where]) for where in sorted(members))
 
 
