@@ -9,6 +9,7 @@ from typing import Any
 
 from pasta import files
 from pasta.errors import UserError
+from pasta.evaluation.results.evaluations import last_user_message
 from pasta.files import reading
 from pasta.lang import Document, ParseError, parse, render
 from pasta.rows import messages_of, numbered, parse_object, text_of
@@ -80,8 +81,7 @@ def _prompt(values: dict[str, Any]) -> str:
         return text_of(values, "prompt")
     if values.get("messages") is None:
         raise RecordError("neither 'prompt' nor 'messages' is given")
-    messages = reversed(messages_of(values))
-    return next((message["content"] for message in messages if message["role"] == "user"), "")
+    return last_user_message(messages_of(values))
 
 
 def _difference(answer: str, expected: str) -> str:

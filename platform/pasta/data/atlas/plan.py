@@ -1,6 +1,5 @@
 """The plan of an answer: its statements in order, grouped into parts. Document and grading follow from it."""
 
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from pasta.data.atlas.facts import KIND_OF, spoken
 from pasta.data.atlas.sentences import STYLES, fact_fields, write
 from pasta.lang import Chunk, Document, Item, Sync, Text
+from pasta.lang.document import in_tens
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,7 @@ def with_estimates(document: Document, count_tokens: Callable[[tuple[Item, ...]]
         for item in items:
             if isinstance(item, Chunk):
                 inner = fill(item.items)
-                tokens = max(10, 10 * math.ceil(count_tokens(inner) / 10))
-                item = Chunk(item.topic, tokens, inner)
+                item = Chunk(item.topic, in_tens(count_tokens(inner)), inner)
             out.append(item)
         return tuple(out)
 
