@@ -20,7 +20,6 @@ from pasta.interpreter import (
     Mode,
     ReadingOrder,
     Snapshot,
-    Thread,
     Wait,
     copy_until,
 )
@@ -220,7 +219,8 @@ class Session:
         to the Decoder.
         """
         mirror, counted = self._mirror, self._counted
-        sequential = _text_tokens(counted.threads, self._codec) + _has_ended(counted)
+        text = self._codec.grammar.text_tokens
+        sequential = sum(1 for thread in counted.threads for _ in text(thread.tokens)) + _has_ended(counted)
         critical_path = counted.critical_path
         estimate_s = decoded.ttft_s - decoded.queue_s + max(0, sequential - 1) * decoded.step_s
         spent_s = decoded.total_s - decoded.queue_s
@@ -268,17 +268,6 @@ class Session:
 
 def _has_ended(interpreter: Interpreter) -> bool:
     return interpreter.threads[0].mode >= Mode.ENDED
-
-
-def _text_tokens(threads: Iterable[Thread], codec: Codec) -> int:
-    """The tokens that are text, outside of tags."""
-    count, promise, close = 0, codec.control.promise, codec.control.close
-    for thread in threads:
-        in_tag = False
-        for token in thread.tokens:
-            in_tag = token == promise or (in_tag and token != close)
-            count += not in_tag and bool(codec.grammar.text_mask[token])
-    return count
 
 
 def text_token(codec: Codec, token: int, logprobs: TokenLogprobs) -> TextToken:

@@ -6,7 +6,7 @@ no text: their tokens are neither counted nor penalised.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,12 +33,11 @@ class VisibleText:
 
     def __init__(self, interpreter: Interpreter) -> None:
         self._interpreter = interpreter
-        self._text = interpreter.grammar.text_mask
-        count = interpreter.num_prompt
+        self._grammar, count = interpreter.grammar, interpreter.num_prompt
         #: The text tokens of the prompt.
-        self.prompt = array("q", (token for token in interpreter.prompt[:count] if self._is_text(token)))
+        self.prompt = array("q", filter(self._grammar.is_text, interpreter.prompt[:count]))
         # Of a chunk, the answer's tokens before its fork: sorted by segment, and no tag stands in two.
-        self._before = array("q", self._untagged(interpreter.prompt[count:]))
+        self._before = array("q", self._grammar.text_tokens(interpreter.prompt[count:]))
         self._seen: dict[int, _Seen] = {}
 
     def seen(self, thread: int) -> "array[int]":
@@ -48,7 +47,7 @@ class VisibleText:
         if found is None or found.segment != t.segment:
             found = self._seen[thread] = self._gathered(thread)
         if found.read < len(t.tokens):
-            found.tokens.extend(self._untagged(t.tokens[found.read :]))
+            found.tokens.extend(self._grammar.text_tokens(t.tokens[found.read :]))
             found.read = len(t.tokens)
         return found.tokens
 
@@ -58,21 +57,8 @@ class VisibleText:
         tokens = self._before[:]
         for u in threads:
             own = zip(u.tokens, u.segments, strict=False)  # a sync that waits has no segment yet
-            tokens.extend(self._untagged(token for token, at in own if visible >> at & 1))
+            tokens.extend(self._grammar.text_tokens(token for token, at in own if visible >> at & 1))
         return _Seen(segment, len(threads[thread].tokens), tokens)
-
-    def _untagged(self, tokens: Iterable[int]) -> Iterable[int]:
-        control, inside = self._interpreter.grammar.control, False
-        for token in tokens:
-            if token == control.promise:
-                inside = True
-            elif token == control.close:
-                inside = False
-            elif not inside and self._is_text(token):
-                yield token
-
-    def _is_text(self, token: int) -> bool:
-        return 0 <= token < len(self._text) and bool(self._text[token])
 
 
 class Edit(NamedTuple):

@@ -5,7 +5,7 @@ TAIL that of ``'" tokens="N"'``, each encoded by itself. So the spelling is know
 tokenizer, and a decoder can enforce it without decoding text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pasta.lang.positions import Positions
@@ -66,6 +66,21 @@ class TagGrammar:
     def tag_overhead(self) -> int:
         """Most tokens a promise can take besides its topic, ``<promise`` and ``/>`` included."""
         return 2 + len(self.open_ids) + self.tail.depth_below
+
+    def is_text(self, token: int) -> bool:
+        """Whether an id is ordinary text; an id that the tokenizer lacks is not."""
+        return 0 <= token < len(self.text_mask) and bool(self.text_mask[token])
+
+    def text_tokens(self, tokens: Iterable[int]) -> Iterator[int]:
+        """The tokens that are text, outside of tags."""
+        inside = False
+        for token in tokens:
+            if token == self.control.promise:
+                inside = True
+            elif token == self.control.close:
+                inside = False
+            elif not inside and self.is_text(token):
+                yield token
 
 
 def build_tail(spellings: Mapping[int, Sequence[int]]) -> TailNode:
