@@ -1,0 +1,37 @@
+"""What helps are worth is compared over answers that say the same."""
+
+import pytest
+
+from pasta.benchmark.helps import WAYS, help_report
+from pasta.stages.records import RecordFile
+
+
+def record(*, limited, twin_s, pasta_s):
+    """A prompt with independent parts; every help halves the seconds."""
+    plain = {"twin": twin_s, "pasta": pasta_s}
+    return {"independent": True, "limited": limited, "changed": 0, "answers": 1} | {
+        f"{model}, {way}, {temperature}": [seconds / (1 if way == "no help" else 2), 10, 10, 10]
+        for model, seconds in plain.items()
+        for way in WAYS
+        for temperature in (0.0, 0.8)
+    }
+
+
+@pytest.fixture
+def values(tmp_path):
+    """The figures of two prompts, one of which has limits that may cut its answers."""
+    file = RecordFile(tmp_path / "help.jsonl", {})
+    file.add("0", record(limited=True, twin_s=1.0, pasta_s=1.0))
+    file.add("1", record(limited=False, twin_s=4.0, pasta_s=2.0))
+    metrics, _ = help_report(file, "tiny")
+    return {metric.key: (metric.value, metric.count) for metric in metrics}
+
+
+def test_models_are_compared_over_whole_answers(values):
+    """One that is cut has said another part of its answer than the other model's."""
+    assert values["help.plain"] == values["help.plain_independent"] == pytest.approx((4.0, 1))
+    assert values["help.same_independent"] == pytest.approx((2.0, 1))
+
+
+def test_a_model_is_compared_with_itself_over_cut_answers_too(values):
+    assert values["help.twin"] == values["help.pasta"] == pytest.approx((2.0, 2))
