@@ -175,3 +175,13 @@ def test_a_summary_is_json():
     assert values["methods"]["pasta"]["realised"]["value"] == 2.0
     assert values["front"] == ["pasta"]
     assert values["dominations"][0]["worse"] == "twin"
+
+
+def test_a_judge_that_compares_gives_lines_an_area_too():
+    """Its quality is a probability around the baseline's 0.5: above 0.7 there would be none."""
+    methods = {"twin": section("sequential"), "a": section(line="a"), "b": section(line="b")}
+    answers = {"twin": answer(), "a": answer(seconds=[0.5]), "b": answer(seconds=[0.5])}
+    said = {"a": {"quality": 0.45}, "b": {"quality": 0.5}}
+    records = [prompt(key, answers) for key in "xyz"]
+    found = summed(*records, verdicts=[{"key": key, "verdicts": said} for key in "xyz"], methods=methods)
+    assert [entry.area.value for entry in found.areas] == pytest.approx([0.1, 0.15])

@@ -1,7 +1,6 @@
 """Sections of the report on whole lines of methods, and on what methods mark compared with the ground truth."""
 
 from pasta.evaluation.report.findings import share, signed
-from pasta.evaluation.results.fronts import REFERENCE
 from pasta.evaluation.results.summary import Summary
 from pasta.markdown import markdown
 
@@ -19,11 +18,11 @@ def areas_section(summary: Summary) -> list[str]:
         ]
         for entry in summary.areas
     ]
-    speed, quality = REFERENCE
+    speed, quality = summary.reference
     return [
         "## Lines as wholes",
         markdown(["line", "methods", "area under the front", "gain over the line before"], rows),
-        f"The area of all (speed, quality) that a line reaches above {speed:.1f}× and {quality}, over the "
+        f"The area of all (speed, quality) that a line reaches above {speed:.1f}× and {quality:g}, over the "
         f"{summary.areas[0].prompts} prompts that every method has both of. Speed is {summary.speed_name}; "
         "intervals are paired over prompts.",
     ]

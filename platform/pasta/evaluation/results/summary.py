@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from pasta.evaluation.config import MethodSection
-from pasta.evaluation.results.fronts import Area, areas_of
+from pasta.evaluation.results.fronts import PAIRWISE_REFERENCE, REFERENCE, Area, areas_of
 from pasta.evaluation.results.marks import Marks, marks_of
 from pasta.evaluation.results.outcomes import Outcome, is_pairwise, outcomes_of
 from pasta.evaluation.results.pareto import Domination, LineComparison, compare_lines, dominations, on_front
@@ -112,7 +112,7 @@ class Summary:
     ``speed_name`` is the speedup by which methods are compared: ``realised``, or ``theoretical`` where
     nothing was timed. ``pairwise``: quality is the probability that a judge prefers the answer to the baseline's, whose
     own quality is 0.5 by definition. ``front`` are the methods that none dominates, the slowest first; ``areas`` those
-    under the front of each line.
+    under the front of each line, above the point ``reference`` (speed, quality).
     """
 
     baseline: str
@@ -124,6 +124,7 @@ class Summary:
     dominations: tuple[Domination, ...]
     lines: tuple[LineComparison, ...]
     areas: tuple[Area, ...]
+    reference: tuple[float, float]
 
     @property
     def candidates(self) -> list[MethodSummary]:
@@ -182,6 +183,8 @@ def summarise_evaluation(
         if method.quality is not None and method.speed(speed_name) is not None
     }
     dominated = dominations(placed, speed_name)
+    lines = {name: methods[name].line for name in placed}
+    reference = PAIRWISE_REFERENCE if pairwise else REFERENCE
     return Summary(
         baseline=baseline,
         prompts=len(records),
@@ -190,8 +193,9 @@ def summarise_evaluation(
         methods=summaries,
         front=on_front(placed, dominated, speed_name),
         dominations=dominated,
-        lines=compare_lines({name: methods[name].line for name in placed}, dominated),
-        areas=areas_of(placed, {name: methods[name].line for name in placed}, speed_name),
+        lines=compare_lines(lines, dominated),
+        areas=areas_of(placed, lines, speed_name, reference),
+        reference=reference,
     )
 
 
