@@ -148,6 +148,25 @@ def test_a_traces_own_times_are_kept():
     assert point.metrics.requests_s == pytest.approx(2 / 7, rel=0.1)
 
 
+def test_answers_of_a_trace_are_asked_for_at_their_own_times_whatever_the_order_of_its_lines():
+    """A log is written as answers end: a long one that came first stands behind short ones that came later."""
+    long, short = scripts_of([drinks(60, 60)]) + scripts_of([drinks(4, 4)])
+    came = [replace(long, arrival_s=0.0), replace(short, arrival_s=0.01)]
+    trace = replace(TraceSection("trace.jsonl"), shuffle=False)
+
+    def totals(scripts):
+        made = study(
+            scripts,
+            trace=trace,
+            load=LoadSection("trace"),
+            modes=("sequential",),
+            engine=ReplicaSizes(1, 1024, 64),
+        )
+        return made.run().points[0].metrics.total_s
+
+    assert totals(came[::-1]) == totals(came)
+
+
 def test_times_that_a_trace_does_not_have_are_missed():
     trace = replace(TraceSection("trace.jsonl"), shuffle=False)
     with pytest.raises(UserError, match=r"load\.kind trace: 40 of the trace's 40 lines have no arrival_s"):

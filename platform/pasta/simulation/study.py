@@ -162,18 +162,20 @@ class Study:
 
     def point(self, series: Series, load: LoadSection, replicas: int) -> Point:
         """One run."""
-        config, is_trace = self.config, load.kind == "trace"
+        config, scripts, is_trace = self.config, self.trace.scripts, load.kind == "trace"
         requests, warmup = config.requests, int(config.warmup * config.requests)
         if load.users is not None and warmup:
             warmup = max(warmup, load.users)
         if is_trace:
-            requests, warmup = len(self.trace.scripts), 0
+            requests, warmup = len(scripts), 0
+            # The cluster gives them out as requests come; a log has its lines in the order in which answers ended.
+            scripts = sorted(scripts, key=lambda both: both.arrival_s or 0.0)
         arrivals = make_arrivals(load, config.seed, self.trace.arrivals_s if is_trace else ())
         cluster = Cluster(
             replace(config.cluster, replicas=replicas),
             config.engine,
             self.costs,
-            [both.sequential if series.placement is None else both.parallel for both in self.trace.scripts],
+            [both.sequential if series.placement is None else both.parallel for both in scripts],
             arrivals,
             placement=series.placement or "local",
             overhead_s=self.overhead_s,
