@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -216,8 +217,30 @@ def test_what_makes_figures_incomparable_is_said(write):
     b = write("b", records(2), methods=methods, judge={"kind": "teacher"}, finished=False)
     notes = " / ".join(compared(a, b).notes)
     assert "the judges differ" in notes
-    assert "the baselines differ" in notes
+    assert (
+        "the baselines differ: each speedup is against its own, and so is a quality found by comparing"
+        in notes
+    )
     assert "not finished" in notes
+
+
+@pytest.mark.parametrize(
+    ("other", "is_said"),
+    [
+        ({"date": "2026-11-27", "load_average": [4.0]}, False),
+        ({"gpu": "NVIDIA H100"}, True),
+        ({"processor": "AMD EPYC"}, True),
+        ({"formats": {"twin": "bfloat16", "pasta": "int8", "sot": "bfloat16"}}, True),
+        ({"formats": {"twin": "bfloat16", "pasta": "bfloat16", "sot": "int8"}}, False),
+    ],
+)
+def test_answers_of_other_machines_or_in_other_number_formats_are_said_to_be(write, other, is_said):
+    formats = {"twin": "bfloat16", "pasta": "bfloat16", "sot": "bfloat16"}
+    machine = {"processor": "Xeon", "date": "2026-11-26", "load_average": [0.1], "formats": formats}
+    sides = [write(name, records(2)) for name in ("a", "b")]
+    for side, values in zip(sides, (machine, machine | other), strict=True):
+        (Path(side) / "machines.json").write_text(json.dumps([values]))
+    assert ("the machines or number formats differ" in " / ".join(compared(*sides).notes)) == is_said
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,12 @@ from statistics import fmean
 from typing import Any, Literal
 
 from pasta.errors import UserError
-from pasta.evaluation.results.evaluations import Evaluation, last_user_message, read_evaluation
+from pasta.evaluation.results.evaluations import (
+    Evaluation,
+    last_user_message,
+    read_evaluation,
+    read_machines,
+)
 from pasta.evaluation.results.outcomes import Outcome, outcomes_of
 from pasta.rows import by_dotted_key
 from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean, grouped
@@ -310,9 +315,26 @@ def _notes(a: Side, b: Side, configuration: Sequence[Difference]) -> tuple[str, 
     if any(key == "judge" or key.startswith(("judge.", "content of judge.")) for key in differing):
         notes.append("the judges differ: their qualities are not of one scale")
     if any(key.startswith(("baseline.", "content of baseline.")) for key in differing):
-        notes.append("the baselines differ: each speedup is against its own")
+        notes.append(
+            "the baselines differ: each speedup is against its own, and so is a quality found by comparing"
+        )
+    machines = [_machines(side) for side in (a, b)]
+    if all(machines) and machines[0] != machines[1]:
+        notes.append("the machines or number formats differ: their realised speedups are not of one scale")
     if "content of method.model" in differing and "method.model" not in differing:
         notes.append("the model has the same name and another content")
     unfinished = [str(side.evaluation.directory) for side in (a, b) if not side.evaluation.finished]
     notes += [f"{directory}: not finished; what is there is compared" for directory in unfinished]
     return tuple(notes)
+
+
+def _machines(side: Side) -> set[tuple[str | None, ...]]:
+    """Processor and GPU of the machines that decoded, and the number formats of method and baseline there."""
+    return {
+        (
+            machine.get("processor"),
+            machine.get("gpu"),
+            *(machine.get("formats", {}).get(name) for name in (side.method, side.baseline)),
+        )
+        for machine in read_machines(side.evaluation.directory)
+    }
