@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 
 from jobs.benchmark import MODELS, main
 from pasta.benchmark.peers import bench, comparison, engine, llama
-from pasta.benchmark.peers.answers import answers_report
+from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_steps
 from pasta.benchmark.peers.engine import Ours, OurSession
@@ -25,6 +25,7 @@ from pasta.benchmark.peers.llama import Llama, LlamaDecoder
 from pasta.benchmark.peers.llama_drafts import DraftingLlama, Speculation
 from pasta.benchmark.peers.plot import draw_growth
 from pasta.benchmark.peers.report import decode_report, growth_report, prefill_report, replay_report
+from pasta.benchmark.peers.settings import PeerSettings
 from pasta.benchmark.peers.weights import Weights, formats_that_fit, make_weights
 from pasta.engine import TokenEvent, random_model, read_model_config
 from pasta.errors import UserError
@@ -112,6 +113,22 @@ def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_l
     assert "2 rounds, 2 found from an earlier run" in capsys.readouterr().err
     assert (tmp_path / "peers.small.decode.jsonl").read_text() == before
     assert again["tables"] == written["tables"]
+
+
+def test_answers_to_another_number_of_prompts_are_measured_anew(place):
+    """They are other prompts: of records by number some would be of the one list, some of the other."""
+
+    def identity(count):
+        def stop(_, identity):
+            raise LookupError(identity)
+
+        settings = PeerSettings(place / "models", ("shipped",), place / "out", place, answer_prompts=count)
+        weights = SimpleNamespace(parallel=place / "models" / "pasta")
+        with pytest.raises(LookupError) as opened:
+            measure_answers(SimpleNamespace(settings=settings, weights=weights, open=stop))
+        return opened.value.args[0]
+
+    assert identity(24) == identity(24) != identity(48)
 
 
 def test_transformers_still_compiles_on_a_cpu_where_it_is_told_to():

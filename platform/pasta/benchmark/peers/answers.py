@@ -33,6 +33,8 @@ def measure_answers(comparison: ShapeComparison) -> RecordFile:
     settings, weights = comparison.settings, comparison.weights
     assert weights.parallel is not None
     identity = {
+        # Fewer held-out prompts are not the first ones of more.
+        "prompts": settings.answer_prompts,
         "longest": settings.answer_tokens,
         "pasta": model_fingerprint(weights.parallel),
         "draft_acceptance": settings.draft_acceptance,
