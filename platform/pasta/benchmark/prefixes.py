@@ -5,7 +5,7 @@ from statistics import median
 
 from pasta.benchmark.metrics import Metric
 from pasta.candidates.config import SamplingSection
-from pasta.data.atlas import heldout_prompts
+from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request
 from pasta.interpreter import Limits
 from pasta.markdown import markdown
@@ -15,6 +15,8 @@ from pasta.statistics import bootstrap
 
 #: Questions of a conversation, each with the answers before it; tokens of a prefill chunk (configs/serve/local.yaml).
 TURNS, CHUNK = 4, 64
+#: Held-out prompts that conversations take theirs from: another number of them would be other prompts.
+_PROMPTS = 200
 
 
 class PrefixBench:
@@ -37,10 +39,9 @@ class PrefixBench:
     def measure(self, number: int) -> Record:
         """One conversation: milliseconds to the first token of each turn on each engine, the tokens of each prompt, how
         many of them were cached, and the prompt tokens fed for one candidate and for all of them."""
-        tasks = heldout_prompts((number + 1) * TURNS)[number * TURNS :]
         record: Record = {name: [] for name in self.engines} | {"prompt": [], "cached": []}
         messages: list[dict[str, str]] = []
-        for task in tasks:
+        for task in questions(number):
             messages += task.messages
             prompt_ids = self.codec.encode_prompt(messages)
             request = Request(prompt_ids=prompt_ids, limits=self.limits, conversation=True)
@@ -62,6 +63,12 @@ class PrefixBench:
             for n in range(count)
         ]
         return sum(result.prompt_tokens - result.cached_tokens for result in engine.decode(requests))
+
+
+def questions(number: int) -> list[AtlasTask]:
+    """The questions of a conversation: others than those of every earlier one, as long as there are any."""
+    tasks = heldout_prompts(_PROMPTS)
+    return [tasks[(number * TURNS + turn) % len(tasks)] for turn in range(TURNS)]
 
 
 def measure_conversations(
