@@ -214,6 +214,25 @@ def test_replay_goes_on_with_more_of_an_annotate_stage_s_documents(place, tmp_pa
     assert any("tokens are words" in title for title in written["tables"])
 
 
+def test_every_prompt_of_generate_is_decoded_once_before_one_is_timed(place, tmp_path, monkeypatch):
+    """A static cache is as long as the longest so far: a longer prompt makes a new one, for which a GPU compiles."""
+    measured = []
+
+    class Noting:
+        def __init__(self, *_):
+            pass
+
+        def measure(self, prompt_ids):
+            measured.append(tuple(prompt_ids))
+            return {"engine": [4, 1.0], "dynamic": [4, 1.0]}
+
+    monkeypatch.setattr("pasta.benchmark.benchmark.GenerateBench", Noting)
+    run(place, tmp_path, "generate", "--only", "large", "--rounds", "2")
+    first, second = measured[:2]
+    assert first != second
+    assert measured == [first, second] * 3
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatch, capsys):
     decoded = []
