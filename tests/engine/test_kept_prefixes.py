@@ -8,13 +8,14 @@ from tests.engine.test_prefixes import CHUNK, A, B, Watched, ask
 
 
 @pytest.mark.parametrize("begin", [[], [39]], ids=["unlike prompts", "prompts that begin alike"])
-def test_the_least_recently_used_prefix_is_overwritten(begin):
+@pytest.mark.parametrize(("order", "kept", "lost"), [("abc", "b", "a"), ("abac", "a", "b")])
+def test_the_least_recently_used_prefix_is_overwritten(order, kept, lost, begin):
     e = Watched(num_slots=2)
-    a, b, c = (begin + prompt for prompt in (A, B, list(range(210, 260))))
-    for prompt in (a, b, c):
-        e.run(ask(prompt))
-    cached = [e.run(ask(prompt))[0][0].cached_tokens for prompt in (b, a)]
-    assert cached == [len(b), 0]
+    prompts = {"a": begin + A, "b": begin + B, "c": [*begin, *range(210, 260)]}
+    for name in order:
+        e.run(ask(prompts[name]))
+    cached = [e.run(ask(prompts[name]))[0][0].cached_tokens for name in (kept, lost)]
+    assert cached == [len(prompts[kept]), 0]
 
 
 def with_a_long_system_prompt(count):
