@@ -27,6 +27,8 @@ NO_REPLICA_S = 30.0
 OTHER_REPLICA_S = 3.0
 #: Placement's counters, kept for each response and in total, and the name of each in a trace.
 COUNTERS = {"spills": "spill", "returns": "return", "redispatches": "redispatch"}
+#: Stands for what a replica has not told yet.
+_UNTOLD = Told({}, 0, 0)
 logger = logging.getLogger("ray.serve")
 
 
@@ -120,13 +122,8 @@ class Dispatcher:
         #: The number format of each model, by replica.
         self._formats: dict[str, dict[str, str]] = {}
         self._chunk, self._num_slots = config.engine.prefill_chunk, config.engine.num_slots
-        #: The names of the prefixes that each replica holds, by model, as it told last.
-        self._prefixes: dict[str, dict[str, frozenset[bytes]]] = {}
-        #: What each replica last reported about other Interpreters: how many of its threads are theirs, and how many
-        #: they are.
-        self._others: dict[str, tuple[int, int]] = {}
-        #: The slots of each replica that requests of other Interpreters hold or wait for, by model.
-        self._other_slots: dict[str, Mapping[str, int]] = {}
+        #: What each replica told last.
+        self._told: dict[str, Told] = {}
         self._configured_interpreters = config.front.interpreters
         self._lease_s = config.decoder.lease_s
         self._silent: set[str] = set()
@@ -155,7 +152,7 @@ class Dispatcher:
     def _loads(self, without: Set[str], model: str, number_format: str | None) -> dict[str, int]:
         lanes = self._lanes.counts()
         return {
-            replica: lanes[replica] + self._others.get(replica, (0, 0))[0]
+            replica: lanes[replica] + self._told.get(replica, _UNTOLD).other_lanes
             for replica in sorted(self._replicas.replicas - without)
             if number_format in (None, self.format_of(replica, model))
         }
@@ -164,7 +161,7 @@ class Dispatcher:
     def num_interpreters(self) -> int:
         """How many Interpreters share the Decoders, as the Decoders have reported; before any report, the configured
         number."""
-        told = [interpreters for _, interpreters in self._others.values()]
+        told = [each.num_interpreters for each in self._told.values()]
         return max(told, default=self._configured_interpreters)
 
     @property
@@ -217,25 +214,22 @@ class Dispatcher:
                 "there is no decoder" + (f" that computes in {number_format}" if number_format else "")
             ) from None
         # To wait for a slot takes an answer's time, which no prefix makes up for while another replica has one free.
-        held, others = self._lanes.slots(), self._other_slots
+        told, held = {name: self._told.get(name, _UNTOLD) for name in loads}, self._lanes.slots()
         free = {
             name: lanes
             for name, lanes in loads.items()
-            if held[name, order.model] + others.get(name, {}).get(order.model, 0) < self._num_slots
+            if held[name, order.model] + told[name].other_slots.get(order.model, 0) < self._num_slots
         }
         loads = free or loads
         names = prefix_digests(order.prompt_ids, self._chunk, order.cache_salt)
         matched = {
-            replica: matched_tokens(names, self._prefixes.get(replica, {}).get(order.model, ()))
-            for replica in loads
+            replica: matched_tokens(names, told[replica].prefixes.get(order.model, ())) for replica in loads
         }
         return choose_home(loads, matched)
 
     def hear(self, replica: str, told: Told) -> None:
         """Note which prefixes a replica holds now, and how much it decodes for other Interpreters."""
-        self._prefixes[replica] = told.prefixes
-        self._others[replica] = told.other_lanes, told.num_interpreters
-        self._other_slots[replica] = told.other_slots
+        self._told[replica] = told
 
     async def ask(self, replica: str) -> None:
         """Ask a replica for that."""
@@ -290,10 +284,8 @@ class Dispatcher:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             replicas = self._replicas.replicas
-            self._prefixes = {replica: self._prefixes.get(replica, {}) for replica in replicas}
             self._formats = {replica: self._formats[replica] for replica in replicas}
-            self._others = {replica: told for replica, told in self._others.items() if replica in replicas}
-            self._other_slots = {replica: self._other_slots.get(replica, {}) for replica in replicas}
+            self._told = {replica: told for replica, told in self._told.items() if replica in replicas}
             for replica in replicas - self._silent:
                 self.spawn(self.ask(replica))
             held: dict[str, list[tuple[OpenResponse, Attempt]]] = {replica: [] for replica in self._silent}

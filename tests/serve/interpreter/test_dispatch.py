@@ -563,7 +563,8 @@ def test_a_decoder_tells_each_interpreter_what_it_decodes_for_others(config):
             assert told["a"].other_lanes > 0
             assert told["b"].other_lanes == 0
             assert [[*told[name].other_slots.values()] for name in NAMES] == [[1], [0]]
-            assert first._others == {"a": (0, 1), "b": (0, 1)}
+            others = {name: (told.other_lanes, told.num_interpreters) for name, told in first._told.items()}
+            assert others == {"a": (0, 1), "b": (0, 1)}
             assert second.loads()["a"] > second.loads()["b"] == 0
             assert second.num_interpreters == 2
             assert await second.home(order("local"), set()) == "b"
