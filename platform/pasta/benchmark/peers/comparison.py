@@ -20,6 +20,7 @@ from pasta.benchmark.peers.settings import FORMATS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
 from pasta.engine.supported import why_not_format
+from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 
 #: Steps of each session in a round; tokens of a run that chooses settings.
@@ -73,14 +74,7 @@ class ShapeComparison:
     def prefill(self) -> RecordFile:
         """One record for each length of a prompt: milliseconds until the first token, round by round."""
         settings = self.settings
-        file = self.open("prefill", {"rounds": settings.rounds})
-        todo = [count for count in settings.prefills if str(count) not in file]
-        progress = self.kept.progress(
-            f"prefill, {self.weights.name}",
-            len(settings.prefills),
-            "lengths",
-            len(settings.prefills) - len(todo),
-        )
+        file, todo, progress = self._points("prefill", settings.prefills, {"rounds": settings.rounds})
         if todo:
             prompts = self._prompts(settings.rounds, max(settings.prefills))
             with self.decoders(self.narrow, stock=True, prefill=True) as chosen:
@@ -141,11 +135,8 @@ class ShapeComparison:
     ) -> RecordFile:
         """One record a point: the milliseconds of each session's steps, round by round."""
         settings = self.settings
-        file = self.open(part, {"rounds": settings.rounds, "prompt": settings.prompt_tokens})
-        todo = [point for point in points if str(point) not in file]
-        progress = self.kept.progress(
-            f"{part}, {self.weights.name}", len(points), "points", len(points) - len(todo)
-        )
+        asked = {"rounds": settings.rounds, "prompt": settings.prompt_tokens}
+        file, todo, progress = self._points(part, points, asked)
         if not todo:
             return file
         steps = settings.rounds * (STEPS + 1)
@@ -164,6 +155,15 @@ class ShapeComparison:
                 file.add(str(point), {"rounds": rounds})
                 progress.add()
         return file
+
+    def _points(
+        self, part: str, points: Sequence[int], identity: Record
+    ) -> tuple[RecordFile, list[int], Progress]:
+        """The records of a part that has one for each point, the points that they lack, and the progress over all."""
+        file = self.open(part, identity)
+        todo = [point for point in points if str(point) not in file]
+        done = len(points) - len(todo)
+        return file, todo, self.kept.progress(f"{part}, {self.weights.name}", len(points), "points", done)
 
     # -- decoders --------------------------------------------------------------------------------------
 
