@@ -13,7 +13,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -70,6 +70,14 @@ class Step:
     output: StageOnDisk
     restart: bool
     reason: str
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a pipeline has come, and the command that goes on there: what the user is told after Ctrl-C."""
+
+    place: str
+    command: str = "the same command"
 
 
 def parser() -> ArgumentParser:
@@ -168,10 +176,12 @@ def show_plan(config: PipelineConfig, steps: list[Instance], restart: str | None
 def run(
     config: PipelineConfig, steps: list[Instance], *, restart: str | None = None, address: str | None = None
 ) -> int:
-    """Run what is not done. Raises UserError if another pipeline runs in ``config.output_dir``."""
+    """Run what is not done. After Ctrl-C, at any moment, tell the user where the pipeline was cut and how it goes on.
+    Raises UserError if another pipeline runs in ``config.output_dir``."""
     outputs: dict[str, Path] = {}
     made: set[str] = set()
-    with locked(config.output_dir):
+    position = Position(f"before {steps[0].name}")
+    with _cut_at(config.name, position), locked(config.output_dir):
         due = _due(config)
         started = time.monotonic()
         for number, instance in enumerate(steps, start=1):
@@ -179,18 +189,23 @@ def run(
             again = instance.name == restart or not made.isdisjoint(instance.reads.values())
             step = _step(config, instance, outputs, restart=again, due=instance.name in due)
             outputs[instance.name] = step.output.output_dir
-            print(f"{config.name} {number}/{len(steps)} {instance.name}: {step.reason}", flush=True)
-            if step.output.is_done:
-                continue
             # One that was cut when it was made again goes on without --restart.
-            if step.restart or step.output.is_resumed:
+            if not step.output.is_done and (step.restart or step.output.is_resumed):
                 made.add(instance.name)
                 due |= {instance.name} | {each.name for each in steps if instance.name in each.reads.values()}
                 write_json(config.output_dir / DUE, sorted(due))
-            _run(step, config, address, "the same command" + (" without --restart" if restart else ""))
+                if instance.name == restart:  # until it is on disk, only --restart says so
+                    position.command = "the same command without --restart"
+            # Before the line: a user who reads it and presses Ctrl-C is told of this stage.
+            position.place = f"{'after' if step.output.is_done else 'in'} {instance.name}"
+            print(f"{config.name} {number}/{len(steps)} {instance.name}: {step.reason}", flush=True)
+            if step.output.is_done:
+                continue
+            _run(step, config, address)
             if instance.name in due:
                 due.remove(instance.name)
                 write_json(config.output_dir / DUE, sorted(due))
+            position.place = f"after {instance.name}"
             minutes = (time.monotonic() - started) / 60
             print(
                 f"{config.name} {number}/{len(steps)} {instance.name}: done, {minutes:.1f} min so far",
@@ -200,15 +215,18 @@ def run(
     return 0
 
 
-def _run(step: Step, config: PipelineConfig, address: str | None, resumed_by: str) -> None:
+@contextmanager
+def _cut_at(name: str, position: Position) -> Iterator[None]:
+    """Tell the user after Ctrl-C where the pipeline is by then; the KeyboardInterrupt passes through."""
     try:
-        code = step.module.run(step.config, restart=step.restart, address=address)
+        yield
     except KeyboardInterrupt:
-        print(
-            f"{config.name}: cut in {step.instance.name}; {resumed_by} goes on there",
-            file=sys.stderr,
-        )
+        print(f"{name}: cut {position.place}; {position.command} goes on there", file=sys.stderr)
         raise
+
+
+def _run(step: Step, config: PipelineConfig, address: str | None) -> None:
+    code = step.module.run(step.config, restart=step.restart, address=address)
     if code or read_manifest(step.output.output_dir) is None:
         raise UserError(f"{config.name}: {step.instance.name} ended without an output (exit code {code})")
 

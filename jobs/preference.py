@@ -10,9 +10,9 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from jobs.arguments import job_parser, parse_arguments
-from jobs.training import RESTART, fit
+from jobs.training import RESTART, RESUMES, fit
 from pasta.entrypoint import run_main
-from pasta.stages.run import nothing_to_do
+from pasta.stages.run import nothing_to_do, resumable
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import TrainingStage
 from serve.imports import uncollected
@@ -51,9 +51,10 @@ def run(config: PreferenceConfig, *, restart: bool = False, address: str | None 
     if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
         return 0
     datasets.disable_progress_bars()
-    prepared = prepare(config, config.run_dir.absolute() / "data")
-    _describe(config, prepared, effective_beta(config.objective))
-    fit(train, config, training, data_dir=prepared.path, address=address)
+    with resumable(config.name, RESUMES):
+        prepared = prepare(config, config.run_dir.absolute() / "data")
+        _describe(config, prepared, effective_beta(config.objective))
+        fit(train, config, training, data_dir=prepared.path, address=address)
     return 0
 
 

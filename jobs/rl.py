@@ -15,7 +15,7 @@ from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import check_engine, ray_cluster
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
-from jobs.training import RESTART, fit
+from jobs.training import RESTART, RESUMES, fit
 from pasta.data.prompts import Prompt
 from pasta.entrypoint import run_main
 from pasta.evaluation.prompts import read_prompts
@@ -65,7 +65,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
     check_room(str(config.model.init_from), prompts, config.limits, config.engine.slot_tokens)
     places = config.workers.num_workers + config.rollout.workers.num_workers
     with (
-        resumable(config.name, "from the last checkpoint"),
+        resumable(config.name, RESUMES),
         ray_cluster(address, places, config.workers.threads),
     ):
         prepared = prepare(

@@ -10,9 +10,9 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from jobs.arguments import job_parser, parse_arguments
-from jobs.training import RESTART, fit
+from jobs.training import RESTART, RESUMES, fit
 from pasta.entrypoint import run_main
-from pasta.stages.run import nothing_to_do
+from pasta.stages.run import nothing_to_do, resumable
 from pasta.training.config import SftConfig
 from pasta.training.run import TrainingStage
 from serve.imports import uncollected
@@ -57,11 +57,12 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
         return 0
     datasets.disable_progress_bars()
     cache_dir = config.run_dir.absolute() / "data"
-    prepared = prepare(config, cache_dir, num_processes=config.workers.num_workers)
-    if said := other_positions(config.model):
-        print(f"{config.name}: {said}")
-    _describe(config, prepared)
-    fit(train, config, training, data_dir=prepared.path, address=address)
+    with resumable(config.name, RESUMES):
+        prepared = prepare(config, cache_dir, num_processes=config.workers.num_workers)
+        if said := other_positions(config.model):
+            print(f"{config.name}: {said}")
+        _describe(config, prepared)
+        fit(train, config, training, data_dir=prepared.path, address=address)
     return 0
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.cluster import code_version, is_local, ray_cluster
-from pasta.stages.run import resumable, sole_writer
+from pasta.stages.run import sole_writer
 from pasta.training.config import TrainingConfig
 from pasta.training.memory import keep_freed_memory
 from pasta.training.run import RunContext, TrainingStage
@@ -34,6 +34,8 @@ CLEANER = "PlacementGroupCleanerCallback"
 REQUESTS = ("after_controller_start", "_maybe_send_resource_request")
 
 RESTART = "train from the start, whatever was done before"
+#: Where a training job goes on after Ctrl-C.
+RESUMES = "from the last checkpoint"
 
 
 def fit(
@@ -42,10 +44,10 @@ def fit(
     """Run ``train(config, context)`` on ``config.workers``, from the last checkpoint that Ray knows of.
 
     Raises what the workers raise once they have failed more often than ``max_failures``. A KeyboardInterrupt passes
-    through, and the same command goes on later.
+    through; the job, which has prepared the data too, tells the user how to go on (``resumable``).
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
-    with resumable(config.name, "from the last checkpoint"), sole_writer(config.output_dir):
+    with sole_writer(config.output_dir):
         stage.start()
         _fit(train, config, stage, data_dir, address)
     print(f"{config.name}: model written to {config.output_dir}")

@@ -1,4 +1,5 @@
-"""What a pipeline of two or three stages makes again after --restart, and names and paths that YAML could misread."""
+"""What a pipeline of two or three stages makes again after --restart, what it says after Ctrl-C, and names and paths
+that YAML could misread."""
 
 import json
 import sys
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from jobs import annotate, pipeline
+from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.stages.stage import StageOutput
+from tests.support.interrupts import interrupt, interrupting_at
 from tests.support.paths import ROOT
 
 ANSWER = '{"messages": [{"role": "user", "content": "a"}], "answer": "b c d.", "annotated": "b c d."}\n'
@@ -107,6 +110,64 @@ def test_a_restart_that_was_cut_before_a_stage_began_makes_it_again(tmp_path, mo
     assert [name for name, _ in ran[3:]] == ["a", "b", "c"]
     pipeline.run(config, steps)
     assert len(ran) == 6
+
+
+def test_a_restart_that_was_cut_before_its_stage_is_said_again(tmp_path, capsys, monkeypatch, ran):
+    config, steps, _ = read(recipe(tmp_path, b=section("@a")))
+    monkeypatch.setattr(pipeline, "print", interrupting_at("a: to run"), raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(config, steps, restart="b")
+    assert capsys.readouterr().err == "tiny: cut in a; the same command goes on there\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [("a: to run", "in a"), ("a: done", "after a"), ("b: to run", "in b"), ("b: done", "after b")],
+)
+def test_ctrl_c_at_any_line_says_in_what_stage_the_same_command_goes_on(
+    tmp_path, capsys, monkeypatch, ran, line, place
+):
+    path = recipe(tmp_path, b=section("@a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["pipeline", "--config", str(path)])
+        patch.setattr(pipeline, "print", interrupting_at(line), raising=False)
+        with pytest.raises(SystemExit) as ended:
+            run_main(pipeline.main)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == f"tiny: cut {place}; the same command goes on there\ninterrupted\n"
+    assert pipeline.run(*read(path)[:2]) == 0
+
+
+@pytest.mark.parametrize(("stage", "place"), [("a", "before a"), ("b", "after a")])
+def test_ctrl_c_while_a_stage_s_inputs_are_read_says_where_the_same_command_goes_on(
+    tmp_path, capsys, monkeypatch, ran, stage, place
+):
+    config, steps, _ = read(recipe(tmp_path, b=section("@a")))
+    find = annotate.stage
+
+    def cut(config: Any, **options: Any) -> StageOutput:
+        if config.name == stage:
+            raise KeyboardInterrupt
+        return find(config, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(annotate, "stage", cut)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run(config, steps)
+    assert capsys.readouterr().err == f"tiny: cut {place}; the same command goes on there\n"
+    pipeline.run(config, steps)
+    assert [name for name, _ in ran] == ["a", "b"]
+
+
+def test_ctrl_c_while_a_manifest_is_written_cuts_its_stage(tmp_path, capsys, monkeypatch, ran):
+    config, steps, _ = read(recipe(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr("pasta.stages.stage.write_manifest", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run(config, steps)
+    assert capsys.readouterr().err == "tiny: cut in a; the same command goes on there\n"
+    pipeline.run(config, steps)
+    assert "a: to run, from where it was cut" in capsys.readouterr().out
 
 
 def test_an_earlier_stage_that_was_deleted_makes_nothing_else_again(tmp_path, ran):

@@ -6,11 +6,12 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jobs import sft, training
+from jobs import preference, sft, training
 from pasta.config import parse_config
 from pasta.engine.head_files import SETTINGS
 from pasta.errors import UserError
@@ -19,8 +20,9 @@ from pasta.stages.run import sole_writer
 from pasta.stages.stage import write_manifest
 from pasta.training.config import SftConfig
 from pasta.training.sft import train
+from tests.support.interrupts import interrupting_at
 from tests.support.paths import ROOT
-from tests.training.pair_runs import save_tiny_model
+from tests.training.pair_runs import preference_dict, save_tiny_model
 from tests.training.runs import sft_config, sft_dict
 
 
@@ -66,6 +68,34 @@ def test_two_runs_do_not_train_one_model(tmp_path: Path, monkeypatch: pytest.Mon
     with sole_writer(config.output_dir), refused:
         training.fit(train, config, stage, data_dir=tmp_path, address=None)
     assert stage.run_dir.exists(), "the other run's"
+
+
+class Prepared(SimpleNamespace):
+    """Data of no documents, or of no pairs."""
+
+    path = Path("data")
+    reused = False
+
+    def __getattr__(self, name: str) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("line", ["data made", "run directory"])
+@pytest.mark.parametrize("job", [sft, preference])
+def test_ctrl_c_at_any_line_before_the_first_step_says_once_how_to_go_on(
+    job: Any, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training, "ray_cluster", lambda *_: pytest.fail("a worker was started"))
+    monkeypatch.setattr(
+        f"pasta.training.{job.__name__.removeprefix('jobs.')}.prepare", lambda *_, **__: Prepared()
+    )
+    for module in (job, training):
+        monkeypatch.setattr(module, "print", interrupting_at(line), raising=False)
+    values = sft_dict(tmp_path) if job is sft else preference_dict(tmp_path)
+    capsys.readouterr()  # the progress bar of the model that was saved
+    with pytest.raises(KeyboardInterrupt):
+        job.run(parse_config(values, job.CONFIG, "tiny.yaml"))
+    assert capsys.readouterr().err == "tiny: the same command goes on from the last checkpoint\n"
 
 
 def test_a_restart_that_was_cut_is_not_done_though_the_model_before_is_there(tmp_path: Path) -> None:

@@ -1,18 +1,28 @@
 """A stage's output is whole or not there, is made once, and is never mistaken for another's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from pasta.errors import UserError
-from pasta.stages.run import check_apart, sole_writer
+from pasta.stages.run import check_apart, sole_writer, stage_run
 from pasta.stages.stage import StageOutput, input_fingerprint, read_manifest
+from pasta.tracking import Tracker, TrackingSection
+from tests.support.interrupts import interrupt
 
 
 @dataclass(frozen=True)
 class Config:
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class JobConfig:
+    output_dir: Path
+    run_dir: Path
+    name: str = "tiny"
+    tracking: TrackingSection = field(default_factory=lambda: TrackingSection("disabled"))
 
 
 def finished(directory: Path, seed: int = 0, inputs: dict[str, Path] | None = None) -> StageOutput:
@@ -149,6 +159,27 @@ def test_two_runs_do_not_write_to_one_directory(tmp_path):
     refused = pytest.raises(UserError, match=r"output_dir: .*out: another run is writing there")
     with sole_writer(tmp_path / "out"), refused, sole_writer(tmp_path / "out"):
         pass
+
+
+@pytest.mark.parametrize("moment", ["the tracker starts", "the work is done", "the tracker ends"])
+def test_ctrl_c_at_any_moment_of_a_stage_says_once_where_it_goes_on(tmp_path, capsys, monkeypatch, moment):
+    tracker = Tracker()
+    monkeypatch.setattr("pasta.stages.run.start_tracker", lambda *_, **__: tracker)
+    if moment == "the tracker starts":
+        monkeypatch.setattr("pasta.stages.run.start_tracker", interrupt)
+    if moment == "the tracker ends":
+        monkeypatch.setattr(tracker, "finish", interrupt)
+    config = JobConfig(tmp_path / "out", tmp_path / "runs")
+    output = StageOutput(config.output_dir, "sample", Config(), {})
+
+    def run() -> None:
+        with stage_run(config, output, resumes="after the last shard"):
+            if moment == "the work is done":
+                interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert capsys.readouterr().err == "tiny: the same command goes on after the last shard\n"
 
 
 def test_a_run_that_has_ended_leaves_no_lock(tmp_path):

@@ -3,11 +3,29 @@
 import contextlib
 import os
 import signal
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 
 def press_ctrl_c() -> None:
     """Raises what the handler of this moment raises."""
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def interrupt(*_: Any, **options: Any) -> NoReturn:
+    """Stands for a function in which Ctrl-C comes."""
+    raise KeyboardInterrupt
+
+
+def interrupting_at(line: str) -> Callable[..., None]:
+    """``print`` for a user who reads ``line`` and presses Ctrl-C at once."""
+
+    def told(text: str, **options: Any) -> None:
+        print(text, **options)
+        if line in text:
+            raise KeyboardInterrupt
+
+    return told
 
 
 def press_and_swallow() -> None:

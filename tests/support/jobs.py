@@ -95,7 +95,7 @@ def interrupted(module: str, config: Path, directory: Path) -> int:
         job.wait_for(lambda: registered_step(directory) is not None)
         os.kill(job.process.pid, signal.SIGINT)
         assert job.end() == 130, job.output
-        assert "the same command goes on from the last checkpoint" in job.output
+        assert job.output.count("the same command goes on from the last checkpoint") == 1
     finally:
         job.close()
     step = registered_step(directory)

@@ -60,14 +60,13 @@ def stage_run(config: StageConfig, output: StageOutput, *, resumes: str) -> Iter
     if config.tracking.mode != "disabled":
         check_run_dir(config)
         check_apart(run_dir, config.output_dir, "run_dir")
-    with sole_writer(output.output_dir):
+    with resumable(config.name, resumes), sole_writer(output.output_dir):
         work_dir = output.start()
         tracker = start_tracker(
             config.tracking, run_dir=run_dir, name=config.name, job=output.stage, config=to_dict(config)
         )
         try:
-            with resumable(config.name, resumes):
-                yield StageRun(config, output, work_dir, tracker)
+            yield StageRun(config, output, work_dir, tracker)
         finally:
             tracker.finish()
 
