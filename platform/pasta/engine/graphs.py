@@ -56,9 +56,13 @@ class CudaRecorder:
             run()
         current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
+        # Products use a workspace that torch keeps for each stream, and drops when somebody else in this process
+        # captures: a graph would go on to use it. Made anew while capturing it is in the pool, which the graph keeps.
+        torch._C._cuda_clearCublasWorkspaces()
         # Other threads (another model's engine) may use the GPU meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             run()
+        torch._C._cuda_clearCublasWorkspaces()
         replay: Callable[[], None] = graph.replay
         return replay
 
