@@ -31,6 +31,8 @@ for name, value in {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     # How often Ray Train's controller looks at its workers: every two seconds otherwise.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    # The kernels for GPUs run in Triton's interpreter.
+    "TRITON_INTERPRET": "1",
     # Compiled once, and kept with the environment.
     "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"),
 }.items():

@@ -29,7 +29,16 @@ WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "simulation": ({"simulation", "placement", "interpreter", "lang", *BASE}, {"matplotlib"}),
     "engine": (
         {"engine", "placement", "sizes", "bounds", "interpreter", "lang", "errors", "files", "rows"},
-        {"torch", "transformers", "huggingface_hub", "numpy", "safetensors", "llguidance", "torchao"},
+        {
+            "torch",
+            "transformers",
+            "triton",
+            "huggingface_hub",
+            "numpy",
+            "safetensors",
+            "llguidance",
+            "torchao",
+        },
     ),
     "stages": ({"stages", "errors", "config", "files", "rows", "tracking", "bounds"}, set()),
     "data": ({"data", "interpreter", "lang", "stages", *BASE}, None),

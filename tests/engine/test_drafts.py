@@ -67,7 +67,7 @@ def test_a_captured_step_costs_all_rows_of_its_shape():
     engine, _ = captured(num_slots=3)
     assert [engine.runner.num_rows(ONE, [lanes]) for lanes in (1, 3, 5)] == [1, 4, 8]
     assert engine.runner.num_rows(range(1, 2), [3]) == 2 * 4, "slots are counted from the first"
-    assert engine.runner.num_rows(range(3), [40] * 3) == 3 * 40, "wider steps are not captured"
+    assert engine.runner.num_rows(range(3), [70] * 3) == 3 * 70, "wider steps are not captured"
 
 
 def test_a_step_s_cost_is_learnt_by_the_rows_that_it_computed():

@@ -166,7 +166,7 @@ def test_the_least_shape_that_holds_a_step_is_taken():
     assert shapes.padded(step._replace(first=4, keys=513)) == Shape(
         0, 6, 4, 700, 24, biased=True, padded=True
     )
-    assert shapes.padded(step._replace(lanes=33)) is None
+    assert shapes.padded(step._replace(lanes=65)) is None
     assert GraphShapes(64, 700).padded(Shape(0, 33, 5, 64, 33, biased=False)) is None  # 512 rows
 
 

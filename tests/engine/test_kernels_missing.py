@@ -77,3 +77,34 @@ def test_the_instructions_of_this_cpu_say_what_is_built_and_run(
     )
     kernels.build_extension()
     assert ("-mno-avx512f" in commands[0]) == narrow
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """One of compute capability 9.0, and no memory of what was found before."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    kernels._triton_compiles.cache_clear()
+    yield torch.device("cuda")
+    kernels._triton_compiles.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpu_has_kernels_where_triton_can_compile_them(monkeypatch, a_gpu, dtype):
+    monkeypatch.setattr(kernels, "find_spec", lambda name: object())
+    monkeypatch.setattr(kernels.shutil, "which", lambda name: name)
+    assert kernels.run_on(a_gpu, dtype)
+    assert not kernels.run_on(a_gpu, torch.float16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert not kernels.run_on(a_gpu, dtype)
+
+
+@pytest.mark.parametrize(
+    ("triton", "says"), [(None, "triton is not installed"), (object(), "neither gcc nor clang")]
+)
+def test_without_triton_or_its_compiler_torch_s_own_operators_serve_on_a_gpu(
+    monkeypatch, a_gpu, caplog, triton, says
+):
+    monkeypatch.setattr(kernels, "find_spec", lambda name: triton)
+    monkeypatch.setenv("PATH", "")
+    assert not kernels.run_on(a_gpu, torch.bfloat16)
+    assert says in caplog.text

@@ -87,9 +87,10 @@ class DeviceState:
             # With kernels a layer is a dozen operators: Python between them costs a large model as well.
             small = loaded.num_parameters < SMALL_MODEL or kernels.runs(self.dtype)
             trace = small and self.device.type == "cpu"
-        # Where small operators bound a step, one kernel does what ``_lay`` has to do.
-        on_cpu = self.device.type == "cpu" and kernels.runs(self.dtype)
-        self._lay_by_kernel = torch.ops.pasta.lay.default if on_cpu else None
+        # Where small operators bound a step, a kernel does what ``_lay`` has to do.
+        self._lay_by_kernel = None
+        if kernels.run_on(self.device, self.dtype):
+            self._lay_by_kernel = kernels.operators(self.device).lay
         self._window = sliding_window(self.model_config) or 0
         self._trace_wanted = trace and loaded.ranks is None  # sums over the ranks cannot be recorded
         self.compiles = config.compile == "on"

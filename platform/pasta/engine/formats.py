@@ -116,7 +116,7 @@ def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, p
         quantising.quantise(model, chosen.name)
     elif not on_cpu and (packed or (packed is None and can_pack(device, chosen.dtype))):
         pack_linears(model)
-    if packed is not False and device.type == "cpu" and kernels.runs(chosen.dtype):
+    if packed is not False and kernels.run_on(device, chosen.dtype):
         use_kernels(model)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from pasta.engine import kernels
 from pasta.engine.attention import grouped_attention
 
 #: Activations between gate and up that have a kernel, by transformers' class; the value says whether it is GELU.
@@ -64,7 +65,7 @@ class FusedAttention(nn.Module):
 
     def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, cache: Any) -> Tensor:
         q_norm, k_norm = self.q_norm, self.k_norm
-        out: Tensor = torch.ops.pasta.attend(
+        out: Tensor = kernels.operators(qkv.device).attend(
             qkv,
             cos,
             sin,
@@ -99,7 +100,7 @@ class FusedMLP(nn.Module):
         gate_up = self.gate_up_proj(x)
         gelu = _GATES.get(type(self.act_fn).__name__)
         if self.use_kernels and gelu is not None:
-            inner = torch.ops.pasta.gated(gate_up, gelu)
+            inner = kernels.operators(x.device).gated(gate_up, gelu)
         else:
             gate, up = gate_up.chunk(2, dim=-1)
             inner = self.act_fn(gate) * up
@@ -119,7 +120,7 @@ class KernelNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., width] to the same shape."""
-        out: Tensor = torch.ops.pasta.rms_norm(x, self.weight, self.eps)
+        out: Tensor = kernels.operators(x.device).rms_norm(x, self.weight, self.eps)
         return out
 
 

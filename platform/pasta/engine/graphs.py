@@ -23,7 +23,7 @@ from pasta.engine.shapes import Shape
 from pasta.engine.supported import check_captured, why_not_captured
 
 #: The most lanes of a slot, and the most rows of all slots, in a captured step: wider steps keep a GPU busy anyway.
-_MOST_LANES, _MOST_ROWS = 32, 256
+_MOST_LANES, _MOST_ROWS = 64, 256
 _LEAST_KEYS = 256
 #: Captured at start-up: steps with up to so many lanes a request, over contexts up to this long.
 _COMMON_LANES, _COMMON_KEYS = 8, 1024
@@ -221,7 +221,7 @@ class GuessGraphs:
 
     def __init__(self, recorder: Recorder, heads: HeadRunner, num_slots: int) -> None:
         self._recorder, self._heads = recorder, heads
-        self._sizes = _doubling(1, min(num_slots * _COMMON_LANES, _MOST_ROWS))
+        self._sizes = _doubling(1, min(num_slots * _MOST_LANES, _MOST_ROWS))
         self._graphs: dict[int, Callable[[], None]] = {}
         self._inputs: tuple[Tensor, Tensor] | None = None
         self._outputs: tuple[Tensor, ...] = ()

@@ -1,4 +1,4 @@
-"""Decoding kernels for this machine's CPU: builds those in ``cpp/`` once, and loads them.
+"""Decoding kernels: builds those for this machine's CPU in ``cpp/`` once, and loads them, or Triton's for a GPU.
 
 ``python -m jobs.kernels`` builds them (a minute; a C++ compiler is needed) and keeps the library in
 ``~/.cache/pasta``, under a name that changes with the sources, torch and the CPU. Loading a model never compiles
@@ -7,12 +7,16 @@ anything: without the library torch's own operators decode, as they do on other 
 
 import functools
 import hashlib
+import importlib
 import logging
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -83,6 +87,37 @@ def runs(dtype: torch.dtype) -> bool:
     if dtype == torch.bfloat16 and _wide() and not cpu_has("avx512_bf16"):
         return False
     return dtype in (torch.float32, torch.bfloat16) and ready()
+
+
+def run_on(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether there are kernels on this device for activations of this type. Those of a GPU Triton compiles as they
+    are first needed, in seconds, and keeps on disk."""
+    if device.type != "cuda":
+        return device.type == "cpu" and runs(dtype)
+    is_new_enough = torch.cuda.get_device_capability(device) >= (8, 0)
+    return dtype in (torch.float32, torch.bfloat16) and is_new_enough and _triton_compiles()
+
+
+@functools.cache
+def _triton_compiles() -> bool:
+    why = ""
+    if find_spec("triton") is None:
+        why = "triton is not installed"
+    elif not (shutil.which("gcc") or shutil.which("clang")):
+        why = "triton needs a C compiler, and there is neither gcc nor clang"
+    if why:
+        _log.warning("the kernels for GPUs cannot be used (%s): decoding is slower than it could be", why)
+    return not why
+
+
+def operators(device: torch.device) -> Any:
+    """The kernels by their names, for tensors on this device."""
+    return torch.ops.pasta if device.type == "cpu" else _for_gpus()
+
+
+@functools.cache
+def _for_gpus() -> Any:
+    return importlib.import_module("pasta.engine.triton_kernels")
 
 
 def build_extension() -> Path:
