@@ -9,12 +9,13 @@ from torch._dynamo.backends.debugging import aot_eager
 from transformers import LlamaConfig
 
 from pasta.engine import Engine, EngineConfig, compiling, graphs, kernels, random_model
+from pasta.engine.fusing import FusedMLP, KernelNorm
 from pasta.engine.heads import HeadRunner
 from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.engine.test_graphs import SIZES, StandIn, decode, requests
 from tests.engine.test_heads import made
-from tests.support.models import SMALL
+from tests.support.models import SMALL, tiny
 from tests.support.tokenizers import byte_level
 
 #: Compiling takes a while for each layer.
@@ -72,6 +73,20 @@ def test_a_model_that_does_not_compile_is_one_line(monkeypatch, compilations):
     with pytest.raises(UserError, match="compile: 'on', but the model does not compile here") as error:
         Engine(LOADED, EngineConfig(**ONE, compile="on"), StandIn())
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gemma2"])
+def test_what_is_compiled_has_no_kernels(compilations, monkeypatch, family):
+    """torch's compiler fuses small operators itself, and reads no kernel of others."""
+    loaded = tiny(family)
+    norm, mlp = loaded.model.base_model.norm, loaded.model.base_model.layers[0].mlp
+    kernel_norm, fused = KernelNorm(norm), FusedMLP(mlp)
+    fused.use_kernels = True
+    monkeypatch.setattr(kernels, "operators", lambda device: pytest.fail("a kernel"))
+    x = torch.randn(2, 3, SMALL["hidden_size"])
+    for ours, theirs in ((kernel_norm, norm), (fused, mlp)):
+        compiled = torch.compile(ours, backend="eager")
+        torch.testing.assert_close(compiled(x), theirs(x), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,7 @@ def _widened(
     columns = {"o_proj": queries, "down_proj": units}
     read = {"o_proj": len(heads) * group * large.head_dim, "down_proj": len(units)}
     out: dict[str, Tensor] = {}
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # a GPU draws billions of weights in no time
     for name, shape in shapes.items():
         kind, old = name.split(".")[-2], state.get(name)
         if kind.endswith("norm"):
@@ -161,7 +162,7 @@ def _widened(
                 else:  # the last one also for the output layer
                     new[: len(old)] = old / growth ** (2 if kind == "norm" else 1)
         else:
-            new = torch.randn(shape.shape) * _SPREAD
+            new = torch.randn(shape.shape, device=device).mul_(_SPREAD).cpu()
             if kind in ("embed_tokens", "lm_head"):
                 assert old is not None
                 new[: len(old)] = 0.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import rms_norm
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from pasta.engine import kernels
@@ -46,7 +47,7 @@ class FusedAttention(nn.Module):
     ) -> tuple[Tensor, None]:
         """hidden_states [B, Q, hidden], or flat [1, R, hidden], to the layer's attention output of the same shape."""
         qkv, (cos, sin) = self.qkv_proj(hidden_states), position_embeddings
-        if self.use_kernels and past_key_values is not None:
+        if past_key_values is not None and _runs_kernels(self):
             return self.o_proj(self._attend(qkv, cos, sin, attention_mask, past_key_values)), None
         if past_key_values is not None:
             qkv, cos, sin = (past_key_values.spread(x) for x in (qkv, cos, sin))
@@ -99,7 +100,7 @@ class FusedMLP(nn.Module):
         """x [..., hidden] to the same shape."""
         gate_up = self.gate_up_proj(x)
         gelu = _GATES.get(type(self.act_fn).__name__)
-        if self.use_kernels and gelu is not None:
+        if gelu is not None and _runs_kernels(self):
             inner = kernels.operators(x.device).gated(gate_up, gelu)
         else:
             gate, up = gate_up.chunk(2, dim=-1)
@@ -117,9 +118,12 @@ class KernelNorm(nn.Module):
         weight = norm.weight.detach().float() + (1.0 if scale_from_one else 0.0)
         self.register_buffer("weight", weight, persistent=False)
         self.eps: float = norm.eps if scale_from_one else norm.variance_epsilon
+        self.use_kernels = True
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., width] to the same shape."""
+        if not _runs_kernels(self):
+            return rms_norm(x.float(), self.weight.shape, self.weight, self.eps).to(x.dtype)
         out: Tensor = kernels.operators(x.device).rms_norm(x, self.weight, self.eps)
         return out
 
@@ -156,6 +160,11 @@ def whole_rows(model: nn.Module) -> int:
     """
     plain = any(type(module) is nn.Linear for module in model.modules())
     return 64 if attends_by_kernels(model) and not plain else 0
+
+
+def _runs_kernels(module: Any) -> bool:
+    """Whether ``module`` runs on the kernels: not where torch.compile, which fuses small operators itself, reads it."""
+    return module.use_kernels and not torch.compiler.is_compiling()
 
 
 def _stacked(*linears: nn.Linear) -> nn.Linear:
