@@ -1,7 +1,9 @@
 """Nothing needs the kernels: without them torch's own operators serve, and one line says so."""
 
+import importlib
 import re
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -81,30 +83,38 @@ def test_the_instructions_of_this_cpu_say_what_is_built_and_run(
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    """One of compute capability 9.0, and no memory of what was found before."""
+    """One of compute capability 9.0 on which the kernels compile, and no memory of what was found before."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    kernels._triton_compiles.cache_clear()
+    monkeypatch.setattr(kernels, "find_spec", lambda name: object())
+    monkeypatch.setattr(kernels, "_for_gpus", lambda: SimpleNamespace(try_out=lambda device: None))
+    kernels._compile_on.cache_clear()
     yield torch.device("cuda")
-    kernels._triton_compiles.cache_clear()
+    kernels._compile_on.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gpu_has_kernels_where_triton_can_compile_them(monkeypatch, a_gpu, dtype):
-    monkeypatch.setattr(kernels, "find_spec", lambda name: object())
-    monkeypatch.setattr(kernels.shutil, "which", lambda name: name)
     assert kernels.run_on(a_gpu, dtype)
     assert not kernels.run_on(a_gpu, torch.float16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert not kernels.run_on(a_gpu, dtype)
 
 
-@pytest.mark.parametrize(
-    ("triton", "says"), [(None, "triton is not installed"), (object(), "neither gcc nor clang")]
-)
-def test_without_triton_or_its_compiler_torch_s_own_operators_serve_on_a_gpu(
-    monkeypatch, a_gpu, caplog, triton, says
-):
-    monkeypatch.setattr(kernels, "find_spec", lambda name: triton)
-    monkeypatch.setenv("PATH", "")
+def test_without_triton_torch_s_own_operators_serve_on_a_gpu(monkeypatch, a_gpu, caplog):
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     assert not kernels.run_on(a_gpu, torch.bfloat16)
-    assert says in caplog.text
+    assert "triton is not installed" in caplog.text
+
+
+def test_where_triton_does_not_compile_one_line_says_why(monkeypatch, a_gpu, caplog):
+    def broken(device):
+        raise RuntimeError("no C compiler\nand much more")
+
+    monkeypatch.setattr(kernels, "_for_gpus", lambda: SimpleNamespace(try_out=broken))
+    assert not kernels.run_on(a_gpu, torch.bfloat16)
+    assert not kernels.run_on(a_gpu, torch.bfloat16)
+    assert [record.message.count("no C compiler)") for record in caplog.records] == [1]
+
+
+def test_a_kernel_is_tried_out():
+    importlib.import_module("pasta.engine.triton_kernels").try_out(torch.device("cpu"))

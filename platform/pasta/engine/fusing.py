@@ -112,6 +112,8 @@ class FusedMLP(nn.Module):
 class KernelNorm(nn.Module):
     """Replaces a root-mean-square norm by one operator. Gemma's scale by 1 + weight."""
 
+    weight: Tensor
+
     def __init__(self, norm: Any) -> None:
         super().__init__()
         scale_from_one = type(norm).__name__.startswith("Gemma")
@@ -164,7 +166,7 @@ def whole_rows(model: nn.Module) -> int:
 
 def _runs_kernels(module: Any) -> bool:
     """Whether ``module`` runs on the kernels: not where torch.compile, which fuses small operators itself, reads it."""
-    return module.use_kernels and not torch.compiler.is_compiling()
+    return bool(module.use_kernels) and not torch.compiler.is_compiling()
 
 
 def _stacked(*linears: nn.Linear) -> nn.Linear:

@@ -11,7 +11,6 @@ import importlib
 import logging
 import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from importlib.util import find_spec
@@ -95,16 +94,19 @@ def run_on(device: torch.device, dtype: torch.dtype) -> bool:
     if device.type != "cuda":
         return device.type == "cpu" and runs(dtype)
     is_new_enough = torch.cuda.get_device_capability(device) >= (8, 0)
-    return dtype in (torch.float32, torch.bfloat16) and is_new_enough and _triton_compiles()
+    return dtype in (torch.float32, torch.bfloat16) and is_new_enough and _compile_on(device)
 
 
 @functools.cache
-def _triton_compiles() -> bool:
-    why = ""
-    if find_spec("triton") is None:
-        why = "triton is not installed"
-    elif not (shutil.which("gcc") or shutil.which("clang")):
-        why = "triton needs a C compiler, and there is neither gcc nor clang"
+def _compile_on(device: torch.device) -> bool:
+    """Whether Triton compiles here: it needs a C compiler and Python's headers."""
+    why = "triton is not installed"
+    if find_spec("triton") is not None:
+        try:
+            _for_gpus().try_out(device)
+            why = ""
+        except Exception as error:  # its own, the compiler's or the system's
+            why = first_line(error)
     if why:
         _log.warning("the kernels for GPUs cannot be used (%s): decoding is slower than it could be", why)
     return not why

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pasta.engine.triton_masks import lay
 
-__all__ = ["attend", "gated", "lay", "rms_norm"]
+__all__ = ["attend", "gated", "lay", "rms_norm", "try_out"]
 
 #: Elements that one program of the elementwise kernels computes.
 _BLOCK = 1024
@@ -312,6 +312,11 @@ def attend(
         parts, largest, sums, out, count, lanes, k_heads, groups, dim, dim_block, num_warps=1
     )
     return out
+
+
+def try_out(device: torch.device) -> None:
+    """Compile and run one of the kernels. Raises what goes wrong."""
+    rms_norm(torch.ones(1, 16, device=device), torch.ones(16, device=device), 1e-6)
 
 
 @functools.cache
