@@ -1,7 +1,5 @@
 """The kernels for GPUs compute what torch does; Triton's interpreter runs them here."""
 
-import importlib
-
 import pytest
 import torch
 from torch.nn.functional import gelu, silu
@@ -21,7 +19,7 @@ SIZES = {**UNRECORDED, "num_slots": 2, "slot_tokens": 192, "drafts": 0, "multi_s
 @pytest.fixture
 def triton_kernels(monkeypatch):
     """Triton's kernels in place of those for this CPU."""
-    made = importlib.import_module("pasta.engine.triton_kernels")
+    made = kernels._for_gpus()
     monkeypatch.setattr(kernels, "run_on", lambda device, dtype: True)
     monkeypatch.setattr(kernels, "operators", lambda device: made)
     return made

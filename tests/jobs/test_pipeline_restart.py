@@ -4,6 +4,7 @@ that YAML could misread."""
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def read(path: Path) -> tuple[Any, Any, Any]:
 def finish(output: StageOutput) -> None:
     (output.start() / "annotated-00000.jsonl").write_text(ANSWER)
     output.finish({}, "v1")
+
+
+def cut(work: Callable[..., Any], stage: str) -> Callable[..., Any]:
+    """A function of ``annotate``, in which Ctrl-C comes at this stage."""
+
+    def cut_work(config: Any, **options: Any) -> Any:
+        if config.name == stage:
+            interrupt()
+        return work(config, **options)
+
+    return cut_work
 
 
 @pytest.fixture
@@ -95,15 +107,8 @@ def test_a_restart_that_was_cut_goes_on_and_makes_again_what_depends_on_it(
 def test_a_restart_that_was_cut_before_a_stage_began_makes_it_again(tmp_path, monkeypatch, ran, cut_at):
     config, steps, _ = read(recipe(tmp_path, b=section("@a"), c=section("@b")))
     pipeline.run(config, steps)
-    work = annotate.run
-
-    def cut(config: Any, **options: Any) -> int:
-        if config.name == cut_at:
-            raise KeyboardInterrupt
-        return work(config, **options)
-
     with monkeypatch.context() as patch:
-        patch.setattr(annotate, "run", cut)
+        patch.setattr(annotate, "run", cut(annotate.run, cut_at))
         with pytest.raises(KeyboardInterrupt):
             pipeline.run(config, steps, restart="a")
     pipeline.run(config, steps)
@@ -143,15 +148,8 @@ def test_ctrl_c_while_a_stage_s_inputs_are_read_says_where_the_same_command_goes
     tmp_path, capsys, monkeypatch, ran, stage, place
 ):
     config, steps, _ = read(recipe(tmp_path, b=section("@a")))
-    find = annotate.stage
-
-    def cut(config: Any, **options: Any) -> StageOutput:
-        if config.name == stage:
-            raise KeyboardInterrupt
-        return find(config, **options)
-
     with monkeypatch.context() as patch:
-        patch.setattr(annotate, "stage", cut)
+        patch.setattr(annotate, "stage", cut(annotate.stage, stage))
         with pytest.raises(KeyboardInterrupt):
             pipeline.run(config, steps)
     assert capsys.readouterr().err == f"tiny: cut {place}; the same command goes on there\n"

@@ -1,13 +1,12 @@
-"""Decoding kernels: builds those for this machine's CPU in ``cpp/`` once, and loads them, or Triton's for a GPU.
+"""Decoding kernels: those for this machine's CPU, in ``cpp/``, and those for a GPU, in ``triton_kernels.py``.
 
-``python -m jobs.kernels`` builds them (a minute; a C++ compiler is needed) and keeps the library in
+``python -m jobs.kernels`` builds those for the CPU (a minute; a C++ compiler is needed) and keeps the library in
 ``~/.cache/pasta``, under a name that changes with the sources, torch and the CPU. Loading a model never compiles
 anything: without the library torch's own operators decode, as they do on other CPUs.
 """
 
 import functools
 import hashlib
-import importlib
 import logging
 import os
 import platform
@@ -82,23 +81,23 @@ def ready() -> bool:
 
 
 def runs(dtype: torch.dtype) -> bool:
-    """Whether the kernels are loaded and run on activations of this type."""
+    """Whether the kernels for this CPU are loaded and run on activations of this type."""
     if dtype == torch.bfloat16 and _wide() and not cpu_has("avx512_bf16"):
         return False
     return dtype in (torch.float32, torch.bfloat16) and ready()
 
 
 def run_on(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there are kernels on this device for activations of this type. Those of a GPU Triton compiles as they
-    are first needed, in seconds, and keeps on disk."""
+    """Whether this device has kernels for activations of this type. Triton compiles a GPU's when they are first needed,
+    in seconds, and keeps them on disk."""
     if device.type != "cuda":
         return device.type == "cpu" and runs(dtype)
     is_new_enough = torch.cuda.get_device_capability(device) >= (8, 0)
-    return dtype in (torch.float32, torch.bfloat16) and is_new_enough and _compile_on(device)
+    return dtype in (torch.float32, torch.bfloat16) and is_new_enough and _triton_compiles(device)
 
 
 @functools.cache
-def _compile_on(device: torch.device) -> bool:
+def _triton_compiles(device: torch.device) -> bool:
     """Whether Triton compiles here: it needs a C compiler and Python's headers."""
     why = "triton is not installed"
     if find_spec("triton") is not None:
@@ -117,9 +116,10 @@ def operators(device: torch.device) -> Any:
     return torch.ops.pasta if device.type == "cpu" else _for_gpus()
 
 
-@functools.cache
 def _for_gpus() -> Any:
-    return importlib.import_module("pasta.engine.triton_kernels")
+    from pasta.engine import triton_kernels  # triton is needed on GPUs alone
+
+    return triton_kernels
 
 
 def build_extension() -> Path:

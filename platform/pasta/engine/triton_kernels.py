@@ -1,8 +1,8 @@
 """Decoding kernels for GPUs, in Triton, which comes with torch's CUDA build: what stands between the linear layers.
 
 They compute what the operators ``torch.ops.pasta`` of the same names compute on a CPU (``cpp/``), by the same
-arguments. A layer is a dozen launches with them, three times as many without: between two products of a decoding step
-a GPU is busy with nothing but launching. Imported when a model is loaded on a GPU.
+arguments. A layer is a dozen launches with them and three times as many without, of which each takes the GPU one or two
+microseconds, however little it computes. Imported when a model is loaded on a GPU.
 """
 
 import functools
