@@ -238,6 +238,20 @@ def test_a_call_that_comes_between_a_step_s_failure_and_its_report_fails_too():
     with_engine(scenario)
 
 
+def test_an_answer_that_ended_before_a_failure_arrives_whole_after_it():
+    async def scenario(engine):
+        def fail():
+            raise RuntimeError("out of memory")
+
+        engine.engine.turns.step = fail
+        request_id = await engine.submit(ask(conversation=True))
+        while engine.failure is None:
+            await asyncio.sleep(0.001)
+        return [event async for batch in engine.events(request_id) for event in batch]
+
+    assert isinstance(with_engine(scenario, pause_s=0.0)[-1], DoneEvent)
+
+
 def test_a_failure_while_there_is_no_request_is_known_without_one():
     """So that the engine is replaced before one comes."""
 

@@ -88,7 +88,8 @@ class AsyncEngine:
                 while not queue.empty():
                     more = queue.get_nowait()
                     if isinstance(more, BaseException):
-                        raise more
+                        queue.put_nowait(more)  # after what came before it: an answer may have ended
+                        break
                     batch = batch + more
                 finished = isinstance(batch[-1], DoneEvent)
                 yield batch

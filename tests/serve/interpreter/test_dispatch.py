@@ -35,6 +35,12 @@ NAMES = ("a", "b")
 COUNTS = Lanes.counts
 
 
+def pieces(message):
+    """One token at a time, so that how many come together, which is the machine's affair, loses no replica later."""
+    for item in message:
+        yield from [[[token]] for token in item] if isinstance(item, list) and item else [[item]]
+
+
 class Replicas:
     """Decoders by name, called as a handle calls them; ``kill`` loses one with all that it holds."""
 
@@ -71,7 +77,7 @@ class Replicas:
     async def stream(self, method, order, replica):
         self.held.append((replica, order.snapshot is None))
         async with aclosing(self._of(replica).decode(order)) as items:
-            async for item in items:
+            async for item in (piece async for message in items for piece in pieces(message)):
                 self.batches[replica] += 1
                 if replica in self.lose_with:
                     await self._lose_together(replica)
