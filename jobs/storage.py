@@ -1,7 +1,9 @@
 """Checks a configuration's paths for a job on a cluster: which are sent along, and which lie on storage that all nodes
 share."""
 
+import glob
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -56,6 +58,15 @@ def relocated(config: Any, storage: Path) -> list[str]:
     ]
 
 
+def _is_here(root: Path, value: str, *, one_word: bool) -> bool:
+    """Whether ``value`` names something below ``root``. One word is a path if a file has that name: words are names of
+    methods and of runs, too."""
+    place = os.path.join(root, value)
+    if glob.has_magic(value):
+        return any(glob.iglob(place, recursive=True))
+    return os.path.isfile(place) if one_word else os.path.exists(place)
+
+
 def check_paths(config: Any, root: Path, where: str = "") -> None:
     """Raise UserError, naming the key after ``where``, for a path that means nothing on the nodes of a cluster.
 
@@ -71,7 +82,9 @@ def check_paths(config: Any, root: Path, where: str = "") -> None:
                 f"on storage that all nodes share (--storage moves what begins with {RUNS}/)"
             )
         first, *others = PurePosixPath(value).parts or ("",)
-        if others and first not in SENT and (first in (RUNS, "..") or (root / value).exists()):
+        if first not in SENT and (
+            (others and first in (RUNS, "..")) or _is_here(root, value, one_word=not others)
+        ):
             raise UserError(
                 f"{where}{key}: {value!r} is not sent to the cluster; expected a path below {', '.join(SENT)}, or an "
                 f"absolute one on storage that all nodes share (--storage moves what begins with {RUNS}/)"

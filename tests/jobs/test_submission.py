@@ -3,7 +3,6 @@
 import shlex
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,7 +10,7 @@ import yaml
 from jobs import submit
 from jobs.cluster import code_version
 from jobs.job_server import API_SERVER, JobServer, _line, _Log, exit_code, outcome
-from jobs.storage import SENT, check_paths, relocated
+from jobs.storage import SENT
 from jobs.submission import prepare_submission
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -125,19 +124,6 @@ class TestPaths:
         options = ["--set", "prompts.source=tests/conftest.py"]
         message = mistake("evaluate", options, config=EVALUATE, storage=STORAGE)
         assert message.startswith("prompts.source: 'tests/conftest.py' is not sent to the cluster")
-
-    @pytest.mark.parametrize("value", ["runs/data/x.jsonl", "./runs/data/x.jsonl", "../data/x.jsonl"])
-    def test_what_lies_beside_the_code_is_not_there(self, value):
-        with pytest.raises(UserError, match="is not sent to the cluster"):
-            check_paths({"source": value}, ROOT)
-
-    @pytest.mark.parametrize(
-        "value", ["platform/pasta/data", "google/gemma-7b", "/mnt/data/x.jsonl", "atlas"]
-    )
-    def test_what_the_cluster_can_find_is_left_alone(self, value):
-        config = {"data": [{"source": value}]}
-        check_paths(config, ROOT)
-        assert relocated(config, Path(STORAGE)) == []
 
     def test_storage_may_be_named_by_a_url_that_says_the_same_as_a_path(self):
         sent = prepare_submission(
