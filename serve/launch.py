@@ -135,6 +135,15 @@ def check_port(host: str, port: int, option: str = "--port") -> None:
             ) from None
 
 
+def check_ports(config: ServiceConfig, metrics_port: int) -> None:
+    """Raise ``UserError``, naming the option, if the service's port or that of its metrics cannot be bound."""
+    check_port(config.host, config.port)
+    if metrics_port:
+        check_port("127.0.0.1", metrics_port, "--metrics-port")
+        if metrics_port == config.port:
+            raise UserError(f"--metrics-port: {metrics_port} is the service's own port; expected another")
+
+
 def check_local(config: ServiceConfig) -> None:
     """Raise ``UserError``, naming the key, if the service cannot start on this machine."""
     check_service(config.args)
@@ -185,10 +194,8 @@ def running(
     """
     progress("checking the models")
     check_local(config)
-    check_port(config.host, config.port)
+    check_ports(config, metrics_port)
     port = config.port or free_port(config.host)
-    if metrics_port:
-        check_port("127.0.0.1", metrics_port, "--metrics-port")
     download_weights(config.args, progress)
     with (
         # Only this user may enter it.

@@ -16,8 +16,7 @@ from serve.imports import uncollected, without_torch
 from serve.launch import (
     ServiceConfig,
     check_local,
-    check_port,
-    check_port_number,
+    check_ports,
     read_service_config,
     running,
 )
@@ -43,9 +42,7 @@ def main() -> int:
         config = dataclasses.replace(config, port=arguments.port)
     if arguments.check:
         check_local(config)
-        if config.port:
-            check_port(config.host, config.port)
-        check_port_number(arguments.metrics_port, "--metrics-port")
+        check_ports(config, arguments.metrics_port)
         print(f"{arguments.config}: fine")
         return 0
 

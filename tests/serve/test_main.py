@@ -1,5 +1,8 @@
 """``python -m serve MODEL``: what its arguments stand for, and arguments that no service could start with."""
 
+import re
+import socket
+
 import pytest
 
 from pasta.entrypoint import run_main
@@ -7,6 +10,7 @@ from pasta.errors import UserError
 from serve import __main__, run
 from serve.__main__ import _config, parser
 from serve.launch import check_port
+from serve.ray_start import free_port
 from tests.support.paths import ROOT
 from tests.support.service import save_plain_model, service_config
 
@@ -81,13 +85,28 @@ def test_the_options_are_the_service_s(tmp_path):
     assert config.args.front.proxy == "none", "clients reach the one Gateway themselves"
 
 
-def test_a_check_of_a_configuration_checks_the_port_of_metrics(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("port", "metrics_port", "says"),
+    [
+        ("0", "70000", "--metrics-port: 70000, expected a port"),
+        (
+            "0",
+            "{taken}",
+            "cannot listen on 127.0.0.1:{taken} (address already in use); choose another --metrics-port",
+        ),
+        ("{free}", "{free}", "--metrics-port: {free} is the service's own port; expected another"),
+    ],
+)
+def test_a_check_of_a_configuration_checks_the_port_of_metrics(
+    monkeypatch, tmp_path, port, metrics_port, says
+):
     file = service_config(tmp_path, MODEL)
-    monkeypatch.setattr(
-        "sys.argv", ["serve.run", str(file), "--check", "--port", "0", "--metrics-port", "70000"]
-    )
     # Both change the whole process.
     monkeypatch.setattr(run, "loopback_only", lambda: None)
     monkeypatch.setattr(run, "without_torch", lambda: None)
-    with pytest.raises(UserError, match=r"^--metrics-port: 70000, expected a port"):
-        run.main()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        numbers = {"taken": other.getsockname()[1], "free": free_port()}
+        options = [word.format(**numbers) for word in ("--port", port, "--metrics-port", metrics_port)]
+        monkeypatch.setattr("sys.argv", ["serve.run", str(file), "--check", *options])
+        with pytest.raises(UserError, match=re.escape(says.format(**numbers))):
+            run.main()
