@@ -51,3 +51,10 @@ def test_json_holds_all_figures(two, capsys):
 def test_a_mistake_is_one_line(two):
     with pytest.raises(UserError, match="no method 'apar'; it has twin, pasta"):
         run(["compare", *two, "--method", "apar"])
+
+
+def test_a_method_that_both_sides_name_themselves_is_not_ignored(two):
+    a, b = (f"{side}:pasta" for side in two)
+    with pytest.raises(UserError, match=r"^--method: 'twin' has no effect"):
+        run(["compare", a, b, "--method", "twin"])
+    assert run(["compare", a, two[1], "--method", "pasta"]) == 0, "for the side that names none"

@@ -143,14 +143,18 @@ class Comparison:
         return asdict(self)
 
 
+def split_side(given: str) -> tuple[str, str]:
+    """The directory of ``DIR`` or ``DIR:METHOD``, and the method: maybe empty."""
+    directory, separator, named = given.rpartition(":")
+    return (given, "") if not separator or Path(given).is_dir() else (directory, named)
+
+
 def read_side(given: str, method: str | None = None) -> Side:
     """``DIR`` or ``DIR:METHOD`` (which goes before ``method``); without a method, the only one beside the baseline.
 
     Raises UserError for a directory that is no evaluation, an unknown method, or one that has to be named.
     """
-    directory, separator, named = given.rpartition(":")
-    if not separator or Path(given).is_dir():
-        directory, named = given, ""
+    directory, named = split_side(given)
     evaluation = read_evaluation(Path(directory))
     baseline = evaluation.baseline
     if baseline is None:
