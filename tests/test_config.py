@@ -262,7 +262,7 @@ def test_a_long_value_is_cut_in_a_message(message, text, expected):
         ),
         ("optimiser.kind=sgd", "override 'optimiser.kind=sgd': unknown key 'optimiser'"),
         ("name.b=1", "'name' in"),
-        ("name", "override 'name': expected key=value"),
+        ("name", "override 'name': expected key=value, such as optimisation.learning_rate=2e-3"),
         ("a..b=1", "expected key=value"),
         ("sources.0.weight=1", "which has no '0'"),
         ("steps=[1", "override 'steps=[1':1:3: expected"),

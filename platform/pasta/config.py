@@ -138,7 +138,7 @@ def _apply(data: dict[str, Any], override: str, source: str) -> None:
     keys = dotted.strip().split(".")
     named = f"override {short_repr(override)}"
     if not separator or not all(keys) or len(keys) > MAX_DEPTH:
-        raise ConfigError(f"{named}: expected key=value, such as training.learning_rate=2e-3")
+        raise ConfigError(f"{named}: expected key=value, such as optimisation.learning_rate=2e-3")
     try:
         value = parse_yaml(text, named)
     except UserError as error:

@@ -1,6 +1,7 @@
 """Costs between the points that were measured, from a file, and from published metrics."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from pasta.simulation.calibration import (
     PrefillPoint,
     StepPoint,
 )
-from pasta.simulation.config import read_calibration
+from pasta.simulation.config import CostsSection, read_calibration
 from pasta.simulation.costs import lane_costs
 from pasta.simulation.roofline import RooflineSection
 
@@ -114,6 +115,11 @@ def test_missing_and_doubled_points_are_refused():
 def test_no_file_says_how_to_make_one(tmp_path):
     with pytest.raises(UserError, match=r"no such file; expected a calibration .*jobs.benchmark calibrate"):
         read_calibration(tmp_path / "none.json")
+
+
+def test_the_key_of_a_file_that_is_no_calibration_is_named(tmp_path):
+    with pytest.raises(UserError, match=rf"^costs\.file: {re.escape(str(tmp_path))}: cannot be read"):
+        CostsSection(file=tmp_path).read()
 
 
 def test_the_roofline_is_the_weights_read_until_arithmetic_takes_longer():

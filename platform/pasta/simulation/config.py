@@ -8,7 +8,7 @@ from typing import Literal
 from pasta.bounds import check_at_most, check_positive, check_unread
 from pasta.config import ConfigError, parse_config
 from pasta.placement import Policy
-from pasta.rows import read_json
+from pasta.rows import placed, read_json
 from pasta.simulation.calibration import Calibration, MeasuredCosts
 from pasta.simulation.cluster import MOST_REPLICAS, ClusterSection
 from pasta.simulation.costs import StepCosts
@@ -66,7 +66,8 @@ class CostsSection:
         if self.roofline is not None:
             return self.roofline, None
         assert self.file is not None
-        calibration = read_calibration(self.file)
+        with placed("costs.file"):
+            calibration = read_calibration(self.file)
         return MeasuredCosts(calibration), calibration
 
 
