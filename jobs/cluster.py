@@ -12,6 +12,7 @@ from pathlib import Path
 from pasta.engine.section import EngineSection, check_here
 from pasta.errors import UserError, first_line
 from pasta.signals import kept_interrupt
+from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.ray_start import ROOT, python_path, start_ray
 
 #: This variable names the code's version where there is no working tree to ask: in an image, or on a cluster.
@@ -110,6 +111,31 @@ def check_engine(section: EngineSection, address: str | None, models: Iterable[s
                 from pasta.engine.memory import check_cache
 
                 check_cache(section, [(model, section.dtype)], section.device)
+
+
+def takes_gpus(
+    workers: WorkersSection | LightWorkersSection,
+    address: str | None,
+    *,
+    together: int,
+    key: str = "workers.num_workers",
+) -> bool:
+    """Whether ``workers`` take a GPU each; Ray is connected.
+
+    ``together`` processes wait until all of them have a place. Raises UserError, naming ``key``, if a local Ray has
+    fewer GPUs: they would wait for ever, where a cluster may still get some.
+    """
+    import ray
+
+    num_gpus = ray.cluster_resources().get("GPU", 0)
+    taken = num_gpus > 0 if workers.use_gpu == "auto" else workers.use_gpu
+    if taken and is_local(address) and num_gpus < together:
+        section = "rollout.workers" if key.startswith("rollout.") else "workers"
+        what = f"{together} processes take a GPU each" if together > 1 else "1 process takes a GPU"
+        raise UserError(
+            f"{key}: {what}, and this machine has {num_gpus:.0f}; expected at most as many, or {section}.use_gpu: false"
+        )
+    return taken
 
 
 def _key(address: str | None) -> str:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jobs.cluster import is_local, ray_cluster
+from jobs.cluster import ray_cluster, takes_gpus
 from pasta.errors import UserError, first_line
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.imports import uncollected, without_torch
@@ -100,15 +100,9 @@ def run_shards(
 
         from serve.followers import STRATEGY, bundles
 
-        use_gpu, size, num_gpus = options.use_gpu, options.processes, ray.cluster_resources().get("GPU", 0)
-        if use_gpu == "auto":
-            use_gpu = num_gpus > 0
-        if size > 1 and use_gpu and is_local(address) and num_gpus < size:
-            raise UserError(
-                f"workers.tensor_parallel: {size} processes take a GPU each, and this machine has {num_gpus:.0f}; "
-                "expected at most as many, or workers.use_gpu: false"
-            )
-        gpus = 1.0 if use_gpu else 0.0
+        size = options.processes
+        key = "workers.tensor_parallel" if size > 1 else "workers.num_workers"
+        gpus = 1.0 if takes_gpus(options, address, together=size, key=key) else 0.0
         reserved = {"num_cpus": options.cpus, "num_gpus": gpus}
         actor = ray.remote(**reserved)(_Worker)
 

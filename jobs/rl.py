@@ -12,7 +12,7 @@ from functools import partial
 
 from jobs import rollouts
 from jobs.arguments import job_parser, parse_arguments
-from jobs.cluster import check_engine, ray_cluster
+from jobs.cluster import check_engine, ray_cluster, takes_gpus
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
 from jobs.training import RESTART, RESUMES, fit
@@ -68,6 +68,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
         resumable(config.name, RESUMES),
         ray_cluster(address, places, config.workers.threads),
     ):
+        _check_gpus(config, address)
         prepared = prepare(
             config,
             tokenizer,
@@ -89,6 +90,13 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
             address=address,
         )
     return 0
+
+
+def _check_gpus(config: RlConfig, address: str | None) -> None:
+    """Trainers and rollout actors hold their GPUs at the same time."""
+    trainers, actors = config.workers.num_workers, config.rollout.workers.num_workers
+    held = trainers if takes_gpus(config.workers, address, together=trainers) else 0
+    takes_gpus(config.rollout.workers, address, together=held + actors, key="rollout.workers.num_workers")
 
 
 def _baselines(config: RlConfig, address: str | None, prompts: Sequence[Prompt]) -> list[Record]:

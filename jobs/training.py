@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jobs.cluster import code_version, is_local, ray_cluster
+from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
 from pasta.stages.run import sole_writer
 from pasta.training.config import TrainingConfig
 from pasta.training.memory import keep_freed_memory
@@ -59,12 +59,11 @@ def _fit(
     workers = config.workers
     with ray_cluster(address, workers.num_workers, workers.threads):
         # Ray is imported after its environment is set.
-        import ray
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
         storage, filesystem = _checkpoints(stage)
-        use_gpu = workers.use_gpu if workers.use_gpu != "auto" else ray.cluster_resources().get("GPU", 0) > 0
+        use_gpu = takes_gpus(workers, address, together=workers.num_workers)
         trainer = TorchTrainer(
             _worker,
             train_loop_config={
@@ -74,11 +73,11 @@ def _fit(
                 "data_dir": str(data_dir),
                 "work_dir": str(stage.run_dir),
                 "cwd": os.getcwd(),
-                "use_gpu": bool(use_gpu),
+                "use_gpu": use_gpu,
                 "code_version": code_version(),
             },
             torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
-            scaling_config=ScalingConfig(num_workers=workers.num_workers, use_gpu=bool(use_gpu)),
+            scaling_config=ScalingConfig(num_workers=workers.num_workers, use_gpu=use_gpu),
             run_config=RunConfig(
                 name="ray",
                 storage_path=storage,

@@ -6,8 +6,9 @@ import pytest
 import ray
 
 from jobs import sft
-from jobs.cluster import check_address, code_version, ray_cluster
+from jobs.cluster import check_address, code_version, ray_cluster, takes_gpus
 from pasta.errors import UserError
+from pasta.stages.workers import WorkersSection
 from serve.ray_start import ROOT, free_port, start_ray
 
 TOO_SLOW = "The current node timed out during startup. This could happen because …"
@@ -149,3 +150,47 @@ def test_without_an_address_the_cluster_is_the_job_s_own(monkeypatch, starts):
 def test_where_there_is_no_working_tree_the_environment_says_what_code_runs(monkeypatch):
     monkeypatch.setenv("PASTA_CODE_VERSION", "v1.2-3-gabcdef")
     assert code_version() == "v1.2-3-gabcdef"
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def there_are(count: int) -> None:
+        monkeypatch.setattr(
+            ray, "cluster_resources", lambda: {"CPU": 8.0} | ({"GPU": count} if count else {})
+        )
+
+    return there_are
+
+
+@pytest.mark.parametrize(
+    ("count", "use_gpu", "taken"), [(2, "auto", True), (0, "auto", False), (2, False, False)]
+)
+def test_workers_take_gpus_where_there_are_any(gpus, count, use_gpu, taken):
+    gpus(count)
+    assert takes_gpus(WorkersSection(num_workers=2, use_gpu=use_gpu), None, together=2) is taken
+
+
+@pytest.mark.parametrize(
+    ("count", "use_gpu", "together", "says"),
+    [
+        (0, True, 2, "2 processes take a GPU each, and this machine has 0"),
+        (1, "auto", 2, "2 processes take a GPU each, and this machine has 1"),
+        (0, True, 1, "1 process takes a GPU, and this machine has 0"),
+    ],
+)
+def test_workers_that_would_wait_for_gpus_of_this_machine_for_ever_are_refused(
+    gpus, count, use_gpu, together, says
+):
+    gpus(count)
+    workers = WorkersSection(num_workers=2, use_gpu=use_gpu)
+    with pytest.raises(UserError) as error:
+        takes_gpus(workers, None, together=together)
+    expected = "expected at most as many, or workers.use_gpu: false"
+    assert str(error.value) == f"workers.num_workers: {says}; {expected}"
+
+
+def test_a_cluster_may_still_get_the_gpus_that_workers_wait_for(gpus):
+    gpus(0)
+    assert takes_gpus(WorkersSection(num_workers=8, use_gpu=True), "10.0.0.1:6379", together=8) is True
