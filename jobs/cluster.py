@@ -125,6 +125,8 @@ def takes_gpus(
     ``together`` processes wait until all of them have a place. Raises UserError, naming ``key``, if a local Ray has
     fewer GPUs: they would wait for ever, where a cluster may still get some.
     """
+    if workers.use_gpu is False:
+        return False
     import ray
 
     num_gpus = ray.cluster_resources().get("GPU", 0)
