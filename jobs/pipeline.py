@@ -47,6 +47,8 @@ class StageOnDisk(Protocol):
     @property
     def is_resumed(self) -> bool: ...
 
+    def made(self, manifest: Manifest) -> bool: ...
+
     def difference(self, other: Manifest) -> str: ...
 
 
@@ -239,19 +241,26 @@ def _step(
     restart: bool = False,
     due: bool = False,
 ) -> Step:
-    """The stage with its directory, which is named after the identity that follows from configuration and inputs.
+    """The stage with its directory: where it was made before, else one named after the identity that follows from
+    configuration and inputs.
 
     One that is ``due`` restarts if its earlier output is still there; else that restart was cut, and goes on.
     """
     module, loaded = _load(config, instance, outputs)
-    identity = module.stage(loaded).identity
-    place = config.output_dir / f"{instance.name}-{identity[:8]}"
+    place = _place(config, instance.name, module.stage(loaded))
     loaded = replace(loaded, output_dir=place)
     restart = restart or (due and read_manifest(place) is not None)
     output = module.stage(loaded, restart=restart)
     is_again = restart and read_manifest(place) is not None
     reason = "to run again" if is_again else _reason(config, output, instance.name)
     return Step(instance, module, loaded, output, restart, reason)
+
+
+def _place(config: PipelineConfig, name: str, stage: StageOnDisk) -> Path:
+    """The directory of the stage's output."""
+    made = {place: manifest for place, manifest in _finished(config, name) if stage.made(manifest)}
+    named = config.output_dir / f"{name}-{stage.identity[:8]}"
+    return max(made, key=lambda place: made[place].finished, default=named)
 
 
 def _load(config: PipelineConfig, instance: Instance, outputs: dict[str, Path]) -> tuple[JobModule, Any]:
@@ -278,11 +287,11 @@ def _due(config: PipelineConfig) -> set[str]:
     return set(read_json(path)) if path.is_file() else set()
 
 
-def _finished(config: PipelineConfig, name: str) -> Iterator[Manifest]:
+def _finished(config: PipelineConfig, name: str) -> Iterator[tuple[Path, Manifest]]:
     """Finished outputs of this stage in ``config.output_dir``, from whatever inputs they were made."""
     for directory in config.output_dir.glob(f"{name}-????????"):
         if (manifest := read_manifest(directory)) is not None:
-            yield manifest
+            yield directory, manifest
 
 
 def _reason(config: PipelineConfig, output: StageOnDisk, name: str) -> str:
@@ -290,7 +299,8 @@ def _reason(config: PipelineConfig, output: StageOnDisk, name: str) -> str:
         return f"unchanged, in {output.output_dir}"
     if output.is_resumed:
         return "to run, from where it was cut"
-    latest = max(_finished(config, name), key=lambda manifest: manifest.finished, default=None)
+    manifests = (manifest for _, manifest in _finished(config, name))
+    latest = max(manifests, key=lambda manifest: manifest.finished, default=None)
     if latest is None:
         return "to run, not done yet"
     return f"to run: the last one had {output.difference(latest)}"

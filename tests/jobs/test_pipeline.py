@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs import pipeline
+from jobs import pipeline, sft
 from pasta.config import load_config
 from pasta.entrypoint import run_main
 from pasta.stages.pipeline import PipelineConfig, instances
-from pasta.stages.stage import read_manifest
+from pasta.stages.stage import read_manifest, write_manifest
 from tests.support.nodes import Nodes
 from tests.support.paths import ROOT
 from tests.support.service import command
-from tests.training.runs import sft_dict
+from tests.training.runs import as_earlier, sft_dict
 
 MODELS = ROOT / "platform/pasta/data/atlas/models"
 STAGES = ["sft", *(f"round-{n}-{name}" for n in (1, 2) for name in ("sample", "score", "prefer"))]
@@ -151,6 +151,22 @@ def test_a_pipeline_whose_driver_is_killed_and_then_interrupted_ends_whole(
     assert changed["sft"].startswith("unchanged")
     assert changed["round-1-sample"] == "to run: the last one had sampling.temperature 1.6 instead of 0.5"
     assert changed["round-1-prefer"] == "to run, after round-1-score"
+
+
+def test_a_model_that_was_made_is_unchanged_with_other_steps_of_logging(tmp_path, capsys, monkeypatch):
+    """It stays where a commit put it that took them into its identity."""
+    path = write_pipeline(tmp_path)
+    config, (step, *_) = pipeline.read_recipe(pipeline.parser().parse_args(["--config", str(path)]))
+    stage = pipeline.read_stages(config, [step])["sft"]
+    made = as_earlier(sft.stage(stage), stage).to_manifest({}, "v1")
+    place = tmp_path / "out" / f"sft-{made.identity[:8]}"
+    place.mkdir(parents=True)
+    write_manifest(place, made)
+    recipe = yaml.safe_load(path.read_text())
+    recipe["stages"]["sft"]["set"] = {"schedule.log_steps": 5, "schedule.keep_checkpoints": 1}
+    recipe |= {"rounds": 0, "round": {}}
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    assert plan(path, capsys, monkeypatch)["sft"] == f"unchanged, in {place}"
 
 
 def test_before_anything_ran_the_plan_says_what_waits_for_what(tmp_path, capsys, monkeypatch):

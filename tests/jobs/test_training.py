@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jobs import preference, sft, training
-from pasta.config import parse_config
+from pasta.config import parse_config, to_dict
 from pasta.engine.head_files import SETTINGS
 from pasta.errors import UserError
 from pasta.stages.records import write_json
@@ -23,7 +23,7 @@ from pasta.training.sft import train
 from tests.support.interrupts import interrupting_at
 from tests.support.paths import ROOT
 from tests.training.pair_runs import preference_dict, save_tiny_model
-from tests.training.runs import sft_config, sft_dict
+from tests.training.runs import as_earlier, sft_config, sft_dict
 
 
 def test_the_controller_that_unpickles_the_settings_imports_nothing_that_training_needs(
@@ -116,6 +116,40 @@ def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path
     assert sft.stage(config).is_done
     sft.stage(config, restart=True).start()
     assert not sft.stage(config).is_done
+
+
+def test_a_model_is_done_whatever_steps_it_was_logged_and_saved_at(tmp_path: Path) -> None:
+    """Also one of a commit that took them into the identity."""
+    values = sft_dict(tmp_path)
+    before, after = (
+        parse_config(values | {"schedule": steps}, SftConfig, "tiny.yaml")
+        for steps in ({"log_steps": 1, "save_steps": 3}, {"log_steps": 2, "save_steps": 0})
+    )
+    before.output_dir.mkdir()
+    for made in (sft.stage(before), as_earlier(sft.stage(before), before)):
+        write_manifest(before.output_dir, made.to_manifest({}, "v1"))
+        assert sft.stage(after).is_done
+    other = dataclasses.replace(after, optimisation=dataclasses.replace(after.optimisation, seed=1))
+    assert not sft.stage(other).is_done
+
+
+def test_draft_heads_are_done_whatever_steps_they_were_logged_and_saved_at(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "start")
+    values = sft_dict(tmp_path) | {"output_dir": str(model), "draft_heads": {"depth": 2, "width": 16}}
+    values["model"] = {"init_from": str(model)}
+    before = parse_config(values, SftConfig, "tiny.yaml")
+    after = parse_config(values | {"schedule": {"log_steps": 2}}, SftConfig, "tiny.yaml")
+    for made in (sft.stage(before), as_earlier(sft.stage(before), before)):
+        write_json(model / SETTINGS, {"identity": made.identity, "config": to_dict(before)})
+        assert sft.stage(after).is_done
+
+
+def test_what_a_run_is_said_to_differ_in_is_no_step_of_logging(tmp_path: Path) -> None:
+    earlier = sft_config(tmp_path)
+    made = as_earlier(sft.stage(earlier), earlier).to_manifest({}, "v1")
+    values = sft_dict(tmp_path) | {"schedule": {"log_steps": 2}, "workers": {"num_workers": 1}}
+    later = parse_config(values, SftConfig, "tiny.yaml")
+    assert sft.stage(later).difference(made) == "workers.num_workers 2 instead of 1"
 
 
 def test_a_run_directory_in_the_model_s_is_refused(tmp_path: Path) -> None:

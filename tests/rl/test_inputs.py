@@ -61,3 +61,11 @@ def test_a_run_that_has_failed_too_often_goes_on_where_more_failures_are_allowed
     values["workers"]["max_failures"] = 20
     values["rollout"]["workers"]["max_failures"] = 20
     assert TrainingStage("rl", rl_config(values), {}).run_dir == before
+
+
+def test_logging_and_checkpoints_at_other_steps_are_no_other_run(tmp_path: Path) -> None:
+    values = rl_dict(tmp_path)
+    before = TrainingStage("rl", rl_config(values), {})
+    values["schedule"] = {"log_steps": 7, "save_steps": 14, "keep_checkpoints": 5}
+    after = TrainingStage("rl", rl_config(values), {})
+    assert (after.run_dir, after.identity) == (before.run_dir, before.identity)

@@ -8,7 +8,9 @@ import yaml
 
 from pasta.config import parse_config
 from pasta.lang import to_text
+from pasta.stages.stage import Stage
 from pasta.training.config import SftConfig
+from pasta.training.run import TrainingStage
 from tests.support.documents import random_document
 from tests.support.tokenizers import byte_level
 
@@ -67,6 +69,11 @@ def sft_dict(directory: Path, **recipe: Any) -> dict[str, Any]:
 def sft_config(directory: Path, **recipe: Any) -> SftConfig:
     """The same as a configuration."""
     return parse_config(sft_dict(directory, **recipe), SftConfig, "tiny.yaml")
+
+
+def as_earlier(stage: TrainingStage, config: SftConfig) -> Stage:
+    """The stage as commits knew it that took the steps of logging and checkpoints into its identity."""
+    return Stage(stage.stage, config, {name: value["path"] for name, value in stage.inputs.items()})
 
 
 def write_config(directory: Path, config: dict[str, Any]) -> Path:

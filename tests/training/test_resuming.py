@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, TrainerCallback
 from pasta.config import parse_config
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.tracking import Tracker
-from pasta.training.callbacks import EpochOrder, NoStepTooMany
+from pasta.training.callbacks import EpochOrder, NoStepTooMany, OwnSteps
 from pasta.training.config import SftConfig
 from pasta.training.run import RunContext
 from pasta.training.sft import make_trainer, prepare
@@ -43,7 +43,9 @@ def run(config: SftConfig, work: Path, resume: Path | None = None) -> tuple[Any,
     data_dir = prepare(config, work.parent / "data").path
     tokenizer = AutoTokenizer.from_pretrained(data_dir / TOKENIZER_DIR)
     context = RunContext(data_dir, work, False, no_report)
-    trainer = make_trainer(config, context, tokenizer, [EpochOrder(), NoStepTooMany(), Keep()], Tracker())
+    trainer = make_trainer(
+        config, context, tokenizer, [EpochOrder(), NoStepTooMany(), OwnSteps(), Keep()], Tracker()
+    )
     seen, collate = [], trainer.data_collator
 
     def watching(rows: list[dict[str, Any]]) -> Any:
@@ -70,3 +72,13 @@ def test_going_on_from_the_last_checkpoint_changes_no_weight(tmp_path: Path) -> 
     again, _ = run(config, tmp_path / "again", tmp_path / "whole/checkpoint-2")
     expected = dict(finished.model.named_parameters())
     assert all(parameter.equal(expected[name]) for name, parameter in again.model.named_parameters())
+
+
+def test_a_run_that_goes_on_is_saved_at_the_steps_that_are_configured_now(tmp_path: Path) -> None:
+    before, now = (config_of(tmp_path, documents=16, save=save, max_steps=6) for save in (2, 3))
+    run(before, tmp_path / "whole")
+    run(now, tmp_path / "again", tmp_path / "whole/checkpoint-2")
+    assert {path.name for path in (tmp_path / "again").glob("checkpoint-*")} == {
+        "checkpoint-3",
+        "checkpoint-6",
+    }

@@ -54,10 +54,17 @@ class Stage:
             name: {"path": str(path), "fingerprint": input_fingerprint(name, path)}
             for name, path in inputs.items()
         }
+        self.identity = self.identity_with(self.config)
+
+    def identity_with(self, config: Mapping[str, Any]) -> str:
+        """The identity that this stage would have with another ``config``, which has no names and directories."""
         read = json.dumps({name: value["fingerprint"] for name, value in self.inputs.items()}, sort_keys=True)
-        self.identity = hashlib.sha256(
-            f"{stage} {config_fingerprint(self.config)} {read}".encode()
-        ).hexdigest()[:16]
+        text = f"{self.stage} {config_fingerprint(config)} {read}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def made(self, manifest: Manifest) -> bool:
+        """Whether ``manifest`` describes this stage's output."""
+        return manifest.identity == self.identity
 
     def to_manifest(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
         """The manifest of this stage, finished now."""
@@ -115,7 +122,7 @@ class StageOutput(Stage):
         self._replaces = restart and self.manifest is not None
         if self._replaces:
             self.manifest = None
-        if self.manifest is not None and self.manifest.identity != self.identity:
+        if self.manifest is not None and not self.made(self.manifest):
             raise UserError(
                 f"{key}: {output_dir}: holds stage {self.manifest.stage!r} with "
                 f"{self.difference(self.manifest)}; "

@@ -179,6 +179,16 @@ class NoStepTooMany(TrainerCallback):
                 group["lr"] = 0.0
 
 
+class OwnSteps(TrainerCallback):
+    """Logs and saves at the configured steps: a trainer that resumes takes those of the run that left the
+    checkpoint."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        state.compute_steps(args, state.max_steps)
+
+
 class CheckpointReporter(TrainerCallback):
     """Reports each finished checkpoint: its directory on rank 0, None on the others."""
 

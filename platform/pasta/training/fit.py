@@ -12,7 +12,13 @@ from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.rows import read_json
 from pasta.tracking import Tracker, start_tracker
-from pasta.training.callbacks import CheckpointReporter, EpochOrder, NoStepTooMany, ProgressReporter
+from pasta.training.callbacks import (
+    CheckpointReporter,
+    EpochOrder,
+    NoStepTooMany,
+    OwnSteps,
+    ProgressReporter,
+)
 from pasta.training.config import TrainingConfig
 from pasta.training.run import RunContext
 from pasta.training.save import save_trained
@@ -48,6 +54,7 @@ def run_trainer(
         CheckpointReporter(context.report, rank),
         EpochOrder(),
         NoStepTooMany(),
+        OwnSteps(),
     ]
     trainer = make_trainer(tokenizer, callbacks, tracker)
     started = time.perf_counter()

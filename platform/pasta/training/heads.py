@@ -36,7 +36,10 @@ class HeadsStage(TrainingStage):
         self.is_done = not restart and self._are_there()
 
     def _are_there(self) -> bool:
-        return self._settings.is_file() and read_json(self._settings).get("identity") == self.identity
+        if not self._settings.is_file():
+            return False
+        settings = read_json(self._settings)
+        return self.is_known_as(settings.get("identity"), settings.get("config", {}))
 
     def _forget_output(self) -> None:
         if self._are_there():

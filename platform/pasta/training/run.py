@@ -1,8 +1,9 @@
 """Shared by supervised and preference runs: a worker's context, and the arguments of its trainer."""
 
+import copy
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from pasta.training.config import OptimisationSection, ScheduleSection, Training
 from pasta.training.deepspeed_private import compile_no_communication, import_no_compiler
 from pasta.training.precision import uses_bfloat16
 from pasta.training.storage import open_url, remove
+
+#: Keys of ``schedule`` that change no weight.
+_UNSEEN_STEPS = ("log_steps", "save_steps", "keep_checkpoints")
 
 Report = Callable[[dict[str, float], Path | None], None]
 
@@ -52,7 +56,7 @@ class TrainingStage(Stage):
     def __init__(
         self, job: str, config: TrainingConfig, inputs: Mapping[str, str | Path], *, restart: bool = False
     ) -> None:
-        super().__init__(job, _content(config), inputs)
+        super().__init__(job, _content(to_dict(config)), inputs)
         self.output_dir = config.output_dir
         name = f"{config.name}-{self.identity[:8]}"
         self.run_dir = (config.run_dir / name).absolute()
@@ -62,7 +66,25 @@ class TrainingStage(Stage):
         check_apart(self.run_dir, self.output_dir, "run_dir")
         self._restarts = restart
         manifest = None if restart else read_manifest(self.output_dir)
-        self.is_done = manifest is not None and manifest.identity == self.identity
+        self.is_done = manifest is not None and self.made(manifest)
+
+    def made(self, manifest: Manifest) -> bool:
+        """Whether ``manifest`` describes this run's model."""
+        return self.is_known_as(manifest.identity, manifest.config)
+
+    def is_known_as(self, identity: str, config: Mapping[str, Any]) -> bool:
+        """Whether a run of this ``identity`` and ``config`` is this one.
+
+        Earlier commits took the steps of logging and checkpoints into the identity: theirs is the one that this run has
+        with the steps that ``config`` records.
+        """
+        steps = {key: value for key, value in config.get("schedule", {}).items() if key in _UNSEEN_STEPS}
+        earlier = {**self.config, "schedule": {**self.config["schedule"], **steps}}
+        return identity in (self.identity, self.identity_with(earlier))
+
+    def difference(self, other: Manifest) -> str:
+        """The first thing that ``other`` was made with differently, and that the weights depend on."""
+        return super().difference(replace(other, config=_content(other.config)))
 
     @property
     def is_resumed(self) -> bool:
@@ -81,18 +103,20 @@ class TrainingStage(Stage):
     def _forget_output(self) -> None:
         """Keep an earlier run's model from passing for this one's if this one is cut."""
         manifest = read_manifest(self.output_dir)
-        if manifest is not None and manifest.identity == self.identity:
+        if manifest is not None and self.made(manifest):
             (self.output_dir / MANIFEST).unlink()
 
 
-def _content(config: TrainingConfig) -> dict[str, Any]:
-    """The values of ``config``, with ``max_failures`` at its default: a run that has had too many goes on from its last
-    checkpoint where more are allowed."""
-    values = to_dict(config)
-    for section in (values, values.get("rollout", {})):
+def _content(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration's values, with those that no weight depends on at their defaults: a run that has had too many
+    failures goes on from its last checkpoint where more are allowed, or where it is logged or saved at other steps."""
+    content = copy.deepcopy(dict(values))
+    for section in (content, content.get("rollout", {})):
         if "workers" in section:
             section["workers"]["max_failures"] = WorkersSection().max_failures
-    return values
+    if "schedule" in content:
+        content["schedule"] |= {key: getattr(ScheduleSection(), key) for key in _UNSEEN_STEPS}
+    return content
 
 
 def trainer_arguments(
