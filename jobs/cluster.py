@@ -13,7 +13,7 @@ from pasta.engine.section import EngineSection, check_here
 from pasta.errors import UserError, first_line
 from pasta.signals import kept_interrupt
 from pasta.stages.workers import LightWorkersSection, WorkersSection
-from serve.ray_start import ROOT, python_path, start_ray
+from serve.ray_start import GPUS_AS_RESERVED, ROOT, python_path, start_ray
 
 #: This variable names the code's version where there is no working tree to ask: in an image, or on a cluster.
 CODE_VERSION = "PASTA_CODE_VERSION"
@@ -37,7 +37,6 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
     key, address = _key(address), _given(address)
     # Ray's own print makes libraries that print through a pickled function dump their bytecode.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if address is None:
         # Nobody announces the end of this machine: Ray Train need not start a process that watches for such notices.
         os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
@@ -98,19 +97,22 @@ def is_local(address: str | None) -> bool:
     return _given(address) is None
 
 
-def check_engine(section: EngineSection, address: str | None, models: Iterable[str | None] = ()) -> None:
-    """Raise UserError, naming the key, if the engines of a local Ray cannot run here as configured, or this machine
-    has no room for their caches of these models.
+def check_engine(
+    section: EngineSection, workers: WorkersSection, address: str | None, models: Iterable[str | None] = ()
+) -> None:
+    """Raise UserError, naming the key, if the engines of these ``workers`` of a local Ray cannot run here as
+    configured, or this machine has no room for their caches of these models.
 
     Engines on another cluster's machines report such mistakes when they load a model.
     """
     if is_local(address):
-        check_here(section, section.dtype, section.device)
+        sees_gpus = workers.use_gpu is not False
+        check_here(section, section.dtype, section.device, sees_gpus=sees_gpus)
         for model in dict.fromkeys(models):
             if model is not None:
                 from pasta.engine.memory import check_cache
 
-                check_cache(section, [(model, section.dtype)], section.device)
+                check_cache(section, [(model, section.dtype)], section.device, sees_gpus=sees_gpus)
 
 
 def takes_gpus(
@@ -149,7 +151,8 @@ def _given(address: str | None) -> str | None:
 
 
 def worker_env(threads: int) -> dict[str, str]:
-    """Environment variables of workers: tools beside this Python, one place for compiled extensions, quiet threads."""
+    """Environment variables of workers: tools beside this Python, one place for compiled extensions, quiet threads, and
+    no GPUs but those that a worker reserves."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -161,6 +164,7 @@ def worker_env(threads: int) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+        **GPUS_AS_RESERVED,
     }
 
 

@@ -125,7 +125,8 @@ def _check_engines(config: EvaluateConfig, prompts: Sequence[EvalPrompt], addres
     from pasta.candidates.checks import check_room
 
     if config.has_engines:
-        check_engine(config.engine, address, (section.model for section in config.methods.values()))
+        models = (section.model for section in config.methods.values())
+        check_engine(config.engine, config.workers, address, models)
         source = next(section.model for section in config.methods.values() if section.model is not None)
         check_room(source, [each.prompt for each in prompts], config.limits, config.engine.slot_tokens)
 

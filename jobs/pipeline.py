@@ -156,7 +156,7 @@ def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: st
         if engine is None or not getattr(stage, "has_engines", True) or any(_finished(config, name)):
             continue
         with placed(name):
-            check_engine(engine, address)
+            check_engine(engine, getattr(stage, "rollout", stage).workers, address)
 
 
 def show_plan(config: PipelineConfig, steps: list[Instance], restart: str | None = None) -> int:

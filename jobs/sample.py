@@ -64,7 +64,7 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
         return 0
     from pasta.candidates.checks import check_room
 
-    check_engine(config.engine, address, (config.model, config.twin))
+    check_engine(config.engine, config.workers, address, (config.model, config.twin))
     check_room(config.model, prompts, config.limits, config.engine.slot_tokens)
     with stage_run(config, output, resumes="after the last finished shard") as job:
         shards = split_into_shards(prompts, config.shard_prompts)

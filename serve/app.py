@@ -20,6 +20,7 @@ from serve.followers import STRATEGY, bundles
 from serve.gateway.deployment import Gateway
 from serve.imports import uncollected, without_torch
 from serve.interpreter.deployment import InterpreterDeployment
+from serve.ray_start import GPUS_AS_RESERVED
 
 #: Calls that a replica runs at once: more than ever come. Beyond its bound Ray Serve queues calls without limit, and
 #: nobody sees that queue. The Gateways refuse requests instead (``max_ongoing_requests``). One answer makes several
@@ -85,7 +86,7 @@ def build(args: ServeConfig) -> Application:
 
 
 def _actor(settings: DecoderSettings | FrontSettings) -> dict[str, Any]:
-    environment = {"env_vars": REPLICA_ENV}
+    environment = {"env_vars": {**REPLICA_ENV, **GPUS_AS_RESERVED}}
     return {
         "num_cpus": settings.num_cpus,
         "resources": settings.resources,

@@ -62,7 +62,6 @@ def check_machine(config: ServeConfig) -> None:
             model.dtype,
             model.device,
             model_key=f"models.{name}.",
-            # Ray hides GPUs from a Decoder that reserves none.
             sees_gpus=config.decoder.num_gpus > 0,
         )
     check_cache(

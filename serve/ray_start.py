@@ -18,6 +18,9 @@ from pasta.signals import deferred_interrupt
 #: The repository's root.
 ROOT = Path(__file__).resolve().parent.parent
 
+#: For workers: one that reserves no GPU sees none. Ray would show it all GPUs of its machine.
+GPUS_AS_RESERVED = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+
 #: Above the ports of Ray's workers (10002 to 19999), below those that systems hand out (Linux: 32768 to 60999) and
 #: those of Ray Serve's direct ingress (30000 to 31000).
 FREE_PORTS = range(20000, 30000)

@@ -10,6 +10,7 @@ from jobs import pipeline, rl
 from jobs.cluster import check_engine
 from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
+from pasta.stages.workers import WorkersSection
 from tests.jobs.test_pipeline import write_pipeline
 from tests.rl.runs import rl_dict
 from tests.support.models import save_misfit_heads
@@ -33,12 +34,17 @@ def refusal(main, path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379"])
 def test_another_cluster_s_machines_are_not_judged(address):
-    check_engine(EngineSection(dtype="fp8"), address)
+    check_engine(EngineSection(dtype="fp8"), WorkersSection(), address)
 
 
 def test_a_cluster_that_the_environment_names_is_not_judged(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    check_engine(EngineSection(dtype="fp8"), None)
+    check_engine(EngineSection(dtype="fp8"), WorkersSection(), None)
+
+
+def test_engines_of_workers_without_a_gpu_are_not_judged_by_the_machine_s_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    check_engine(EngineSection(dtype="int4"), WorkersSection(use_gpu=False), None)
 
 
 def test_reinforcement_learning_says_it_before_ray_starts(tmp_path, monkeypatch, capsys):

@@ -70,6 +70,14 @@ def test_a_worker_whose_processes_find_no_gpus_on_this_machine_is_refused():
     )
 
 
+def test_a_worker_without_a_gpu_sees_none_of_the_machine_s():
+    """``engine.device: auto`` is the CPU there. By default Ray shows such a worker all of them."""
+    seen: dict[int, str | None] = {}
+    options = WorkersSection(num_workers=1, use_gpu=False)
+    run_shards(lambda: lambda _: os.environ.get("CUDA_VISIBLE_DEVICES"), {0: 0}, seen.__setitem__, options)
+    assert seen == {0: ""}
+
+
 @pytest.mark.timeout(120)
 def test_a_run_that_failed_leaves_its_places_to_the_next_one():
     """Its error is kept, as a caller may do, and with it all that its frames hold."""

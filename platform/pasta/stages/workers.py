@@ -11,7 +11,7 @@ MOST_WORKERS, MOST_THREADS = 10_000, 1024
 
 @dataclass(frozen=True, slots=True)
 class WorkersSection:
-    """Workers with a model each. ``use_gpu: auto`` takes GPUs if the cluster has any.
+    """Workers with a model each. ``use_gpu: auto`` takes GPUs if the cluster has any; with false workers see none.
 
     ``threads`` are a worker's on a CPU; ``max_failures`` workers may die before the job gives up (-1: any number).
     """
