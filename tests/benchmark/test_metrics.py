@@ -17,7 +17,7 @@ def answer(independent, twin_seconds, pasta_seconds, tokens, path, right=4):
         "independent": independent,
         "theoretical": tokens / path,
         "realised": twin_seconds / pasta_seconds,
-        "twin": {"seconds": [twin_seconds], "steps": tokens},
+        "twin": {"seconds": [twin_seconds], "steps": tokens, "finish_reason": "stop"},
         "pasta": {"seconds": [pasta_seconds], "steps": path, "fault": "", "finish_reason": "stop"},
         "grades": {
             "twin_right": 4,
@@ -52,6 +52,20 @@ def test_speedups_are_geometric_means_over_independent_and_over_all_prompts():
     assert metrics["speedup.ratio.independent"].value == pytest.approx(0.5)
     assert metrics["speedup.realised.independent"].passed is False
     assert metrics["step_ms.twin"].value == pytest.approx(1e3 * 7 / 250)
+
+
+@pytest.mark.parametrize("who", ["twin", "pasta"])
+def test_a_prompt_with_a_cut_answer_counts_in_no_speedup(who):
+    """As in an evaluation: the full time of that answer is unknown."""
+    cut = answer(False, 9.0, 1.0, 90, 10)
+    cut[who]["finish_reason"] = "length"
+    ended, with_cut = by_key(speed_metrics(RECORDS)), by_key(speed_metrics([*RECORDS, cut]))
+    for key in ("speedup.realised.all", "speedup.theoretical.all", "speedup.realised.independent"):
+        assert with_cut[key].value == ended[key].value
+    assert with_cut["speedup.realised.all"].note == (
+        "3 prompts; 1 left out, with an answer cut at the length limit"
+    )
+    assert family_table([cut]).splitlines()[2].split(" | ")[-2:] == ["all cut    ", "all cut  |"]
 
 
 def test_speed_metrics_do_without_independent_prompts():

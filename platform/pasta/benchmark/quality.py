@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pasta.benchmark.metrics import Metric
+from pasta.benchmark.speed import both_ended
 from pasta.data.atlas import AtlasTask, grade, grade_structure
 from pasta.data.linearise import fault_in
 from pasta.engine import Result
@@ -91,7 +92,7 @@ def quality_metrics(records: Sequence[Record]) -> list[Metric]:
 
 
 def family_table(records: Sequence[Record]) -> str:
-    """Quality, and speedups where they were measured, by task family."""
+    """Quality by task family, and speedups where they were measured of answers that ended by themselves."""
     families: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         families[record["family"]].append(record)
@@ -108,10 +109,10 @@ def family_table(records: Sequence[Record]) -> str:
             f"{_annotated(graded):.3f}" if parts else "none to mark",
             f"{_share(grade['dependent_left_alone'] for grade in graded):.3f}",
             f"{_share(grade['sync_right'] for grade in graded):.3f}",
-            f"{geometric_mean([record['theoretical'] for record in members]):.2f}",
+            _speedup(members, "theoretical"),
         ]
         if "realised" in members[0]:
-            row.append(f"{geometric_mean([record['realised'] for record in members]):.2f}")
+            row.append(_speedup(members, "realised"))
         rows.append(row)
     header = [
         "family",
@@ -123,6 +124,11 @@ def family_table(records: Sequence[Record]) -> str:
         "syncs right",
     ]
     return markdown([*header, "theoretical", "realised"][: len(rows[0])], rows)
+
+
+def _speedup(records: Iterable[Record], kind: str) -> str:
+    values = [record[kind] for record in records if both_ended(record)]
+    return f"{geometric_mean(values):.2f}" if values else "all cut"
 
 
 def _right(graded: Iterable[dict[str, Any]], who: str) -> float:
