@@ -106,8 +106,15 @@ class Turns:
             asyncio.get_running_loop().call_later(time.perf_counter() - begun, turn.release)
 
 
-def read_object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object. Raises ``ApiError`` 400 if the body is none, or holds more values than any request needs."""
+class _TooLargeError(Exception):
+    """JSON holds more than any request needs; the message says what."""
+
+
+def read_object(
+    body: bytes, what: str = "The body of your request", param: str | None = None
+) -> dict[str, Any]:
+    """Parse a JSON object. Raises ``ApiError`` 400, naming ``what``, if the body is none, or holds more values than any
+    request needs. Also for a parameter ``param`` that is JSON as text."""
     try:
         text = body.decode("utf-8-sig")  # RFC 8259 wants UTF-8; json would guess at other encodings
         if text.lstrip()[:1] == "{":
@@ -121,11 +128,11 @@ def read_object(body: bytes) -> dict[str, Any]:
             data = None
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ApiError(
-            f"The body of your request is not valid JSON: {reason}.", code="invalid_json"
-        ) from None
+        raise ApiError(f"{what} is not valid JSON: {reason}.", param=param, code="invalid_json") from None
+    except _TooLargeError as error:
+        raise ApiError(f"{what} holds {error}.", param=param, code="request_too_large") from None
     if not isinstance(data, dict):
-        raise ApiError("The body of your request is not a JSON object.", code="invalid_json")
+        raise ApiError(f"{what} is not a JSON object.", param=param, code="invalid_json")
     return data
 
 
@@ -140,8 +147,8 @@ def _check_shape(body: bytes) -> None:
         without += body[at : string.start()]
         strings, at = strings + 1, string.end()
     without += body[at:]
-    if what := _too_many(without, strings, size):
-        raise ApiError(f"The body of your request holds {what}.", code="request_too_large")
+    if found := _too_many(without, strings, size):
+        raise _TooLargeError(found)
 
 
 def _too_many(body: bytes | bytearray, strings: int, size: int) -> str:
@@ -165,10 +172,7 @@ def _too_many(body: bytes | bytearray, strings: int, size: int) -> str:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > _MAX_MEMBERS:
-        raise ApiError(
-            f"The body of your request has an object with more than {_MAX_MEMBERS} members.",
-            code="request_too_large",
-        )
+        raise _TooLargeError(f"an object with more than {_MAX_MEMBERS} members")
     return dict(pairs)
 
 

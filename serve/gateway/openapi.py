@@ -86,8 +86,8 @@ def described(
     return extend
 
 
-def exactly_one(types: Mapping[str, str]) -> Schema:
-    """Objects that have one of the members, of its type in JSON; the others are left out or null."""
+def exactly_one(types: Mapping[str, str | list[str]]) -> Schema:
+    """Objects that have one of the members, of its type (or types) in JSON; the others are left out or null."""
     left_out = dict.fromkeys(types, NULL)
     return {
         "anyOf": [

@@ -65,7 +65,9 @@ MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
 
 _PROMPT = "a text, texts, token ids or lists of token ids"
 _PROMPT_ITEM = "a text, a token id from 0 on or a list of such ids"
-_UNION_MEMBER = re.compile(r"(str|constrained-str|list\[.*\])$")
+#: Parameters that are a schema.
+_SCHEMAS, _SCHEMA = ("guided_json", "structured_outputs.json"), "an object, or JSON text of one"
+_UNION_MEMBER = re.compile(r"(str|constrained-str|(list|dict)\[.*\])$")
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -125,6 +127,8 @@ def _explain(error: ValidationError) -> ApiError:
     expected = expected_by(first["msg"])
     if name == "prompt":  # a union of four: say all that may stand there
         expected = _PROMPT_ITEM if path else _PROMPT
+    if param in _SCHEMAS:
+        expected = _SCHEMA
     return ApiError(
         f"{param}: expected {expected}, got {_show(first['input'])}.", param=param, code="invalid_value"
     )

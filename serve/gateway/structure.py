@@ -8,6 +8,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from pasta.engine.structure import MAX_CHARS, Grammar
 from serve.errors import ApiError
+from serve.gateway.body import read_object
 from serve.gateway.openapi import NULL, Schema, described, exactly_one
 
 #: Names of the parameters, in the order of their precedence in messages.
@@ -47,6 +48,8 @@ class SchemaFormat(_Strict):
 
 
 ResponseFormat = Annotated[TextFormat | JsonFormat | SchemaFormat, Field(discriminator="type")]
+#: vLLM takes a schema as JSON text too.
+SchemaOrText = dict[str, Any] | str
 Choices = Annotated[
     list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=256, fail_fast=True)
 ]
@@ -57,11 +60,13 @@ class StructuredOutputs(_Strict):
 
     model_config = ConfigDict(
         json_schema_extra=described(
-            exactly_one({"json": "object", "regex": "string", "choice": "array", "json_object": "boolean"})
+            exactly_one(
+                {"json": ["object", "string"], "regex": "string", "choice": "array", "json_object": "boolean"}
+            )
         )
     )
 
-    json_: dict[str, Any] | None = Field(default=None, alias="json")
+    json_: SchemaOrText | None = Field(default=None, alias="json")
     regex: str | None = Field(default=None, min_length=1)
     choice: Choices | None = None
     json_object: Literal[True] | None = None
@@ -87,7 +92,7 @@ class Structured(_Strict):
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | None = None
+    guided_json: SchemaOrText | None = None
     guided_regex: str | None = Field(default=None, min_length=1)
     guided_choice: Choices | None = None
 
@@ -112,7 +117,7 @@ class Structured(_Strict):
             return [_schema(given.json_schema.schema_, name)]
         if isinstance(given, StructuredOutputs):
             parts = {
-                "json": given.json_,
+                "json": None if given.json_ is None else _read(given.json_, f"{name}.json"),
                 "regex": given.regex,
                 "choice": given.choice,
                 "json_object": {"type": "object"} if given.json_object else None,
@@ -121,7 +126,17 @@ class Structured(_Strict):
             if not named:
                 raise ApiError(f"{name}: expected one of json, regex, choice, json_object.", param=name)
             return [_grammar(value, param) for param, value in named.items()]
+        if name == "guided_json":
+            given = _read(given, name)
         return [_grammar(given, name)]
+
+
+def _read(given: SchemaOrText, param: str) -> dict[str, Any]:
+    """The schema that the parameter is, or that its text is the JSON of."""
+    if not isinstance(given, str):
+        return given
+    _check_length(len(given), param)
+    return read_object(given.encode(), param, param)
 
 
 def _grammar(given: dict[str, Any] | list[str] | str, param: str) -> Grammar:

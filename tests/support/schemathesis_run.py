@@ -84,14 +84,19 @@ def _with_tokens(prompt: Any, token: int) -> Any:
 
 
 def _make_valid(name: str, body: dict[str, Any]) -> None:
-    """Put a schema where any object stands, and a regular expression where any text does."""
+    """Put a schema where any object stands, or text of one, and a regular expression where any other text does."""
     given = body[name]
     if name == "guided_regex":
         body[name] = "[ab]+"
     elif name == "guided_json":
-        body[name] = {"type": "array"}
+        body[name] = _schema_like(given)
     elif name == "response_format" and given["type"] == "json_schema":
         given["json_schema"]["schema"] = {"type": "array"}
     elif name == "structured_outputs":
-        replaced = {"regex": "[ab]+", "json": {"type": "array"}}
+        replaced = {"regex": "[ab]+", "json": _schema_like(given.get("json"))}
         body[name] = {key: replaced.get(key, value) for key, value in given.items() if value is not None}
+
+
+def _schema_like(given: Any) -> Any:
+    """A schema, as text where text was given."""
+    return '{"type": "array"}' if isinstance(given, str) else {"type": "array"}

@@ -52,6 +52,7 @@ def test_one_answer_has_one_structure():
         ("guided_regex", "a" * 100_001),
         ("guided_choice", ["." * 600] * 200),
         ("guided_json", {"enum": ["a" * 100_001]}),
+        ("guided_json", '{"enum": ["' + "a" * 100_001),
         ("structured_outputs.choice", ["." * 600] * 200),
     ],
 )
@@ -66,3 +67,28 @@ def test_what_is_too_long_for_a_grammar_is_refused_before_it_is_made_into_one(pa
     with pytest.raises(ApiError, match="characters, expected at most 100000") as refused:
         read_chat_request(json.dumps(body).encode()).order("r")
     assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize("param", ["guided_json", "structured_outputs.json"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not a JSON object."),
+        ("name: string", "is not a JSON object."),
+        ("[1]", "is not a JSON object."),
+        ('{"type"}', "is not valid JSON: Expecting ':' delimiter: line 1 column 8 (char 7)."),
+        ('{"a":' * 2999 + "1" + "}" * 2999, "is not valid JSON: it is nested too deeply."),
+        ('{"a":[' + "[]," * 3000 + "1]}", "holds more than 3000 objects and lists."),
+        ('{"enum":[' + "1" * 101 + "]}", "holds a number of more than 100 digits."),
+        ("{" + ",".join(f'"{n}":1' for n in range(513)) + "}", "holds an object with more than 512 members."),
+    ],
+    ids=["empty", "no JSON", "a list", "broken", "deep", "many lists", "a long number", "many members"],
+)
+def test_a_schema_as_text_is_checked_as_a_body_is(param, text, said):
+    name, _, inner = param.partition(".")
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    body[name] = {inner: text} if inner else text
+    with pytest.raises(ApiError) as refused:
+        read_chat_request(json.dumps(body).encode())
+    assert (refused.value.status, refused.value.param) == (400, param)
+    assert refused.value.message == f"{param} {said}"
