@@ -10,8 +10,10 @@ import dataclasses
 import os
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pasta.entrypoint import run_main
+from pasta.files import write_whole
 from serve.imports import uncollected, without_torch
 from serve.launch import (
     ServiceConfig,
@@ -65,9 +67,18 @@ def serve_until_stopped(config: ServiceConfig, metrics_port: int) -> None:
         print(f"{line} …", flush=True)
 
     with running(config, progress=progress, metrics_port=metrics_port) as started:
+        write_address(started.url)
         print(f"metrics at {started.metrics}, logs in {started.logs}")
         print(f"serving {', '.join(config.args.models)} at {started.url}/v1 (Ctrl-C stops)", flush=True)
         threading.Event().wait()
+
+
+def write_address(url: str) -> None:
+    """Write where the service listens to the file that PASTA_ADDRESS_FILE names, if it is set: the images' health
+    check reads it."""
+    if file := os.environ.get("PASTA_ADDRESS_FILE"):
+        parts = urlsplit(url)
+        write_whole(Path(file), f"{parts.scheme}://{parts.netloc}\n")
 
 
 if __name__ == "__main__":

@@ -96,6 +96,27 @@ class TestDockerfile:
         (check,) = [line for line in instructions() if line.startswith("HEALTHCHECK ")]
         assert "/-/healthz" in check
 
+    @pytest.mark.parametrize(
+        ("written", "asked"),
+        [(None, "http://127.0.0.1:8000"), ("https://0.0.0.0:9000\n", "https://0.0.0.0:9000")],
+        ids=["a node of a cluster", "a service"],
+    )
+    def test_the_health_check_asks_where_the_service_listens(self, tmp_path, written, asked):
+        (check,) = [line for line in instructions() if line.startswith("HEALTHCHECK ")]
+        address = tmp_path / "address"
+        if written is not None:
+            address.write_text(written)
+        (tmp_path / "wget").write_text('#!/bin/sh\nfor last; do :; done; echo "$last"\n')
+        (tmp_path / "wget").chmod(0o755)
+        done = subprocess.run(
+            json.loads(check.partition(" CMD ")[2]),
+            env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PASTA_ADDRESS_FILE": str(address)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert (done.stdout, done.stderr) == (f"{asked}/-/healthz\n", "")
+
     def test_ray_serve_s_proxy_is_set_up_as_make_serve_does_it(self):
         (variables,) = [line for line in instructions() if line.startswith("ENV ") and "RAY_SERVE" in line]
         assert {word for word in variables.split() if word.startswith("RAY_SERVE_")} == {

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from contextlib import nullcontext
 
 import pytest
 
@@ -9,8 +10,9 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from serve import __main__, run
 from serve.__main__ import _config, parser
-from serve.launch import check_port
+from serve.launch import Started, check_port
 from serve.ray_start import free_port
+from tests.support.interrupts import interrupt
 from tests.support.paths import ROOT
 from tests.support.service import save_plain_model, service_config
 
@@ -110,3 +112,15 @@ def test_a_check_of_a_configuration_checks_the_port_of_metrics(
         monkeypatch.setattr("sys.argv", ["serve.run", str(file), "--check", *options])
         with pytest.raises(UserError, match=re.escape(says.format(**numbers))):
             run.main()
+
+
+@pytest.mark.parametrize("prefix", ["", "/models"])
+def test_a_service_that_listens_says_where_to_the_image_s_health_check(tmp_path, monkeypatch, prefix):
+    """Ray Serve answers it beside the application, whatever the application's route is."""
+    started = Started(f"https://0.0.0.0:9000{prefix}", "metrics", tmp_path)
+    monkeypatch.setattr(run, "running", lambda *_, **__: nullcontext(started))
+    monkeypatch.setattr("threading.Event.wait", interrupt)
+    monkeypatch.setenv("PASTA_ADDRESS_FILE", str(tmp_path / "address"))
+    with pytest.raises(KeyboardInterrupt):
+        run.serve_until_stopped(_config(parser().parse_args([str(MODEL)]), tmp_path / "keys.yaml"), 0)
+    assert (tmp_path / "address").read_text() == "https://0.0.0.0:9000\n"
