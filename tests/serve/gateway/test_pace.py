@@ -171,11 +171,11 @@ def connected(state, within_s, read):
 
 
 async def read_all(client, pause_s=0.0):
-    found = b""
+    found = bytearray()
     while some := await asyncio.get_running_loop().sock_recv(client, 2**20):
         found += some
         await asyncio.sleep(pause_s)
-    return found
+    return bytes(found)
 
 
 @pytest.mark.slow
