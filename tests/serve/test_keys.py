@@ -114,6 +114,16 @@ def test_whoever_may_read_the_file_may_read_it_with_one_more_key(file):
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
 
 
+def test_a_link_to_the_file_stays_and_the_file_has_one_more_key(file):
+    """As where several services share one file: the others have the key too."""
+    new_key(file, "ann")
+    link = file.with_name("link.yaml")
+    link.symlink_to(file.name)
+    ring = KeyRing(file)
+    assert ring.find(new_key(link, "bob"))[0] == "bob"
+    assert link.is_symlink()
+
+
 @pytest.mark.parametrize("text", ["", "# nobody\n", "{}\n"])
 def test_once_the_last_entry_is_deleted_no_key_is_left(file, text):
     ann = new_key(file, "ann")
