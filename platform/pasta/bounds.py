@@ -41,6 +41,14 @@ def check_at_most(config: Any, **limits: float) -> None:
             raise ValueError(f"{name} {value}: expected at most {most:,}")
 
 
+def check_at_least(config: Any, **limits: float) -> None:
+    """Raise ValueError, naming key and value, if these fields of ``config`` are below their limits."""
+    for name, least in limits.items():
+        value = getattr(config, name)
+        if value is not None and not value >= least:
+            raise ValueError(f"{name} {value}: expected at least {least:g}")
+
+
 def check_within(config: Any, **ranges: tuple[float, float]) -> None:
     """Raise ValueError, naming key and value, unless these fields of ``config`` are in their ranges, ends included."""
     for name, (least, most) in ranges.items():

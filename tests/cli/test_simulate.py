@@ -130,6 +130,8 @@ def test_the_benchmark_s_blocks_are_compared_with_constants_fitted_to_two_of_the
         ("load.kind=closed", "load.kind: expected 'poisson', 'users' or 'trace', got 'closed'"),
         ("load={kind: users, users: 5}", "think_s: expected with kind users, and only then"),
         ("load.rate=0.0", "rate 0.0: expected a positive number"),
+        ("load.rate=1.0e-320", "rate 1e-320: expected at least 1e-06"),
+        ("sweep.values=[1.0e-320, 1.0]", "expected rate of at least 1e-06"),
         ("engine.num_slots=100000", "num_slots 100000: with slot_tokens 2048 weights and cache take"),
         ("costs={}", "costs: expected either a file or a roofline"),
         ("costs={file: none.json}", "none.json: no such file; expected a calibration"),

@@ -12,7 +12,7 @@ from pasta.rows import placed, read_json
 from pasta.simulation.calibration import Calibration, MeasuredCosts
 from pasta.simulation.cluster import MOST_REPLICAS, ClusterSection
 from pasta.simulation.costs import StepCosts
-from pasta.simulation.load import MOST, LoadSection
+from pasta.simulation.load import LEAST, MOST, LoadSection
 from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.roofline import RooflineSection
 
@@ -154,9 +154,12 @@ class SimulateConfig:
         if not 0 <= self.warmup <= 10:
             raise ValueError(f"warmup {self.warmup}: expected a share from 0 to 10")
         values = self.sweep.values if self.sweep is not None else ()
-        most = MOST.get(self.load.swept, math.inf)
+        swept = self.load.swept
+        most, least = MOST.get(swept, math.inf), LEAST.get(swept, 0)
         if any(value > most for value in values):
-            raise ValueError(f"sweep.values {list(values)}: expected {self.load.swept} of at most {most:,}")
+            raise ValueError(f"sweep.values {list(values)}: expected {swept} of at most {most:,}")
+        if any(value < least for value in values):
+            raise ValueError(f"sweep.values {list(values)}: expected {swept} of at least {least:g}")
         if self.load.kind == "users" and any(value != int(value) for value in values):
             raise ValueError(f"sweep.values {list(values)}: expected numbers of users")
         if self.load.kind == "trace" and self.trace.source == "atlas":

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pasta.bounds import check_at_most, check_not_negative, check_positive
+from pasta.bounds import check_at_least, check_at_most, check_not_negative, check_positive
 
 #: The most requests of a study: each one is an event, and waiting ones are kept in memory. Beside longer times the
 #: clock would lose what an answer takes.
 MOST: dict[str, float] = {"rate": 10_000, "users": 1_000_000, "think_s": 1_000_000}
+#: The same for the times between requests: without bounds they would be infinite.
+LEAST: dict[str, float] = {"rate": 1e-6, "speed": 1e-6}
 Kind = Literal["poisson", "users", "trace"]
 _NEEDED: dict[str, tuple[str, ...]] = {"poisson": ("rate",), "users": ("users", "think_s"), "trace": ()}
 
@@ -35,6 +37,7 @@ class LoadSection:
         check_positive(self, "rate", "users", "speed")
         check_not_negative(self, "think_s")
         check_at_most(self, **MOST)
+        check_at_least(self, **LEAST)
 
     @property
     def swept(self) -> str:
