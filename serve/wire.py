@@ -1,8 +1,8 @@
 """The messages between deployments: plain data, without torch, Ray or HTTP."""
 
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, TypeVar, dataclass_transform
 
 from pasta.engine import SamplingParams
 from pasta.engine.structure import Grammar
@@ -15,9 +15,29 @@ PromptInput = list[dict[str, str]] | str | list[int]
 #: A stage on a request's way through the service, and when it began, in seconds since the epoch: processes of one
 #: machine share this clock, those of several nodes nearly.
 Mark = tuple[str, float]
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def _message(cls: type[T]) -> type[T]:
+    """A frozen dataclass, which a process with older code may send, in a rolling update: fields that it does not have
+    yet get their defaults. So new fields go last, and have one."""
+    made: Any = dataclass(frozen=True, slots=True)(cls)
+    made.__setstate__ = _set_state
+    return made
+
+
+def _set_state(message: Any, state: Sequence[Any]) -> None:
+    """Set the values of a message that is unpickled, in the order of its fields."""
+    known = fields(message)
+    for each, value in zip(known, state, strict=False):
+        object.__setattr__(message, each.name, value)
+    for each in known[len(state) :]:
+        value = each.default if each.default_factory is MISSING else each.default_factory()
+        object.__setattr__(message, each.name, value)
+
+
+@_message
 class Order:
     """Gateway → Interpreter: a validated request for ``n`` answers to each of its prompts.
 
@@ -62,7 +82,7 @@ class Order:
         return self.mode or ("sequential" if self.echo else default)
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class DecodeOrder:
     """Interpreter → Decoder: decode one response, or a chunk of one whose home is another Decoder (``snapshot``).
 
@@ -98,7 +118,7 @@ TokenLogprobs = tuple[float, tuple[tuple[int, float], ...]]
 TokenItem = tuple[Path, int, float] | tuple[Path, int, float, TokenLogprobs]
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class Lent:
     """Decoder → Interpreter, after the token that forked it: the Interpreter has chunk ``path`` decoded on a replica of
     its choice, within ``limits``, and returns its tokens."""
@@ -107,7 +127,7 @@ class Lent:
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class Told:
     """Decoder → Interpreter, on request and as a response ends: the names of the ``prefixes`` that each model's engine
     holds (``pasta.placement.prefix_digests``), the threads and waiting requests that it decodes for other Interpreters,
@@ -119,7 +139,7 @@ class Told:
     other_slots: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class Decoded:
     """Decoder → Interpreter, last: how the response ended. Times in seconds since submission.
 
@@ -141,14 +161,14 @@ class Decoded:
     told: Told | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class Accepted:
     """Interpreter → Gateway, first: a Decoder has accepted the request."""
 
     prompt_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class TextToken:
     """A token of the text, its log-probability (a prompt's first token has none), the likeliest others, and the offset
     in the text where it begins."""
@@ -159,7 +179,7 @@ class TextToken:
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class Delta:
     """Interpreter → Gateway: the next text of choice ``index`` in reading order, with the events and the
     log-probabilities that the request asked for. ``completion_tokens`` of the choice are decoded by now, tags and text
@@ -175,7 +195,7 @@ class Delta:
         return bool(self.text or self.events or self.logprobs)
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class Finished:
     """Interpreter → Gateway, last of choice ``index``: token counts, and the extension object ``pasta``.
 
@@ -191,7 +211,7 @@ class Finished:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class Refused:
     """Decoder → Interpreter or Interpreter → Gateway, as the only message: the request cannot be served."""
 
@@ -209,7 +229,7 @@ class Refused:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@_message
 class Version:
     """What a Decoder decodes: its service's version (``ServeConfig.version``), and the number format of each model.
 
