@@ -67,25 +67,20 @@ def replay_pair(
 
 
 def speed_metrics(records: Sequence[Record]) -> list[Metric]:
-    """Realised and theoretical speedup over prompts with independent parts, and over all."""
+    """Realised and theoretical speedup over prompts with independent parts, and over all; how many are left out since
+    an answer was cut."""
     metrics = []
     ended = [record for record in records if both_ended(record)]
-    cut = len(records) - len(ended)
-    left_out = f"; {cut} left out, with an answer cut at the length limit" if cut else ""
+    if cut := len(records) - len(ended):
+        label = "prompts without a speedup: an answer was cut at the length limit"
+        metrics.append(Metric("speedup.cut", label, cut))
     groups = {"independent": [record for record in ended if record["independent"]], "all": ended}
     for group, members in groups.items():
         if not members:
             continue
         who = "prompts with independent parts" if group == "independent" else "all prompts"
         targets = {"realised": {"independent": 2.2, "all": 1.7}[group], "ratio": 0.9}
-        metrics += _speedups(
-            members,
-            "speedup",
-            group,
-            who,
-            targets,
-            f"{len(members)} prompts{left_out if group == 'all' else ''}",
-        )
+        metrics += _speedups(members, "speedup", group, who, targets, f"{len(members)} prompts")
     note = "wall clock ÷ steps, prefill included"
     twin, pasta = (_step_ms([record[who] for record in records]) for who in ("twin", "pasta"))
     return [
