@@ -168,6 +168,16 @@ def worker_env(threads: int) -> dict[str, str]:
     }
 
 
+def enter_worker(cwd: str, threads: int) -> None:
+    """Set an actor's process up: relative paths in a configuration mean the same on every worker, and torch computes
+    with so many threads."""
+    os.chdir(cwd)
+    # Torch reads it when it is imported. Not every worker needs torch, and importing it takes seconds.
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+
+
 def code_version() -> str:
     """The commit of the working tree; outside one what PASTA_CODE_VERSION says, or the package's version."""
     import pasta

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jobs.cluster import ray_cluster, takes_gpus
+from jobs.cluster import enter_worker, ray_cluster, takes_gpus
 from pasta.errors import UserError, first_line
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.imports import uncollected, without_torch
@@ -37,11 +37,7 @@ class _Worker:
     ) -> None:
         if not options.holds_model:
             without_torch()
-        os.chdir(cwd)  # relative paths in a configuration mean the same on every worker
-        # Torch reads it when it is imported. Not every worker needs torch, and importing it takes seconds.
-        os.environ["OMP_NUM_THREADS"] = str(options.threads)
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(options.threads)
+        enter_worker(cwd, options.threads)
         self._make, self._options, self._reserved = make, options, reserved
         self._work: Work | None = None
         self._followers: Followers | None = None

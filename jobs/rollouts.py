@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from jobs.cluster import enter_worker
 from pasta.errors import UserError, first_line
 from pasta.rl.config import RlConfig
 from pasta.rl.rollouts import Group, Rollout, Weights
@@ -38,11 +39,7 @@ class _Sampler:
     """One actor: an engine, made with its first weights, so that a mistake is that call's error."""
 
     def __init__(self, config: RlConfig, cwd: str) -> None:
-        os.chdir(cwd)  # relative paths in a configuration mean the same on every worker
-        threads = str(config.rollout.workers.threads)
-        os.environ["OMP_NUM_THREADS"] = threads
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(int(threads))
+        enter_worker(cwd, config.rollout.workers.threads)
         self._config = config
         self._roller: Any = None
         self._version = -1
