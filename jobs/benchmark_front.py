@@ -35,10 +35,8 @@ from pasta.stages.records import Record, write_json
 from pasta.statistics import grouped
 from serve.config import KeySettings, Proxy
 from serve.keys import new_key
-from serve.launch import ServiceConfig, check_local, read_service_config, running
-from serve.ray_start import ROOT
+from serve.launch import LOCAL, ServiceConfig, check_local, read_service_config, running
 
-CONFIG = ROOT / "configs" / "serve" / "local.yaml"
 _QUESTION = [{"role": "user", "content": "Write for as long as you may."}]
 _TIMEOUT_S = 600.0
 _MOST_INTERPRETERS, _MOST_MS = 64, 60_000
@@ -183,7 +181,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "load": dataclasses.asdict(load),
         "records": records,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(options.out, written)
     print(table(records))
     print(f"\nwritten to {options.out}")
@@ -202,7 +199,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line behind ``front``."""
     made = benchmark_parser("front", __doc__, allow_abbrev=True)
     add = made.add_argument
-    add("--config", type=Path, default=CONFIG, help="the service (configs/serve/local.yaml)")
+    add("--config", type=Path, default=LOCAL, help="the service (configs/serve/local.yaml)")
     add(
         "--interpreters", type=numbers("1,2,4"), default=(1, 2, 4), help="how many, one after another (1,2,4)"
     )

@@ -55,13 +55,12 @@ from pasta.evaluation.prompts import read_prompts
 from pasta.interpreter import Limits
 from pasta.stages.records import Record, RecordFile
 from serve.config import KeySettings, ServeConfig
-from serve.launch import ServiceConfig, read_service_config, running
+from serve.launch import LOCAL, ServiceConfig, read_service_config, running
 from serve.ray_start import ROOT
 
 if TYPE_CHECKING:
     from pasta.benchmark.load.bare import Bare
 
-CONFIG = ROOT / "configs" / "serve" / "local.yaml"
 #: Held-out prompts of the atlas to choose from.
 _ATLAS_PROMPTS = 200
 _FAILED = 1
@@ -342,7 +341,7 @@ def parser() -> argparse.ArgumentParser:
     defaults = LoadSettings(Path())
     made = benchmark_parser("serve", __doc__, allow_abbrev=True)
     add = made.add_argument
-    add("--config", type=Path, default=CONFIG, help="the service (configs/serve/local.yaml)")
+    add("--config", type=Path, default=LOCAL, help="the service (configs/serve/local.yaml)")
     add("--url", help="measure the service that runs there; its models are those of --config")
     add("--api-key-env", default="OPENAI_API_KEY", help="variable with the key for --url (OPENAI_API_KEY)")
     add("--only", choices=SCENARIOS, help="one scenario: see BENCHMARKS.md")

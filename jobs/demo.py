@@ -26,9 +26,8 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.lang import Sync
 from serve.imports import uncollected, without_torch
-from serve.launch import ServiceConfig, read_service_config, running
+from serve.launch import LOCAL, ServiceConfig, read_service_config, running
 
-DEFAULT_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "serve" / "local.yaml"
 TIMEOUT_S = 120.0
 
 
@@ -65,9 +64,7 @@ class SideBySide:
 def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m jobs.demo", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--config", type=Path, default=DEFAULT_CONFIG, help="default: configs/serve/local.yaml"
-    )
+    parser.add_argument("--config", type=Path, default=LOCAL, help="default: configs/serve/local.yaml")
     parser.add_argument(
         "--port", type=int, default=0, help="port of 127.0.0.1 to serve on; default: a free one"
     )

@@ -24,9 +24,11 @@ from serve import priority
 from serve.checks import check_machine, check_service, download_weights
 from serve.config import ServeConfig, is_loopback
 from serve.ingress import ingress_env, proxy_port
-from serve.ray_start import environment_with, free_port, python_path, start_ray
+from serve.ray_start import ROOT, environment_with, free_port, python_path, start_ray
 
 IMPORT_PATH = "serve.app:build"
+#: The shipped models on this machine: what make serve, the demo and the benchmarks start.
+LOCAL = ROOT / "configs" / "serve" / "local.yaml"
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 
 

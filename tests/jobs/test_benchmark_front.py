@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from jobs import benchmark, benchmark_front
+from jobs import benchmark
 from jobs.benchmark_front import FrontLoad, processor_s, table, with_stand_ins
 from pasta.errors import UserError
 from serve.config import KeySettings
-from serve.launch import read_service_config
+from serve.launch import LOCAL, read_service_config
 
 LOAD = FrontLoad(streams=300, answers=1, tokens=10, token_ms=5.0, decoders=3)
 
 
 def test_the_service_has_stand_ins_as_many_interpreters_and_refuses_nothing():
-    config = read_service_config(benchmark_front.CONFIG)
+    config = read_service_config(LOCAL)
     args = with_stand_ins(config, LOAD, 4, "haproxy", Path("/keys.yaml")).args
     assert (args.front.interpreters, args.front.gateways, args.front.proxy) == (4, 4, "haproxy")
     assert (args.decoder.num_replicas, args.decoder.stand_in_ms) == (3, 5.0)
