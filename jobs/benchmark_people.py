@@ -8,14 +8,13 @@ or its decoding, look at dev only. Every wrong answer is listed, with what is wr
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from jobs.arguments import benchmark_command, benchmark_parser, check_out, quiet_transformers
 from pasta.benchmark.options import check_least
 from pasta.engine.section import FORMATS_HELP, check_format
 from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
-from pasta.files import write_whole
+from pasta.stages.records import write_json
 
 
 def main(arguments: list[str], models: Path) -> int:
@@ -54,7 +53,7 @@ def main(arguments: list[str], models: Path) -> int:
         "shares": shares(held),
         "conversations": [to_record(each) for each in held],
     }
-    write_whole(out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    write_json(out, record)
     print(report(held, wrong=not options.summary))
     print(f"\nwritten to {out}")
     return 0

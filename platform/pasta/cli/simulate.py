@@ -1,6 +1,5 @@
 """``pasta simulate``: latencies under load, and the number of replicas that a load needs."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from pasta.simulation.config import SimulateConfig, TraceSection
 from pasta.simulation.plot import LOADS, SIZES, draw_loads, draw_sizes
 from pasta.simulation.study import Point, Study, StudyResults
 from pasta.simulation.trace import Traced, Workload, make_trace, pick_answers, read_trace
+from pasta.stages.records import write_json
 
 REPORT, FIGURES = "report.md", "figures.json"
 #: The unit of a load, by its kind.
@@ -101,7 +101,7 @@ def write_simulation(
         "fitted": dict(fitted),
         "compared": [found.to_dict() for found in deviations],
     }
-    write_whole(out / FIGURES, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    write_json(out / FIGURES, values)
     text = simulation_text(config, results, about, calibration, deviations, pictures, unit, fitted)
     write_whole(out / REPORT, text + "\n")
     return text
