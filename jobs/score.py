@@ -77,7 +77,7 @@ def stage(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
 def judgements(config: ScoreConfig, *, restart: bool = False) -> StageOutput:
     """The verdicts on disk: a stage of their own, named after judge and samples: also after what these hold, since
     verdicts on answers that have been sampled again are of other texts."""
-    _, samples = read_stage(config.samples, "sample", "samples", "samples")
+    samples = read_stage(config.samples, "sample", "samples", "samples")
     inputs = {"samples": config.samples.absolute(), **_reward_input(config.judge)}
     values = {"judge": config.judge.identity(), "answers": content_digest(samples)}
     read = {name: input_fingerprint(name, path) for name, path in inputs.items()}
@@ -94,7 +94,7 @@ def run(
         return 0
     verdicts = judgements(config, restart=rejudge)
     api_key = None if verdicts.is_done else judge_key(config.judge)
-    _, samples = read_stage(config.samples, "sample", "samples", "samples")
+    samples = read_stage(config.samples, "sample", "samples", "samples")
     with stage_run(config, output, resumes="from the verdicts that are there") as job:
         if not verdicts.is_done:
             with sole_writer(verdicts.output_dir, "judgements_dir"):

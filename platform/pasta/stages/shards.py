@@ -10,7 +10,7 @@ from pasta.errors import UserError
 from pasta.files import read_bytes, write_whole
 from pasta.rows import read_rows
 from pasta.stages.records import Record, record_line
-from pasta.stages.stage import Manifest, read_manifest
+from pasta.stages.stage import read_manifest
 
 T = TypeVar("T")
 
@@ -43,9 +43,9 @@ def done_shards(directory: Path, prefix: str) -> set[int]:
     return {int(match[1]) for path in directory.iterdir() if (match := pattern.fullmatch(path.name))}
 
 
-def read_stage(directory: Path, stage: str, prefix: str, key: str) -> tuple[Manifest, list[Path]]:
-    """The manifest and the shards of a finished stage. Raises UserError, naming ``key``, if it is none, if it has no
-    shard, or if one before the last is gone."""
+def read_stage(directory: Path, stage: str, prefix: str, key: str) -> list[Path]:
+    """The shards of a finished stage. Raises UserError, naming ``key``, if it is none, if it has no shard, or if one
+    before the last is gone."""
     manifest = read_manifest(directory)
     if manifest is None:
         raise UserError(f"{key}: {directory}: holds no finished stage; run the {stage} stage first")
@@ -55,7 +55,7 @@ def read_stage(directory: Path, stage: str, prefix: str, key: str) -> tuple[Mani
     paths = [shard_path(directory, prefix, n) for n in range(max(done, default=0) + 1)]
     if gone := [path for n, path in enumerate(paths) if n not in done]:
         raise UserError(f"{key}: {gone[0]}: no such file, though its stage is finished; make its stage anew")
-    return manifest, paths
+    return paths
 
 
 def content_digest(paths: Iterable[Path]) -> str:
