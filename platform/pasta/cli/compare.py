@@ -77,10 +77,8 @@ def _prompts(found: Comparison) -> Iterable[str]:
 
 
 def _row(change: Change) -> list[str]:
-    sign, digits = ("×", 3) if change.kind == "ratio" else ("", 3)
-
     def number(value: float) -> str:
-        return f"{sign}{value:.{digits}f}" if sign else f"{value:+.{digits}f}"
+        return f"×{value:.3f}" if change.kind == "ratio" else f"{value:+.3f}"
 
     interval = (
         "" if change.low is None or change.high is None else f"{number(change.low)} to {number(change.high)}"

@@ -52,7 +52,7 @@ def draw_families(summary: Summary) -> Canvas | None:
     if slanted:
         width -= 0.6 * head
     height = _ROW * len(names)
-    canvas.resized(top + (1 if beside else len(tables)) * (head + height + 0.34))
+    canvas.resize(top + (1 if beside else len(tables)) * (head + height + 0.34))
     for number, (title, cell) in enumerate(tables):
         at = top if beside else top + number * (head + height + 0.34)
         begin = left + number * (width + 0.2 + (0.6 * head if slanted else 0.0)) if beside else left

@@ -48,7 +48,7 @@ def draw_lanes(summary: Summary, outcomes: Sequence[Outcome], name: str) -> Canv
         height = _ROW * (len(rows) + 1)
         panels.append((top + head + prompt + 0.12, height, outcome, rows))
         top += head + prompt + 0.12 + height + 0.66
-    canvas.resized(top - 0.05)
+    canvas.resize(top - 0.05)
     labels = [shortened(row["label"], _LABEL) for _, _, _, rows in panels for row in rows]
     left = 0.3 + canvas.text_width([base, *labels], fontsize=8)
     for begin, height, outcome, rows in panels:

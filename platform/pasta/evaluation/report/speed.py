@@ -48,7 +48,7 @@ def draw_distribution(summary: Summary, outcomes: Mapping[str, Sequence[Outcome]
     left = 0.3 + canvas.text_width(named(m) for m in methods)
     notes = [_note(m, summary) for m in methods]
     right = 0.25 + canvas.text_width(notes)
-    canvas.resized(top + _ROW * len(methods) + 0.62)
+    canvas.resize(top + _ROW * len(methods) + 0.62)
     axes = canvas.axes(left, top, WIDTH - left - right, _ROW * len(methods))
     rng = random.Random(0)
     look = looks(summary)
@@ -93,7 +93,7 @@ def draw_groups(summary: Summary) -> Canvas | None:
     )
     legend = 0.35 + canvas.text_width(named(m) for _, members in groups for m in members)
     width = (WIDTH - 0.65 - 0.5 - legend - 0.3) / 2
-    canvas.resized(top + len(groups) * (_PANEL + _BELOW) + 0.12)
+    canvas.resize(top + len(groups) * (_PANEL + _BELOW) + 0.12)
     look = looks(summary)
     every = [
         v

@@ -120,14 +120,13 @@ class Canvas:
     figure: Figure
     height: float
 
-    def resized(self, height: float) -> "Canvas":
-        """A copy of this height; what stands at the top stays there."""
+    def resize(self, height: float) -> None:
+        """Make it so high; what stands at the top stays there."""
         moved = [(text, (1 - text.get_position()[1]) * self.height) for text in self.figure.texts]
         self.figure.set_size_inches(WIDTH, height)
         for text, top in moved:
             text.set_y(1 - top / height)
         self.height = height
-        return self
 
     def axes(self, left: float, top: float, width: float, height: float, **options: Any) -> Axes:
         """Axes of this size."""

@@ -35,7 +35,7 @@ def draw_budget(summary: Summary) -> Canvas | None:
     right = 0.25 + canvas.text_width(notes)
     rows = -(-len(kinds) // 4)
     legend = 0.22 * rows + 0.05
-    canvas.resized(top + legend + _ROW * len(methods) + 0.62)
+    canvas.resize(top + legend + _ROW * len(methods) + 0.62)
     axes = canvas.axes(left, top + legend, WIDTH - left - right, _ROW * len(methods))
     reached = [0.0] * len(methods)
     for kind, (title, color) in kinds.items():
