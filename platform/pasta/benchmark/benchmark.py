@@ -345,8 +345,8 @@ class Benchmark:
         """The model that single steps and ``generate`` are timed on."""
         return self._twin if size == "shipped" else self._large
 
-    def _engine(self, loaded: LoadedModel, slot_tokens: int = 2048) -> Engine:
-        return Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False))
+    def _engine(self, loaded: LoadedModel) -> Engine:
+        return Engine(loaded, EngineConfig(num_slots=1, reuse_prefixes=False))
 
     def _label(self, size: str) -> str:
         return f"{self._name(size)}, {self._format(size)}"

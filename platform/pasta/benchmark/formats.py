@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.quality import fault_of
 from pasta.benchmark.steps import timed_steps
 from pasta.data.atlas import AtlasTask, grade
@@ -133,7 +133,7 @@ def rows_apart(layer: Callable[[Tensor], Tensor], x: Tensor, *, padded: bool) ->
     return True
 
 
-def formats_report(file: RecordFile, names: Sequence[str]) -> tuple[list[Metric], dict[str, str]]:
+def formats_report(file: RecordFile, names: Sequence[str]) -> Found:
     """Metrics of the check of number formats, and the table by its title."""
     rows = file.records["rows"]
     records = [record for key, record in file.records.items() if key != "rows"]

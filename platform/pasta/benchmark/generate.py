@@ -28,15 +28,11 @@ _THEIRS = {"gemma2": "eager"}
 class GenerateBench:
     """Times both on one model, in turn, prompt by prompt."""
 
-    def __init__(
-        self, loaded: LoadedModel, max_tokens: int, stock: LoadedModel | None = None, slot_tokens: int = 1024
-    ) -> None:
-        """``stock`` is the same model without packed weights, where the engine's has them: ``generate`` is
-        timed on the model as transformers makes it."""
-        self.loaded, self.max_tokens = loaded, max_tokens
-        self.stock = stock or loaded
+    def __init__(self, loaded: LoadedModel, max_tokens: int, stock: LoadedModel) -> None:
+        """``stock`` is the same model as transformers makes it, without packed weights: ``generate`` is timed on it."""
+        self.max_tokens, self.stock = max_tokens, stock
         self.engine = Engine(
-            loaded, EngineConfig(num_slots=1, slot_tokens=slot_tokens, reuse_prefixes=False, drafts=0)
+            loaded, EngineConfig(num_slots=1, slot_tokens=1024, reuse_prefixes=False, drafts=0)
         )
         on_gpu = loaded.model.device.type != "cpu"
         self.variants = {name: v for name, v in VARIANTS.items() if on_gpu or "disable_compile" not in v}

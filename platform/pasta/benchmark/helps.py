@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pasta.benchmark.measurement import Measurement
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.data.atlas import AtlasTask
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
 from pasta.interpreter import Limits
@@ -84,7 +84,7 @@ class HelpBench:
         return record
 
 
-def help_report(file: RecordFile, label: str) -> tuple[list[Metric], dict[str, str]]:
+def help_report(file: RecordFile, label: str) -> Found:
     """The metrics, and the table by its title."""
     records = [*file.records.values()]
     metrics = [

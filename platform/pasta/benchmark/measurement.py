@@ -71,16 +71,21 @@ class Measurement:
         )
 
 
+def check_models(models: Path) -> None:
+    """Raise ``UserError`` unless the directory has the twin and the PASTA model."""
+    for name in ("twin", "pasta"):
+        if not (models / name / "config.json").is_file():
+            raise UserError(
+                f"--models {str(models)!r}: no model in {name}/; expected the directories twin and pasta, each with "
+                "config.json, model.safetensors and a tokenizer"
+            )
+        check_heads_beside(models / name, "--models")
+
+
 def check_inputs(settings: Settings, stages: Sequence[str]) -> None:
     """Check what ``stages`` read before anything is measured or written. Raises ``UserError``."""
     check_here(EngineSettings(), settings.dtype, settings.device, key="--", model_key="--")
-    for name in ("twin", "pasta"):
-        if not (settings.models / name / "config.json").is_file():
-            raise UserError(
-                f"--models {str(settings.models)!r}: no model in {name}/; expected the directories twin and pasta, "
-                "each with config.json, model.safetensors and a tokenizer"
-            )
-        check_heads_beside(settings.models / name, "--models")
+    check_models(settings.models)
     if "replay" in stages or ("large" in settings.sizes and {"step", "generate", "calibrate"} & {*stages}):
         read_model_config(settings.model_config)
     if "replay" in stages and settings.documents is not None:

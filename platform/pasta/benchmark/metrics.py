@@ -46,6 +46,10 @@ class Metric:
         return {**asdict(self), "passed": self.passed}
 
 
+#: What a report's function makes of records: metrics, and tables by title.
+Found = tuple[list[Metric], dict[str, str]]
+
+
 @dataclass
 class Report:
     """Metrics, and tables by title."""

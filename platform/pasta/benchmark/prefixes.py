@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.candidates.config import SamplingSection
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request
@@ -84,7 +84,7 @@ def measure_conversations(
         progress.add()
 
 
-def prefix_report(records: Sequence[Record], label: str) -> tuple[list[Metric], dict[str, str]]:
+def prefix_report(records: Sequence[Record], label: str) -> Found:
     """The metrics, and the table by its title."""
     note = f"{len(records)} conversations, chunks of {CHUNK} tokens"
     metrics = [

@@ -15,7 +15,7 @@ from typing import Any
 
 from pasta.benchmark.documents import Recorded, document_files
 from pasta.benchmark.machine import model_fingerprint
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.speed import replay_metrics, replay_pair
 from pasta.benchmark.steps import slot_for
 from pasta.data.atlas.plan import with_estimates
@@ -148,9 +148,7 @@ def document_identity(path: Path, tokenizer: str) -> Record:
     }
 
 
-def document_report(
-    records: Sequence[Record], name: str, label: str, tokenizer: str
-) -> tuple[list[Metric], dict[str, str]]:
+def document_report(records: Sequence[Record], name: str, label: str, tokenizer: str) -> Found:
     """Metrics over all documents and over those with chunks; tables by source and by number of threads."""
     measured = [record for record in records if "skipped" not in record]
     annotated = [record for record in measured if record["lanes"]["threads"] > 1]

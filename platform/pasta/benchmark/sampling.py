@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 
-from pasta.benchmark.metrics import Metric, rate_of
+from pasta.benchmark.metrics import Found, Metric, rate_of
 from pasta.candidates.config import SamplingSection
 from pasta.data.atlas import heldout_prompts
 from pasta.data.prompts import Prompt
@@ -68,17 +68,11 @@ def measure_groups(file: RecordFile, loaded: LoadedModel, max_tokens: int, progr
         progress.add()
 
 
-def sampling_report(records: Sequence[Record], label: str) -> tuple[list[Metric], dict[str, str]]:
-    """The metrics, and the table by its title."""
-    return sampling_metrics(records, label), {f"Sampling, {label}": sampling_table(records)}
-
-
-def sampling_metrics(records: Sequence[Record], label: str) -> list[Metric]:
+def sampling_report(records: Sequence[Record], label: str) -> Found:
     """Tokens a second of many prompts at once, and their ratio to the other two ways."""
-    tokens, seconds = (sum(record["shard"][i] for record in records) for i in (0, 1))
-    metrics = [
-        Metric("sampling.rate", f"sampling, tokens a second, {label}", tokens / seconds, note=WAYS["shard"])
-    ]
+    totals = {way: [sum(record[way][i] for record in records) for i in (0, 1)] for way in WAYS}
+    rate = rate_of(totals["shard"])
+    metrics = [Metric("sampling.rate", f"sampling, tokens a second, {label}", rate, note=WAYS["shard"])]
     for way in ("prompt", "answer"):
         ratios = bootstrap([rate_of(record["shard"]) / rate_of(record[way]) for record in records])
         name = f"sampling ÷ {WAYS[way]}, tokens a second, {label}"
@@ -87,13 +81,5 @@ def sampling_metrics(records: Sequence[Record], label: str) -> list[Metric]:
                 f"sampling.{way}", name, ratios, note=f"{len(records)} groups of {GROUP_PROMPTS} prompts"
             )
         )
-    return metrics
-
-
-def sampling_table(records: Sequence[Record]) -> str:
-    """Tokens a second of each way."""
-    rows = []
-    for way, label in WAYS.items():
-        tokens, seconds = (sum(record[way][i] for record in records) for i in (0, 1))
-        rows.append([label, f"{tokens / seconds:.1f}", int(tokens)])
-    return markdown(["sampling", "tokens a second", "tokens"], rows)
+    rows = [[WAYS[way], f"{rate_of(total):.1f}", int(total[0])] for way, total in totals.items()]
+    return metrics, {f"Sampling, {label}": markdown(["sampling", "tokens a second", "tokens"], rows)}

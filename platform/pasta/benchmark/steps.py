@@ -44,7 +44,7 @@ class LaneBench:
     many lanes cannot be forked before the cache is that long.
     """
 
-    def __init__(self, loaded: LoadedModel, lanes: Sequence[int], cache_tokens: int = 256) -> None:
+    def __init__(self, loaded: LoadedModel, lanes: Sequence[int], cache_tokens: int) -> None:
         self.lanes, self.cache_tokens = tuple(lanes), cache_tokens
         self._half = 3 * cache_tokens // 16
         self._requests = {

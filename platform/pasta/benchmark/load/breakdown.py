@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pasta.benchmark.load.client import TimedReply
-from pasta.benchmark.load.report import Report
 from pasta.benchmark.load.scenarios import Bench, second
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.simulation.plot import new_figure
@@ -69,7 +68,7 @@ def stages(reply: TimedReply) -> dict[str, float]:
     return {stage: round(spent[stage], 3) for stage in STAGES}
 
 
-def breakdown_report(records: Sequence[Record]) -> Report:
+def breakdown_report(records: Sequence[Record]) -> Found:
     """The median of each stage, and of what the service adds to the engine's time."""
     rows, metrics = [], []
     shown = medians(records)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pasta.benchmark.load.client import Ask, TimedReply
-from pasta.benchmark.load.report import Report, clients_label
+from pasta.benchmark.load.report import clients_label
 from pasta.benchmark.load.scenarios import Bench, check_whole
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.markdown import markdown
 from pasta.stages.records import Record
 from pasta.statistics import bootstrap, percentile
@@ -35,7 +35,7 @@ def _record(answer: TimedReply) -> Record:
     return {**answer.record(), "prompt": answer.usage.get("prompt_tokens"), "cached": found}
 
 
-def conversations_report(blocks: Mapping[int, Sequence[Record]], sides: Sequence[str], turns: int) -> Report:
+def conversations_report(blocks: Mapping[int, Sequence[Record]], sides: Sequence[str], turns: int) -> Found:
     """How much sooner a conversation ends than the peer's of the same questions; first tokens turn by turn."""
     metrics, rows = [], []
     for clients, rounds in blocks.items():

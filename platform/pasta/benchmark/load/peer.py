@@ -13,11 +13,11 @@ import httpx
 
 from pasta.benchmark.load.client import Ask, connect
 from pasta.benchmark.load.conversations import USAGE, conversations_report, held
-from pasta.benchmark.load.report import Report, clients_label, seconds_by_prompt
+from pasta.benchmark.load.report import clients_label, seconds_by_prompt
 from pasta.benchmark.load.scenarios import Bench, timed
 from pasta.benchmark.load.service import Service
 from pasta.benchmark.load.settings import LoadSettings
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record
@@ -79,7 +79,7 @@ async def first_model(http: httpx.AsyncClient, url: str) -> str:
         raise UserError(f"--peer: {url}: /v1/models does not answer as OpenAI's API does ({error})") from None
 
 
-def peer_report(records: Sequence[Record]) -> Report:
+def peer_report(records: Sequence[Record]) -> Found:
     """How much sooner an answer ends than the peer's to the same prompt, and how many more answers end a second."""
     blocks = grouped(records, lambda record: int(record["key"].split()[1]))
     if (turns := records[0].get("turns", 1)) > 1:

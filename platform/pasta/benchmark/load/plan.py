@@ -8,6 +8,7 @@ from typing import Literal
 from pasta.benchmark.load import breakdown, hostile, peer, report, scenarios, soak
 from pasta.benchmark.load.scenarios import Bench
 from pasta.benchmark.load.settings import HOSTILE, PEER, SOAK, LoadSettings
+from pasta.benchmark.metrics import Found
 from pasta.stages.records import Record
 
 #: The service as it is configured; with one decoder, like the bare engine; with a budget that one answer fills; behind
@@ -27,7 +28,7 @@ class Scenario:
     layout: Layout
     keys: Callable[[LoadSettings], list[str]]
     measure: Callable[[Bench, str], Awaitable[Record]]
-    report: Callable[[Sequence[Record]], report.Report]
+    report: Callable[[Sequence[Record]], Found]
     settings: tuple[str, ...] = ()
     own_service: bool = False
     violations: Callable[[Sequence[Record]], list[str]] = lambda _: []

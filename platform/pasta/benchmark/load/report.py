@@ -9,13 +9,12 @@ from pasta.benchmark.load.hostile import HEALTH_MS, HELD_MS, memory_of
 from pasta.benchmark.load.memory import growing, memory_table
 from pasta.benchmark.load.scenarios import block_of
 from pasta.benchmark.load.ways import Name
-from pasta.benchmark.metrics import Metric, rate_of
+from pasta.benchmark.metrics import Found, Metric, rate_of
 from pasta.errors import UserError
 from pasta.markdown import markdown
 from pasta.stages.records import Record
 from pasta.statistics import bootstrap, bootstrap_mean, grouped, percentile
 
-Report = tuple[list[Metric], dict[str, str]]
 #: Targets: of the bare engine's throughput and speedup, of refusing, and of stopping what a client has left.
 THROUGHPUT, SPEEDUP, REFUSED_S, STOPPED_S = 0.85, 0.95, 0.05, 0.1
 _SHARES = (50, 90, 99)
@@ -29,7 +28,7 @@ def by_block(records: Iterable[Record]) -> dict[tuple[int, Name], list[Record]]:
     return grouped(records, lambda record: block_of(record["key"]))
 
 
-def latency_report(records: Sequence[Record]) -> Report:
+def latency_report(records: Sequence[Record]) -> Found:
     """Percentiles over all answers of a block's rounds, and how much sooner parallel answers end."""
     blocks, rows = by_block(records), []
     metrics: list[Metric] = []
@@ -74,7 +73,7 @@ def seconds_by_prompt(rounds: Sequence[Record]) -> list[float]:
     return [statistics.median(each) for each in zip(*times, strict=True)]
 
 
-def throughput_report(records: Sequence[Record]) -> Report:
+def throughput_report(records: Sequence[Record]) -> Found:
     """Tokens a second of the service over the bare engine's, round by round."""
     metrics, rows = [], []
     for (clients, way), rounds in by_block(records).items():
@@ -91,7 +90,7 @@ def throughput_report(records: Sequence[Record]) -> Report:
     return metrics, {"Throughput": table}
 
 
-def speedup_report(records: Sequence[Record]) -> Report:
+def speedup_report(records: Sequence[Record]) -> Found:
     """Speedup over HTTP, by the bare engine, and the ratio of the two, prompt by prompt."""
     over_http, bare = ([_speedup(record[side]) for record in records] for side in ("http", "bare"))
     ratio = bootstrap([service / engine for service, engine in zip(over_http, bare, strict=True)])
@@ -103,7 +102,7 @@ def speedup_report(records: Sequence[Record]) -> Report:
     ], {}
 
 
-def spread_report(records: Sequence[Record]) -> Report:
+def spread_report(records: Sequence[Record]) -> Found:
     """Compares chunks on other decoders with chunks at home, for an answer that has the service to itself."""
     metrics = []
     for placement in ("spread", "auto"):
@@ -121,7 +120,7 @@ def spread_report(records: Sequence[Record]) -> Report:
     return metrics, {}
 
 
-def kill_report(records: Sequence[Record]) -> Report:
+def kill_report(records: Sequence[Record]) -> Found:
     """End to end of the requests in flight when a decoder is killed, against the same ones undisturbed."""
     pairs = [pair for each in records for pair in zip(each["undisturbed"], each["disturbed"], strict=True)]
     survived = [(before, after) for before, after in pairs if after["ending"] == "whole"]
@@ -148,7 +147,7 @@ def kill_report(records: Sequence[Record]) -> Report:
     return metrics, {}
 
 
-def disconnect_report(records: Sequence[Record]) -> Report:
+def disconnect_report(records: Sequence[Record]) -> Found:
     """When everything that a client left has stopped: an upper bound, since it is asked over HTTP."""
     left = [record for record in records if "ended" not in record]
     if not left:
@@ -175,7 +174,7 @@ def _most_busy(records: Sequence[Record]) -> str:
     return f"{max(record['busy_s'] for record in records) * 1e3:.0f} ms"
 
 
-def refuse_report(records: Sequence[Record]) -> Report:
+def refuse_report(records: Sequence[Record]) -> Found:
     """How soon a request beyond the budget is told so."""
     times = [seconds for record in records for seconds in record["refused_s"]]
     silent = sum(record["without_retry_after"] for record in records)
@@ -196,7 +195,7 @@ def refuse_report(records: Sequence[Record]) -> Report:
     ], {}
 
 
-def soak_report(records: Sequence[Record]) -> Report:
+def soak_report(records: Sequence[Record]) -> Found:
     """Counts of what must not happen in a soak, and of what happened."""
     (record,) = records
     wrong, ended = record["wrong"], record["endings"]
@@ -239,7 +238,7 @@ def soak_report(records: Sequence[Record]) -> Report:
     return metrics, {"Soak: memory": memory_table(record["memory_mib"])}
 
 
-def hostile_report(records: Sequence[Record]) -> Report:
+def hostile_report(records: Sequence[Record]) -> Found:
     """How hostile requests were answered, and how long they kept others waiting."""
     statuses: dict[str, Counter[str]] = {}
     for record in records:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pasta.benchmark.machine import model_fingerprint
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.peers.comparison import ShapeComparison
 from pasta.benchmark.peers.decoders import Chosen
 from pasta.benchmark.peers.engine import Ours
-from pasta.benchmark.peers.report import Found, peer_of
+from pasta.benchmark.peers.report import peer_of
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, Request
 from pasta.engine.loading import load_model

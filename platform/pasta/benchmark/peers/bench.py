@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from pasta.benchmark.documents import read_documents
-from pasta.benchmark.measurement import Measurement
+from pasta.benchmark.measurement import Measurement, check_models
 from pasta.benchmark.metrics import Report
 from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.comparison import ShapeComparison
@@ -25,7 +25,6 @@ from pasta.benchmark.peers.report import (
 from pasta.benchmark.peers.settings import SHIPPED, PeerSettings
 from pasta.benchmark.peers.weights import make_weights
 from pasta.engine import kernels, read_model_config
-from pasta.errors import UserError
 
 
 class PeerBenchmark:
@@ -85,12 +84,7 @@ class PeerBenchmark:
     def _check(self) -> None:
         """Check the settings before anything is measured or written."""
         settings = self.settings
-        for name in ("twin", "pasta"):
-            if not (settings.models / name / "config.json").is_file():
-                raise UserError(
-                    f"--models {str(settings.models)!r}: no model in {name}/; expected config.json, model.safetensors "
-                    "and a tokenizer"
-                )
+        check_models(settings.models)
         for shape in settings.shapes:
             check_converted(read_model_config(settings.models / "twin" if shape == SHIPPED else shape))
         if settings.documents is not None:

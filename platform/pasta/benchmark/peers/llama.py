@@ -100,13 +100,14 @@ class LlamaContext:
         self._batch = lib.llama_batch_init(_BATCH, 0, 1)
         self._memory = lib.llama_get_memory(self._context)
         self._vocab = loaded.vocab_size
-        self._last: list[int] = []
+        #: The tokens chosen last.
+        self.last: list[int] = []
         self._lengths: list[int] = []
 
     def begin(self, prompts: Sequence[Sequence[int]], shared: int = 1) -> None:
         """Forget everything and prefill each prompt; with ``shared`` the one prompt belongs to so many sequences."""
         self._lib.llama_memory_clear(self._memory, False)
-        self._last, self._lengths = [], []
+        self.last, self._lengths = [], []
         for number, prompt in enumerate(prompts):
             for start in range(0, len(prompt), _BATCH):
                 piece = prompt[start : start + _BATCH]
@@ -117,18 +118,18 @@ class LlamaContext:
                     [number] * len(piece),
                     [False] * (len(piece) - 1) + [ends],
                 )
-            self._last += [int(self.logits(1)[0].argmax())] * shared
+            self.last += [int(self.logits(1)[0].argmax())] * shared
             self._lengths += [len(prompt)] * shared
         for number in range(1, shared):
             self._lib.llama_memory_seq_cp(self._memory, 0, number, -1, -1)
 
     def step(self) -> list[int]:
         """Feed the last token of every sequence and choose the next ones; returns them."""
-        count = len(self._last)
-        self._feed(self._last, self._lengths, range(count), [True] * count)
+        count = len(self.last)
+        self._feed(self.last, self._lengths, range(count), [True] * count)
         self._lengths = [length + 1 for length in self._lengths]
-        self._last = [int(token) for token in self.logits(count).argmax(axis=1)]
-        return self._last
+        self.last = [int(token) for token in self.logits(count).argmax(axis=1)]
+        return self.last
 
     def extend(self, tokens: Sequence[int], wanted: int) -> list[int]:
         """Feed tokens to the first sequence; returns what would follow each of the last ``wanted``."""
@@ -143,15 +144,6 @@ class LlamaContext:
         if count:
             self._lengths[0] -= count
             self._lib.llama_memory_seq_rm(self._memory, 0, self._lengths[0], -1)
-
-    @property
-    def last(self) -> list[int]:
-        """The tokens chosen last."""
-        return self._last
-
-    @last.setter
-    def last(self, tokens: list[int]) -> None:
-        self._last = tokens
 
     def logits(self, rows: int) -> NDArray[np.float32]:
         """[rows, vocabulary] of the last tokens that wanted them; overwritten by the next step."""

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pasta.benchmark.metrics import Metric
+from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.peers.settings import DRAFTS, FORMATS
 from pasta.markdown import markdown
 from pasta.stages.records import Record
@@ -15,8 +15,6 @@ from pasta.statistics import bootstrap
 _SEQUENTIAL = {"llama-400m": 1.0, "shipped": 0.8}
 _LANES = {"llama-400m": 1.35}
 _REPLAY = {"llama-400m": 1.3}
-Tables = dict[str, str]
-Found = tuple[list[Metric], Tables]
 
 _BITS = {f"ours {ours}": bits for ours, (bits, _) in FORMATS.items()}
 _BITS |= {f"llama.cpp {theirs}": bits for bits, theirs in FORMATS.values()}
