@@ -284,7 +284,7 @@ def test_float32_is_left_out_where_three_copies_do_not_fit(tmp_path, monkeypatch
 
 
 def test_our_side_decodes_exactly_as_many_tokens_as_asked():
-    ours = Ours(tiny(), "ours float32", 32, [1], 256)
+    ours = Ours(tiny(), "ours float32", [1], 256)
     timing = ours.decode([5] * 20, 12)
     assert timing.tokens == 11
     assert timing.first_s > 0
@@ -292,7 +292,7 @@ def test_our_side_decodes_exactly_as_many_tokens_as_asked():
 
 def test_what_our_engine_does_between_two_forwards_is_part_of_a_token_s_time(monkeypatch):
     """A clock that advances by one with each call of the engine: n tokens of a call take 1 / n each."""
-    ours = Ours(tiny(), "ours float32", 32, [1], 256)
+    ours = Ours(tiny(), "ours float32", [1], 256)
     ours.decode([5] * 20, 100)  # the engine has to know what its steps take
     counts, step = [], ours.engine.step
 
@@ -331,7 +331,7 @@ def test_a_session_times_as_many_steps_as_it_is_asked_for_however_many_run_toget
 class Fake:
     """A decoder whose speed its settings give."""
 
-    name, side, bits = "fake", "ours", 8
+    name, side = "fake", "ours"
     setups = ({"threads": 1}, {"threads": 2})
 
     def use(self, setup):
@@ -413,7 +413,7 @@ def test_llama_decodes_the_same_text_with_a_draft_model_that_is_always_right(tmp
 def test_llama_with_a_draft_model_decodes_as_many_tokens_as_asked(tmp_path):
     pytest.importorskip("llama_cpp")
     path = saved(tmp_path, "llama").gguf("f32", 512, lambda line: None)
-    peer = Llama(path, "f32", 32, [1], 64)
+    peer = Llama(path, "f32", [1], 64)
     try:
         drafting = DraftingLlama(peer, path, 1.0, {"threads": 1, "flash": False})
         drafting.use(drafting.setups[2])

@@ -46,7 +46,7 @@ class CalibrationBench:
     """Times single steps of engines on one model. Raises ``UserError`` if lanes cannot be forked within the cache."""
 
     def __init__(self, loaded: LoadedModel, axes: Axes) -> None:
-        self._codec, self._axes = loaded.codec, axes
+        self._codec = loaded.codec
         self._filler = loaded.codec.encode_text(" a")[0]
         self._requests = {
             (count, lanes, cached): lane_request(

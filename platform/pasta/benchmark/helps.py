@@ -18,17 +18,17 @@ from pasta.markdown import markdown
 from pasta.stages.records import Record, RecordFile
 from pasta.statistics import bootstrap
 
+_NONE = "no help"
 _SIZES: dict[str, Any] = {"num_slots": 1, "reuse_prefixes": False}
 #: The engine's settings for each set of helps; the others are compared with the first.
 WAYS = {
-    "no help": EngineConfig(**_SIZES, jump_forward=False, drafts=0, multi_step=False),
+    _NONE: EngineConfig(**_SIZES, jump_forward=False, drafts=0, multi_step=False),
     "multi-step": EngineConfig(**_SIZES, jump_forward=False, drafts=0),
     "jump-forward": EngineConfig(**_SIZES, drafts=0, multi_step=False),
     "lookup": EngineConfig(**_SIZES, jump_forward=False, draft_heads=False, multi_step=False),
     "drafts": EngineConfig(**_SIZES, jump_forward=False, multi_step=False),
     "all help": EngineConfig(**_SIZES),
 }
-_NONE, *_HELPS = WAYS
 _TEMPERATURES = (0.0, 0.8)
 
 

@@ -127,7 +127,7 @@ class _Maker:
     """Makes the parts of one request to one route."""
 
     def __init__(self, rng: random.Random, model: str, path: str, fields: Sequence[str], most: int) -> None:
-        self.rng, self.path, self.fields, self.most = rng, path, fields, most
+        self.rng, self.fields = rng, fields
         self.valid = {"model": model, **_VALID.get(path, {})}
         #: What a body may have besides the valid part, with a field's name and some brackets.
         self.room = most - len(json.dumps(self.valid)) - 300

@@ -201,13 +201,13 @@ class ShapeComparison:
     def ours(self, dtype: str, context: int) -> Ours:
         """Our engine in this format, with room for so many tokens."""
         loaded = self.weights.load(dtype, context=self.settings.longest_text)
-        return Ours(loaded, f"ours {dtype}", bits_of(dtype), self._threads, context)
+        return Ours(loaded, f"ours {dtype}", self._threads, context)
 
     def llama(self, dtype: str, context: int) -> Llama:
         """llama.cpp in the format of as many bits, with room for so many tokens."""
-        bits, theirs = FORMATS[dtype]
+        _, theirs = FORMATS[dtype]
         path = self.weights.gguf(theirs, self.settings.longest_text, self.kept.say)
-        return Llama(path, theirs, bits, self._threads, context)
+        return Llama(path, theirs, self._threads, context)
 
     def _drafting(self, chosen: dict[str, Chosen]) -> list[DraftingLlama]:
         """llama.cpp with a draft model in the format of the large one."""
@@ -238,7 +238,7 @@ class ShapeComparison:
             loaded = self.weights.load(dtype, context=self._context, packed=False)
             for name, options in variants.items():
                 threads = self._threads[-1:] if "compiled" in name else self._threads
-                out.append(Generate(loaded, f"generate {dtype}, {name}", bits_of(dtype), threads, options))
+                out.append(Generate(loaded, f"generate {dtype}, {name}", threads, options))
         return out
 
     def setups(self) -> RecordFile:

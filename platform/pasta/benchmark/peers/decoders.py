@@ -47,13 +47,12 @@ class PeerSession(Protocol):
 class Peer(Protocol):
     """One side of the comparison in one number format.
 
-    ``side`` is ``ours``, ``llama.cpp`` or ``transformers``, ``bits`` those of a weight. ``setups`` are the settings to
-    choose the fastest of; ``use`` switches to one.
+    ``side`` is ``ours``, ``llama.cpp`` or ``transformers``. ``setups`` are the settings to choose the fastest of;
+    ``use`` switches to one.
     """
 
     name: str
     side: str
-    bits: int
     setups: Sequence[Record]
 
     def use(self, setup: Record) -> None:

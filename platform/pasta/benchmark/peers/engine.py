@@ -28,15 +28,8 @@ class Ours:
 
     side = "ours"
 
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        name: str,
-        bits: int,
-        threads: Sequence[int],
-        tokens: int,
-    ) -> None:
-        self.loaded, self.name, self.bits = loaded, name, bits
+    def __init__(self, loaded: LoadedModel, name: str, threads: Sequence[int], tokens: int) -> None:
+        self.loaded, self.name = loaded, name
         self.setups: Sequence[Record] = [{"threads": count} for count in threads]
         self.engine = Engine(loaded, EngineConfig(num_slots=1, slot_tokens=slot_for(tokens), **_NO_HELP))
 
@@ -140,9 +133,9 @@ class Generate:
     side = "transformers"
 
     def __init__(
-        self, stock: LoadedModel, name: str, bits: int, threads: Sequence[int], options: Mapping[str, Any]
+        self, stock: LoadedModel, name: str, threads: Sequence[int], options: Mapping[str, Any]
     ) -> None:
-        self.name, self.bits = name, bits
+        self.name = name
         self.setups: Sequence[Record] = [{"threads": count} for count in threads]
         self._model: Any = stock.model
         self._options = dict(options)

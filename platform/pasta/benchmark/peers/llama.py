@@ -258,8 +258,8 @@ class Llama:
 
     side = "llama.cpp"
 
-    def __init__(self, path: Path, format_name: str, bits: int, threads: Sequence[int], tokens: int) -> None:
-        self.name, self.bits, self.format_name = f"llama.cpp {format_name}", bits, format_name
+    def __init__(self, path: Path, format_name: str, threads: Sequence[int], tokens: int) -> None:
+        self.name, self.format_name = f"llama.cpp {format_name}", format_name
         self.setups: Sequence[Record] = [
             {"threads": count, "flash": flash} for count in threads for flash in (True, False)
         ]

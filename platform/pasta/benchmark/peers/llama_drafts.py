@@ -33,7 +33,7 @@ class DraftingLlama:
     side = "llama.cpp"
 
     def __init__(self, llama: Llama, draft: Path, acceptance: float, setup: Record) -> None:
-        self.name, self.bits = f"{llama.name}{DRAFTS}", llama.bits
+        self.name = f"{llama.name}{DRAFTS}"
         self.setups: Sequence[Record] = [setup | {"drafts": count} for count in _DRAFTS]
         self._llama, self._draft, self._acceptance = llama, draft, acceptance
         self._setup = self.setups[-1]
