@@ -32,7 +32,6 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 class Submission:
     """A job as it is sent. ``env_vars`` holds secrets: it is left out of what is printed."""
 
-    job: str
     id: str
     entrypoint: str
     metadata: dict[str, str]
@@ -75,7 +74,6 @@ def prepare_submission(
         check_paths(section, ROOT, where)
     env_vars = _values(variables, environ)
     return Submission(
-        job=job,
         id=_identifier(id, job, name),
         entrypoint=shlex.join(["python", "-m", f"jobs.{job}", *command]),
         metadata={"job": job, "name": name},

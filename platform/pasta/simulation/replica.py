@@ -58,7 +58,6 @@ class Piece:
     make_slot: Callable[[], SimulatedSlot]
     admitted_s: float = -1.0
     first_token_s: float = -1.0
-    end_s: float = -1.0
     first_step: int = -1
     last_step: int = -1
 
@@ -192,7 +191,7 @@ class Replica:
                 if piece.first_token_s < 0:
                     piece.first_token_s, piece.first_step = now, self.work.steps
             if slot.done:
-                piece.end_s, piece.last_step = now, self.work.steps
+                piece.last_step = self.work.steps
                 self._release(number)
                 done.append((piece, slot))
         return done, left
