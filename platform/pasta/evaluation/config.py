@@ -30,15 +30,6 @@ _NAME = re.compile(r"[\w+=@-][\w+=@ -]*")
 
 
 @dataclass(frozen=True, slots=True)
-class EvalPromptsSection(PromptsSection):
-    """Where prompts come from: ``atlas`` (held-out tasks, families in proportion), a JSONL file of ``{"messages"}``, a
-    stage's directory, or an AlpacaEval file (a JSON array of objects with ``"instruction"``).
-
-    ``count`` distinct prompts are drawn with ``seed``; without it a file's are all taken, in their order.
-    """
-
-
-@dataclass(frozen=True, slots=True)
 class SotSection:
     """How skeletons and points are asked for.
 
@@ -126,15 +117,16 @@ class MethodSection:
 class EvaluateConfig:
     """One evaluation: every prompt answered by every method, ``1 + repeats`` times, all but the first timed.
 
-    ``baseline`` names the method that the others are measured against. ``judge`` says how good answers are; without
-    one only speed is measured, and with ``repeats: 0`` only quality.
+    ``baseline`` names the method that the others are measured against. ``prompts`` are held-out tasks if they are the
+    atlas's; their source may also be an AlpacaEval file (a JSON array of objects with ``"instruction"``). ``judge``
+    says how good answers are; without one only speed is measured, and with ``repeats: 0`` only quality.
     """
 
     name: str
     output_dir: Path
     baseline: str
     methods: dict[str, MethodSection]
-    prompts: EvalPromptsSection
+    prompts: PromptsSection
     judge: JudgeSection | None = None
     repeats: int = 1
     limits: Limits = field(default_factory=answer_limits)

@@ -12,6 +12,7 @@ import pytest
 
 from pasta.errors import UserError
 from pasta.evaluation.results.alpaca import (
+    NUM_ROWS,
     OfficialUnavailable,
     Output,
     annotated_win_rates,
@@ -20,8 +21,8 @@ from pasta.evaluation.results.alpaca import (
     outputs_json,
     outputs_of,
     read_annotations,
+    row_of,
 )
-from pasta.evaluation.results.alpaca_rows import NUM_ROWS, row_of
 from pasta.evaluation.results.evaluations import read_evaluation
 from tests.support.evaluations import answer, prompt, write_evaluation
 from tests.support.paths import ROOT

@@ -7,17 +7,18 @@
 A published win rate is one over all 805 instructions, each once: files with fewer, repeated or other rows are refused.
 """
 
+import hashlib
 import importlib
 import json
 import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pasta.errors import UserError, first_line
-from pasta.evaluation.results.alpaca_rows import NUM_ROWS, row_of
 from pasta.evaluation.results.evaluations import Evaluation
 from pasta.evaluation.results.win_rate import Preference, WinRates, win_rates
 from pasta.rows import placed, read_json, short_repr, text_of
@@ -27,10 +28,21 @@ DATA_SET, DATA_FILE = "tatsu-lab/alpaca_eval", "df_gamed.csv"
 _TEXTS = ("instruction", "output_1", "generator_1", "output_2", "generator_2")
 _DRAW = 1.5
 _NAMED_ROWS = 5
+#: The first characters of the SHA-256 (hex) of each instruction, in AlpacaEval's order: the instructions themselves are
+#: not the project's own.
+_DIGESTS = resources.files(__package__).joinpath("alpaca_rows.txt").read_text(encoding="ascii").split()
+_ROW_OF = {digest: row for row, digest in enumerate(_DIGESTS)}
+NUM_ROWS = len(_ROW_OF)
 
 
 class OfficialUnavailable(UserError):
     """The official computation cannot run here; the message says what is missing."""
+
+
+def row_of(instruction: str) -> int | None:
+    """The row of an instruction in AlpacaEval, from 0; None if it is not one of its 805."""
+    digest = hashlib.sha256(instruction.encode("utf-8", "surrogatepass")).hexdigest()
+    return _ROW_OF.get(digest[: len(_DIGESTS[0])])
 
 
 @dataclass(frozen=True, slots=True)
