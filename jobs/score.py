@@ -17,8 +17,7 @@ from jobs.arguments import job_parser, parse_arguments
 from jobs.cluster import code_version
 from jobs.keys import judge_key
 from jobs.pool import Work, run_shards
-from pasta.candidates.score_stage import write_scores
-from pasta.candidates.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs
+from pasta.candidates.scoring import PAIRS_FILE, ScoreConfig, counts_line, no_pairs, write_scores
 from pasta.config import config_fingerprint
 from pasta.entrypoint import run_main
 from pasta.errors import UserError

@@ -5,8 +5,7 @@ import math
 
 import pytest
 
-from pasta.candidates.score_stage import write_scores
-from pasta.candidates.scoring import ScoreConfig, ScoreSummary, choose_pair, score_of, scored
+from pasta.candidates.scoring import ScoreConfig, ScoreSummary, choose_pair, score_of, scored, write_scores
 from pasta.config import ConfigError, parse_config
 from pasta.errors import UserError
 from pasta.judges import judge_records
