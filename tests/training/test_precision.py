@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from pasta.engine import packing
 from pasta.training.config import OptimisationSection
 from pasta.training.masks import install_thread_masks
-from pasta.training.precision import uses_bfloat16
+from pasta.training.run import uses_bfloat16
 from tests.training.pair_runs import save_tiny_model
 
 
