@@ -19,8 +19,7 @@ from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_steps
 from pasta.benchmark.peers.engine import Ours, OurSession
-from pasta.benchmark.peers.gguf_file import interleaved, read_weights, write_gguf
-from pasta.benchmark.peers.gguf_vocabulary import add_vocabulary
+from pasta.benchmark.peers.gguf_file import add_vocabulary, interleaved, read_weights, write_gguf
 from pasta.benchmark.peers.llama import Llama, LlamaDecoder
 from pasta.benchmark.peers.llama_drafts import DraftingLlama, Speculation
 from pasta.benchmark.peers.plot import draw_growth
