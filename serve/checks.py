@@ -91,14 +91,14 @@ def _check_tensor_parallel(config: ServeConfig) -> None:
     check_tensor_parallel(size, found, config.engine, model.dtype, key=key, dtype_key=f"models.{name}.dtype")
 
 
-def check_served_models(config: ServeConfig, source: str = "models") -> None:
+def check_served_models(config: ServeConfig) -> None:
     """Raise ``UserError``, naming the key, if a model cannot be served. Loads tokenizers, not weights."""
     for name, model in config.models.items():
-        check_model_directory(model, f"{source}.{name}.path")
+        check_model_directory(model, f"models.{name}.path")
     for name, model in config.models.items():
-        codec = load_codec(model, f"{source}.{name}.path")
+        codec = load_codec(model, f"models.{name}.path")
         _check_slot(config, name, codec)
-        _check_heads(config, model, f"{source}.{name}.path")
+        _check_heads(config, model, f"models.{name}.path")
 
 
 def _check_heads(config: ServeConfig, model: ModelConfig, key: str) -> None:

@@ -13,18 +13,18 @@ class UserError(ValueError):
     """
 
 
-def first_line(error: BaseException, limit: int = _SHOWN_CHARS) -> str:
-    """The first line of an error's message, cut to ``limit`` characters; the error's type if it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:limit]
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, cut if it is long; the error's type if it has no message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_SHOWN_CHARS]
 
 
-def one_line(message: str, limit: int = _LINE_CHARS) -> str:
-    """``message`` on one line of at most ``limit`` characters: the middle, some long value, is left out."""
+def one_line(message: str) -> str:
+    """``message`` on one line that is not too long: the middle, some long value, is left out."""
     line = " ".join(message.split())
-    if len(line) <= limit:
+    if len(line) <= _LINE_CHARS:
         return line
-    end = limit // 3
-    return f"{line[: limit - end - 3]} … {line[-end:]}"
+    end = _LINE_CHARS // 3
+    return f"{line[: _LINE_CHARS - end - 3]} … {line[-end:]}"
 
 
 def expected_by(message: str) -> str:

@@ -21,6 +21,7 @@ MAX_DEPTH = 100
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 Messages = list[dict[str, str]]
+_SHOWN_CHARS = 60
 _HALF_OF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -167,10 +168,10 @@ def kind_of(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def short_repr(value: Any, width: int = 60) -> str:
-    """A value for a message: its repr, cut to ``width`` characters."""
+def short_repr(value: Any) -> str:
+    """A value for a message: its repr, cut if it is long."""
     text = repr(value)
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
 def _check(value: Any) -> None:

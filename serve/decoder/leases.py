@@ -8,16 +8,16 @@ from time import perf_counter
 class Interpreters:
     """The Interpreters that use a Decoder: which one sent each open request, and how many there are."""
 
-    def __init__(self, lease_s: float, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, lease_s: float) -> None:
         #: The Interpreter of each open request.
         self.owners: dict[str, str] = {}
-        self._lease_s, self._clock = lease_s, clock
+        self._lease_s = lease_s
         self._last: dict[str, float] = {}
 
     def seen(self, interpreter: str) -> int:
         """Note a call of an Interpreter; returns how many Interpreters have called within the last lease. Each calls
         three times a lease."""
-        now = self._clock()
+        now = perf_counter()
         self._last[interpreter] = now
         self._last = {name: last for name, last in self._last.items() if now - last <= self._lease_s}
         return len(self._last)

@@ -1,26 +1,20 @@
 """Lets web pages of the configured origins use the API from a browser (``cors.allow_origins``); off by default."""
 
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import Collection, MutableMapping
 from typing import Any
 
 from ray import serve
 from starlette.middleware.cors import CORSMiddleware
 
 
-def _configured() -> Collection[str]:
-    # The application and its middleware are the module's; the configuration belongs to this replica's Gateway.
-    origins: Collection[str] = serve.get_replica_context().servable_object.allowed_origins
-    return origins
-
-
 class Cors:
-    """ASGI middleware: answers preflights, which carry no key, and marks responses as readable to ``origins``.
+    """ASGI middleware: answers preflights, which carry no key, and marks responses as readable to those origins.
 
     Starlette's middleware does both; its origins must be known when the application is made, and ours are not.
     """
 
-    def __init__(self, app: Any, origins: Callable[[], Collection[str]] = _configured) -> None:
-        self._app, self._origins = app, origins
+    def __init__(self, app: Any) -> None:
+        self._app = app
         self._inner: Any = None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
@@ -29,7 +23,8 @@ class Cors:
             await self._app(scope, receive, send)
             return
         if self._inner is None:
-            self._inner = self._made(self._origins())
+            # The application and its middleware are the module's; the configuration belongs to this replica's Gateway.
+            self._inner = self._made(serve.get_replica_context().servable_object.allowed_origins)
         await self._inner(scope, receive, send)
 
     def _made(self, origins: Collection[str]) -> Any:

@@ -29,7 +29,6 @@ def check_cache(
     device: str,
     *,
     engines: int = 1,
-    key: str = "engine.",
     sees_gpus: bool = True,
 ) -> None:
     """Raise ``UserError``, naming the key, if the caches of ``engines`` of each model cannot fit into this machine.
@@ -46,8 +45,8 @@ def check_cache(
     needed = engines * token * sizes.num_slots * (sizes.slot_tokens + SCRATCH)
     of = "its cache takes" if engines == 1 else f"the caches of {engines:,} engines take"
     raise UserError(
-        f"{key}num_slots: {sizes.num_slots} of {key}slot_tokens {sizes.slot_tokens}: {of} {needed / 1e9:,.0f} GB, but "
-        f"this machine has {machine_memory() / 1e9:,.0f} GB; expected at most {most:,} tokens of cache in all slots"
+        f"engine.num_slots: {sizes.num_slots} of engine.slot_tokens {sizes.slot_tokens}: {of} {needed / 1e9:,.0f} GB, "
+        f"but this machine has {machine_memory() / 1e9:,.0f} GB; expected at most {most:,} tokens of cache in all slots"
     )
 
 

@@ -27,9 +27,9 @@ class ReadingOrder(Generic[T]):
     The first unfinished chunk is returned as it comes; text behind it is held back until the chunk is done.
     """
 
-    def __init__(self, main: int = 0) -> None:
-        self._threads: dict[int, _Thread[T]] = {main: _Thread()}
-        self._stack = [main]
+    def __init__(self) -> None:
+        self._threads: dict[int, _Thread[T]] = {0: _Thread()}
+        self._stack = [0]
 
     def text(self, thread: int, part: T) -> None:
         """Add ``part`` to the text of ``thread``."""

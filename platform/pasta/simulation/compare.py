@@ -84,7 +84,6 @@ def read_measured(path: Path, field: str = "annotated") -> Measured:
 def deviations(
     measured: Measured,
     metrics: RunMetrics,
-    tolerance: float = TOLERANCE,
     *,
     of: str = "",
     fitted: bool = False,
@@ -94,7 +93,7 @@ def deviations(
     for name in COMPARED:
         real = _value(measured, name)
         if real is not None:
-            found.append(Deviation(of + name, real, _value(metrics, name) or 0.0, tolerance, fitted))
+            found.append(Deviation(of + name, real, _value(metrics, name) or 0.0, TOLERANCE, fitted))
     return found
 
 

@@ -39,6 +39,7 @@ with without_wandb():
     from trl import SFTTrainer
 
 OURS = "ours"
+_WARM_UP = 2
 #: TRL's own trainers, by the attention implementation of transformers that they run with.
 STOCK = ("sdpa", "eager")
 
@@ -79,17 +80,16 @@ def beside_stock(
     use_gpu: bool,
     rounds: int,
     steps: int,
-    warm_up: int = 2,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, TimedSteps]]:
-    """Train ``rounds`` times by each way in turn (``OURS``, ``STOCK``), ``steps`` steps each after ``warm_up`` more.
+    """Train ``rounds`` times by each way in turn (``OURS``, ``STOCK``), ``steps`` steps each after a few more.
 
     All ways have the same recipe, precision, model and order of rows, in one process without DeepSpeed; each has
     weights of its own. A row of the others is the tokens of one of ours as one text, and as many of them are learned.
     Their loss is TRL's: of preference runs DPO's, which takes the same log-probabilities as BoNBoN. ``directory`` gets
     the data. Raises UserError for a model or data that cannot be read.
     """
-    config = _in_one_process(config, steps + warm_up)
+    config = _in_one_process(config, steps + _WARM_UP)
     if not use_gpu:
         keep_freed_memory()  # as training does
     if isinstance(config, SftConfig):
@@ -100,7 +100,7 @@ def beside_stock(
     tokenizer = AutoTokenizer.from_pretrained(data_dir / TOKENIZER_DIR)
     trainers: dict[str, tuple[Trainer, Timer]] = {}
     for way in (OURS, *STOCK):
-        timer = Timer(warm_up)
+        timer = Timer(_WARM_UP)
         trainers[way] = (_trainer(way, config, context, tokenizer, timer), timer)
     taken: list[dict[str, TimedSteps]] = []
     ways = list(trainers)

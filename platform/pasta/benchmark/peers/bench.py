@@ -1,7 +1,6 @@
 """Runs a comparison with peers, shape by shape and part by part, and reports what came out."""
 
 import importlib.util
-from collections.abc import Callable
 
 import torch
 
@@ -30,11 +29,9 @@ from pasta.engine import kernels, read_model_config
 class PeerBenchmark:
     """Compares the engine with its peers on this machine's CPU. With the same settings it resumes."""
 
-    def __init__(
-        self, settings: PeerSettings, command: str, say: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, settings: PeerSettings, command: str) -> None:
         self.settings = settings
-        self._kept = Measurement(settings, command, torch.device("cpu"), say)
+        self._kept = Measurement(settings, command, torch.device("cpu"))
         self._growth: Growth = {}
 
     def run(self) -> Report:

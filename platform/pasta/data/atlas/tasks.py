@@ -111,7 +111,7 @@ def _counter(codec: Codec) -> Callable[[tuple[Item, ...]], int]:
     return lambda items: len(codec.encode(Document(items)))
 
 
-def heldout_prompts(count: int = 200, seed: int = 0, codec: Codec | None = None) -> list[AtlasTask]:
+def heldout_prompts(count: int = 200, seed: int = 0) -> list[AtlasTask]:
     """Distinct held-out tasks, families in proportion to their weights (largest remainders), shuffled.
 
     Raises UserError if a family does not have so many.
@@ -135,7 +135,7 @@ def heldout_prompts(count: int = 200, seed: int = 0, codec: Codec | None = None)
                     f"atlas: {count} held-out prompts take {number} of family {name!r}, which has {found}; "
                     "expected a smaller number"
                 )
-            tasks.setdefault(task.prompt, estimated(task, codec))
+            tasks.setdefault(task.prompt, task)
     out = list(tasks.values())
     rng.shuffle(out)
     return out

@@ -21,6 +21,7 @@ from pasta.statistics import Estimate, grouped
 
 WIDTH = 8.0
 _LONGEST_NAME = 30  # letters
+_BATCH = 6
 DPI = 200
 INK, FAINT, SHADE = "#222222", "#666666", "#e9e9e9"
 
@@ -214,13 +215,13 @@ def errors(estimate: Estimate) -> tuple[float, float]:
     return max(estimate.value - estimate.low, 0.0), max(estimate.high - estimate.value, 0.0)
 
 
-def batches(summary: Summary, most: int = 6) -> list[tuple[str, list[MethodSummary]]]:
+def batches(summary: Summary) -> list[tuple[str, list[MethodSummary]]]:
     """The candidates in groups that can be told apart in one panel: a line each, and those without one."""
     groups = grouped(summary.candidates, lambda method: method.line or "")
     return [
-        (name, members[at : at + most])
+        (name, members[at : at + _BATCH])
         for name, members in groups.items()
-        for at in range(0, len(members), most)
+        for at in range(0, len(members), _BATCH)
     ]
 
 

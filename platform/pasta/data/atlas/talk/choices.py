@@ -39,7 +39,7 @@ def compare(rng: random.Random, split: TalkSplit) -> Turn:
 def then_compare(rng: random.Random, split: TalkSplit) -> Turn:
     names = draw_list(rng, split, {2: 2, 3: 4, 4: 4, 5: 3, 6: 1}, tuple(SHARED))
     text = word(rng, split, ASKS["then_compare"]).format(list=listed(rng, names))
-    plan = replies.described_then(names, [shared_line(names, "")], "bullets")
+    plan = replies.described_then(names, [shared_line(names, "")])
     return Turn(typed(rng, text, split), plan, tuple(names))
 
 
@@ -48,7 +48,7 @@ def then_count(rng: random.Random, split: TalkSplit) -> Turn:
     what, end = replies.counted(rng, names)
     text = word(rng, split, ASKS["each"]).format(list=listed(rng, names))
     text += word(rng, split, CHOICES["count_tails"]).format(w=what)
-    return Turn(typed(rng, text, split), replies.described_then(names, [end], "bullets"), tuple(names))
+    return Turn(typed(rng, text, split), replies.described_then(names, [end]), tuple(names))
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def rank(rng: random.Random, split: TalkSplit) -> Turn:
         text += word(rng, split, CHOICES["rank_tails"]).format(r=found.asked)
         sizes = found.lines if found.column == "size" else []  # the portraits tell the rest
         end = [*itertools.chain(*sizes), found.end]
-        return Turn(typed(rng, text, split), replies.described_then(names, end, "bullets"), tuple(names))
+        return Turn(typed(rng, text, split), replies.described_then(names, end), tuple(names))
     options = (
         CHOICES["rank_asked"] if rng.random() < 0.45 else CHOICES["rank_verbs"][found.end.fields["what"]]
     )

@@ -42,10 +42,10 @@ def portraits(names: Sequence[str], layout: str, count: int | None = None) -> li
     return [intro("intro.facts", layout), *parts]
 
 
-def lines(asked: Sequence[tuple[str, str]], layout: str = "bullets") -> Plan:
+def lines(asked: Sequence[tuple[str, str]]) -> Plan:
     """One fact about each of several things: too short to be worth parts."""
-    says = [line(name, attribute, lead(layout, index)) for index, (name, attribute) in enumerate(asked)]
-    return [intro("intro.answers", layout), *says]
+    says = [line(name, attribute, lead("bullets", index)) for index, (name, attribute) in enumerate(asked)]
+    return [intro("intro.answers", "bullets"), *says]
 
 
 def compared(names: Sequence[str]) -> Plan:
@@ -53,18 +53,18 @@ def compared(names: Sequence[str]) -> Plan:
     return Compare().plan({"names": list(names)}, "bullets")
 
 
-def described_then(names: Sequence[str], end: Sequence[Say], layout: str) -> Plan:
+def described_then(names: Sequence[str], end: Sequence[Say]) -> Plan:
     """Portraits in parts, then sentences that read them."""
     first, *rest = end
     return [
-        *portraits(names, layout),
+        *portraits(names, "bullets"),
         Await(),
-        Say(first.form, first.fields, after(layout), first.subject),
+        Say(first.form, first.fields, after("bullets"), first.subject),
         *(Say(say.form, say.fields, " ", say.subject) for say in rest),
     ]
 
 
-def ranked(names: Sequence[str], column: str, *, highest: bool, what: str, before: str = "") -> Say | None:
+def ranked(names: Sequence[str], column: str, *, highest: bool, what: str) -> Say | None:
     """Which is the largest, oldest ... of several things; None if two are too close to tell."""
     kind = KIND_OF[names[0]]
     values = {name: SIZES[name] if column == "size" else _number(FACTS[kind][name][column]) for name in names}
@@ -72,7 +72,7 @@ def ranked(names: Sequence[str], column: str, *, highest: bool, what: str, befor
     first, second = values[order[0]], values[order[1]]
     if first == second or (column == "size" and max(first, second) < _CLOSE * min(first, second)):
         return None
-    return Say("rank", {"name": spoken(order[0]), "what": what}, before)
+    return Say("rank", {"name": spoken(order[0]), "what": what}, "")
 
 
 #: The sentence that states what a rank goes by, where a kind's own lines have it.
