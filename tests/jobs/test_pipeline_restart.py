@@ -1,6 +1,7 @@
 """What a pipeline of two or three stages makes again after --restart, what it says after Ctrl-C, and names and paths
 that YAML could misread."""
 
+import itertools
 import json
 import sys
 from argparse import Namespace
@@ -44,9 +45,9 @@ def read(path: Path) -> tuple[Any, Any, Any]:
     return config, steps, pipeline.read_stages(config, steps)
 
 
-def finish(output: StageOutput) -> None:
+def finish(output: StageOutput, version: int) -> None:
     (output.start() / "annotated-00000.jsonl").write_text(ANSWER)
-    output.finish({}, "v1")
+    output.finish({}, f"v{version}")
 
 
 def cut(work: Callable[..., Any], stage: str) -> Callable[..., Any]:
@@ -62,12 +63,14 @@ def cut(work: Callable[..., Any], stage: str) -> Callable[..., Any]:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """The stages that were run, and whether they restarted; no worker annotates anything."""
+    """The stages that were run, and whether they restarted; no worker annotates anything. Each is run by another
+    version of the code, as where time passes between them."""
     stages = []
+    versions = itertools.count()
 
     def run(config: Any, *, restart: bool = False, address: str | None = None) -> int:
         stages.append((config.name, restart))
-        finish(annotate.stage(config, restart=restart))
+        finish(annotate.stage(config, restart=restart), next(versions))
         return 0
 
     monkeypatch.setattr(annotate, "run", run)

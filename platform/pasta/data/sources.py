@@ -25,6 +25,8 @@ from pasta.errors import UserError, first_line
 from pasta.files import read_lines, reading
 from pasta.lang import render
 from pasta.rows import parse_json, read_json
+from pasta.stages.shards import read_stage
+from pasta.stages.stage import read_manifest
 
 _KEY = "data.source.path"
 _SUFFIXES: dict[str, "Kind"] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
@@ -38,7 +40,8 @@ class SourceSection:
     """Where instruction data come from.
 
     ``path`` is ``atlas``, a file (.jsonl, .json with an array, .parquet), a glob pattern or a directory of such files,
-    a directory that ``datasets`` saved, or the name of a data set on the Hugging Face Hub (``owner/name``).
+    the output directory of an annotate stage, a directory that ``datasets`` saved, or the name of a data set on the
+    Hugging Face Hub (``owner/name``).
     ``split``, ``subset`` and ``revision`` choose within a data set. ``format`` is how a record holds its messages.
     ``records`` bounds how many are read; the atlas makes that many from ``seed``, with ``mixture``, ``echo`` and
     ``talk`` as in ``pasta.data.atlas.corpus``: in shards of 5,000 they are what supervised finetuning makes from the
@@ -95,7 +98,7 @@ class Broken:
 
 def source_files(source: SourceSection) -> list[Path]:
     """The local files (or the one saved data set) of a source; none for the atlas and for the Hub. Raises UserError if
-    the path looks local and nothing is there."""
+    the path looks local and nothing is there, or if it is the output of a stage other than annotate."""
     if source.path == ATLAS:
         return []
     path = Path(source.path)
@@ -105,6 +108,8 @@ def source_files(source: SourceSection) -> list[Path]:
     if os.path.isdir(path):
         if _is_saved_dataset(path):
             return [path]
+        if read_manifest(path) is not None:
+            return read_stage(path, "annotate", "annotated", _KEY)
         found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
     elif glob.has_magic(source.path):
         found = sorted(Path(name) for name in glob.glob(source.path, recursive=True) if Path(name).is_file())

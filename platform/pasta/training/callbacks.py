@@ -119,8 +119,10 @@ class ProgressReporter(TrainerCallback):
         now = time.perf_counter()
         if "loss" in logs:
             seconds, tokens = now - self._last[0], state.num_input_tokens_seen - self._last[1]
-            self._last = (now, state.num_input_tokens_seen)
-            figures["train/tokens_per_second"] = tokens / max(seconds, 1e-9)
+            # In reinforcement learning a batch counts when it comes, though several steps may be taken on it.
+            if tokens:
+                self._last = (now, state.num_input_tokens_seen)
+                figures["train/tokens_per_second"] = tokens / max(seconds, 1e-9)
             figures["train/tokens"] = float(state.num_input_tokens_seen)
         self._tracker.log(figures, step=state.global_step)
         print(self._line(figures, state, now), flush=True)
@@ -134,9 +136,10 @@ class ProgressReporter(TrainerCallback):
                 f"loss {figures['train/loss']:.4f}",
                 f"grad {figures.get('train/grad_norm', 0.0):.2f}",
                 f"lr {figures.get('train/learning_rate', 0.0):.2e}",
-                f"{figures['train/tokens_per_second']:,.0f} tokens/s",
-                f"eta {eta / 60:.1f} min",
             ]
+            if "train/tokens_per_second" in figures:
+                parts.append(f"{figures['train/tokens_per_second']:,.0f} tokens/s")
+            parts.append(f"eta {eta / 60:.1f} min")
             if "train/margin" in figures:
                 parts.append(f"margin {figures['train/margin']:+.4f}")
             parts += [f"{key} {figures[f'rl/{key}']:.3f}" for key in _PRINTED if f"rl/{key}" in figures]

@@ -14,6 +14,7 @@ from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, SourceSection, plan_shards, read_source_shard
 from pasta.errors import UserError
+from pasta.stages.stage import StageOutput
 
 RECORDS = [{"instruction": f"Question {n}?", "output": f"Answer {n}."} for n in range(7)]
 ANSWERS = [record["output"] for record in RECORDS]
@@ -82,6 +83,24 @@ def test_patterns_and_directories_are_read_in_order(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "b.jsonl", RECORDS[4:])
     write_jsonl(tmp_path / "a.jsonl", RECORDS[:4])
     assert answers(read(tmp_path)) == answers(read(tmp_path / "*.jsonl")) == ANSWERS
+
+
+def test_of_a_finished_stage_the_annotated_answers_are_read_and_nothing_else(tmp_path: Path) -> None:
+    output = StageOutput(tmp_path / "out", "annotate", {}, {})
+    directory = output.start()
+    write_jsonl(directory / "annotated-00000.jsonl", RECORDS)
+    write_jsonl(directory / "rejects-00000.jsonl", RECORDS)
+    (directory / "summary.json").write_text("{}")
+    output.finish({}, "v1")
+    assert answers(read(tmp_path / "out")) == ANSWERS
+
+
+def test_another_stage_s_directory_is_one_clear_line(tmp_path: Path) -> None:
+    output = StageOutput(tmp_path / "out", "sample", {}, {})
+    write_jsonl(output.start() / "samples-00000.jsonl", RECORDS)
+    output.finish({}, "v1")
+    with pytest.raises(UserError, match="holds stage 'sample', expected 'annotate'"):
+        read(tmp_path / "out")
 
 
 def test_the_number_of_records_is_bounded(tmp_path: Path) -> None:
