@@ -26,7 +26,7 @@ from jobs.arguments import (
     quiet_transformers,
     run_benchmark,
 )
-from pasta.benchmark.settings import COMMANDS, SIZES, Settings
+from pasta.benchmark.settings import COMMANDS, SIZES, Settings, check_read
 from pasta.engine.section import FORMATS_HELP
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """The settings that options stand for. Raises UserError, also for a part with a parser of its own, which is chosen
-    by the first argument."""
+    """The settings that options stand for. Raises UserError, also for an option that the part does not read, and for a
+    part with a parser of its own, which is chosen by the first argument."""
     if options.what not in COMMANDS:
         raise UserError(
             f"{options.what}: expected before all options: python -m jobs.benchmark {options.what} …"
@@ -85,7 +85,12 @@ def settings_of(options: argparse.Namespace) -> Settings:
         "prompts": _prompts(options.what) if options.prompts is None else options.prompts,
         "sizes": SIZES if options.only is None else (options.only,),
     }
-    return Settings(**chosen)
+    settings = Settings(**chosen)
+    defaults = vars(parser().parse_args([options.what]))
+    check_read(
+        options.what, ["sizes" if k == "only" else k for k, v in vars(options).items() if v != defaults[k]]
+    )
+    return settings
 
 
 def parser() -> argparse.ArgumentParser:

@@ -45,19 +45,23 @@ def place(tmp_path_factory):
     return root
 
 
+#: Options that make a part small, by the parts that read them.
+SMALL_OPTIONS = {
+    ("--rounds", "1"): {"step", "generate", "calibrate", "prefix"},
+    ("--prompts", "3"): {"accuracy", "speed", "formats", "help", "replay"},
+    ("--max-tokens", "24"): {"accuracy", "speed", "generate", "formats", "prefix", "help", "replay"},
+}
+
+
 def run(place, out, what, *options):
     """The command's exit code and the JSON that it wrote."""
     path = out / f"{what}.json"
-    given = [
-        "--models",
-        str(place / "models"),
-        "--model-config",
-        str(place / "large.json"),
-        "--out",
-        str(path),
-    ]
-    small = ["--dtype", "float32", "--threads", "1", "--rounds", "1", "--prompts", "3", "--max-tokens", "24"]
-    code = main([what, *given, *small, *options])
+    given = ["--models", str(place / "models"), "--out", str(path), "--threads", "1", "--dtype", "float32"]
+    if what in ("step", "generate", "calibrate", "replay"):
+        given += ["--model-config", str(place / "large.json")]
+    for option, parts in SMALL_OPTIONS.items():
+        given += option if what in parts else ()
+    code = main([what, *given, *options])
     return code, json.loads(path.read_text())
 
 
@@ -332,6 +336,31 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
     assert not out.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            ["speed", "--only", "large"],
+            "--only: has no effect on speed; expected it with all, step, generate, calibrate",
+        ),
+        (
+            ["accuracy", "--repeats", "3"],
+            "--repeats: has no effect on accuracy; expected it with all, speed, replay",
+        ),
+        (["all", "--requests", "1,2"], "--requests: has no effect on all; expected it with calibrate"),
+        (["step", "--fastest"], "--fastest: has no effect on step; expected it with calibrate"),
+        (
+            ["help", "--model-config", "x"],
+            "--model-config: has no effect on help; expected it with all, step, ",
+        ),
+    ],
+)
+def test_an_option_that_a_part_does_not_read_is_refused(given, expected):
+    with pytest.raises(UserError) as caught:
+        main(given)
+    assert str(caught.value).startswith(expected)
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """The settings of a benchmark run. Imports nothing heavy."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.benchmark.options import check_interval, check_least
+from pasta.benchmark.options import check_interval, check_least, option_of
 from pasta.engine.section import check_format
 from pasta.errors import UserError
 
@@ -22,6 +23,37 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "prefix": ("prefix",),
     "help": ("help",),
 }
+_DECODED = {"prompts", "max_tokens", "threads"}
+_SIZED = {"sizes", "rounds", "threads", "large_threads", "model_config"}
+#: What stages read beside the models, their format and the device.
+_READ_BY: dict[str, set[str]] = {
+    "accuracy": _DECODED,
+    "random": _DECODED,
+    "speed": _DECODED | {"repeats"},
+    "step": _SIZED | {"lanes", "cache_tokens"},
+    "calibrate": _SIZED | {"lanes", "cache_tokens", "requests", "fastest"},
+    "generate": _SIZED | {"max_tokens"},
+    "sampling": {"max_tokens", "threads"},
+    "formats": _DECODED,
+    "prefix": {"max_tokens", "threads", "rounds"},
+    "help": _DECODED,
+    "replay": _DECODED
+    | {"model_config", "large_threads", "repeats", "documents", "replay_prompts", "replay_seed"}
+    | {"tokenizer", "longest"},
+}
+
+
+def check_read(what: str, given: Iterable[str]) -> None:
+    """Raise ``UserError``, naming the option, for a given one that a command does not read."""
+    read = set().union(*(_READ_BY[stage] for stage in COMMANDS[what]))
+    sometimes = set().union(*_READ_BY.values())
+    for name in given:
+        if name in sometimes - read:
+            readers = [
+                key for key, stages in COMMANDS.items() if any(name in _READ_BY[one] for one in stages)
+            ]
+            option = "--only" if name == "sizes" else option_of(name)
+            raise UserError(f"{option}: has no effect on {what}; expected it with {', '.join(readers)}")
 
 
 @dataclass(frozen=True)
