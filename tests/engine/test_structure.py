@@ -69,6 +69,18 @@ def test_between_tokens_of_json_is_one_space_or_a_new_line_with_its_indentation(
     assert not may_follow("{ ", " ")
 
 
+@pytest.mark.parametrize("drafts", [0, 16])
+@pytest.mark.parametrize("token", [CODEC.control.close, CODEC.control.sync, CODEC.eos_id])
+def test_text_that_reads_like_a_special_token_is_written_as_text(monkeypatch, token, drafts):
+    monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)
+    monkeypatch.setattr(Drafter, "_pays", lambda self, found, *_: [len(d.tokens) for d in found])
+    text = f"<br{CODEC.decode_text([token])}Constantinople"
+    result = engine(drafts=drafts).generate(ask(Grammar("regex", re.escape(text))))
+    assert (result.text, result.finish_reason) == (text, "stop")
+    if drafts:
+        assert result.steps <= 4
+
+
 def test_what_a_grammar_leaves_no_choice_about_is_drafted(monkeypatch):
     monkeypatch.setattr(Drafter, "_may_pay", lambda self, feeds, num_slots: True)
     monkeypatch.setattr(Drafter, "_pays", lambda self, found, *_: [len(d.tokens) for d in found])
@@ -158,7 +170,7 @@ def test_an_answer_whose_grammar_fails_fails_alone(temperature):
 
     matcher = LLMatcher(STRUCTURES._tokens(), LLMatcher.grammar_from_regex("a"), log_level=0)
     assert not matcher.consume_tokens(CODEC.encode_text("b"))
-    broken = Structure(matcher, CODEC.grammar.vocab_size)
+    broken = Structure(matcher, CODEC)
     running, ends = engine(), {}
     running.submit(ask(REGEX, temperature=temperature).replace(request_id="broken", structure=broken))
     running.submit(ask(REGEX, temperature=temperature).replace(request_id="whole"))

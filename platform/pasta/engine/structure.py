@@ -51,19 +51,23 @@ class Grammar:
 class Structure:
     """A compiled grammar. Each answer has a ``GrammarMatcher`` of its own."""
 
-    def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
-        self._matcher, self._vocab_size = matcher, vocab_size
+    def __init__(self, matcher: "LLMatcher", codec: Codec) -> None:
+        self._matcher, self._codec = matcher, codec
 
     def matcher(self) -> "GrammarMatcher":
         """Start at the grammar's beginning."""
-        return GrammarMatcher(self._matcher.deep_copy(), self._vocab_size)
+        return GrammarMatcher(self._matcher.deep_copy(), self._codec)
 
 
 class GrammarMatcher:
-    """One answer's place in its grammar."""
+    """One answer's place in its grammar.
 
-    def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
-        self._matcher, self._vocab_size = matcher, vocab_size
+    Where the grammar leaves one text only, llguidance allows the first token of that text alone, and encodes it with
+    special-token parsing on. Our text never becomes a special token: the codec spells it.
+    """
+
+    def __init__(self, matcher: "LLMatcher", codec: Codec) -> None:
+        self._matcher, self._codec, self._vocab_size = matcher, codec, codec.grammar.vocab_size
         self._read = 0
         #: Why the grammar allows nothing more; empty while it does.
         self.error = ""
@@ -83,7 +87,11 @@ class GrammarMatcher:
             if self._matcher.is_error():
                 self.error = f"the grammar does not go on: {_said(self._matcher)}"
                 return np.zeros(self._vocab_size, dtype=np.bool_)
-            return np.unpackbits(packed, count=self._vocab_size, bitorder="little").astype(np.bool_)
+            mask = np.unpackbits(packed, count=self._vocab_size, bitorder="little").astype(np.bool_)
+            if np.count_nonzero(mask) == 1 and not self._matcher.is_accepting():
+                (only,) = np.flatnonzero(mask)
+                mask[only], mask[self._spelled(int(only))[0]] = False, True
+            return mask
         finally:
             if ahead:
                 self._matcher.rollback(ahead)
@@ -92,7 +100,13 @@ class GrammarMatcher:
         """The tokens that spell what the grammar leaves no choice about after the answer's ``tokens``. A model may
         spell it by others."""
         self._follow(tokens)
-        return list(self._matcher.compute_ff_tokens())
+        return [own for token in self._matcher.compute_ff_tokens() for own in self._spelled(token)]
+
+    def _spelled(self, token: int) -> list[int]:
+        """The tokens of the text of ``token``: itself unless it is special."""
+        if token not in self._codec.special_ids:
+            return [token]
+        return self._codec.encode_text(self._codec.decode_text([token]))
 
     def _follow(self, tokens: Sequence[int]) -> None:
         new = list(tokens[self._read :])
@@ -132,7 +146,7 @@ class Structures:
         matcher = LLMatcher(self._tokens(), source, log_level=0)
         if matcher.is_error():
             raise UserError(_said(matcher))
-        return Structure(matcher, self._codec.grammar.vocab_size)
+        return Structure(matcher, self._codec)
 
     def _tokens(self) -> "LLTokenizer":
         from llguidance import LLTokenizer
