@@ -43,7 +43,7 @@ class Echo:
         stream, text, tokens = TextStream(self._codec), "", []
         begin = len(self._codec.begin_ids) if self._prompt[:1] == self._codec.begin_ids else 0
         for at, token in enumerate(self._prompt):
-            if logprobs:
+            if self._logprobs:
                 shown = text_token(self._codec, token, logprobs[at - 1]) if at else None
                 alone = TextToken(self._codec.decode_text([token]), None, ())
                 tokens.append(replace(shown or alone, offset=len(text)))

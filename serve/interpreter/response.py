@@ -118,8 +118,10 @@ class DistributedResponse:
             self._bring_back(attempt)
         elif isinstance(item, Decoded | Refused):
             self._hand_back(attempt)
-        elif self._session.ended:
+        elif self._session.ended and self._order.prompt_logprobs is None:
             return self._decoded(Decoded(self._session.finish_reason, 0, 0.0, 0.0, 0.0))
+        elif self._session.ended and attempt.path == ():
+            raise item  # no other replica knows how likely the prompt's tokens are
         else:
             await self._lost(attempt, item)
         return None

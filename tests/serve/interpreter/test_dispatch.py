@@ -599,3 +599,18 @@ def test_chunks_that_leave_report_nothing_of_the_prompt(config, monkeypatch):
     chunks = [each for each in orders if each.snapshot is not None]
     assert chunks
     assert {each.prompt_logprobs for each in chunks} == {None}
+
+
+def test_an_answer_fails_whose_last_message_is_lost_with_the_log_probabilities_of_its_prompt(config):
+    limits = Limits(max_tokens=4)
+    wanted = order("local", logprobs=0, prompt_logprobs=0, limits=limits, parallel=False)
+
+    async def scenario(replicas, dispatcher):
+        await answer(dispatcher, wanted)
+        replicas.lose_at["a"] = 2 * replicas.batches["a"] - 1
+        with pytest.raises(RayActorError):
+            await answer(dispatcher, wanted)
+        (unsaid,) = replicas.unsaid
+        assert isinstance(unsaid, Decoded)
+
+    with_replicas(config, scenario)
