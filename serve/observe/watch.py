@@ -46,7 +46,7 @@ class Watch:
         self._first: dict[int, float] = {}
         self._finished: dict[int, Finished] = {}
         self._answers: list[Answered] = []
-        self._accepted = False
+        self._accepted: Accepted | None = None
         self._error: Exception | None = None
 
     def unread(self, within_s: float) -> None:
@@ -59,7 +59,7 @@ class Watch:
     def saw(self, update: Update) -> None:
         """Note an update that is sent to the client."""
         if isinstance(update, Accepted):
-            self._accepted = True
+            self._accepted = update
         elif isinstance(update, Delta) and update.text and update.index not in self._first:
             self._first[update.index] = self._clock() - self._begun
         elif isinstance(update, Finished):
@@ -114,7 +114,7 @@ class Watch:
             status=status,
             code=getattr(error, "code", None),
             finish_reason=",".join(dict.fromkeys(each.finish_reason for each in done)) or None,
-            prompt_tokens=done[0].prompt_tokens if done else None,
+            prompt_tokens=self._accepted.prompt_tokens if self._accepted else None,
             tokens=self._total("tokens") if done else None,
             threads=self._total("threads") if done else None,
             spills=self._total("spills") if done else None,

@@ -107,6 +107,12 @@ def test_each_choice_is_an_answer(caplog):
     assert (lines[0].finish_reason, lines[0].num_choices, lines[0].tokens) == ("stop,length", 2, 402)
 
 
+def test_the_line_has_the_tokens_of_all_prompts(caplog):
+    prompts = [Accepted(37), Finished("stop", 30, 9, PASTA), Finished("stop", 7, 9, PASTA, index=1)]
+    (line,) = follow(prompts, caplog, 2)[1]
+    assert line.prompt_tokens == 37
+
+
 def test_a_client_that_leaves_abandons_what_had_not_finished(caplog):
     observed, lines, _ = follow(UPDATES, caplog, 2, leave_after=3)
     assert counted(observed) == ["abandoned", "abandoned"]
