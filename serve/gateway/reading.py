@@ -65,8 +65,11 @@ MESSAGE_NO_EFFECT: dict[str, tuple[Any, ...]] = {
 
 _PROMPT = "a text, texts, token ids or lists of token ids"
 _PROMPT_ITEM = "a text, a token id from 0 on or a list of such ids"
+_STOP = "a text or a list of texts"
 #: Parameters that are a schema.
 _SCHEMAS, _SCHEMA = ("guided_json", "structured_outputs.json"), "an object, or JSON text of one"
+#: What pydantic's path of a mistake in a key ends with, behind the key.
+_KEY = "[key]"
 _UNION_MEMBER = re.compile(r"(str|constrained-str|(list|dict)\[.*\])$")
 
 M = TypeVar("M", bound=BaseModel)
@@ -114,7 +117,10 @@ def _explain(error: ValidationError) -> ApiError:
     # Leave the names of a union's members out of the path.
     if name == "response_format":
         rest = rest[1:]
-    path = [key for key in rest if isinstance(key, int) or not _UNION_MEMBER.match(key)]
+    path = [key for key in rest if isinstance(key, int) or not (key == _KEY or _UNION_MEMBER.match(key))]
+    value = first["input"]
+    if name == "prompt" and _is_mixed(errors[0]["input"]):
+        path, value = [], errors[0]["input"]
     param = f"{name}{''.join(f'[{key}]' if isinstance(key, int) else f'.{key}' for key in path)}"[:100]
     if first["type"] == "extra_forbidden":
         return ApiError(
@@ -127,10 +133,18 @@ def _explain(error: ValidationError) -> ApiError:
     expected = expected_by(first["msg"])
     if name == "prompt":  # a union of four: say all that may stand there
         expected = _PROMPT_ITEM if path else _PROMPT
+    if param == "stop" and first["type"] == "string_type":
+        expected = _STOP
     if param in _SCHEMAS:
         expected = _SCHEMA
-    return ApiError(
-        f"{param}: expected {expected}, got {_show(first['input'])}.", param=param, code="invalid_value"
+    return ApiError(f"{param}: expected {expected}, got {_show(value)}.", param=param, code="invalid_value")
+
+
+def _is_mixed(prompt: Any) -> bool:
+    """Whether a list has items of several kinds, each of which a prompt may have by itself."""
+    kinds = (str, int, list)
+    return (
+        isinstance(prompt, list) and sum(any(isinstance(item, kind) for item in prompt) for kind in kinds) > 1
     )
 
 

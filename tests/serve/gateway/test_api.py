@@ -267,8 +267,9 @@ def test_a_refusal_names_the_parameter(fields, param):
     ("fields", "said"),
     [
         ({"stop": ""}, 'stop: expected at least 1 character, got "".'),
+        ({"stop": 5}, "stop: expected a text or a list of texts, got 5."),
         ({"messages": []}, "messages: expected at least 1 item, got []."),
-        ({"logit_bias": {"a": 1}}, "expected the pattern '^[0-9]{1,9}$', got \"a\"."),
+        ({"logit_bias": {"a": 1}}, "logit_bias.a: expected the pattern '^[0-9]{1,9}$', got \"a\"."),
         ({"response_format": {}}, "response_format: expected an object with a type, got {}."),
         ({"response_format": {"type": "x"}}, "expected a type of 'text', 'json_object', 'json_schema', got"),
     ],
@@ -284,6 +285,8 @@ def test_a_refusal_says_in_words_what_was_expected(fields, said):
         ([], "prompt: expected a text, texts, token ids or lists of token ids, got []."),
         ([-1], "prompt[0]: expected a text, a token id from 0 on or a list of such ids, got -1."),
         ([[]], "prompt[0]: expected a text, a token id from 0 on or a list of such ids, got []."),
+        (["a", [1]], 'prompt: expected a text, texts, token ids or lists of token ids, got ["a", [1]].'),
+        ([1, "a"], 'prompt: expected a text, texts, token ids or lists of token ids, got [1, "a"].'),
     ],
 )
 def test_a_refused_prompt_is_told_all_that_a_prompt_may_be(prompt, said):
