@@ -50,12 +50,35 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def relocated(config: Any, storage: Path) -> list[str]:
-    """``KEY=VALUE`` for every path of ``config`` that begins with runs/: there it begins with ``storage``/runs/."""
+    """``KEY=VALUE`` for every path of ``config`` that begins with runs/: there it begins with ``storage``/runs/.
+
+    Where a mapping has keys with dots, such as a stage's ``set``, KEY names the mapping: a dot in KEY leads to a
+    section.
+    """
     return [
-        f"{key}={json.dumps(str(storage / value), ensure_ascii=False)}"
-        for key, value in leaves(to_dict(config))
-        if isinstance(value, str) and value.startswith(f"{RUNS}/")
+        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _changed(to_dict(config), storage)
     ]
+
+
+def _changed(value: Any, storage: Path, key: str = "") -> Iterator[tuple[str, Any]]:
+    """What differs between ``value`` and ``_on(value, storage)``, in as small parts as dotted keys can name."""
+    moved = _on(value, storage)
+    if moved == value:
+        return
+    if isinstance(value, str) or (isinstance(value, dict) and any("." in name for name in value)):
+        yield key, moved
+        return
+    for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _changed(inner, storage, f"{key}.{name}" if key else str(name))
+
+
+def _on(value: Any, storage: Path) -> Any:
+    """``value`` with its paths that begin with runs/ on ``storage``."""
+    if isinstance(value, dict):
+        return {name: _on(inner, storage) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_on(inner, storage) for inner in value]
+    return str(storage / value) if isinstance(value, str) and value.startswith(f"{RUNS}/") else value
 
 
 def _is_here(root: Path, value: str, *, one_word: bool) -> bool:

@@ -1,12 +1,17 @@
 """Which paths of a configuration mean something on the nodes of a cluster."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jobs import pipeline
 from jobs.storage import check_paths, relocated
+from pasta.config import load_config
 from pasta.errors import UserError
+from pasta.training.preference_config import PreferenceConfig
 from tests.support.paths import ROOT
 
 
@@ -40,3 +45,17 @@ def test_what_the_cluster_can_find_is_left_alone(value):
     config = {"data": [{"source": value}]}
     check_paths(config, ROOT)
     assert relocated(config, Path("/mnt/pasta")) == []
+
+
+def test_a_key_that_a_pipeline_sets_in_a_stage_is_moved_and_leaves_the_others_as_they_are(tmp_path):
+    keys = {"data.source": "runs/scores/mine", "data.pairs": 5}
+    file = ROOT / "configs/preference/atlas.yaml"
+    stages = {"prefer": {"job": "preference", "config": str(file), "set": keys}}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"name": "tiny", "output_dir": "runs/tiny", "stages": stages}))
+    options = ["--config", str(recipe), "--set", "storage=/mnt/pasta"]
+    config, steps = pipeline.read_recipe(pipeline.parser().parse_args(options))
+    assert config.stages["prefer"].set == {**keys, "data.source": "/mnt/pasta/runs/scores/mine"}
+    stage = pipeline.read_stages(config, steps)["prefer"]
+    plain = load_config(file, PreferenceConfig)
+    assert stage.data == replace(plain.data, source=Path("/mnt/pasta/runs/scores/mine"), pairs=5)
