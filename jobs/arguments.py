@@ -42,6 +42,8 @@ def job_parser(
     )
     if restart is not None:
         add("--restart", action="store_true", help=restart)
+    # A job whose options can contradict one another sets its own; jobs.submit asks it too.
+    parser.set_defaults(check=lambda options: None)
     return parser
 
 
@@ -54,6 +56,7 @@ def parse_arguments(
     from pasta.config import load_config  # the benchmarks need no pydantic
 
     options = parser.parse_args(arguments)
+    options.check(options)
     config = load_config(options.config, cls, options.overrides)
     check_address(options.address)
     return config, options

@@ -7,7 +7,7 @@ report follow from the records. The same command again goes on at the prompt whe
 set with ``--set prompts.count=50``; ``--restart`` measures anew; ``--report-only`` writes the report of what is there.
 """
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -54,6 +54,7 @@ def parser() -> ArgumentParser:
         "evaluate", __doc__, "configs/evaluate/atlas.yaml", "measure from the start, whatever was done"
     )
     made.add_argument("--report-only", action="store_true", help="write the report from the existing records")
+    made.set_defaults(check=_check_options)
     return made
 
 
@@ -62,10 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with uncollected():
         without_torch()  # the workers have the models
     if options.report_only:
-        if options.restart:
-            raise UserError("--report-only: expected without --restart, which forgets the records")
         return report_only(config)
     return run(config, restart=options.restart, address=options.address)
+
+
+def _check_options(options: Namespace) -> None:
+    if options.report_only and options.restart:
+        raise UserError("--report-only: expected without --restart, which forgets the records")
 
 
 def stage(config: EvaluateConfig, *, restart: bool = False) -> StageOutput:

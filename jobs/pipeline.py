@@ -97,18 +97,16 @@ def parser() -> ArgumentParser:
         help="print what each stage would take by the roofline of a simulation such as "
         "configs/simulate/h100-gemma-7b.yaml, and run nothing",
     )
+    made.set_defaults(check=_check_options)
     return made
 
 
 def main() -> int:
     arguments = parser().parse_args()
+    arguments.check(arguments)
     config, steps = read_recipe(arguments)
     stages = read_stages(config, steps)
     if arguments.gpu_hours is not None:
-        if arguments.restart is not None:
-            raise UserError(
-                "--restart: has no effect with --gpu-hours, which runs nothing; expected one of them"
-            )
         from jobs.gpu_hours import gpu_hours_table  # the simulator
 
         print(gpu_hours_table(arguments.gpu_hours, steps, stages))
@@ -119,6 +117,11 @@ def main() -> int:
     check_stage_directories(config, stages)
     check_engines(config, stages, arguments.address)
     return run(config, steps, restart=arguments.restart, address=arguments.address)
+
+
+def _check_options(arguments: Namespace) -> None:
+    if arguments.gpu_hours is not None and arguments.restart is not None:
+        raise UserError("--restart: has no effect with --gpu-hours, which runs nothing; expected one of them")
 
 
 def read_recipe(arguments: Namespace) -> tuple[PipelineConfig, list[Instance]]:

@@ -93,6 +93,9 @@ def _configured(
     parser = module.parser()
     parser.prog = f"python -m jobs.submit {job}"
     options = parser.parse_args(["--config", str(config), *arguments])
+    options.check(options)
+    if storage is not None and job == "pipeline":
+        _check_one_storage(storage, options.overrides)
     sections = _sections(job, module, options)
     if inside is None or inside.parts[0] not in SENT:
         raise UserError(
@@ -107,6 +110,13 @@ def _configured(
         command += [part for override in moved for part in ("--set", override)]
         sections = _sections(job, module, parser.parse_args(["--config", str(config), *command[2:]]))
     return str(sections[""].name), command, sections
+
+
+def _check_one_storage(storage: Path, overrides: Sequence[str]) -> None:
+    """Raise UserError for a pipeline that is told of another storage by its own key."""
+    for override in overrides:
+        if override.partition("=")[0].strip() == "storage":
+            raise UserError(f"--set {override}: --storage {storage} says where; expected one of them")
 
 
 def _sections(job: str, module: ModuleType, options: Namespace) -> dict[str, Any]:
