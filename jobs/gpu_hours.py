@@ -81,8 +81,7 @@ class GpuHours:
             work, seconds = price(config, source)
         except Unknown as unknown:
             return StageHours(name, f"not estimated: {unknown}", None, 0)
-        gpus = config.workers.num_workers * config.workers.processes
-        return StageHours(name, work, seconds / 3600, gpus)
+        return StageHours(name, work, seconds / 3600, _gpus(config))
 
     def _sft(self, config: Any, source: "_Source") -> tuple[str, float]:
         recipe, data = config.optimisation, config.data
@@ -105,23 +104,34 @@ class GpuHours:
         recipe, pairs = config.optimisation, config.data.pairs or source.pairs()
         if recipe.max_steps is not None:
             seen = float(recipe.max_steps * recipe.rows * recipe.accumulate * config.workers.num_workers)
+            how_long = f"{recipe.max_steps:,} steps"
         else:
-            seen = pairs * recipe.epochs
+            seen, how_long = pairs * recipe.epochs, f"{recipe.epochs:g} epochs"
         row = 2 * self.row_tokens[True]
         references = pairs if config.objective.reference_log_probs == "precomputed" else seen
         seconds = self._trained_s(config, seen * row, row, _training(config))
         seconds += self._trained_s(config, references * row, row, _FORWARD)
-        return f"trains on {pairs:,} pairs at most, {recipe.epochs:g} epochs", seconds
+        return f"trains on {pairs:,} pairs at most, {how_long}", seconds
 
-    def _rl(self, config: Any, _: "_Source") -> tuple[str, float]:
-        group, steps = config.sampling.candidates, config.optimisation.max_steps
-        answers = steps * config.rollout.prompts * group / config.objective.updates
-        prompts = answers / group
-        seconds = self._sampled_s(config, answers, prompts)
-        forwards = _training(config) + (_FORWARD if config.objective.kl_weight else 0.0)
+    def _rl(self, config: Any, source: "_Source") -> tuple[str, float]:
+        recipe, answers = config.objective, float(config.num_batches * config.batch_answers)
+        is_stale = bool(config.rollout.staleness)
+        actors, trainers = config.rollout.workers.num_workers, config.workers.num_workers
         row = self.row_tokens[True]
-        seconds += self._trained_s(config, answers * config.objective.updates * row, row, forwards)
-        return f"samples {answers:,.0f} answers and trains on them", seconds
+        twin = self._decoded_s(config, config.prompts.count or source.records(), parallel=False)
+        sampled = self._decoded_s(config, answers, parallel=True)
+        if is_stale:  # an actor finds the log-probabilities of its answers too
+            sampled += self._trained_s(config, answers * row, row, _FORWARD)
+        forwards = _training(config)
+        if recipe.kl_weight:  # the reference
+            forwards += _FORWARD
+        if recipe.updates > 1:  # the policy as it was before the first of them
+            forwards += _FORWARD
+        trained = self._trained_s(config, answers * row, row, forwards)
+        # Actors and trainers hold their GPUs all the time, though with staleness 0 only one kind works at once.
+        both = (sampled / actors, trained / trainers)
+        clock = twin / actors + (max(both) if is_stale else sum(both))
+        return f"samples {answers:,.0f} answers and trains on them", clock * _gpus(config)
 
     def _sample(self, config: Any, source: "_Source") -> tuple[str, float]:
         prompts = config.prompts.count or source.records()
@@ -225,6 +235,12 @@ def _count_prompts(path: Path) -> int | None:
     return len(read_prompts(PromptsSection(str(path))))
 
 
+def _gpus(config: Any) -> int:
+    """The GPUs that a stage holds."""
+    actors = config.rollout.workers.num_workers if hasattr(config, "rollout") else 0
+    return int(config.workers.num_workers * config.workers.processes) + actors
+
+
 def _training(config: Any) -> float:
     """A training step's work in forwards: adapters need no gradients of weights, checkpointing computes twice."""
     again = _FORWARD if config.optimisation.gradient_checkpointing else 0.0
@@ -239,7 +255,8 @@ def _moved(config: Any) -> float:
     gradients = 0.0 if config.lora is not None else 1.0
     if zero_stage(config.optimisation.deepspeed) == 3:
         return 2.0 + gradients
-    return 2.0 * gradients / config.optimisation.accumulate
+    # In reinforcement learning the size of a batch says how many forwards a step has.
+    return 2.0 * gradients / getattr(config, "accumulate", config.optimisation.accumulate)
 
 
 def gpu_hours_table(file: Path, steps: Sequence[Instance], stages: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from jobs import pipeline
 from jobs.gpu_hours import GpuHours, StageHours, _Source
 from pasta.config import load_config
 from pasta.errors import UserError
+from pasta.rl.config import RlConfig
 from pasta.simulation.config import SimulateConfig
 from pasta.simulation.roofline import RooflineSection
 from tests.support.paths import ROOT
@@ -86,6 +87,54 @@ def test_an_evaluation_is_priced_by_its_prompts_one_at_a_time(h100, tmp_path):
     found = priced(h100, with_file)["evaluate"]
     assert found.work == "5 prompts by 12 methods, 2 times each"
     assert found.hours > 0
+
+
+def test_pairs_that_are_trained_on_for_so_many_steps_are_told_with_their_steps(h100):
+    def in_steps(name: str, config: Any) -> Any:
+        if name != "prefer-2-4":
+            return config
+        return dataclasses.replace(
+            config, optimisation=dataclasses.replace(config.optimisation, max_steps=30)
+        )
+
+    assert priced(h100, in_steps)["prefer-2-4"].work == "trains on 4,000 pairs at most, 30 steps"
+
+
+class TestReinforcementLearning:
+    """Of 60 batches of 128 answers to 768 prompts, with two trainers and two actors, a GPU each."""
+
+    def priced(self, h100: Path, tmp_path: Path, **keys: Any) -> StageHours:
+        section = {"job": "rl", "config": "configs/rl/atlas-imperfect.yaml", "set": keys}
+        path = tmp_path / "recipe.json"
+        recipe = {"name": "tiny", "output_dir": str(tmp_path / "out"), "stages": {"rl": section}}
+        path.write_text(json.dumps(recipe))
+        config, steps = pipeline.read_recipe(pipeline.parser().parse_args(["--config", str(path)]))
+        (found,) = prices(h100).of(steps, pipeline.read_stages(config, steps))
+        return found
+
+    def test_it_holds_the_gpus_of_trainers_and_actors(self, h100, tmp_path):
+        assert self.priced(h100, tmp_path).gpus == 4
+        assert self.priced(h100, tmp_path, **{"rollout.workers.num_workers": 6}).gpus == 8
+
+    def test_several_steps_on_a_batch_train_on_each_answer_once(self, h100, tmp_path):
+        config = load_config(ROOT / "configs/rl/atlas-imperfect.yaml", RlConfig)
+        one = self.priced(h100, tmp_path)
+        two = self.priced(h100, tmp_path, **{"objective.updates": 2, "optimisation.max_steps": 120})
+        # As many batches, and a forward more for the policy as it was before the first step.
+        estimator = prices(h100)
+        row = estimator.row_tokens[True]
+        more, fewer = (estimator._trained_s(config, 60 * 128 * row, row, n) for n in (4.0, 3.0))
+        assert two.work == one.work == "samples 7,680 answers and trains on them"
+        assert two.hours == pytest.approx(one.hours + (more - fewer) / 2 * 4 / 3600)
+
+    def test_the_twin_answers_each_prompt_once_however_many_batches_have_it(self, h100, tmp_path):
+        few, many = (self.priced(h100, tmp_path, **{"prompts.count": count}) for count in (16, 768))
+        assert many.hours > few.hours
+
+    def test_answers_that_are_sampled_ahead_take_no_time_beside_a_longer_training(self, h100, tmp_path):
+        assert (
+            self.priced(h100, tmp_path, **{"rollout.staleness": 1}).hours < self.priced(h100, tmp_path).hours
+        )
 
 
 def test_what_the_files_do_not_say_is_not_estimated(h100):
