@@ -13,7 +13,7 @@ from pasta.tracking import Tracker
 from pasta.training.callbacks import EpochOrder, NoStepTooMany, OwnSteps
 from pasta.training.config import SftConfig
 from pasta.training.run import RunContext
-from pasta.training.sft import make_trainer, prepare
+from pasta.training.sft import make_trainer, prepare, train
 from tests.training.ranks import no_report
 from tests.training.runs import sft_dict
 
@@ -82,3 +82,36 @@ def test_a_run_that_goes_on_is_saved_at_the_steps_that_are_configured_now(tmp_pa
         "checkpoint-3",
         "checkpoint-6",
     }
+
+
+def figures_of_both(tmp_path: Path, save: int, **recipe: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """The figures of a run, and of one that goes on from its checkpoint ``save``."""
+    config = config_of(tmp_path, documents=8, save=save, **recipe)
+    data_dir = prepare(config, tmp_path / "data").path
+
+    def keep(metrics: dict[str, float], checkpoint: Path | None) -> None:
+        assert checkpoint is not None
+        shutil.copytree(checkpoint, tmp_path / f"step-{metrics['step']:.0f}", dirs_exist_ok=True)
+
+    whole = train(config, RunContext(data_dir, tmp_path / "whole", False, keep))
+    context = RunContext(data_dir, tmp_path / "rest", False, no_report, resume_from=tmp_path / f"step-{save}")
+    return whole, train(config, context)
+
+
+@pytest.mark.parametrize(
+    ("save", "steps"),
+    [(2, 2), (4, 4), (2, 3)],
+    ids=["after the last step", "after the last step of an epoch", "in the middle"],
+)
+def test_the_figures_of_a_run_that_went_on_are_those_of_the_whole_run(
+    tmp_path: Path, save: int, steps: int
+) -> None:
+    whole, rest = figures_of_both(tmp_path, save, max_steps=steps)
+    assert rest["steps"] == whole["steps"] == steps
+    assert rest["train_tokens"] == whole["train_tokens"]
+    assert rest["train_loss"] == pytest.approx(whole["train_loss"], rel=1e-4)
+
+
+def test_a_step_too_many_is_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures_of_both(tmp_path, 2, max_steps=2)
+    assert "step 3/2" not in capsys.readouterr().out

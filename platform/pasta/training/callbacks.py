@@ -172,7 +172,16 @@ class EpochOrder(TrainerCallback):
 
 class NoStepTooMany(TrainerCallback):
     """Sets the learning rate to 0 after the last step: a trainer that resumes from its last checkpoint in the middle of
-    an epoch takes one step more, which then changes nothing."""
+    an epoch takes one step more, which then changes nothing, is not counted, logged or saved."""
+
+    def __init__(self) -> None:
+        #: The step and the tokens seen where this process's part of the run begins.
+        self.first_step = self._tokens = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.first_step, self._tokens = state.global_step, state.num_input_tokens_seen
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -180,6 +189,15 @@ class NoStepTooMany(TrainerCallback):
         if state.global_step >= state.max_steps:
             for group in kwargs["optimizer"].param_groups:
                 group["lr"] = 0.0
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step > state.max_steps:
+            state.global_step = state.max_steps
+            # Only a run with nothing left to do takes such a step.
+            state.num_input_tokens_seen = self._tokens
+            control.should_log = control.should_save = control.should_evaluate = False
 
 
 class OwnSteps(TrainerCallback):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerState
 
 from pasta.config import to_dict
 from pasta.data.dataset import TOKENIZER_DIR
@@ -36,7 +36,8 @@ def run_trainer(
 ) -> dict[str, float]:
     """Train on this worker, save the finished model to ``config.output_dir`` (rank 0), and return its figures.
 
-    ``job`` names the run's kind to the tracker; ``held_out_figures`` are taken after the last step.
+    ``job`` names the run's kind to the tracker; ``held_out_figures`` are taken after the last step. Figures are of the
+    whole run, but for ``seconds``: a run that resumes does not know the earlier ones.
     ``save`` puts what the trainer left in a directory where it belongs, with a card; by default it is a model.
     """
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -49,11 +50,12 @@ def run_trainer(
         config=to_dict(config),
         rank=rank,
     )
+    steps = NoStepTooMany()
     callbacks = [
         ProgressReporter(tracker, rank),
         CheckpointReporter(context.report, rank),
         EpochOrder(),
-        NoStepTooMany(),
+        steps,
         OwnSteps(),
     ]
     trainer = make_trainer(tokenizer, callbacks, tracker)
@@ -61,7 +63,7 @@ def run_trainer(
     result = trainer.train(resume_from_checkpoint=str(context.resume_from) if context.resume_from else None)
     figures = {
         "steps": float(trainer.state.global_step),
-        "train_loss": float(result.training_loss),
+        **_mean_loss(trainer.state, steps.first_step, float(result.training_loss)),
         "train_tokens": float(trainer.state.num_input_tokens_seen),
         "seconds": time.perf_counter() - started,
         **held_out_figures(trainer),
@@ -86,3 +88,16 @@ def run_trainer(
     if dist.is_initialized():
         dist.barrier()
     return figures
+
+
+def _mean_loss(state: TrainerState, first_step: int, loss: float) -> dict[str, float]:
+    """``train_loss``, the mean over the steps: ``loss`` is the trainer's, over those after ``first_step`` alone. Of
+    earlier ones it is what was logged; nothing if no step is known."""
+    total = loss * (state.global_step - first_step) if state.global_step > first_step else 0.0
+    known = 0
+    for entry in state.log_history:
+        if "loss" in entry and entry["step"] <= first_step:
+            total += entry["loss"] * (entry["step"] - known)
+            known = entry["step"]
+    known += state.global_step - first_step
+    return {"train_loss": total / known} if known else {}
