@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import json
 import re
 import types
 import typing
@@ -146,3 +147,29 @@ def test_figures_and_metrics_of_the_dashboards_are_recorded():
     figures = re.findall(r"`((?:train|eval|rl)/\w+)`", text)
     assert figures
     assert {*figures} <= tracked
+
+
+def board() -> dict[tuple[str, str], set[str]]:
+    """The metrics of each panel of the Grafana board, by its row and title."""
+    found, row = {}, ""
+    for panel in json.loads((ROOT / "docker/grafana/pasta.json").read_text())["panels"]:
+        if panel["type"] == "row":
+            row = panel["title"]
+        else:
+            queries = " ".join(target["expr"] for target in panel["targets"])
+            asked = {re.sub(r"_(bucket|sum|count)$", "", name) for name in re.findall(r"\bray_\w+", queries)}
+            found[row, panel["title"]] = {each.name for each in METRICS.values() if each.exported in asked}
+    return found
+
+
+def test_the_table_of_panels_is_the_board():
+    told, row = {}, ""
+    text = (ROOT / "docs/dashboards.md").read_text()
+    for line in text[text.index("| row | panel |") :].split("\n\n")[0].splitlines()[2:]:
+        _, first, panels, metrics, *_ = (cell.strip() for cell in line.split("|"))
+        row = first or row
+        for panel in panels.split(", "):
+            told[row, panel] = {*re.findall(r"`(\w+)`", metrics)}
+    shown = board()
+    assert told.keys() == shown.keys()
+    assert {panel: names for panel, names in shown.items() if not names <= told[panel]} == {}
