@@ -32,6 +32,7 @@ from pasta.evaluation.results.summary import Summary, summarise_evaluation
 from pasta.interpreter import Limits
 from pasta.judges.config import JudgeSection
 from pasta.judges.tally import VerdictTally
+from pasta.rows import by_dotted_key
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile, write_json
 from pasta.stages.run import nothing_to_do, stage_run
@@ -285,6 +286,14 @@ def _records_of(config: EvaluateConfig) -> Path:
             f"--report-only: {config.output_dir}: holds stage {manifest.stage!r} with other methods; expected the "
             "configuration that it was made with"
         )
+    # The report shows the configuration. Keys that one of the two does not have are of other commits.
+    ours, theirs = by_dotted_key(config.identity()), by_dotted_key(manifest.config)
+    for key in sorted(ours.keys() & theirs.keys()):
+        if ours[key] != theirs[key]:
+            raise UserError(
+                f"--report-only: {config.output_dir}: was made with {key} {theirs[key]!r} instead of {ours[key]!r}; "
+                "expected the configuration that it was made with"
+            )
     return config.output_dir
 
 

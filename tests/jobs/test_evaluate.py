@@ -1,6 +1,7 @@
 """The evaluate job as a user runs it: interrupted twice and gone on with, its report made again, and mistakes."""
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -14,13 +15,14 @@ from pasta.config import load_config
 from pasta.data.atlas import heldout_prompts
 from pasta.data.endpoint import EndpointError
 from pasta.entrypoint import run_main
+from pasta.errors import UserError
 from pasta.evaluation.config import EvaluateConfig
 from pasta.evaluation.judging import JUDGED
 from pasta.evaluation.methods.decode import decode_prompt
 from pasta.evaluation.methods.make import make_methods
 from pasta.evaluation.prompts import read_eval_prompts
 from pasta.stages.records import RecordFile
-from pasta.stages.stage import read_manifest
+from pasta.stages.stage import Manifest, read_manifest, write_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
 from tests.support.evaluations import answer, prompt
 from tests.support.paths import ROOT
@@ -301,6 +303,28 @@ def test_a_report_alone_needs_records(tmp_path, monkeypatch, capsys):
     assert "expected without --restart" in fail(
         monkeypatch, capsys, "--config", path, "--report-only", "--restart"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("repeats=5", "was made with repeats 1 instead of 5; expected the configuration"),
+        ("limits.max_tokens=300", "was made with limits.max_tokens 400 instead of 300"),
+        ("workers.threads=2", "was made with threads 1 instead of 2"),
+    ],
+)
+def test_the_report_of_a_finished_evaluation_shows_the_configuration_that_it_was_made_with(
+    tmp_path, change, says
+):
+    path = write_config(tmp_path)
+    config, other = (load_config(path, EvaluateConfig, overrides) for overrides in ([], [change]))
+    earlier = {**config.identity(), "limits": {"max_tokens": 400}}  # of a commit with fewer keys
+    config.output_dir.mkdir()
+    manifest = Manifest("evaluate", "0" * 16, earlier, {}, "a commit", {}, "2026-01-01T00:00:00+00:00")
+    write_manifest(config.output_dir, manifest)
+    assert evaluate._records_of(config) == config.output_dir
+    with pytest.raises(UserError, match=re.escape(says)):
+        evaluate._records_of(other)
 
 
 @pytest.mark.slow
