@@ -37,7 +37,7 @@ def test_its_inputs_below_runs_are_read_from_storage():
 
 def test_it_is_not_given_what_is_not_sent():
     with pytest.raises(UserError, match=r"^--documents: 'runs/data/x\.jsonl' is not sent"):
-        sent("speed", "--out", "/mnt/x.json", "--documents", "runs/data/x.jsonl", storage=None)
+        sent("replay", "--out", "/mnt/x.json", "--documents", "runs/data/x.jsonl", storage=None)
 
 
 @pytest.mark.parametrize(
