@@ -87,9 +87,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
     }
     settings = Settings(**chosen)
     defaults = vars(parser().parse_args([options.what]))
-    check_read(
-        options.what, ["sizes" if k == "only" else k for k, v in vars(options).items() if v != defaults[k]]
-    )
+    check_read(options.what, [name for name, value in vars(options).items() if value != defaults[name]])
     return settings
 
 

@@ -37,7 +37,7 @@ from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile, write_json
 from pasta.stages.run import nothing_to_do, stage_run
 from pasta.stages.shards import split_into_shards
-from pasta.stages.stage import StageOutput, model_inputs, read_manifest
+from pasta.stages.stage import StageOutput, changed_key, model_inputs, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.tracking import Tracker
 from serve.imports import uncollected, without_torch
@@ -288,12 +288,11 @@ def _records_of(config: EvaluateConfig) -> Path:
         )
     # The report shows the configuration. Keys that one of the two does not have are of other commits.
     ours, theirs = by_dotted_key(config.identity()), by_dotted_key(manifest.config)
-    for key in sorted(ours.keys() & theirs.keys()):
-        if ours[key] != theirs[key]:
-            raise UserError(
-                f"--report-only: {config.output_dir}: was made with {key} {theirs[key]!r} instead of {ours[key]!r}; "
-                "expected the configuration that it was made with"
-            )
+    if changed := changed_key(ours, theirs, ours.keys() & theirs.keys()):
+        raise UserError(
+            f"--report-only: {config.output_dir}: was made with {changed}; expected the configuration that it was made "
+            "with"
+        )
     return config.output_dir
 
 

@@ -24,8 +24,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "help": ("help",),
 }
 _DECODED = {"prompts", "max_tokens", "threads"}
-_SIZED = {"sizes", "rounds", "threads", "large_threads", "model_config"}
-#: What stages read beside the models, their format and the device.
+_SIZED = {"only", "rounds", "threads", "large_threads", "model_config"}
+#: The options that stages read beside those of the models, their format and the device.
 _READ_BY: dict[str, set[str]] = {
     "accuracy": _DECODED,
     "random": _DECODED,
@@ -45,15 +45,12 @@ _READ_BY: dict[str, set[str]] = {
 
 def check_read(what: str, given: Iterable[str]) -> None:
     """Raise ``UserError``, naming the option, for a given one that a command does not read."""
-    read = set().union(*(_READ_BY[stage] for stage in COMMANDS[what]))
-    sometimes = set().union(*_READ_BY.values())
     for name in given:
-        if name in sometimes - read:
-            readers = [
-                key for key, stages in COMMANDS.items() if any(name in _READ_BY[one] for one in stages)
-            ]
-            option = "--only" if name == "sizes" else option_of(name)
-            raise UserError(f"{option}: has no effect on {what}; expected it with {', '.join(readers)}")
+        readers = [key for key, stages in COMMANDS.items() if any(name in _READ_BY[one] for one in stages)]
+        if readers and what not in readers:
+            raise UserError(
+                f"{option_of(name)}: has no effect on {what}; expected it with {', '.join(readers)}"
+            )
 
 
 @dataclass(frozen=True)

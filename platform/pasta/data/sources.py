@@ -41,11 +41,10 @@ class SourceSection:
 
     ``path`` is ``atlas``, a file (.jsonl, .json with an array, .parquet), a glob pattern or a directory of such files,
     the output directory of an annotate stage, a directory that ``datasets`` saved, or the name of a data set on the
-    Hugging Face Hub (``owner/name``).
-    ``split``, ``subset`` and ``revision`` choose within a data set. ``format`` is how a record holds its messages.
-    ``records`` bounds how many are read; the atlas makes that many from ``seed``, with ``mixture``, ``echo`` and
-    ``talk`` as in ``pasta.data.atlas.corpus``: in shards of 5,000 they are what supervised finetuning makes from the
-    same seed.
+    Hugging Face Hub (``owner/name``). ``split``, ``subset`` and ``revision`` choose within a data set. ``format`` is
+    how a record holds its messages. ``records`` bounds how many are read; the atlas makes that many from ``seed``, with
+    ``mixture``, ``echo`` and ``talk`` as in ``pasta.data.atlas.corpus``: in shards of 5,000 they are what supervised
+    finetuning makes from the same seed.
     """
 
     path: str

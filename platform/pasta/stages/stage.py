@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,9 +83,8 @@ class Stage:
         if other.stage != self.stage:
             return f"not {self.stage!r}"
         ours, theirs = by_dotted_key(self.config), by_dotted_key(other.config)
-        for key in sorted(ours.keys() | theirs.keys()):
-            if ours.get(key) != theirs.get(key):
-                return f"{key} {theirs.get(key)!r} instead of {ours.get(key)!r}"
+        if changed := changed_key(ours, theirs, ours.keys() | theirs.keys()):
+            return changed
         for name, value in self.inputs.items():
             if other.inputs.get(name, {}).get("fingerprint") != value["fingerprint"]:
                 return f"another content of {name} ({value['path']})"
@@ -176,6 +175,14 @@ class StageOutput(Stage):
             self.work_dir.rename(self.output_dir)
         self.manifest = manifest
         return manifest
+
+
+def changed_key(ours: Mapping[str, Any], theirs: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """The first of these dotted ``keys`` that has another value in ``theirs``, with both values; empty if none has."""
+    for key in sorted(keys):
+        if ours.get(key) != theirs.get(key):
+            return f"{key} {theirs.get(key)!r} instead of {ours.get(key)!r}"
+    return ""
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
