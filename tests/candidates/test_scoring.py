@@ -79,6 +79,18 @@ def test_parallelism_pays_for_tokens_that_nobody_asked_for():
     assert by_speed["parallelism"][1] > 5 * by_speed["parallelism"][0]
 
 
+def test_speed_as_written_gains_nothing_by_leaving_text_out():
+    threads = variations(TASKS[0])[1]
+    whole = threads | {"num_tokens": 120, "critical_path": 50}
+    few_words = threads | {"num_tokens": 8, "critical_path": 8}
+    entry = record(TASKS[0], [whole, few_words])
+    entry["twin"] = entry["twin"] | {"num_tokens": 100}
+    (judged,) = judge_records(GraderJudge(), [entry])
+    candidates = scored(entry, judged["verdicts"], 1.0, "written")["candidates"]
+    assert [c["speed"] for c in candidates] == [2.0, 1.0]
+    assert [c["speedup"] for c in candidates] == [2.0, 12.5]
+
+
 def test_what_is_no_answer_has_no_score():
     scores = scores_of(record(TASKS[0], variations(TASKS[0])), 4.0)
     assert [entry.get("unscored") for entry in scores["candidates"]] == [None, None, None, "cut", "empty"]

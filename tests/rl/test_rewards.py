@@ -7,7 +7,7 @@ from pasta.rl.rewards import group_rewards, reward_of, rewarded
 
 
 def answered(speedup: float, quality: float) -> dict[str, float]:
-    return {"speedup": speedup, "quality": quality}
+    return {"speedup": speedup, "speed": speedup, "quality": quality}
 
 
 def test_speed_and_quality_are_weighed_by_lambda():
@@ -39,8 +39,8 @@ def test_a_cut_answer_earns_nothing_and_one_without_a_verdict_has_no_reward():
     section = RewardSection(quality_weight=1, min_quality=0.0)
     entries = [
         answered(2.0, 1.0),
-        {"speedup": 9.0, "unscored": "cut"},
-        {"speedup": 2.0, "unscored": "invalid"},
+        {"speedup": 9.0, "speed": 9.0, "unscored": "cut"},
+        {"speedup": 2.0, "speed": 2.0, "unscored": "invalid"},
     ]
     assert group_rewards(entries, section) == [1.5, 0.0, None]
 
@@ -57,3 +57,16 @@ def test_a_record_gets_speedup_quality_and_wrong_statements():
     (answer,) = rewarded(record, verdicts, RewardSection(quality_weight=1, min_quality=0.5))
     assert (answer["speedup"], answer["quality"], answer["wrong"]) == (1.5, 0.75, 1)
     assert answer["reward"] == pytest.approx((1.5 + 0.75) / 2)
+
+
+def test_speed_as_written_earns_nothing_for_text_that_is_left_out():
+    few_words = {"annotated": "a", "finish_reason": "stop", "num_tokens": 3, "critical_path": 3}
+    record = {
+        "id": "x",
+        "messages": [],
+        "twin": {"text": "b", "num_tokens": 60, "finish_reason": "stop"},
+        "candidates": [few_words],
+    }
+    (answer,) = rewarded(record, [{"quality": 0.5}], RewardSection(quality_weight=1, speed="written", min_quality=0))
+    assert answer["speedup"] == 20
+    assert answer["reward"] == pytest.approx((1 + 0.5) / 2)

@@ -7,8 +7,9 @@ terms are without a unit and are not normalised over a group, so that scores of 
 
 * speedup(y) = tokens of the sequential twin's answer / critical path of y in steps, tags counted on both sides (design
   section 3, as in ``pasta.evaluation.results.outcomes``); 1 means as many steps as the twin takes.
-  ``speed: parallelism`` takes tokens of y / its critical path instead, which pays for tags and for text that nobody
-  asked for: it is there to be compared with.
+  ``speed: written`` counts of the twin's tokens only as many as y has, so that leaving text out gains nothing.
+  ``speed: parallelism`` takes tokens of y / its critical path, which pays for tags and for text that nobody asked for:
+  it is there to be compared with.
 * quality(y) from 0 to 1 is the judge's (``pasta.judges``): λ is the speedup for which a perfect answer would be
   given up for a worthless one. This scale of quality is the project's own.
 
@@ -17,8 +18,8 @@ rate, as in the paper, no two answers are equal and it is quality alone; where i
 answers to a prompt are.
 
 Candidates that are no answers (cut at the length limit, empty) and those without a valid verdict have no score. An
-answer that leaves parts out takes fewer steps and so scores as faster: only its quality counts against it, and less so
-the lower λ is.
+answer that leaves parts out takes fewer steps and so scores as faster, but with ``speed: written``: only its quality
+counts against it, and less so the lower λ is.
 """
 
 import math
@@ -45,7 +46,7 @@ UNSCORED = ("cut", "empty", "invalid")
 _BINS = 20
 
 #: What a score counts as speed.
-Speed = Literal["speedup", "parallelism"]
+Speed = Literal["speedup", "written", "parallelism"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,8 @@ def scored(
 ) -> Record:
     """A sample record with speedup, quality and score of each candidate: ``scores-*.jsonl`` has one a line.
 
-    ``speed`` is the speedup, or the parallelism if that is what scores count. ``verdicts`` are ``judge_records``' for
-    it. A candidate without a score has the reason in its place, ``"unscored"``: one of ``UNSCORED``, or
-    ``baseline_cut``.
+    ``speed`` says what scores count as such. ``verdicts`` are ``judge_records``' for it. A candidate without a score
+    has the reason in its place, ``"unscored"``: one of ``UNSCORED``, or ``baseline_cut``.
     """
     if why_dropped(record) == "skipped":
         return dict(record)
@@ -112,10 +112,10 @@ def scored(
     judged = iter(verdicts)
     for candidate in record["candidates"]:
         entry = {key: value for key, value in candidate.items() if key != "response_ids"}
-        entry["speedup"] = record["twin"]["num_tokens"] / candidate["critical_path"]
-        entry["speed"] = (
-            entry["speedup"] if speed == "speedup" else candidate["num_tokens"] / candidate["critical_path"]
-        )
+        due, written = record["twin"]["num_tokens"], candidate["num_tokens"]
+        counted = {"speedup": due, "written": min(due, written), "parallelism": written}[speed]
+        entry["speedup"] = due / candidate["critical_path"]
+        entry["speed"] = counted / candidate["critical_path"]
         verdict = next(judged, None)
         if verdict is not None and verdict["quality"] is not None:
             entry |= verdict

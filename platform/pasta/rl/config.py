@@ -7,6 +7,7 @@ from typing import Literal
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
 from pasta.candidates.config import SamplingSection
+from pasta.candidates.scoring import Speed
 from pasta.data.prompts import PromptsSection
 from pasta.engine.section import DTYPES, EngineSection, answer_limits, check_slot
 from pasta.interpreter import Limits
@@ -37,14 +38,15 @@ class RolloutSection:
 
 @dataclass(frozen=True, slots=True)
 class RewardSection:
-    """The reward of an answer: (speedup + λ · quality) / (1 + λ); ``pasta.rl.rewards`` has the details.
+    """The reward of an answer: (speed + λ · quality) / (1 + λ); ``pasta.rl.rewards`` has the details.
 
-    ``quality_weight`` is λ, ``inf`` for quality before speed, as in ``configs/score/*.yaml``. If an answer has less
-    than ``min_quality``, its speed does not count: ThreadWeaver (arXiv 2512.07843) pays for acceleration only when the
-    answer is right.
+    ``quality_weight`` is λ, ``inf`` for quality before speed, and ``speed`` what counts as such, as in
+    ``configs/score/*.yaml``. If an answer has less than ``min_quality``, its speed does not count: ThreadWeaver (arXiv
+    2512.07843) pays for acceleration only when the answer is right.
     """
 
     quality_weight: float | Literal["inf"]
+    speed: Speed = "speedup"
     min_quality: float = 1.0
 
     def __post_init__(self) -> None:
