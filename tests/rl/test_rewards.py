@@ -67,6 +67,8 @@ def test_speed_as_written_earns_nothing_for_text_that_is_left_out():
         "twin": {"text": "b", "num_tokens": 60, "finish_reason": "stop"},
         "candidates": [few_words],
     }
-    (answer,) = rewarded(record, [{"quality": 0.5}], RewardSection(quality_weight=1, speed="written", min_quality=0))
+    (answer,) = rewarded(
+        record, [{"quality": 0.5}], RewardSection(quality_weight=1, speed="written", min_quality=0)
+    )
     assert answer["speedup"] == 20
     assert answer["reward"] == pytest.approx((1 + 0.5) / 2)
