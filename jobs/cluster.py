@@ -131,8 +131,21 @@ def takes_gpus(
         return False
     import ray
 
-    num_gpus = ray.cluster_resources().get("GPU", 0)
-    taken = num_gpus > 0 if workers.use_gpu == "auto" else workers.use_gpu
+    return _taken(workers, address, ray.cluster_resources().get("GPU", 0), together, key)
+
+
+def check_gpus(workers: WorkersSection, address: str | None) -> None:
+    """Raise UserError as ``takes_gpus`` does where Ray would be a local one, before a job makes its data."""
+    if workers.use_gpu is not False and is_local(address):
+        import torch
+
+        _taken(workers, address, torch.cuda.device_count(), workers.num_workers, "workers.num_workers")
+
+
+def _taken(
+    workers: WorkersSection | LightWorkersSection, address: str | None, num_gpus: float, together: int, key: str
+) -> bool:
+    taken = num_gpus > 0 if workers.use_gpu == "auto" else bool(workers.use_gpu)
     if taken and is_local(address) and num_gpus < together:
         section = "rollout.workers" if key.startswith("rollout.") else "workers"
         what = f"{together} processes take a GPU each" if together > 1 else "1 process takes a GPU"

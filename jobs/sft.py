@@ -10,6 +10,7 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from jobs.arguments import job_parser, parse_arguments
+from jobs.cluster import check_gpus
 from jobs.training import RESTART, RESUMES, fit
 from pasta.entrypoint import run_main
 from pasta.stages.run import nothing_to_do, resumable
@@ -55,6 +56,7 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
     training = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
         return 0
+    check_gpus(config.workers, address)
     datasets.disable_progress_bars()
     cache_dir = config.run_dir.absolute() / "data"
     with resumable(config.name, RESUMES):

@@ -41,6 +41,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "nothing fits": ({"data.max_length": 4}, "no pair to train on"),
     "no pairs": ({"data.pairs": 0}, "pairs 0: expected a positive integer"),
     "all held out": ({"data.eval_pairs": 4}, "no pair to train on"),
+    "no GPUs": (
+        {"workers.use_gpu": True, "workers.num_workers": 99},
+        "workers.num_workers: 99 processes take a GPU each, and this machine has ",
+    ),
 }
 
 

@@ -53,6 +53,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "adapters from scratch": ({"lora.rank": 4}, "a model from scratch has nothing to adapt"),
     "no workers": ({"workers.num_workers": 0}, "num_workers 0"),
+    "no GPUs": (
+        {"workers.use_gpu": True, "workers.num_workers": 99},
+        "workers.num_workers: 99 processes take a GPU each, and this machine has ",
+    ),
     "a step back": ({"optimisation.warmup_steps": -1}, "warmup_steps -1: expected 0 or more"),
     "no end": ({"optimisation.max_steps": 0}, "max_steps 0: expected a positive integer"),
     "a beta of one": (
