@@ -143,7 +143,11 @@ def check_gpus(workers: WorkersSection, address: str | None) -> None:
 
 
 def _taken(
-    workers: WorkersSection | LightWorkersSection, address: str | None, num_gpus: float, together: int, key: str
+    workers: WorkersSection | LightWorkersSection,
+    address: str | None,
+    num_gpus: float,
+    together: int,
+    key: str,
 ) -> bool:
     taken = num_gpus > 0 if workers.use_gpu == "auto" else bool(workers.use_gpu)
     if taken and is_local(address) and num_gpus < together:

@@ -58,3 +58,17 @@ def test_a_method_that_both_sides_name_themselves_is_not_ignored(two):
     with pytest.raises(UserError, match=r"^--method: 'twin' has no effect"):
         run(["compare", a, b, "--method", "twin"])
     assert run(["compare", a, two[1], "--method", "pasta"]) == 0, "for the side that names none"
+
+
+def test_scores_are_compared_for_each_weight_that_is_given(two, capsys):
+    assert run(["compare", *two, "--quality-weight", "1", "--quality-weight", "4"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert [line.split(" ")[3] for line in lines if line.startswith("score, λ =")] == ["1", "4"]
+
+
+@pytest.mark.parametrize("given", ["much", "-1", "inf", "nan"])
+def test_a_weight_that_is_none_is_one_line(two, capsys, given):
+    with pytest.raises(SystemExit) as error:
+        run(["compare", *two, f"--quality-weight={given}"])
+    assert error.value.code == 2
+    assert f"{given!r} is not a weight λ of 0 or more" in capsys.readouterr().err

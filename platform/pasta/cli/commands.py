@@ -25,7 +25,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if options.command == "show":
         return show_record(options.file, options.record, options.tokenizer, options.field, options.width)
     if options.command == "compare":
-        return compare_evaluations(options.a, options.b, options.method, options.top, as_json=options.json)
+        return compare_evaluations(
+            options.a, options.b, options.method, options.top, options.quality_weight, as_json=options.json
+        )
     if options.command == "simulate":
         from pasta.cli.simulate import simulate  # it reads YAML, the others do not
 
@@ -100,6 +102,14 @@ def _add_compare(commands: Any) -> None:
         "--method", metavar="NAME", help="which method; not needed where there is one beside the baseline"
     )
     comparing.add_argument("--top", type=_positive, default=5, metavar="N", help="prompts in each list (5)")
+    comparing.add_argument(
+        "--quality-weight",
+        type=_weight,
+        action="append",
+        default=[],
+        metavar="λ",
+        help="compare the score speedup + λ · quality too (theoretical speedup); may be given several times",
+    )
     comparing.add_argument("--json", action="store_true", help="print JSON, with all figures and prompts")
 
 
@@ -193,6 +203,16 @@ def _width(text: str) -> int:
     if (width := _positive(text)) > _MOST_COLUMNS:
         raise argparse.ArgumentTypeError(f"{text!r}, expected at most {_MOST_COLUMNS:,}")
     return width
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a weight λ of 0 or more (inf is quality)")
+    return weight
 
 
 def _probability(text: str) -> float:

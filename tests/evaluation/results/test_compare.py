@@ -68,6 +68,13 @@ def test_ratios_are_geometric_and_differences_arithmetic(write):
     assert not change(found, "threads").is_change
 
 
+def test_scores_weigh_the_twin_s_tokens_over_the_critical_path_with_quality(write):
+    a = write("a", records(2, path=50), qualities(0.5, 0.5))
+    b = write("b", records(2, path=40), qualities(0.25, 0.75))
+    score = change(compared(a, b, weights=[1.0, 4.0]), "score, λ = 4")
+    assert (score.kind, score.a, score.b) == ("difference", 100 / 50 + 4 * 0.5, 100 / 40 + 4 * 0.5)
+
+
 def test_a_change_that_differs_from_prompt_to_prompt_is_not_shown_by_few(write):
     a = write("a", records(4), qualities(0.5, 0.5, 0.5, 0.5))
     b = write("b", records(4), qualities(0.9, 0.1, 0.8, 0.3))

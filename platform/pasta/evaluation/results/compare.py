@@ -75,6 +75,17 @@ MEASURES = (
 )
 
 
+def score_measure(weight: float) -> Measure:
+    """speedup + λ · quality for λ = ``weight``, the score of ``pasta.candidates.scoring`` by theoretical speedup."""
+
+    def score(outcome: Outcome) -> float | None:
+        if outcome.theoretical is None or outcome.quality is None:
+            return None
+        return outcome.theoretical + weight * outcome.quality
+
+    return Measure(f"score, λ = {weight:g}", "difference", score)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A measure over ``count`` pairs: means ``a`` and ``b``, and ``change``, which is b − a or b ÷ a by ``kind``.
@@ -171,8 +182,9 @@ def read_side(given: str, method: str | None = None) -> Side:
     return Side(evaluation, chosen, baseline, {outcome.key: outcome for outcome in outcomes[chosen]})
 
 
-def compare_sides(a: Side, b: Side, top: int = 5) -> Comparison:
-    """Compare ``b`` with ``a``; each list of changed prompts has up to ``top`` entries.
+def compare_sides(a: Side, b: Side, top: int = 5, weights: Sequence[float] = ()) -> Comparison:
+    """Compare ``b`` with ``a``; each list of changed prompts has up to ``top`` entries. ``weights`` are values of λ for
+    which scores are compared too.
 
     Raises UserError if they have no prompt in common.
     """
@@ -196,7 +208,7 @@ def compare_sides(a: Side, b: Side, top: int = 5) -> Comparison:
             only_b=tuple(key for key in b.outcomes if key not in a.outcomes),
             altered=tuple(altered),
         ),
-        changes=_changes(pairs, MEASURES),
+        changes=_changes(pairs, (*MEASURES, *map(score_measure, weights))),
         families=_families(pairs, (QUALITY, speed)),
         speed=speed.name,
         moved=_moved(pairs, QUALITY, "quality", top) | _moved(pairs, speed, "speed", top),
