@@ -19,7 +19,7 @@ from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
 from pasta.training.config import ModelSection
 from pasta.training.model import build_model, make_room, make_tokenizer, new_token_ids
-from pasta.training.save import save_model
+from pasta.training.save import save_trained
 from tests.support.tokenizers import TEMPLATE, byte_level
 from tests.training.runs import sft_config
 
@@ -173,6 +173,7 @@ def test_a_directory_that_a_killed_process_of_the_same_id_left_is_replaced(tmp_p
     left = tmp_path / f".model.{os.getpid()}"
     left.mkdir()
     (left / "half").write_text("")
-    save_model(start, tmp_path / "model", "float32", AutoTokenizer.from_pretrained(start), {})
+    section = ModelSection(init_from=str(start), save_dtype="float32")
+    save_trained(start, tmp_path / "model", section, None, AutoTokenizer.from_pretrained(start), {})
     assert (tmp_path / "model/config.json").is_file()
     assert not (tmp_path / "model/half").exists()

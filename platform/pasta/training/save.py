@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from pasta.errors import UserError
 from pasta.files import check_beside
@@ -22,23 +22,6 @@ from pasta.training.transformers_private import outside_deepspeed
 CARD = "model_card.json"
 
 
-def save_model(
-    trained: Path,
-    output_dir: Path,
-    dtype: str,
-    tokenizer: PreTrainedTokenizerBase,
-    card: dict[str, Any],
-    manifest: Manifest | None = None,
-) -> None:
-    """Write the model saved in ``trained`` to ``output_dir`` in ``dtype``, with ``card`` and ``manifest`` as JSON.
-
-    It is written to a directory beside ``output_dir`` and renamed, so that ``output_dir`` never holds half a model.
-    """
-    with outside_deepspeed():
-        model = AutoModelForCausalLM.from_pretrained(trained, dtype=getattr(torch, dtype))
-        _write(model, output_dir, dtype, tokenizer, card, manifest)
-
-
 def save_trained(
     trained: Path,
     output_dir: Path,
@@ -48,39 +31,30 @@ def save_trained(
     card: dict[str, Any],
     manifest: Manifest | None = None,
 ) -> None:
-    """``save_model`` for what a trainer left in ``trained``: a whole model, or with ``lora`` an adapter to merge."""
-    if lora is None:
-        save_model(trained, output_dir, section.save_dtype, tokenizer, card, manifest)
-        return
-    with outside_deepspeed():
-        # The seed is for weights from scratch, which get no adapters.
-        model = merge_adapter(build_model(section, tokenizer, seed=0), trained)
-        model = model.to(getattr(torch, section.save_dtype))
-        adapter = trained if lora.keep_adapter else None
-        _write(model, output_dir, section.save_dtype, tokenizer, card, manifest, adapter)
+    """Write what a trainer left in ``trained`` to ``output_dir`` in ``section.save_dtype``, with ``card`` and
+    ``manifest`` as JSON: a whole model, or with ``lora`` an adapter, which is merged.
 
-
-def _write(
-    model: PreTrainedModel,
-    output_dir: Path,
-    dtype: str,
-    tokenizer: PreTrainedTokenizerBase,
-    card: dict[str, Any],
-    manifest: Manifest | None,
-    adapter: Path | None = None,
-) -> None:
+    It is written to a directory beside ``output_dir`` and renamed, so that ``output_dir`` never holds half a model.
+    """
+    dtype = getattr(torch, section.save_dtype)
     staging = output_dir.with_name(f".{output_dir.name}.{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed and had this id
     staging.mkdir(parents=True)
     try:
-        model.config.use_cache = True
-        model.save_pretrained(staging)
+        with outside_deepspeed():
+            if lora is None:
+                model = AutoModelForCausalLM.from_pretrained(trained, dtype=dtype)
+            else:
+                # The seed is for weights from scratch, which get no adapters.
+                model = merge_adapter(build_model(section, tokenizer, seed=0), trained).to(dtype)
+            model.config.use_cache = True
+            model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
-        card = {**card, "num_parameters": model.num_parameters(), "dtype": dtype}
+        card = {**card, "num_parameters": model.num_parameters(), "dtype": section.save_dtype}
         (staging / CARD).write_text(json.dumps(card, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        if adapter is not None:
+        if lora is not None and lora.keep_adapter:
             (staging / ADAPTER_DIR).mkdir()
-            for path in adapter.glob("adapter_*"):
+            for path in trained.glob("adapter_*"):
                 shutil.copy(path, staging / ADAPTER_DIR)
         if manifest is not None:
             write_manifest(staging, manifest)
