@@ -330,7 +330,7 @@ def test_a_session_times_as_many_steps_as_it_is_asked_for_however_many_run_toget
 class Fake:
     """A decoder whose speed its settings give."""
 
-    name, side = "fake", "ours"
+    name = "fake"
     setups = ({"threads": 1}, {"threads": 2})
 
     def use(self, setup):

@@ -13,7 +13,7 @@ from pasta.benchmark.machine import code_fingerprint, machine_identity
 from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Chosen, Peer, PeerSession, fastest_setup, time_steps
-from pasta.benchmark.peers.engine import Generate, Ours, OurSession
+from pasta.benchmark.peers.engine import Generate, Ours
 from pasta.benchmark.peers.llama import Llama, why_no_llama
 from pasta.benchmark.peers.llama_drafts import DraftingLlama
 from pasta.benchmark.peers.settings import FORMATS, PeerSettings
@@ -93,47 +93,25 @@ class ShapeComparison:
     def lanes(self) -> RecordFile:
         """Single steps with several lanes of one request; llama.cpp: so many sequences that share a prompt."""
         prompt = self._prompts(1, 256)
-
-        def open_ours(ours: Ours, lanes: int, steps: int) -> PeerSession:
-            return OurSession(ours.loaded, prompt, steps, lanes)
-
-        def open_llama(llama: Llama, lanes: int, steps: int) -> PeerSession:
-            return llama.session(prompt, steps, lanes)
-
-        return self._grow("lanes", self.settings.lanes, open_ours, open_llama)
+        return self._grow("lanes", self.settings.lanes, lambda lanes, steps: (prompt, lanes))
 
     def requests(self) -> RecordFile:
         """Single steps with several requests, each after a prompt of its own."""
         prompts = self._prompts(max(self.settings.requests), self.settings.prompt_tokens)
-
-        def open_ours(ours: Ours, count: int, steps: int) -> PeerSession:
-            return OurSession(ours.loaded, prompts[:count], steps)
-
-        def open_llama(llama: Llama, count: int, steps: int) -> PeerSession:
-            return llama.session(prompts[:count], steps)
-
-        return self._grow("requests", self.settings.requests, open_ours, open_llama)
+        return self._grow("requests", self.settings.requests, lambda count, steps: (prompts[:count], 1))
 
     def context(self) -> RecordFile:
         """Single steps of one request after so many tokens."""
         prompt = self._prompts(1, max(self.settings.contexts))[0]
-
-        def open_ours(ours: Ours, tokens: int, steps: int) -> PeerSession:
-            return OurSession(ours.loaded, [prompt[: tokens - steps // 2]], steps)
-
-        def open_llama(llama: Llama, tokens: int, steps: int) -> PeerSession:
-            return llama.session([prompt[: tokens - steps // 2]], steps)
-
-        return self._grow("context", self.settings.contexts, open_ours, open_llama)
+        return self._grow(
+            "context", self.settings.contexts, lambda tokens, steps: ([prompt[: tokens - steps // 2]], 1)
+        )
 
     def _grow(
-        self,
-        part: str,
-        points: Sequence[int],
-        open_ours: Callable[[Ours, int, int], PeerSession],
-        open_llama: Callable[[Llama, int, int], PeerSession],
+        self, part: str, points: Sequence[int], held: Callable[[int, int], tuple[list[list[int]], int]]
     ) -> RecordFile:
-        """One record a point: the milliseconds of each session's steps, round by round."""
+        """One record a point: the milliseconds of each session's steps, round by round. ``held`` gives the prompts and
+        the lanes of a point's sessions, which take so many steps."""
         settings = self.settings
         asked = {"rounds": settings.rounds, "prompt": settings.prompt_tokens}
         file, todo, progress = self._points(part, points, asked)
@@ -142,13 +120,12 @@ class ShapeComparison:
         steps = settings.rounds * (STEPS + 1)
         with self.decoders(self.narrow) as chosen:
             for point in todo:
+                prompts, lanes = held(point, steps)
                 with contextlib.ExitStack() as stack:
                     sessions: dict[str, tuple[PeerSession, Callable[[], Any]]] = {}
                     for name, each in chosen.items():
                         decoder: Any = each.use()
-                        opened = (open_ours if each.decoder.side == "ours" else open_llama)(
-                            decoder, point, steps
-                        )
+                        opened = decoder.session(prompts, steps, lanes)
                         stack.callback(opened.close)
                         sessions[name] = (opened, each.use)
                     rounds = [time_steps(sessions, STEPS) for _ in range(settings.rounds)]

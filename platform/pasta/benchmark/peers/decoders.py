@@ -45,14 +45,10 @@ class PeerSession(Protocol):
 
 
 class Peer(Protocol):
-    """One side of the comparison in one number format.
-
-    ``side`` is ``ours``, ``llama.cpp`` or ``transformers``. ``setups`` are the settings to choose the fastest of;
-    ``use`` switches to one.
-    """
+    """One side of the comparison in one number format. ``setups`` are the settings to choose the fastest of; ``use``
+    switches to one."""
 
     name: str
-    side: str
     setups: Sequence[Record]
 
     def use(self, setup: Record) -> None:

@@ -26,8 +26,6 @@ _NO_HELP: dict[str, Any] = {"jump_forward": False, "drafts": 0, "reuse_prefixes"
 class Ours:
     """A ``Peer``: the engine in sequential mode without helps."""
 
-    side = "ours"
-
     def __init__(self, loaded: LoadedModel, name: str, threads: Sequence[int], tokens: int) -> None:
         self.loaded, self.name = loaded, name
         self.setups: Sequence[Record] = [{"threads": count} for count in threads]
@@ -53,6 +51,10 @@ class Ours:
                 times += [last + (now - last) * (number + 1) / tokens for number in range(tokens)]
                 last = now
         return Timing.of(begun, times)
+
+    def session(self, prompts: Sequence[Sequence[int]], steps: int, lanes: int) -> "OurSession":
+        """So many steps that follow ``prompts``, or of ``lanes`` threads of one request."""
+        return OurSession(self.loaded, prompts, steps, lanes)
 
 
 class OurSession:
@@ -129,8 +131,6 @@ class _Clock(StoppingCriteria):
 
 class Generate:
     """A ``Peer``: transformers' ``generate`` on the model as transformers makes it."""
-
-    side = "transformers"
 
     def __init__(
         self, stock: LoadedModel, name: str, threads: Sequence[int], options: Mapping[str, Any]

@@ -256,8 +256,6 @@ class Llama:
     AMX that it had shaped.
     """
 
-    side = "llama.cpp"
-
     def __init__(self, path: Path, format_name: str, threads: Sequence[int], tokens: int) -> None:
         self.name, self.format_name = f"llama.cpp {format_name}", format_name
         self.setups: Sequence[Record] = [

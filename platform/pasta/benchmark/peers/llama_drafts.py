@@ -30,8 +30,6 @@ class DraftingLlama:
     ``setup`` are the settings in which ``llama`` is fastest alone.
     """
 
-    side = "llama.cpp"
-
     def __init__(self, llama: Llama, draft: Path, acceptance: float, setup: Record) -> None:
         self.name = f"{llama.name}{DRAFTS}"
         self.setups: Sequence[Record] = [setup | {"drafts": count} for count in _DRAFTS]
