@@ -52,7 +52,7 @@ class Follower:
                 from pasta.engine.ranks import follow
             torch.set_num_threads(threads)
             ranks = _meet(rank, size, rendezvous)
-            with priority.starting_normal():  # this thread too: every step waits for it
+            with priority.starting(batch=False):  # this thread too: every step waits for it
                 follow(ranks)
         except BaseException as error:
             logger.warning("rank %d ends: %s", rank, error)

@@ -238,7 +238,7 @@ def _start_ray(
     # Not as a runtime_env: the workers that Ray starts in advance have none, and could become neither controller nor
     # proxy.
     env_vars = {**PROXY_ENV, **config.env_vars, **ingress, "PYTHONPATH": python_path()}
-    with priority.starting_batch(), environment_with(env_vars):
+    with priority.starting(batch=True), environment_with(env_vars):
         return start_ray(
             lambda: progress("Ray was too slow to start; trying once more"),
             address="local",

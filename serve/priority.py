@@ -18,27 +18,14 @@ def set_batch() -> None:
             _set(int(thread), batch=True)
 
 
-@contextmanager
-def starting_batch() -> Iterator[None]:
-    """In this block, processes and threads that this thread starts get the policy SCHED_BATCH."""
-    with _as(batch=True):
-        yield
-
-
-@contextmanager
-def starting_normal() -> Iterator[None]:
-    """In this block, threads that this thread starts get the policy SCHED_OTHER."""
-    with _as(batch=False):
-        yield
-
-
 def is_batch() -> bool:
     """Whether this thread has the policy SCHED_BATCH."""
     return hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH
 
 
 @contextmanager
-def _as(*, batch: bool) -> Iterator[None]:
+def starting(*, batch: bool) -> Iterator[None]:
+    """In this block, processes and threads that this thread starts get the policy SCHED_BATCH, or SCHED_OTHER."""
     before = is_batch()
     _set(0, batch=batch)
     try:

@@ -88,7 +88,7 @@ class Decoder:
             self._costs[name] = _costs(engine, config)
             self._structures[name] = Structures(engine.codec)
             self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval_ms / 1000)
-            with priority.starting_normal():
+            with priority.starting(batch=False):
                 await self._engines[name].start()
         engines = {name: engine.engine for name, engine in self._engines.items()}
         reports = Reporter(self._metrics.record).engines(engines, config.engine.num_slots)

@@ -94,12 +94,12 @@ class InterpreterDeployment:
     def _budget(self) -> int:
         """This Interpreter's share of each model's budget, given the Decoders that are running; of one Decoder's while
         none is."""
-        budget = self._config.budget_tokens(max(1, len(self._dispatcher.usable)))
+        budget = self._config.budget_tokens(max(1, len(self._dispatcher.replicas.replicas)))
         return budget // self._dispatcher.num_interpreters
 
     async def _admit_as_decoders_come(self) -> None:
         while True:
-            await self._dispatcher.changed_replicas()
+            await self._dispatcher.replicas.change()
             for admission in self._admissions.values():
                 admission.admit()
 

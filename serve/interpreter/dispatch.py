@@ -72,15 +72,27 @@ class Lanes:
     """
 
     def __init__(self) -> None:
+        #: Those that are open; the dispatcher renews their leases.
         self.responses: set[OpenResponse] = set()
         self._counts: Counter[str] = Counter()
         self._slots: Counter[tuple[str, str]] = Counter()
         self._counted: dict[OpenResponse, tuple[list[str], list[tuple[str, str]]]] = {}
         self._changed: set[OpenResponse] = set()
 
+    def opened(self, response: OpenResponse) -> None:
+        """Count a response's lanes from now on."""
+        self.responses.add(response)
+        self.changed(response)
+
     def changed(self, response: OpenResponse) -> None:
-        """Count this response anew before the counts are used."""
+        """Note that threads of a response have begun, paused, moved or ended: count it anew before the counts are
+        used."""
         self._changed.add(response)
+
+    def closed(self, response: OpenResponse) -> None:
+        """Forget a response."""
+        self.responses.discard(response)
+        self.changed(response)
 
     def counts(self) -> Counter[str]:
         """The threads on each replica; 0 for any other name."""
@@ -115,10 +127,11 @@ class Dispatcher:
 
     def __init__(self, decoders: DeploymentClient, config: ServeConfig, name: str = "") -> None:
         self.decoders, self.name = decoders, name
-        self._lanes = Lanes()
+        self.lanes = Lanes()
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.metrics = Metrics(PLACEMENT)
-        self._replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
+        #: The Decoders that this Interpreter may use now.
+        self.replicas = CompatibleReplicas(known_replicas("Decoder"), config.version, self._version)
         #: The number format of each model, by replica.
         self._formats: dict[str, dict[str, str]] = {}
         self._chunk, self._num_slots = config.engine.prefill_chunk, config.engine.num_slots
@@ -150,10 +163,10 @@ class Dispatcher:
         return self._loads(without | self._silent, model, number_format)
 
     def _loads(self, without: Set[str], model: str, number_format: str | None) -> dict[str, int]:
-        lanes = self._lanes.counts()
+        lanes = self.lanes.counts()
         return {
             replica: lanes[replica] + self._told.get(replica, _UNTOLD).other_lanes
-            for replica in sorted(self._replicas.replicas - without)
+            for replica in sorted(self.replicas.replicas - without)
             if number_format in (None, self.format_of(replica, model))
         }
 
@@ -163,34 +176,6 @@ class Dispatcher:
         number."""
         told = [each.num_interpreters for each in self._told.values()]
         return max(told, default=self._configured_interpreters)
-
-    @property
-    def usable(self) -> frozenset[str]:
-        """The Decoders that this Interpreter may use now."""
-        return self._replicas.replicas
-
-    async def changed_replicas(self) -> None:
-        """Wait until the Decoders that may be used may have changed."""
-        await self._replicas.change()
-
-    @property
-    def responses(self) -> Set[OpenResponse]:
-        """The responses that are open."""
-        return self._lanes.responses
-
-    def opened(self, response: OpenResponse) -> None:
-        """Count a response's lanes, and renew its leases, from now on."""
-        self._lanes.responses.add(response)
-        self._lanes.changed(response)
-
-    def changed(self, response: OpenResponse) -> None:
-        """Note that threads of a response have begun, paused, moved or ended."""
-        self._lanes.changed(response)
-
-    def closed(self, response: OpenResponse) -> None:
-        """Forget a response."""
-        self._lanes.responses.discard(response)
-        self._lanes.changed(response)
 
     async def home(self, order: DecodeOrder, lost: set[str], number_format: str | None = None) -> str:
         """Choose the replica for a main thread: by load, and by how much of the prompt a replica has cached.
@@ -214,7 +199,7 @@ class Dispatcher:
                 "there is no decoder" + (f" that computes in {number_format}" if number_format else "")
             ) from None
         # To wait for a slot takes an answer's time, which no prefix makes up for while another replica has one free.
-        told, held = {name: self._told.get(name, _UNTOLD) for name in loads}, self._lanes.slots()
+        told, held = {name: self._told.get(name, _UNTOLD) for name in loads}, self.lanes.slots()
         free = {
             name: lanes
             for name, lanes in loads.items()
@@ -241,15 +226,15 @@ class Dispatcher:
         """Start following the replicas; returns when one may be used. Call it once, before anything else, on the event
         loop that serves requests."""
         self.decoders.open()
-        self.spawn(self._replicas.follow())
+        self.spawn(self.replicas.follow())
         self.spawn(self._renew())
-        while not self._replicas.replicas:
-            await self._replicas.change()
+        while not self.replicas.replicas:
+            await self.replicas.change()
 
     async def _change(self) -> None:
-        if self._replicas.superseded:
+        if self.replicas.superseded:
             raise Superseded
-        await self._replicas.change()
+        await self.replicas.change()
 
     async def _version(self, replica: str) -> str:
         version: Version = await self.decoders.call("version", replica=replica)
@@ -283,13 +268,13 @@ class Dispatcher:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
-            replicas = self._replicas.replicas
+            replicas = self.replicas.replicas
             self._formats = {replica: self._formats[replica] for replica in replicas}
             self._told = {replica: told for replica, told in self._told.items() if replica in replicas}
             for replica in replicas - self._silent:
                 self.spawn(self.ask(replica))
             held: dict[str, list[tuple[OpenResponse, Attempt]]] = {replica: [] for replica in self._silent}
-            for response in self.responses:
+            for response in self.lanes.responses:
                 for attempt in response.attempts.values():
                     held.setdefault(attempt.replica, []).append((response, attempt))
             for replica, attempts in held.items():

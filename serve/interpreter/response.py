@@ -74,7 +74,7 @@ class DistributedResponse:
     async def updates(self) -> AsyncGenerator[list[ResponseItem], None]:
         """Yield a list of all that has arrived at once: ``Delta`` as tokens come, last ``Decoded`` (or only
         ``Refused``). Leaving the iteration early ends every attempt."""
-        self._dispatcher.opened(self)
+        self._dispatcher.lanes.opened(self)
         try:
             await self._start_main()
             over = False
@@ -95,7 +95,7 @@ class DistributedResponse:
                 if results:
                     yield results
         finally:
-            self._dispatcher.closed(self)
+            self._dispatcher.lanes.closed(self)
             self._room.set()
             for attempt in list(self.attempts.values()):
                 self._close(attempt)
@@ -144,7 +144,7 @@ class DistributedResponse:
         )
         attempt = Attempt(path, replica, order, perf_counter() - self._begun)
         self.attempts[path] = attempt
-        self._dispatcher.changed(self)
+        self._dispatcher.lanes.changed(self)
         attempt.reader = self._dispatcher.spawn(self._read(attempt))
 
     async def _read(self, attempt: Attempt) -> None:
@@ -169,7 +169,7 @@ class DistributedResponse:
         """End an attempt, whatever its state."""
         if self.attempts.get(attempt.path) is attempt:
             del self.attempts[attempt.path]
-            self._dispatcher.changed(self)
+            self._dispatcher.lanes.changed(self)
         attempt.started.set()  # release those who wait to send it something
         if attempt.reader is not None and not attempt.ended and not attempt.reader.done():
             attempt.reader.cancel()
@@ -208,7 +208,7 @@ class DistributedResponse:
         timed: list[TokenItem] = [(item[0], item[1], item[2] + attempt.offset, *item[3:]) for item in items]
         delta = self._session.feed(timed)
         if self._session.moved:
-            self._dispatcher.changed(self)
+            self._dispatcher.lanes.changed(self)
         return delta
 
     def _place(self, attempt: Attempt, lent: Lent) -> None:

@@ -11,7 +11,7 @@ from serve import priority
 
 
 def can_give_way():
-    with priority.starting_batch():
+    with priority.starting(batch=True):
         return priority.is_batch()
 
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not can_give_way(), reason="this system has no S
 
 @pytest.fixture(autouse=True)
 def leave_this_process_as_it_is():
-    with priority.starting_normal():
+    with priority.starting(batch=False):
         yield
     for thread in os.listdir("/proc/self/task"):
         priority._set(int(thread), batch=False)
@@ -56,14 +56,14 @@ def test_all_threads_of_a_process_give_way_and_those_that_come_later():
 
 def test_a_thread_that_is_started_as_first_does_not_give_way():
     priority.set_batch()
-    with priority.starting_normal():
+    with priority.starting(batch=False):
         assert in_a_new_thread(priority.is_batch) is False
     assert priority.is_batch()
 
 
 def test_a_process_that_is_started_giving_way_does_and_the_one_that_starts_it_does_not():
     ask = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0) == os.SCHED_BATCH)"]
-    with priority.starting_batch():
+    with priority.starting(batch=True):
         answer = subprocess.run(ask, capture_output=True, text=True, check=True).stdout
     assert answer.strip() == "True"
     assert not priority.is_batch()
@@ -76,5 +76,5 @@ def test_a_system_that_forbids_it_changes_nothing(monkeypatch, error):
 
     monkeypatch.setattr(os, "sched_setscheduler", forbidden)
     priority.set_batch()
-    with priority.starting_batch():
+    with priority.starting(batch=True):
         assert not priority.is_batch()

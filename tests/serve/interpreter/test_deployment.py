@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pasta.engine import SamplingParams
 from pasta.engine.structure import Grammar
 from pasta.lang.positions import Positions
+from serve.calls.replicas import CompatibleReplicas
 from serve.config import AdmissionSettings, ServeConfig
 from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
@@ -223,7 +224,7 @@ def test_each_model_has_a_budget_of_its_own_by_the_decoders_that_are_there(confi
     there = {"a", "b"}
 
     async def scenario():
-        monkeypatch.setattr(Dispatcher, "usable", property(lambda _: frozenset(there)))
+        monkeypatch.setattr(CompatibleReplicas, "replicas", property(lambda _: frozenset(there)))
         made = InterpreterDeployment.__new__(InterpreterDeployment)
         await made.__init__(two, None)
         async with made._admissions["tiny"].hold(1500):

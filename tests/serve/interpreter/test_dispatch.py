@@ -432,7 +432,7 @@ def test_leaving_an_answer_ends_all_of_its_threads(config):
         for _ in range(100):
             stats = [await decoder.stats() for decoder in replicas.decoders.values()]
             if not any(s["active"] + s["waiting"] + s["open"] for s in stats):
-                return dispatcher.responses
+                return dispatcher.lanes.responses
             await asyncio.sleep(0.01)
         raise AssertionError(stats)
 
@@ -485,10 +485,10 @@ def test_a_placement_counts_no_response_that_has_not_changed():
 def test_a_home_is_the_replica_that_holds_the_prompt_and_none_that_has_forgotten_it(config):
     async def scenario(replicas, dispatcher):
         busy = Busy("a")
-        dispatcher.opened(busy)
+        dispatcher.lanes.opened(busy)
         await answer(dispatcher, order("local"))
         assert replicas.held == [("b", True)]
-        dispatcher.closed(busy)
+        dispatcher.lanes.closed(busy)
         # Of equally busy replicas the first by name is taken where nobody holds the prompt.
         assert await dispatcher.home(order("local"), set()) == "b"
         assert await dispatcher.home(order("local"), {"b"}) == "a"

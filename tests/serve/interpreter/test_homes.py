@@ -47,13 +47,13 @@ def test_no_request_waits_for_a_slot_while_another_decoder_has_one(on_a, on_b, h
         dispatcher = Dispatcher(Decoders(), CONFIG)
         known_replicas("Decoder").update(frozenset("ab"))
         await dispatcher.ready()
-        while len(dispatcher.usable) < 2:
+        while len(dispatcher.replicas.replicas) < 2:
             await asyncio.sleep(0)
         names = prefix_digests(PROMPT, CONFIG.engine.prefill_chunk, "")
         prefixes = {"m": frozenset(name for _, name in names)}
         dispatcher.hear("a", Told(prefixes, of_others, 2, {"m": of_others}))
         for replica in "a" * (on_a - of_others) + "b" * on_b:
-            dispatcher.opened(Decoding(replica))
+            dispatcher.lanes.opened(Decoding(replica))
         order = DecodeOrder("r", "m", PROMPT, Limits(), False, SamplingParams())
         return await dispatcher.home(order, set())
 
