@@ -15,10 +15,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from serve.config import AdmissionSettings
-from serve.observe.metrics import Length
 
+#: The kinds of requests that admission distinguishes.
+Length = Literal["short", "long"]
 #: The longest Retry-After, whatever the rate.
 MAX_RETRY_AFTER_S = 60
 #: Time constant of the rate, in seconds with requests running: tokens released that long ago count 1/e.

@@ -11,16 +11,15 @@ The functions named ``of_…`` turn facts into observations; ``Metrics`` records
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from pasta.engine import Engine
+    from serve.interpreter.admission import Admission
 
 MetricKind = Literal["counter", "gauge", "histogram"]
-#: The kinds of requests that admission distinguishes.
-Length = Literal["short", "long"]
 
 # Buckets, in seconds and in tokens: those of vLLM's metrics of the same names where it has them.
 _FIRST_TOKEN_S = (
@@ -242,47 +241,34 @@ def of_answer(answered: Answered) -> list[Observation]:
     return found + [Observation(name, value, labels) for name, value in values.items() if value is not None]
 
 
-def of_engine(model: str, *, running: int, waiting: int, lanes: int, slots: int) -> list[Observation]:
-    """The gauges of an engine."""
+def of_engine(model: str, engine: "Engine", slots: int) -> list[Observation]:
+    """The gauges of an engine with so many slots."""
     values = {
-        "pasta_num_requests_running": running,
-        "pasta_num_requests_waiting": waiting,
-        "pasta_active_lanes": lanes,
-        "pasta_kv_cache_usage_ratio": running / slots,
+        "pasta_num_requests_running": engine.num_active,
+        "pasta_num_requests_waiting": engine.num_waiting,
+        "pasta_active_lanes": engine.num_lanes,
+        "pasta_kv_cache_usage_ratio": engine.num_active / slots,
     }
     return [Observation(name, value, {"model": model}) for name, value in values.items()]
 
 
-def of_admission(
-    model: str, held: Mapping[Length, int], budget: int, waiting: Mapping[Length, int]
-) -> list[Observation]:
+def of_admission(model: str, admission: "Admission") -> list[Observation]:
     """The gauges of a model's admission: tokens held, and requests that wait, of short and of long ones."""
-    kinds = [("pasta_admitted_tokens", held), ("pasta_admission_queue_requests", waiting)]
+    kinds = {
+        "pasta_admitted_tokens": admission.held,
+        "pasta_admission_queue_requests": admission.num_waiting,
+    }
     found = [
         Observation(name, value, {"model": model, "length": kind})
-        for name, values in kinds
+        for name, values in kinds.items()
         for kind, value in values.items()
     ]
-    return [*found, Observation("pasta_admission_budget_tokens", budget, {"model": model})]
+    return [*found, Observation("pasta_admission_budget_tokens", admission.budget_tokens, {"model": model})]
 
 
 def of_response(endpoint: str, status: int) -> Observation:
     """The observation of an HTTP response; ``endpoint`` is the route's template, never the requested path."""
     return Observation("pasta_http_responses", 1, {"endpoint": endpoint, "status": str(status)})
-
-
-class AdmissionCounts(Protocol):
-    """What the reporter reads of a model's admission (serve/interpreter/admission.py)."""
-
-    held: dict[Length, int]
-
-    @property
-    def budget_tokens(self) -> int:
-        """The budget now."""
-
-    @property
-    def num_waiting(self) -> dict[Length, int]:
-        """The requests that wait."""
 
 
 class Reporter:
@@ -298,26 +284,18 @@ class Reporter:
         """Record the engines of a Decoder, by model, each with ``slots`` slots, until cancelled."""
         while True:
             for model, engine in engines.items():
-                self._record(self._of_engine(model, engine, slots))
+                self._record([*of_engine(model, engine, slots), *self._counted(model, engine)])
             await asyncio.sleep(every_s)
 
-    async def admission(
-        self, admissions: Mapping[str, AdmissionCounts], every_s: float = REPORT_S
-    ) -> NoReturn:
+    async def admission(self, admissions: Mapping[str, "Admission"], every_s: float = REPORT_S) -> NoReturn:
         """Record the admission of each model, until cancelled."""
         while True:
-            for model, counts in admissions.items():
-                self._record(of_admission(model, counts.held, counts.budget_tokens, counts.num_waiting))
+            for model, admission in admissions.items():
+                self._record(of_admission(model, admission))
             await asyncio.sleep(every_s)
 
-    def _of_engine(self, model: str, engine: "Engine", slots: int) -> list[Observation]:
-        found = of_engine(
-            model,
-            running=engine.num_active,
-            waiting=engine.num_waiting,
-            lanes=engine.num_lanes,
-            slots=slots,
-        )
+    def _counted(self, model: str, engine: "Engine") -> Iterator[Observation]:
+        """What an engine's counters have gained since the last report."""
         prefixes = engine.prefix_counts
         totals = {
             "pasta_engine_steps": engine.num_steps,
@@ -330,8 +308,7 @@ class Reporter:
             before = self._totals.get((name, model), 0)
             self._totals[name, model] = now
             if now > before:
-                found.append(Observation(name, now - before, {"model": model}))
-        return found
+                yield Observation(name, now - before, {"model": model})
 
 
 class Metrics:

@@ -67,9 +67,12 @@ def test_an_answer_of_one_token_has_no_time_between_tokens():
 
 
 def every_observation():
+    admission = SimpleNamespace(
+        held={"short": 100, "long": 900}, budget_tokens=2000, num_waiting={"short": 0, "long": 3}
+    )
     yield from of_answer(answered())
-    yield from of_engine("pasta-atlas", running=2, waiting=1, lanes=7, slots=8)
-    yield from of_admission("pasta-atlas", {"short": 100, "long": 900}, 2000, {"short": 0, "long": 3})
+    yield from of_engine("pasta-atlas", SimpleNamespace(num_active=2, num_waiting=1, num_lanes=7), 8)
+    yield from of_admission("pasta-atlas", admission)
     yield of_response("/v1/models/{name:path}", 404)
 
 
@@ -83,9 +86,8 @@ def test_observations_fit_their_metrics():
 
 
 def test_cache_use_is_a_share():
-    assert (
-        values(of_engine("m", running=2, waiting=0, lanes=0, slots=8))["pasta_kv_cache_usage_ratio"] == 0.25
-    )
+    engine = SimpleNamespace(num_active=2, num_waiting=0, num_lanes=0)
+    assert values(of_engine("m", engine, 8))["pasta_kv_cache_usage_ratio"] == 0.25
 
 
 def test_labels_have_few_values():
