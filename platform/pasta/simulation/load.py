@@ -54,15 +54,15 @@ class Arrivals(Protocol):
 
     def after_arrival(self, now: float) -> float | None:
         """Return the next arrival time after an arrival, if that determines it."""
-        ...
+        return None
 
     def after_end(self, now: float) -> float | None:
         """Return the next arrival time after the end of an answer, if that determines it."""
-        ...
+        return None
 
 
-class Poisson:
-    """An open stream: exponential gaps of mean 1 / rate."""
+class Poisson(Arrivals):
+    """An open stream: exponential gaps of mean 1 / rate. Arrivals do not depend on answers."""
 
     def __init__(self, rate: float, seed: int) -> None:
         self._rate, self._random = rate, random.Random(f"arrivals:{seed}")
@@ -75,12 +75,8 @@ class Poisson:
         """One gap later."""
         return now + self._random.expovariate(self._rate)
 
-    def after_end(self, now: float) -> float | None:
-        """None: arrivals do not depend on answers."""
-        return None
 
-
-class Users:
+class Users(Arrivals):
     """A closed loop. Users also think before their first request, so that the load is steady from the start.
 
     Together they send ``most`` requests, if it is given.
@@ -97,10 +93,6 @@ class Users:
         self._left -= first
         return [self._think() for _ in range(first)]
 
-    def after_arrival(self, now: float) -> float | None:
-        """None: a user waits for the answer."""
-        return None
-
     def after_end(self, now: float) -> float | None:
         """The user's next request."""
         if self._left <= 0:
@@ -112,7 +104,7 @@ class Users:
         return self._random.expovariate(1.0 / self._think_s) if self._think_s else 0.0
 
 
-class Replayed:
+class Replayed(Arrivals):
     """Given times, from the first one on."""
 
     def __init__(self, arrivals_s: Sequence[float], speed: float = 1.0) -> None:
@@ -122,14 +114,6 @@ class Replayed:
     def first(self) -> Sequence[float]:
         """All of them."""
         return self._arrivals_s
-
-    def after_arrival(self, now: float) -> float | None:
-        """None: all are known."""
-        return None
-
-    def after_end(self, now: float) -> float | None:
-        """None: all are known."""
-        return None
 
 
 def make_arrivals(load: LoadSection, seed: int, arrivals_s: Sequence[float] = ()) -> Arrivals:
