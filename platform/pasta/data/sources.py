@@ -137,10 +137,7 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
         raise UserError(f"{_KEY}: {source.path}: holds no records")
     if len(ranges) > MAX_SHARDS:
         raise UserError(f"data.shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
-    shards = [
-        Shard(index, kind, path, start, count, offset)
-        for index, (kind, path, start, count, offset) in enumerate(ranges)
-    ]
+    shards = [Shard(index, *each) for index, each in enumerate(ranges)]
     first = list(itertools.islice(read_source_shard(shards[0], source), _PEEKED))
     broken = [record for record in first if isinstance(record, Broken)]
     if broken and len(broken) == len(first):
@@ -190,25 +187,22 @@ Placed = Iterator[tuple[str, Any]]
 
 
 def _ranges(source: SourceSection, size: int) -> Iterator[Range]:
+    files = source_files(source)
     if source.path == ATLAS:
         assert source.records is not None
         yield from _cut("atlas", ATLAS, source.records, size)
-        return
-    files = source_files(source)
-    if not files:
+    elif not files or files[0].is_dir():
         yield from _cut("dataset", source.path, len(_load_dataset(source)), size)
-    for file in files:
-        if file.is_dir():
-            yield from _cut("dataset", source.path, len(_load_dataset(source)), size)
-            continue
-        kind = _kind_of(file)
-        if kind == "jsonl":
-            yield from _cut_lines(file, size)
-        elif kind == "json":
-            yield from _cut("json", str(file), len(_load_array(file)), size)
-        else:
-            with _parquet(file) as table:
-                yield from _cut("parquet", str(file), table.metadata.num_rows, size)
+    else:
+        for file in files:
+            kind = _kind_of(file)
+            if kind == "jsonl":
+                yield from _cut_lines(file, size)
+            elif kind == "json":
+                yield from _cut("json", str(file), len(_load_array(file)), size)
+            else:
+                with _parquet(file) as table:
+                    yield from _cut("parquet", str(file), table.metadata.num_rows, size)
 
 
 def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
@@ -218,30 +212,22 @@ def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
 
 def _cut_lines(file: Path, size: int) -> Iterator[Range]:
     """Lines ``start`` to ``start + size`` of a file, and the byte at which they begin."""
-    offset = start = count = length = 0
-    is_blank = True  # a shard of blank lines alone is none
-    for line in read_lines(file, key=_KEY):
-        count += 1
-        length += len(line)
-        is_blank = is_blank and not line.strip()
-        if count == size:
-            if not is_blank:
-                yield "jsonl", str(file), start, count, offset
-            start, offset, count, length, is_blank = start + count, offset + length, 0, 0, True
-    if not is_blank:
-        yield "jsonl", str(file), start, count, offset
+    offset = start = 0
+    lines = ((len(line), bool(line.strip())) for line in read_lines(file, key=_KEY))
+    while cut := list(itertools.islice(lines, size)):
+        if any(holds_text for _, holds_text in cut):  # a shard of blank lines alone is none
+            yield "jsonl", str(file), start, len(cut), offset
+        start, offset = start + len(cut), offset + sum(length for length, _ in cut)
 
 
 def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
-    left = records
+    before = 0
     for kind, path, start, count, offset in ranges:
-        if left is None:
-            yield kind, path, start, count, offset
-            continue
-        if left <= 0:
+        taken = count if records is None else min(count, records - before)
+        if taken <= 0:
             return
-        yield kind, path, start, min(count, left), offset
-        left -= count
+        yield kind, path, start, taken, offset
+        before += count
 
 
 def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
@@ -321,23 +307,21 @@ def _load_dataset(source: SourceSection) -> Any:
     try:
         if os.path.isdir(source.path):
             loaded = datasets.load_from_disk(source.path)
-            if isinstance(loaded, datasets.DatasetDict):
-                if source.split not in loaded:
-                    raise UserError(
-                        f"data.source.split: {source.path} has no split {source.split!r}; it has {', '.join(loaded)}"
-                    )
-                loaded = loaded[source.split]
         else:
             loaded = datasets.load_dataset(
                 source.path, source.subset, split=source.split, revision=source.revision
             )
-    except UserError:
-        raise
     except Exception as error:  # the Hub, its client, the disk and the data set's own files fail in many ways
         raise UserError(
             f"{_KEY}: {source.path}: no such data set could be loaded ({first_line(error)})"
         ) from None
-    return loaded
+    if not isinstance(loaded, datasets.DatasetDict):
+        return loaded
+    if source.split not in loaded:
+        raise UserError(
+            f"data.source.split: {source.path} has no split {source.split!r}; it has {', '.join(loaded)}"
+        )
+    return loaded[source.split]
 
 
 def _kind_of(file: Path) -> Kind:
