@@ -5,6 +5,7 @@ same code that the engine uses.
 """
 
 import bisect
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -71,22 +72,16 @@ def packed_row(examples: Sequence[Example]) -> dict[str, Any]:
 
 def packed_rows(examples: Iterable[Example], row_length: int) -> Iterator[dict[str, Any]]:
     """Rows of ``FEATURES``, packed within windows of ``WINDOW`` examples."""
-    window: list[Example] = []
-    for example in examples:
-        window.append(example)
-        if len(window) == WINDOW:
-            yield from _pack_window(window, row_length)
-            window = []
-    yield from _pack_window(window, row_length)
+    left = iter(examples)
+    while window := list(itertools.islice(left, WINDOW)):
+        for indices in pack([len(example) for example in window], row_length):
+            yield packed_row([window[index] for index in indices])
 
 
 def to_dataset(examples: Iterable[Example], row_length: int) -> Dataset:
     """A packed data set in memory."""
-    columns: dict[str, list[Any]] = {name: [] for name in FEATURES}
-    for row in packed_rows(examples, row_length):
-        for name, value in row.items():
-            columns[name].append(value)
-    return Dataset.from_dict(columns, features=FEATURES)
+    rows = list(packed_rows(examples, row_length))
+    return Dataset.from_dict({name: [row[name] for row in rows] for name in FEATURES}, features=FEATURES)
 
 
 def pack_sees(sees: Sequence[int]) -> list[int]:
@@ -109,8 +104,3 @@ def unpack_sees(packed: Sequence[int], num_segments: Sequence[int]) -> "np.ndarr
         at += count * width
         offset += count
     return out
-
-
-def _pack_window(window: Sequence[Example], row_length: int) -> Iterator[dict[str, Any]]:
-    for indices in pack([len(example) for example in window], row_length):
-        yield packed_row([window[index] for index in indices])

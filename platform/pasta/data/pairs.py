@@ -92,7 +92,7 @@ def prepare_pairs(options: PairsSection, tokenizer: Any, cache_dir: Path) -> Pre
     source = pairs_file(options.source)
 
     def write(directory: Path) -> dict[str, int]:
-        return asdict(_write(source, options, Codec(tokenizer), directory))
+        return _write(source, options, Codec(tokenizer), directory)
 
     path, counts, reused = prepare_once(
         cache_dir / _fingerprint(source, options, tokenizer), tokenizer, write
@@ -131,39 +131,30 @@ class PairCollator:
         return batch
 
 
-@dataclass(slots=True)
-class _Counts:
-    num_pairs: int = 0
-    num_eval_pairs: int = 0
-    num_tokens: int = 0
-    num_too_long: int = 0
-    num_equal: int = 0
-
-
-def _write(source: Path, options: PairsSection, codec: Codec, directory: Path) -> _Counts:
-    counts = _Counts()
+def _write(source: Path, options: PairsSection, codec: Codec, directory: Path) -> dict[str, int]:
+    counts = dict.fromkeys(("num_pairs", "num_eval_pairs", "num_tokens", "num_too_long", "num_equal"), 0)
     kept = list(_examples(source, options, codec, counts))
     cut = len(kept) - options.eval_pairs
     if cut < 1:
         raise UserError(
-            f"data.source: {source}: no pair to train on: {len(kept)} usable, {counts.num_too_long} longer than "
-            f"data.max_length={options.max_length}, {counts.num_equal} of equal answers, data.eval_pairs="
+            f"data.source: {source}: no pair to train on: {len(kept)} usable, {counts['num_too_long']} longer "
+            f"than data.max_length={options.max_length}, {counts['num_equal']} of equal answers, data.eval_pairs="
             f"{options.eval_pairs} held out"
         )
     taken = min(cut, options.pairs or cut)
-    counts.num_pairs, counts.num_eval_pairs = taken, len(kept) - cut
+    counts["num_pairs"], counts["num_eval_pairs"] = taken, len(kept) - cut
     pair_dataset(kept[:taken]).save_to_disk(str(directory / "train"))
-    if counts.num_eval_pairs:
+    if options.eval_pairs:
         pair_dataset(kept[cut:]).save_to_disk(str(directory / "eval"))
     return counts
 
 
 def _examples(
-    source: Path, options: PairsSection, codec: Codec, counts: _Counts
+    source: Path, options: PairsSection, codec: Codec, counts: dict[str, int]
 ) -> Iterator[tuple[Example, Example]]:
     for number, pair in enumerate(read_pairs(source), start=1):
         if pair.chosen == pair.rejected:
-            counts.num_equal += 1
+            counts["num_equal"] += 1
             continue
         try:
             chosen, rejected = (
@@ -173,9 +164,9 @@ def _examples(
         except CodecError as error:
             raise UserError(f"data.source: {source}: pair {number}: {error}") from None
         if max(len(chosen), len(rejected)) > options.max_length:
-            counts.num_too_long += 1
+            counts["num_too_long"] += 1
             continue
-        counts.num_tokens += len(chosen) + len(rejected)
+        counts["num_tokens"] += len(chosen) + len(rejected)
         yield chosen, rejected
 
 
