@@ -3,14 +3,14 @@
 annotated-00012.jsonl   records that are valid: id, source, messages, annotated, answer, figures
 rejects-00012.jsonl     all others: where they were read, why they were refused, and what there was
 shard-00012.json        that the shard is finished, and its counts; written last
-journal-00012.jsonl     proposals that cost money, as they come; deleted when the shard is finished
+journal-00012.jsonl     proposals that cost money, by record number, as they come; deleted when the shard is finished
 """
 
 import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from pasta.data.annotate.validator import Validator
 from pasta.data.instructions import Instruction
 from pasta.data.sources import Broken, Shard, SourceSection, read_source_shard
 from pasta.errors import UserError
-from pasta.files import write_whole, writing
-from pasta.rows import read_json, read_whole_rows
-from pasta.stages.records import record_line
+from pasta.files import write_whole
+from pasta.rows import read_json
+from pasta.stages.records import RecordFile, record_line
 
 BROKEN = "broken record"
 _NAMED_PLACES = 20
+#: Proposals of another kind in a journal are not read.
+_JOURNAL = {"proposal": [each.name for each in fields(Proposal)]}
 Rewrite = Callable[[Instruction], Sequence[Instruction]]
 
 
@@ -119,12 +121,10 @@ def annotate_shard(
         else:
             records[number] = record
     total = len(records) + len(written.broken)
-    journal = Journal(_path(directory, "journal", shard.index, ".jsonl")) if annotator.is_costly else None
-    try:
-        _annotate(records, annotator, validator, journal, written)
-    finally:
-        if journal is not None:
-            journal.close()
+    journal = None
+    if annotator.is_costly:
+        journal = RecordFile(_path(directory, "journal", shard.index, ".jsonl"), _JOURNAL)
+    _annotate(records, annotator, validator, journal, written)
     missing = len(records) - written.counts.total() - (written.rejected.total() - len(written.broken))
     assert missing == 0, f"the annotator left out {missing} records"
     result = ShardResult(
@@ -151,44 +151,16 @@ def annotate_shard(
     return result
 
 
-class Journal:
-    """Proposals by record number, on disk before they are used. A last line that a killed process left unfinished is
-    dropped."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.proposals: dict[int, Proposal] = {}
-        kept = []
-        if path.is_file():
-            for row in read_whole_rows(path):
-                try:
-                    self.proposals[row["record"]] = Proposal.of(row["proposal"])
-                except (ValueError, TypeError, KeyError):
-                    break
-                kept.append(record_line(row))
-            write_whole(path, "".join(kept))
-        self._file = path.open("a", encoding="utf-8")
-
-    def add(self, number: int, proposal: Proposal) -> None:
-        """Write a proposal down; it is in the file when this returns."""
-        with writing(self.path):
-            self._file.write(record_line({"record": number, "proposal": proposal.to_dict()}))
-            self._file.flush()
-
-    def close(self) -> None:
-        """Close the file; what is in it stays."""
-        self._file.close()
-
-
 def _annotate(
     records: Mapping[int, Instruction],
     annotator: Annotator,
     validator: Validator,
-    journal: Journal | None,
+    journal: RecordFile | None,
     written: _Written,
 ) -> None:
     numbers = {id(record): number for number, record in records.items()}
-    known = journal.proposals if journal is not None else {}
+    journalled = {} if journal is None else journal.records
+    known = {int(key): Proposal.of(row["proposal"]) for key, row in journalled.items()}
     for number, proposal in known.items():
         if number in records:
             _keep(number, records[number], proposal, validator, written)
@@ -196,7 +168,7 @@ def _annotate(
     def deliver(record: Instruction, proposal: Proposal) -> None:
         number = numbers[id(record)]
         if journal is not None:
-            journal.add(number, proposal)
+            journal.add(str(number), {"proposal": proposal.to_dict()})
         _keep(number, record, proposal, validator, written)
 
     asked: Sequence[Instruction] = [record for number, record in records.items() if number not in known]
