@@ -19,9 +19,8 @@ from pasta.data.annotate.independence import IndependenceJudge, IndependenceSect
 from pasta.data.annotate.prompt import ask_again, prompt_for
 from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import Checked, Validator
-from pasta.data.endpoint import TEMPERATURES, Endpoint, EndpointError, EndpointSection
+from pasta.data.endpoint import TEMPERATURES, Endpoint, EndpointError, EndpointSection, all_of
 from pasta.data.instructions import Instruction
-from pasta.errors import UserError
 
 # Statuses that a second proposal would get too.
 _RECORDS_FAULT = ("refused", "no answer")
@@ -79,6 +78,14 @@ class Keys:
 NO_KEYS = Keys()
 
 
+@dataclass(frozen=True, slots=True)
+class _Valid:
+    """A proposal that passed the validator, as the teacher wrote it and as it was read."""
+
+    annotated: str
+    checked: Checked
+
+
 class Teacher:
     """Asks the endpoint for annotations; ``share`` of all its limits is this worker's."""
 
@@ -106,59 +113,29 @@ class Teacher:
                 self._validator.codec,
                 Endpoint(_share_of(options.independence_judge.endpoint, self._share), self._keys.judge),
             )
-        lesson = _Lesson(options, self._validator, endpoint, judge)
         queue = iter(records)
 
         async def work() -> None:
             # Only as many records are under way as the endpoint takes at once: each is delivered when it is there.
             for record in queue:
-                deliver(record, await lesson.annotate(record))
+                deliver(record, await self._best_proposal(record, endpoint, judge))
 
         try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(endpoint.section.concurrency, len(records))):
-                    group.create_task(work())
-        except ExceptionGroup as errors:  # what an except* raises is a group itself before Python 3.11.4
-            found, others = errors.split(UserError)
-            if found is None or others is not None:
-                raise
-            raise _first(found) from None
+            await all_of(work() for _ in range(min(endpoint.section.concurrency, len(records))))
         finally:
             await endpoint.close()
             if judge is not None:
                 await judge.endpoint.close()
 
-
-@dataclass(frozen=True, slots=True)
-class _Valid:
-    """A proposal that passed the validator, as the teacher wrote it and as it was read."""
-
-    annotated: str
-    checked: Checked
-
-
-class _Lesson:
-    """One shard's conversation with the endpoints."""
-
-    def __init__(
-        self,
-        options: TeacherSection,
-        validator: Validator,
-        endpoint: Endpoint,
-        judge: IndependenceJudge | None,
-    ) -> None:
-        self._endpoint = endpoint
-        self._options = options
-        self._validator = validator
-        self._judge = judge
-
-    async def annotate(self, record: Instruction) -> Proposal:
+    async def _best_proposal(
+        self, record: Instruction, endpoint: Endpoint, judge: IndependenceJudge | None
+    ) -> Proposal:
         """The most parallel proposal that passes all checks, or why there is none. Raises EndpointError."""
         usage, judged = NO_USAGE, NO_USAGE
         valid: list[_Valid] = []
         refused: list[RefusedAnnotation] = []
         for number in range(self._options.proposals):
-            found, cost = await self._propose(record, number)
+            found, cost = await self._propose(record, number, endpoint)
             usage = usage + cost
             if isinstance(found, RefusedAnnotation):
                 refused.append(found)
@@ -167,7 +144,7 @@ class _Lesson:
             elif all(found.checked.text != other.checked.text for other in valid):
                 valid.append(found)
         for candidate in sorted(valid, key=lambda each: -each.checked.measures.speedup):
-            fault, cost = await self._fault(record, candidate)
+            fault, cost = (None, NO_USAGE) if judge is None else await _fault(judge, record, candidate)
             judged = judged + cost
             if fault is None:
                 return Proposal(candidate.annotated, usage=usage, refused=tuple(refused), judged=judged)
@@ -175,7 +152,7 @@ class _Lesson:
         return Proposal(None, refused[-1].reason, refused[-1].detail, usage, tuple(refused), judged)
 
     async def _propose(
-        self, record: Instruction, number: int
+        self, record: Instruction, number: int, endpoint: Endpoint
     ) -> tuple[_Valid | RefusedAnnotation, TeacherUsage]:
         """Proposal ``number`` of a record."""
         options = self._options
@@ -184,11 +161,11 @@ class _Lesson:
         usage, refused = NO_USAGE, RefusedAnnotation(None, "", "")
         for _ in range(options.attempts):
             try:
-                reply = await self._endpoint.chat(
+                reply = await endpoint.chat(
                     messages, max_tokens=options.max_tokens, temperature=options.temperature, **seed
                 )
             except EndpointError as error:
-                refused, cost = await _given_up(self._endpoint, error)
+                refused, cost = await _given_up(endpoint, error)
                 return refused, usage + cost
             usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
             if reply.finish_reason == "length":
@@ -202,18 +179,17 @@ class _Lesson:
                 messages = ask_again(asked, reply.text, str(error))
         return refused, usage
 
-    async def _fault(
-        self, record: Instruction, candidate: _Valid
-    ) -> tuple[RefusedAnnotation | None, TeacherUsage]:
-        """Why a proposal's parts are not independent, by the judge if there is one."""
-        if self._judge is None:
-            return None, NO_USAGE
-        try:
-            fault, usage = await self._judge.fault(record.messages, candidate.checked.document)
-        except EndpointError as error:
-            gone, usage = await _given_up(self._judge.endpoint, error)
-            fault = ("not judged", gone.detail)
-        return (None if fault is None else RefusedAnnotation(candidate.annotated, *fault)), usage
+
+async def _fault(
+    judge: IndependenceJudge, record: Instruction, candidate: _Valid
+) -> tuple[RefusedAnnotation | None, TeacherUsage]:
+    """Why a proposal's parts are not independent, by the judge."""
+    try:
+        fault, usage = await judge.fault(record.messages, candidate.checked.document)
+    except EndpointError as error:
+        gone, usage = await _given_up(judge.endpoint, error)
+        fault = ("not judged", gone.detail)
+    return (None if fault is None else RefusedAnnotation(candidate.annotated, *fault)), usage
 
 
 async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[RefusedAnnotation, TeacherUsage]:
@@ -236,8 +212,3 @@ def _share_of(whole: EndpointSection, share: float) -> EndpointSection:
         requests_per_minute=whole.requests_per_minute and whole.requests_per_minute * share,
         tokens_per_minute=whole.tokens_per_minute and whole.tokens_per_minute * share,
     )
-
-
-def _first(errors: BaseExceptionGroup[UserError]) -> UserError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
