@@ -9,7 +9,7 @@ import pytest
 from jobs.annotate import AnnotateConfig
 from pasta.config import ConfigError, load_config
 from pasta.data.annotate.annotator import Proposal
-from pasta.data.annotate.imperfect import ByLayout, ImperfectAnnotator, ImperfectSection, guessed
+from pasta.data.annotate.imperfect import ByLayout, ImperfectSection, guessed, propose_imperfect
 from pasta.data.annotate.validator import Validator
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.data.atlas.plan import to_document
@@ -41,9 +41,7 @@ def document(task: AtlasTask, options: ImperfectSection, record: str = "a") -> D
 
 
 def proposals(records: list[Instruction], options: ImperfectSection) -> list[Proposal]:
-    got: list[Proposal] = []
-    ImperfectAnnotator(options).annotate(records, lambda _, proposal: got.append(proposal))
-    return got
+    return [propose_imperfect(record, options) for record in records]
 
 
 def record(task: AtlasTask, name: str = "a") -> Instruction:

@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 
 from pasta.cli.records import parse_record
-from pasta.data.annotate.annotator import AtlasAnnotator, Deliver, PlainAnnotator, Proposal, TeacherUsage
+from pasta.data.annotate.annotator import (
+    Deliver,
+    FreeAnnotator,
+    Proposal,
+    TeacherUsage,
+    propose_plain,
+    propose_truth,
+)
 from pasta.data.annotate.config import AnnotationSections
 from pasta.data.annotate.shards import ShardResult, annotate_shard, finished_shard
 from pasta.data.annotate.summary import logged, summarise_annotations, summary_text
-from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
+from pasta.data.annotate.syntactic import SyntacticSection, propose_syntactic
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.instructions import Instruction
 from pasta.data.skeletons import PROMPTED
@@ -30,6 +37,7 @@ LINES = [
     json.dumps({"instruction": "What is tea?", "output": "A drink."}),
     json.dumps({"id": "bad", "instruction": "What is tea?", "output": "Another drink."}),
 ]
+SYNTACTIC = FreeAnnotator(lambda record: propose_syntactic(record, SyntacticSection()))
 
 
 class Costly:
@@ -99,7 +107,7 @@ def test_records_go_to_one_file_and_rejects_to_another(
 def test_what_is_kept_is_what_pasta_check_reads(
     source: SourceSection, validator: Validator, tmp_path: Path
 ) -> None:
-    result = annotate(source, SyntacticAnnotator(SyntacticSection()), validator, tmp_path / "out")
+    result = annotate(source, SYNTACTIC, validator, tmp_path / "out")
     assert (result.num_annotated, result.num_plain) == (1, 2)
     first, *_ = (tmp_path / "out" / "annotated-00000.jsonl").read_bytes().splitlines()
     record = parse_record(first)
@@ -114,7 +122,7 @@ def test_one_record_may_become_several(source: SourceSection, validator: Validat
     (shard,) = plan_shards(source, 10)
     (tmp_path / "out").mkdir()
     result = annotate_shard(
-        shard, source, PlainAnnotator(), validator, tmp_path / "out", rewrite=sections.rewrite
+        shard, source, FreeAnnotator(propose_plain), validator, tmp_path / "out", rewrite=sections.rewrite
     )
     # Five requests for a list of four items, two each for the others; the broken line stays one.
     assert (result.num_records, result.num_annotated, result.num_plain) == (10, 0, 9)
@@ -178,7 +186,7 @@ def test_the_truth_about_the_atlas(tmp_path: Path) -> None:
     source = SourceSection("atlas", records=20, seed=1)
     out = tmp_path / "out"
     out.mkdir()
-    result = annotate_shard(plan_shards(source, 20)[0], source, AtlasAnnotator(), validator, out)
+    result = annotate_shard(plan_shards(source, 20)[0], source, FreeAnnotator(propose_truth), validator, out)
     assert result.rejected == {}
     assert result.num_annotated >= 5
 
@@ -186,19 +194,19 @@ def test_the_truth_about_the_atlas(tmp_path: Path) -> None:
 def test_the_truth_is_about_the_atlas_alone(
     source: SourceSection, validator: Validator, tmp_path: Path
 ) -> None:
-    result = annotate(source, AtlasAnnotator(), validator, tmp_path / "out")
+    result = annotate(source, FreeAnnotator(propose_truth), validator, tmp_path / "out")
     assert result.rejected == {"broken record": 1, "no truth": 3}
 
 
 def test_unannotated_answers_are_left_out_if_asked(source: SourceSection, tmp_path: Path) -> None:
     validator = Validator(ChecksSection(keep_unannotated=False), Codec(byte_level()))
-    result = annotate(source, SyntacticAnnotator(SyntacticSection()), validator, tmp_path / "out")
+    result = annotate(source, SYNTACTIC, validator, tmp_path / "out")
     assert result.rejected == {"broken record": 1, "no chunks": 2}
 
 
 def test_the_summary_counts_all_of_it(source: SourceSection, validator: Validator, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    annotate(source, SyntacticAnnotator(SyntacticSection()), validator, out)
+    annotate(source, SYNTACTIC, validator, out)
     costly = annotate(source, Costly(), validator, tmp_path / "other")
     result = finished_shard(out, 0)
     assert result is not None
@@ -217,6 +225,6 @@ def test_the_summary_counts_all_of_it(source: SourceSection, validator: Validato
 def test_a_run_that_keeps_nothing_says_why(
     source: SourceSection, validator: Validator, tmp_path: Path
 ) -> None:
-    result = annotate(source, AtlasAnnotator(), validator, tmp_path / "out")
+    result = annotate(source, FreeAnnotator(propose_truth), validator, tmp_path / "out")
     with pytest.raises(UserError, match="none of 4 records could be kept: no truth 3, broken record 1"):
         summarise_annotations(tmp_path / "out", [result])

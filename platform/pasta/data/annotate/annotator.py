@@ -1,4 +1,4 @@
-"""The interface of all annotators, and the two that need no model: plain answers, and the atlas's ground truth."""
+"""The interface of all annotators, and the simplest proposals: plain answers, and the atlas's ground truth."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -80,27 +80,29 @@ class Annotator(Protocol):
         further record can be annotated."""
 
 
-class PlainAnnotator:
-    """Proposes every answer as it stands, without chunks: for records whose answers are to be learned unchanged."""
+class FreeAnnotator:
+    """Annotates one record after another by ``propose``, which costs nothing."""
 
     is_costly = False
+
+    def __init__(self, propose: Callable[[Instruction], Proposal]) -> None:
+        self._propose = propose
 
     def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
         """Deliver a proposal for each record."""
         for record in records:
-            deliver(record, Proposal(to_text(Document((Text(record.answer),)))))
+            deliver(record, self._propose(record))
 
 
-class AtlasAnnotator:
-    """Annotates the atlas's own answers by ground truth: the plan of each answer tells which parts are independent."""
+def propose_plain(record: Instruction) -> Proposal:
+    """The answer as it stands, without chunks: for records whose answers are to be learned unchanged."""
+    return Proposal(to_text(Document((Text(record.answer),))))
 
-    is_costly = False
 
-    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
-        """Deliver the true annotation of each record, or reject a record that is not the atlas's."""
-        for record in records:
-            task = truth_of(record)
-            deliver(record, task if isinstance(task, Proposal) else Proposal(to_text(task.document)))
+def propose_truth(record: Instruction) -> Proposal:
+    """The ground truth of an answer of the atlas, whose plan tells which parts are independent. Rejects others."""
+    task = truth_of(record)
+    return task if isinstance(task, Proposal) else Proposal(to_text(task.document))
 
 
 def truth_of(record: Instruction) -> AtlasTask | Proposal:

@@ -6,9 +6,8 @@ else, bullet points included, stays one thread. What forks is what comes after t
 """
 
 import re
-from collections.abc import Sequence
 
-from pasta.data.annotate.annotator import Deliver, Proposal
+from pasta.data.annotate.annotator import Proposal
 from pasta.data.annotate.marks import Mark, apply_marks
 from pasta.data.annotate.syntactic import SHORTEST_TOPIC
 from pasta.data.instructions import Instruction
@@ -27,15 +26,9 @@ _MIN_DETAILS = 10
 _MIN_PARAGRAPH, _MIN_OPENING = 20, 9
 
 
-class AparAnnotator:
-    """Annotates by APAR's released rules; every proposal strips to its answer by construction."""
-
-    is_costly = False
-
-    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
-        """Deliver a proposal for each record."""
-        for record in records:
-            deliver(record, Proposal(to_text(apply_marks(record.answer, apar_marks(record.answer)))))
+def propose_apar(record: Instruction) -> Proposal:
+    """The annotation by APAR's released rules; it strips to its answer by construction."""
+    return Proposal(to_text(apply_marks(record.answer, apar_marks(record.answer))))
 
 
 def apar_marks(answer: str) -> list[Mark]:

@@ -1,14 +1,15 @@
 """The configuration of an annotation run: the keys of ``configs/annotate/*.yaml`` that the library reads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from pasta.bounds import check_positive, check_unread
-from pasta.data.annotate.annotator import Annotator, AtlasAnnotator, PlainAnnotator
-from pasta.data.annotate.apar import AparAnnotator
-from pasta.data.annotate.imperfect import ImperfectAnnotator, ImperfectSection
-from pasta.data.annotate.syntactic import SyntacticAnnotator, SyntacticSection
+from pasta.data.annotate.annotator import Annotator, FreeAnnotator, Proposal, propose_plain, propose_truth
+from pasta.data.annotate.apar import propose_apar
+from pasta.data.annotate.imperfect import ImperfectSection, propose_imperfect
+from pasta.data.annotate.syntactic import SyntacticSection, propose_syntactic
 from pasta.data.annotate.teacher import NO_KEYS, Keys, Teacher, TeacherSection
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.atlas_keys import ATLAS
@@ -92,12 +93,11 @@ def make_annotator(
     """The annotator of one of ``num_workers`` workers, which share the teacher's limits evenly."""
     if sections.teacher is not None:
         return Teacher(sections.teacher, validator, share=1 / num_workers, keys=keys)
-    if sections.annotator == "apar":
-        return AparAnnotator()
-    if sections.annotator == "atlas":
-        return AtlasAnnotator()
-    if sections.annotator == "imperfect":
-        return ImperfectAnnotator(sections.imperfect)
-    if sections.annotator == "sot":
-        return PlainAnnotator()
-    return SyntacticAnnotator(sections.syntactic)
+    free: dict[str, Callable[[Instruction], Proposal]] = {
+        "syntactic": partial(propose_syntactic, options=sections.syntactic),
+        "apar": propose_apar,
+        "atlas": propose_truth,
+        "imperfect": partial(propose_imperfect, options=sections.imperfect),
+        "sot": propose_plain,
+    }
+    return FreeAnnotator(free[sections.annotator])

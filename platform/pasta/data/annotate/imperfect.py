@@ -9,10 +9,9 @@ samples (a greedy decoder hides every error that is rarer than one half).
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from pasta.data.annotate.annotator import Deliver, Proposal, truth_of
+from pasta.data.annotate.annotator import Proposal, truth_of
 from pasta.data.annotate.marks import to_topic
 from pasta.data.atlas.families import FAMILIES
 from pasta.data.atlas.plan import Await, Node, Part, Plan, Say, to_document
@@ -74,22 +73,12 @@ class ImperfectSection:
             _check_probability(name, getattr(self, name))
 
 
-class ImperfectAnnotator:
-    """Annotates the atlas's own answers with the errors that ``options`` asks for."""
-
-    is_costly = False
-
-    def __init__(self, options: ImperfectSection) -> None:
-        self._options = options
-
-    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
-        """Deliver an annotation of each record, or reject a record that is not the atlas's."""
-        for record in records:
-            task = truth_of(record)
-            if isinstance(task, Proposal):
-                deliver(record, task)
-            else:
-                deliver(record, Proposal(to_text(to_document(guessed(task, record.id, self._options)))))
+def propose_imperfect(record: Instruction, options: ImperfectSection) -> Proposal:
+    """The annotation of an answer of the atlas with the errors that ``options`` asks for. Rejects other answers."""
+    task = truth_of(record)
+    if isinstance(task, Proposal):
+        return task
+    return Proposal(to_text(to_document(guessed(task, record.id, options))))
 
 
 def guessed(task: AtlasTask, record: str, options: ImperfectSection) -> Plan:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pasta.bounds import check_positive, check_unread
-from pasta.data.annotate.annotator import Deliver, Proposal
+from pasta.data.annotate.annotator import Proposal
 from pasta.data.annotate.marks import Mark, apply_marks, opening, to_topic
 from pasta.data.instructions import Instruction
 from pasta.lang import Document, to_text
@@ -97,18 +97,9 @@ class _Block:
     items: tuple[tuple[int, int], ...] = ()
 
 
-class SyntacticAnnotator:
-    """Annotates by pattern; every proposal strips to its answer by construction."""
-
-    is_costly = False
-
-    def __init__(self, options: SyntacticSection) -> None:
-        self._options = options
-
-    def annotate(self, records: Sequence[Instruction], deliver: Deliver) -> None:
-        """Deliver a proposal for each record."""
-        for record in records:
-            deliver(record, Proposal(to_text(annotate_text(record.answer, self._options))))
+def propose_syntactic(record: Instruction, options: SyntacticSection) -> Proposal:
+    """The annotation by pattern; it strips to its answer by construction."""
+    return Proposal(to_text(annotate_text(record.answer, options)))
 
 
 def annotate_text(answer: str, options: SyntacticSection) -> Document:
