@@ -111,9 +111,7 @@ def test_an_answer_s_speedup_is_its_text_over_its_critical_path() -> None:
     documents = documents_of(
         to_dataset([make_example(CODEC, MESSAGES, random_document(1), "pasta")], row_length=1), 1
     )
-    (answer,) = generate_answers(
-        loaded.model, loaded.tokenizer, documents, max_tokens=40, parallel=False, num_slots=1
-    )
+    (answer,) = generate_answers(loaded.model, loaded.tokenizer, documents, max_tokens=40, parallel=False)
     assert answer.threads == 1
     assert answer.critical_path == answer.tokens
     assert answer.speedup == pytest.approx(1.0 if answer.well_formed else (answer.tokens + 1) / answer.tokens)

@@ -1,7 +1,7 @@
 """Generates answers to held-out prompts during training, and measures whether they are well-formed and parallel."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
@@ -15,18 +15,6 @@ from pasta.errors import UserError
 from pasta.interpreter import IGNORE, Limits
 from pasta.lang import Codec, to_text
 from pasta.statistics import geometric_mean
-
-#: Columns of the table of examples, in order.
-COLUMNS = (
-    "prompt",
-    "answer",
-    "expected",
-    "well_formed",
-    "threads",
-    "tokens",
-    "critical_path",
-    "speedup",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +43,10 @@ class HeldOutAnswer:
     speedup: float
 
 
+#: Columns of the table of examples, in order.
+COLUMNS = tuple(each.name for each in fields(HeldOutAnswer))
+
+
 def documents_of(rows: Sequence[Mapping[str, Any]], count: int) -> list[HeldOut]:
     """The first ``count`` documents of packed rows, taken apart again."""
     return list(islice((document for row in rows for document in _unpacked(row)), count))
@@ -67,9 +59,8 @@ def generate_answers(
     *,
     max_tokens: int,
     parallel: bool,
-    num_slots: int = 4,
 ) -> list[HeldOutAnswer]:
-    """Greedy answers to the documents' prompts, ``num_slots`` at a time, from a model as it is in memory.
+    """Greedy answers to the documents' prompts, four at a time, from a model as it is in memory.
 
     Leaves the model in the mode (training or evaluation) in which it was.
     """
@@ -79,7 +70,7 @@ def generate_answers(
     longest = max(len(document.prompt_ids) for document in documents)
     # Nothing is captured or traced: that takes longer than a few answers, and memory that training needs.
     config = EngineConfig(
-        num_slots=min(num_slots, len(documents)),
+        num_slots=min(4, len(documents)),
         slot_tokens=longest + max_tokens + 8,
         trace_forward=False,
         cuda_graphs="off",
@@ -112,11 +103,6 @@ def figures_of(answers: Sequence[HeldOutAnswer]) -> dict[str, float]:
         "speedup": geometric_mean([answer.speedup for answer in answers]),
         "threads": sum(answer.threads for answer in answers) / len(answers),
     }
-
-
-def table_rows(answers: Sequence[HeldOutAnswer]) -> list[list[Any]]:
-    """Rows of ``COLUMNS``."""
-    return [[asdict(answer)[column] for column in COLUMNS] for answer in answers]
 
 
 def _unpacked(row: Mapping[str, Any]) -> Iterator[HeldOut]:

@@ -167,11 +167,10 @@ def _set_to_mean(weight: Any, rows: list[int]) -> None:
         weight[rows] = weight[others].mean(dim=0)
 
 
-def decoder_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """Return the backbone's list of layers."""
-    layers = model.base_model.layers
-    assert isinstance(layers, nn.ModuleList)
-    return layers
+def compile_layers(model: Any) -> None:
+    """Compile the backbone's layers, each by itself."""
+    for layer in model.base_model.layers:
+        layer.compile()
 
 
 def _scratch_config(path: Path, tokenizer: PreTrainedTokenizerBase) -> Any:

@@ -20,7 +20,7 @@ from pasta.training.config import ModelSection
 from pasta.training.fit import run_trainer
 from pasta.training.lora import peft_config
 from pasta.training.masks import install_thread_masks
-from pasta.training.model import build_model, decoder_layers, inherited_scheme, trained_tokenizer
+from pasta.training.model import build_model, compile_layers, inherited_scheme, trained_tokenizer
 from pasta.training.preference_config import ObjectiveSection, PreferenceConfig
 from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
 from pasta.training.save import check_run_and_output
@@ -92,8 +92,7 @@ def make_trainer(
     arguments = dpo_config(config, context)
     model = _model(config, config.model, tokenizer)
     if config.optimisation.compile:
-        for layer in decoder_layers(model):
-            layer.compile()
+        compile_layers(model)
     trainer = PreferenceTrainer(
         model=model,
         ref_model=_reference(config, tokenizer),

@@ -26,7 +26,7 @@ from pasta.training.model import (
     ATLAS,
     build_model,
     check_trainable,
-    decoder_layers,
+    compile_layers,
     make_tokenizer,
     new_token_ids,
 )
@@ -100,8 +100,7 @@ def make_trainer(
         recipe = config.optimisation
         install_draft_heads(model, config.draft_heads, recipe.seed, bf16=arguments.bf16)
     if config.optimisation.compile:
-        for layer in decoder_layers(model):
-            layer.compile()
+        compile_layers(model)
     held_out_dir = context.data_dir / "eval"
     held_out = load_from_disk(str(held_out_dir)) if held_out_dir.is_dir() else None
     adapters = None

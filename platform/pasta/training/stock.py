@@ -30,7 +30,7 @@ from pasta.training.bonbon import TokenisedTrainer
 from pasta.training.config import ModelSection, SftConfig
 from pasta.training.lora import peft_config
 from pasta.training.memory import keep_freed_memory
-from pasta.training.model import build_model, decoder_layers
+from pasta.training.model import build_model, compile_layers
 from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import RunContext
 from pasta.training.without_wandb import without_wandb
@@ -171,8 +171,7 @@ def _stock(
 ) -> dict[str, Any]:
     model = _model(config.model, way, tokenizer, config.optimisation.seed)
     if config.optimisation.compile:
-        for layer in decoder_layers(model):
-            layer.compile()
+        compile_layers(model)
     adapters = None if config.lora is None else peft_config(config.lora)
     return {"model": model, "processing_class": tokenizer, "callbacks": [timer], "peft_config": adapters}
 

@@ -1,7 +1,7 @@
 """TRL's SFTTrainer under thread masks. Evaluation adds losses by kind of token, and figures of generated answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from pasta.interpreter import IGNORE, TokenKind
 from pasta.tracking import Tracker
 from pasta.training.callbacks import KIND_NAMES
-from pasta.training.held_out import COLUMNS, HeldOut, figures_of, generate_answers, table_rows
+from pasta.training.held_out import COLUMNS, HeldOut, figures_of, generate_answers
 from pasta.training.transformers_private import prepare_inputs
 from pasta.training.without_wandb import without_wandb
 
@@ -125,7 +125,7 @@ class ThreadTrainer(SFTTrainer):
                 parallel=generation.parallel,
             )
         answers = gather_object(mine)
-        generation.tracker.table(EXAMPLES, COLUMNS, table_rows(answers))
+        generation.tracker.table(EXAMPLES, COLUMNS, [astuple(each) for each in answers])
         return figures_of(answers)
 
 
