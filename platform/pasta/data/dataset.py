@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,7 @@ def prepare_data(options: DataSection, tokenizer: Any, cache_dir: Path, num_proc
 
     Raises UserError for a missing, empty or broken JSONL file.
     """
-
-    def write(directory: Path) -> dict[str, int]:
-        return _write(options, Codec(tokenizer), tokenizer, directory, num_processes)
-
+    write = partial(_write, options, tokenizer, num_processes)
     path, counts, reused = prepare_once(cache_dir / _fingerprint(options, tokenizer), tokenizer, write)
     return Prepared(path=path, reused=reused, **counts)
 
@@ -151,10 +149,8 @@ class _Counter:
                 yield example
 
 
-def _write(
-    options: DataSection, codec: Codec, tokenizer: Any, directory: Path, num_processes: int
-) -> dict[str, int]:
-    train, held_out = directory / "train", None
+def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: Path) -> dict[str, int]:
+    codec, train, held_out = Codec(tokenizer), directory / "train", None
     if options.source == ATLAS:
         counts = _write_atlas(options, tokenizer, train, num_processes)
         if options.eval_documents:
@@ -174,9 +170,7 @@ def _write(
                 f"data.eval_documents: {options.eval_documents} of {len(documents)} answers of {options.source} are "
                 f"held out, which leaves none to train on; expected at most {len(documents) - 1}"
             )
-        counted = _Counter(documents[:cut], codec, options)
-        _save(counted, options, train)
-        counts = counted.counts
+        counts = _save(_Counter(documents[:cut], codec, options), options, train)
         if cut < len(documents):
             held_out = _Counter(documents[cut:], codec, options)
     num_eval_rows = 0
@@ -188,7 +182,7 @@ def _write(
     return {**counts, "num_rows": len(load_from_disk(str(train))), "num_eval_rows": num_eval_rows}
 
 
-def _save(examples: _Counter, options: DataSection, directory: Path) -> None:
+def _save(examples: _Counter, options: DataSection, directory: Path) -> dict[str, int]:
     rows = to_dataset(examples, options.row_length)
     if not len(rows):
         raise UserError(
@@ -196,6 +190,7 @@ def _save(examples: _Counter, options: DataSection, directory: Path) -> None:
             f"{examples.counts['num_too_long']} are longer than data.max_length={options.max_length}"
         )
     rows.save_to_disk(str(directory))
+    return examples.counts
 
 
 def _write_atlas(options: DataSection, tokenizer: Any, directory: Path, num_processes: int) -> dict[str, int]:
@@ -205,48 +200,35 @@ def _write_atlas(options: DataSection, tokenizer: Any, directory: Path, num_proc
         min(SHARD_DOCUMENTS, options.documents - first)
         for first in range(0, options.documents, SHARD_DOCUMENTS)
     ]
-    jobs = [
-        _Shard(
-            options, tokenizer, options.seed * MAX_SHARDS + index, size, directory.parent / f"shard-{index}"
-        )
-        for index, size in enumerate(sizes)
-    ]
-    assert len(jobs) <= MAX_SHARDS
-    workers = min(num_processes, len(jobs))
+    assert len(sizes) <= MAX_SHARDS
+    shards = [directory.parent / f"shard-{index}" for index in range(len(sizes))]
+    write = partial(_write_shard, options, tokenizer)
+    workers = min(num_processes, len(sizes))
     if workers > 1:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            counts = list(pool.map(_write_shard, jobs))
+            counts = list(pool.map(write, range(len(sizes)), sizes, shards))
     else:
-        counts = [_write_shard(job) for job in jobs]
-    concatenate_datasets([load_from_disk(str(job.directory)) for job in jobs]).save_to_disk(str(directory))
-    for job in jobs:
-        shutil.rmtree(job.directory)
+        counts = list(map(write, range(len(sizes)), sizes, shards))
+    concatenate_datasets([load_from_disk(str(shard)) for shard in shards]).save_to_disk(str(directory))
+    for shard in shards:
+        shutil.rmtree(shard)
     return {key: sum(count[key] for count in counts) for key in counts[0]}
 
 
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    options: DataSection
-    tokenizer: Any
-    seed: int
-    size: int
-    directory: Path
-
-
-def _write_shard(shard: _Shard) -> dict[str, int]:
-    options, codec = shard.options, Codec(shard.tokenizer)
+def _write_shard(
+    options: DataSection, tokenizer: Any, index: int, size: int, directory: Path
+) -> dict[str, int]:
+    codec = Codec(tokenizer)
     tasks = atlas_answers(
-        shard.seed,
+        options.seed * MAX_SHARDS + index,
         "train",
-        shard.size,
+        size,
         codec=None if options.mode == "sequential" else codec,
         mixture=options.mixture,
         echo=options.echo,
         talk=options.talk,
     )
-    counted = _Counter(tasks, codec, options)
-    _save(counted, options, shard.directory)
-    return counted.counts
+    return _save(_Counter(tasks, codec, options), options, directory)
 
 
 def _fingerprint(options: DataSection, tokenizer: Any) -> str:
