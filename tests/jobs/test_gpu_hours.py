@@ -118,7 +118,7 @@ class TestReinforcementLearning:
 
     def test_several_steps_on_a_batch_train_on_each_answer_once(self, h100, tmp_path):
         config = load_config(ROOT / "configs/rl/atlas-imperfect.yaml", RlConfig)
-        one = self.priced(h100, tmp_path)
+        one = self.priced(h100, tmp_path, **{"objective.updates": 1, "optimisation.max_steps": 60})
         two = self.priced(h100, tmp_path, **{"objective.updates": 2, "optimisation.max_steps": 120})
         # As many batches, and a forward more for the policy as it was before the first step.
         estimator = prices(h100)
