@@ -142,6 +142,15 @@ def prompt_of(row: Mapping[str, Any]) -> Messages | None:
     return messages_of(row, "prompt")
 
 
+def asked(messages: Messages) -> Messages:
+    """Return ``messages``, to which an answer is written. Raises UserError unless the last one is a user's."""
+    if messages[-1]["role"] != "user":
+        raise UserError(
+            f"the last message is of role {messages[-1]['role']!r}; expected the user's that the answer is to"
+        )
+    return messages
+
+
 def text_of(row: Mapping[str, Any], key: str) -> str:
     """The string under ``key``. Raises UserError."""
     if not isinstance(row.get(key), str):

@@ -82,6 +82,10 @@ def test_check_accepts_valid_records_and_counts_them(write, capsys):
         ('{"prompt": "x", "annotated": "a", "answer": "ab"}', "differ at character 2, expected 'b', got ''"),
         ('{"messages": [], "annotated": "a"}', "messages: expected a list of objects"),
         (
+            '{"messages": [{"role": "assistant", "content": "b"}], "annotated": "a"}',
+            "the last message is of role 'assistant'; expected the user's that the answer is to",
+        ),
+        (
             '{"messages": [{"role": "user"}], "annotated": "a"}',
             "expected 'role' and 'content' in each message",
         ),

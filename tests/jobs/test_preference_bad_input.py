@@ -67,6 +67,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         ("not json", "pairs.jsonl:5: not JSON"),
         (json.dumps({**pair_line(9), "chosen": 3}), "pairs.jsonl:5: chosen: expected a string, got a number"),
         (json.dumps({**pair_line(9), "rejected": "<async>x</async>"}), "pairs.jsonl:5: rejected: "),
+        (
+            json.dumps({**pair_line(9), "messages": [{"role": "system", "content": "a"}]}),
+            "pairs.jsonl:5: the last message is of role 'system'; expected the user's that the answer is to",
+        ),
     ],
 )
 def test_a_broken_line_is_named(

@@ -111,6 +111,10 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [{"role": "wizard", "content": "a"}]},
         "messages: message 1: role 'wizard': expected system, developer, user, assistant",
     ),
+    "the answer among the messages": (
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        "the last message is of role 'assistant'; expected the user's that the answer is to",
+    ),
     "half a character": (
         {"messages": [{"role": "user", "content": "a\ud800"}]},
         "messages[0].content: character 2 is half of a surrogate pair",

@@ -9,10 +9,9 @@ from typing import Any
 
 from pasta import files
 from pasta.errors import UserError
-from pasta.evaluation.results.evaluations import last_user_message
 from pasta.files import reading
 from pasta.lang import Document, ParseError, parse, render
-from pasta.rows import messages_of, numbered, parse_object, text_of
+from pasta.rows import asked, messages_of, numbered, parse_object, text_of
 
 _EXPECTED = "a file of annotated answers"
 
@@ -81,7 +80,7 @@ def _prompt(values: dict[str, Any]) -> str:
         return text_of(values, "prompt")
     if values.get("messages") is None:
         raise RecordError("neither 'prompt' nor 'messages' is given")
-    return last_user_message(messages_of(values))
+    return asked(messages_of(values))[-1]["content"]
 
 
 def _difference(answer: str, expected: str) -> str:

@@ -31,7 +31,7 @@ from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, parse
 from pasta.lang.positions import DEFAULT
 from pasta.lang.tokenizer import stored_scheme
-from pasta.rows import messages_of, placed, read_json, read_rows, text_of
+from pasta.rows import asked, messages_of, placed, read_json, read_rows, text_of
 
 TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
@@ -113,7 +113,7 @@ def read_jsonl(path: Path) -> Iterator[Annotated]:
     """
     for place, row in read_rows(path, key="data.source", expected="'atlas' or a JSONL file", row=_ROW):
         with placed(place):
-            messages, text = messages_of(row), text_of(row, "annotated")
+            messages, text = asked(messages_of(row)), text_of(row, "annotated")
         with placed(f"{place}: annotated"):
             document = parse(text)
         yield messages, document

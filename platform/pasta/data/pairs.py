@@ -24,7 +24,7 @@ from pasta.errors import UserError
 from pasta.files import read_bytes
 from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, Document, parse
-from pasta.rows import messages_of, placed, read_rows, text_of
+from pasta.rows import asked, messages_of, placed, read_rows, text_of
 
 PAIRS_FILE = "pairs.jsonl"
 SIDES = ("chosen", "rejected")
@@ -76,7 +76,7 @@ def read_pairs(path: Path) -> Iterator[Pair]:
     """Pairs of a JSONL file; other keys of a line are ignored. Raises UserError, naming the line, for a broken one."""
     for place, row in read_rows(path, key="data.source", row=_ROW):
         with placed(place):
-            messages, texts = messages_of(row), [text_of(row, side) for side in SIDES]
+            messages, texts = asked(messages_of(row)), [text_of(row, side) for side in SIDES]
         documents = []
         for side, text in zip(SIDES, texts, strict=True):
             with placed(f"{place}: {side}"):

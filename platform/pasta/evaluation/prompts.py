@@ -14,7 +14,7 @@ from pasta.data.atlas_keys import ATLAS
 from pasta.data.prompts import Prompt, PromptsSection
 from pasta.errors import UserError
 from pasta.files import annotated_files, read_lines
-from pasta.rows import messages_of, numbered, placed, read_json, read_rows
+from pasta.rows import asked, messages_of, numbered, placed, read_json, read_rows
 from pasta.stages.stage import read_manifest
 
 #: Tasks drawn for each one wanted, before the error that there are not so many distinct ones.
@@ -109,7 +109,7 @@ def _read_files(source: Path) -> Iterator[Prompt]:
             continue
         for place, row in read_rows(file, key="prompts.source", row=_ROW):
             with placed(place):
-                prompt = _prompt(row)
+                prompt = Prompt(asked(messages_of(row)))
             yield prompt
 
 
@@ -119,10 +119,3 @@ def _alpaca_prompts(file: Path) -> Iterator[Prompt]:
         if not isinstance(instruction, str) or not instruction.strip():
             raise UserError(f"{file}: entry {number}: expected {_ARRAY}")
         yield Prompt([{"role": "user", "content": instruction}])
-
-
-def _prompt(row: dict[str, Any]) -> Prompt:
-    messages = messages_of(row)
-    if messages[-1]["role"] != "user":
-        raise UserError(f"the last message is of role {messages[-1]['role']!r}; expected {_ROW}")
-    return Prompt(messages)
