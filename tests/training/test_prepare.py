@@ -105,6 +105,22 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, expected: str) -> Non
     assert not list((tmp_path / "data").iterdir())
 
 
+def test_a_prompt_that_is_a_text_is_a_user_s_message(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    first = prepare(config, tmp_path / "data")
+    source = Path(config.data.source)
+    rows = [json.loads(line) for line in source.read_text().splitlines()]
+    source.write_text(
+        "".join(
+            json.dumps({"prompt": row["messages"][0]["content"], "annotated": row["annotated"]}) + "\n"
+            for row in rows
+        )
+    )
+    second = prepare(config, tmp_path / "data")
+    read = [load_from_disk(str(prepared.path / "train"))["input_ids"] for prepared in (first, second)]
+    assert list(read[0]) == list(read[1])
+
+
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     config = sft_config(tmp_path)
     Path(config.data.source).write_text("\n")

@@ -31,7 +31,7 @@ from pasta.interpreter import IGNORE
 from pasta.lang import Codec, CodecError, parse
 from pasta.lang.positions import DEFAULT
 from pasta.lang.tokenizer import stored_scheme
-from pasta.rows import asked, messages_of, placed, read_json, read_rows, text_of
+from pasta.rows import asked, messages_of, placed, prompt_of, read_json, read_rows, text_of
 
 TOKENIZER_DIR = "tokenizer"
 # A change of the columns or of what they mean makes older directories stale.
@@ -107,13 +107,14 @@ def data_files(source: Path) -> list[Path]:
 
 
 def read_jsonl(path: Path) -> Iterator[Annotated]:
-    """Messages and annotated answers of a JSONL file of ``{"messages": [...], "annotated": text form}``.
+    """Messages and annotated answers of a JSONL file of ``{"messages": [...], "annotated": text form}``, or with
+    ``"prompt"``, a text, for a single message.
 
     Raises UserError, naming the line, for a line that is not such an object.
     """
     for place, row in read_rows(path, key="data.source", expected="'atlas' or a JSONL file", row=_ROW):
         with placed(place):
-            messages, text = asked(messages_of(row)), text_of(row, "annotated")
+            messages, text = asked(prompt_of(row) or messages_of(row)), text_of(row, "annotated")
         with placed(f"{place}: annotated"):
             document = parse(text)
         yield messages, document
