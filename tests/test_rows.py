@@ -37,6 +37,8 @@ def test_any_bytes_are_a_value_or_one_line(data):
         (b"\xff", "byte 1 is not UTF-8"),
         ("", "not JSON: Expecting value at column 1"),
         ("[1,\n2", "not JSON: Expecting ',' delimiter at line 2, column 2"),
+        ('{"a": "\t"}', "not JSON: Invalid control character at column 8"),
+        ('[{"a": 1, "b": 2, "a": 3}]', "key 'a' is given twice"),
         ("[" * 100_000, "nested too deeply, expected at most 100 levels"),
         ("[" * (MAX_DEPTH + 1) + "1" + "]" * (MAX_DEPTH + 1), "nested too deeply"),
         ('{"a":' * 500 + "1" + "}" * 500, "nested too deeply"),

@@ -1,12 +1,13 @@
 """JSON values and rows: the one reader of JSON and JSON lines from users and from earlier stages.
 
-Every failure is a UserError of one line: bytes that are not UTF-8, text that is not JSON, a number of thousands of
-digits, nesting beyond ``MAX_DEPTH``, half of a surrogate pair.
+Every failure is a UserError of one line: bytes that are not UTF-8, text that is not JSON, a key that an object has
+twice, a number of thousands of digits, nesting beyond ``MAX_DEPTH``, half of a surrogate pair.
 """
 
 import codecs
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,12 +34,15 @@ def parse_json(text: str | bytes) -> Any:
     """The value of JSON text. Raises NotJson."""
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
-        value = json.loads(text)
+        value = _DECODER.decode(text)
+    except NotJson:
+        raise
     except UnicodeDecodeError as error:
         raise NotJson(f"byte {error.start + 1} is not UTF-8") from None
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise NotJson(f"not JSON: {error.msg} at {line}column {error.colno}") from None
+        what = error.msg.removesuffix(" at")
+        raise NotJson(f"not JSON: {what} at {line}column {error.colno}") from None
     except RecursionError:
         raise NotJson(_TOO_DEEP) from None
     except ValueError:  # Python's limit for turning digits into a number
@@ -48,6 +52,15 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise NotJson(f"not JSON that can be read: key {short_repr(twice)} is given twice, expected once")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 _TOO_DEEP = f"not JSON that can be read: nested too deeply, expected at most {MAX_DEPTH} levels"
 
 

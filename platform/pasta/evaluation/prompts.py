@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
 from pasta.data.atlas_keys import ATLAS
