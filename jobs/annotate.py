@@ -92,6 +92,9 @@ def stage(config: AnnotateConfig, *, restart: bool = False) -> StageOutput:
     files = source_files(config.data.source)
     inputs: dict[str, str | Path] = {f"source[{number}]": file for number, file in enumerate(files)}
     inputs = inputs or {"source": config.data.source.path}
+    # A directory's name stays the same when a model is trained into it with another vocabulary.
+    if os.path.isfile(vocabulary := Path(config.data.tokenizer) / "tokenizer.json"):
+        inputs["data.tokenizer"] = vocabulary
     return StageOutput(config.output_dir, "annotate", config.data.identity(), inputs, restart=restart)
 
 

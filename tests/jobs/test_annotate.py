@@ -328,6 +328,15 @@ def test_limits_of_the_teacher_are_no_part_of_what_the_output_is() -> None:
     assert one == two != three
 
 
+def test_another_tokenizer_in_the_same_directory_makes_another_output(tmp_path: Path) -> None:
+    config = load_config(write_config(tmp_path), annotate.AnnotateConfig)
+    first = annotate.stage(config)
+    assert annotate.stage(config).identity == first.identity
+    file = tmp_path / "tokenizer/tokenizer.json"
+    file.write_text(file.read_text().replace("  ", " "))
+    assert annotate.stage(config).identity != first.identity
+
+
 def test_the_rate_counts_only_while_all_workers_are_busy() -> None:
     def shard(worker: int, at: float) -> FinishedShard:
         return FinishedShard(ShardResult(0, 10, 10, 0, {}, {}, [], TeacherUsage(), 1.0), worker, at)
