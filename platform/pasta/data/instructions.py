@@ -10,6 +10,7 @@ from pasta.rows import short_repr
 Format = Literal["auto", "messages", "conversations", "instruction"]
 _ROLES = {
     "system": "system",
+    "developer": "system",
     "user": "user",
     "human": "user",
     "assistant": "assistant",
