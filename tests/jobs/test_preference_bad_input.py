@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ from transformers import AutoTokenizer
 
 from jobs import preference, training
 from pasta.entrypoint import run_main
-from tests.training.pair_runs import pair_line, preference_dict, save_tiny_model, write_config
+from pasta.training.preference import prepare
+from tests.training.pair_runs import (
+    pair_line,
+    preference_config,
+    preference_dict,
+    save_tiny_model,
+    write_config,
+)
 
 
 def _fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: Path) -> str:
@@ -84,6 +92,26 @@ def test_a_broken_line_is_named(
     with (tmp_path / "stage/pairs.jsonl").open("a") as file:
         file.write(line + "\n")
     assert expected in _fail(monkeypatch, capsys, write_config(tmp_path, config))
+
+
+def test_pairs_of_another_number_of_samples_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = preference_dict(tmp_path)
+    file = tmp_path / "stage/pairs.jsonl"
+    file.write_text("".join(json.dumps({**pair_line(n), "num_candidates": 5 + n}) + "\n" for n in range(3)))
+    config["objective"]["num_samples"] = 6
+    said = f"objective.num_samples: 6, but {file}:3 is the best and the worst of 7 answers"
+    assert said in _fail(monkeypatch, capsys, write_config(tmp_path, config))
+    options = preference_config(config)
+    prepare(replace(options, objective=replace(options.objective, num_samples=7)), tmp_path / "data")
+    prepare(
+        replace(options, objective=replace(options.objective, num_samples=10, beta=0.1)), tmp_path / "data"
+    )
+    assert not capsys.readouterr().err
+    prepare(replace(options, objective=replace(options.objective, num_samples=10)), tmp_path / "data")
+    said = f"objective.num_samples: 10, but no pair of {file} is of more than 7 answers"
+    assert said in capsys.readouterr().err
 
 
 def test_a_model_without_control_tokens_is_refused(

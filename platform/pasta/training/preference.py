@@ -5,6 +5,7 @@ an initialised process group (or alone), and knows nothing of Ray: what happens 
 """
 
 import gc
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from trl import DPOConfig
 from pasta.data.pairs import PairCollator, PreparedPairs, pairs_file, prepare_pairs
 from pasta.errors import UserError
 from pasta.lang.tokenizer import stored_scheme
+from pasta.rows import read_rows
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta
 from pasta.training.config import ModelSection
 from pasta.training.fit import run_trainer
@@ -61,7 +63,38 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
                 f"objective.reference: {reference} has positions {stored_scheme(other)!r}, {config.model.init_from} "
                 f"{stored_scheme(tokenizer)!r}; expected the same"
             )
-    return prepare_pairs(config.data, tokenizer, cache_dir)
+    prepared = prepare_pairs(config.data, tokenizer, cache_dir)
+    _check_num_samples(config)
+    return prepared
+
+
+def _check_num_samples(config: PreferenceConfig) -> None:
+    """Compare the number of samples that the loss is made for with what jobs.score says of each pair.
+
+    Raises UserError for a pair of more answers. Prints a warning on stderr if every pair is of fewer: some are wherever
+    answers were left out.
+    """
+    objective, file = config.objective, pairs_file(config.data.source)
+    if objective.loss != "bonbon" or objective.beta is not None:
+        return
+    most = 0
+    for place, row in read_rows(file, key="data.source"):
+        count = row.get("num_candidates")
+        if not isinstance(count, int):
+            continue
+        if count > objective.num_samples:
+            raise UserError(
+                f"objective.num_samples: {objective.num_samples}, but {place} is the best and the worst of {count} "
+                "answers; expected the number that sampling.candidates was"
+            )
+        most = max(most, count)
+    if 0 < most < objective.num_samples:
+        print(
+            f"objective.num_samples: {objective.num_samples}, but no pair of {file} is of more than {most} answers; "
+            "expected the number that sampling.candidates was",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def train(config: PreferenceConfig, context: RunContext) -> dict[str, float]:
