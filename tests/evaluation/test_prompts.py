@@ -10,6 +10,7 @@ from pasta.data.prompts import PromptsSection
 from pasta.errors import UserError
 from pasta.evaluation.prompts import read_eval_prompts, read_prompts
 from pasta.stages.stage import StageOutput
+from tests.support import evaluations
 
 
 def user(text: str) -> dict:
@@ -53,6 +54,16 @@ def test_an_annotate_stage_s_valid_records_are_read(tmp_path):
     output.finish({}, "test")
     prompts = read_prompts(PromptsSection(str(tmp_path / "stage")))
     assert [p.messages[0]["content"] for p in prompts] == ["one", "two"]
+
+
+def test_an_evaluation_s_directory_has_the_prompts_that_it_answered(tmp_path):
+    records = [evaluations.prompt(key, {"twin": evaluations.answer()}) for key in ("tea", "coffee")]
+    output = StageOutput(tmp_path / "a", "evaluate", {"a": 1}, {})
+    write(output.start() / "answers.jsonl", {"config": {"a": 1}}, *records)
+    write(output.work_dir / "verdicts.jsonl", {"config": {"a": 1}}, {"key": "tea", "verdicts": {}})
+    output.finish({}, "test")
+    found = read_prompts(PromptsSection(str(tmp_path / "a")))
+    assert [p.messages for p in found] == [record["messages"] for record in records]
 
 
 def test_an_evaluation_s_atlas_prompts_are_held_out_tasks_with_their_families():

@@ -12,6 +12,7 @@ from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.prompts import Prompt, PromptsSection
 from pasta.errors import UserError
+from pasta.evaluation.results.evaluations import read_evaluation
 from pasta.files import annotated_files, read_lines
 from pasta.rows import asked, messages_of, numbered, placed, read_json, read_rows
 from pasta.stages.stage import read_manifest
@@ -96,8 +97,11 @@ def _distinct(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
 def _read_files(source: Path) -> Iterator[Prompt]:
     files = [source]
     if os.path.isdir(source):
-        if read_manifest(source) is None:
+        if (manifest := read_manifest(source)) is None:
             raise UserError(f"prompts.source: {source}: holds no finished stage (no manifest.json)")
+        if manifest.stage == "evaluate":
+            yield from (Prompt(record["messages"]) for record in read_evaluation(source).answers)
+            return
         # An annotate stage keeps its rejects beside the records that are valid.
         files = annotated_files(source) or sorted(source.glob("*.jsonl"))
     for file in files:
