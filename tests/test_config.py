@@ -277,6 +277,7 @@ def test_a_long_value_is_cut_in_a_message(message, text, expected):
             "override 'optimizer.learning_rate=.inf': optimizer.learning_rate: expected a",
         ),
         ("steps=!!bool 3", "override 'steps=!!bool 3':1:1: '3' is no bool"),
+        ("name=*.parquet", "; expected text that begins with '*' in quotes: --set 'name=\"*.parquet\"'"),
     ],
 )
 def test_a_mistake_in_an_override_names_the_override(message, override, expected):

@@ -43,6 +43,8 @@ Key = str | int
 UNKNOWN_KEY = ("unexpected_keyword_argument", "extra_forbidden")
 MISSING_KEY = ("missing", "missing_argument")
 _SHOWN_CHARS = 120
+#: What YAML takes for something else at the beginning of a text.
+_INDICATORS = frozenset("*&!%@`")
 
 
 class ConfigError(UserError):
@@ -142,7 +144,11 @@ def _apply(data: dict[str, Any], override: str, source: str) -> None:
     try:
         value = parse_yaml(text, named)
     except UserError as error:
-        raise ConfigError(str(error)) from None
+        hint = ""
+        if text[:1] in _INDICATORS:
+            quoted = f"--set '{dotted}=\"{text}\"'"
+            hint = f"; expected text that begins with {text[0]!r} in quotes: {quoted}"
+        raise ConfigError(f"{error}{hint}") from None
     target: Any = data
     for depth, key in enumerate(keys):
         if isinstance(target, list) and key in map(str, range(len(target))):
