@@ -199,6 +199,15 @@ def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+def test_characters_that_the_pictures_font_lacks_are_no_warnings(tmp_path):
+    records = [prompt("a", {"twin": answer(), "pasta": threaded()}, text="日本とは?")]
+    methods = {"twin": section("sequential"), "pasta": section()}
+    _, paths, _ = written(tmp_path, records, [], methods)
+    assert tmp_path / "lanes.png" in paths
+
+
+@pytest.mark.slow
 def test_win_rates_are_shown_for_a_judge_that_compares(tmp_path):
     records = [
         prompt(str(n), {"twin": answer(), "pasta": answer("Tea is hot." + n * " Very.")}) for n in range(4)

@@ -4,7 +4,9 @@ Figures are 8 inches wide and drawn at 200 dots an inch, so at 800 pixels a lett
 """
 
 import io
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,9 +176,12 @@ class Canvas:
         return box.width / self.figure.dpi, box.height / self.figure.dpi
 
 
-def report_style() -> Any:
-    """A context in which figures are drawn."""
-    return matplotlib.rc_context(_RC)
+@contextmanager
+def report_style() -> Iterator[None]:
+    """A context in which figures are drawn. Characters that the font lacks are boxes, without a warning for each."""
+    with matplotlib.rc_context(_RC), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        yield
 
 
 def new_canvas(height: float) -> Canvas:
