@@ -34,8 +34,15 @@ def test_conversations_are_renamed_to_roles() -> None:
 
 
 def test_a_developer_s_message_is_a_system_message() -> None:
-    turns = [{"role": "developer", "content": "Be brief."}, ASKED, {"role": "assistant", "content": "A drink."}]
-    assert to_instruction({"messages": turns}, "x:1").messages[0] == {"role": "system", "content": "Be brief."}
+    turns = [
+        {"role": "developer", "content": "Be brief."},
+        ASKED,
+        {"role": "assistant", "content": "A drink."},
+    ]
+    assert to_instruction({"messages": turns}, "x:1").messages[0] == {
+        "role": "system",
+        "content": "Be brief.",
+    }
 
 
 @pytest.mark.parametrize(
