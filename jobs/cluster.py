@@ -131,7 +131,7 @@ def takes_gpus(
         return False
     import ray
 
-    return _taken(workers, address, ray.cluster_resources().get("GPU", 0), together, key)
+    return _takes(workers, address, ray.cluster_resources().get("GPU", 0), together, key)
 
 
 def check_gpus(workers: WorkersSection, address: str | None) -> None:
@@ -139,16 +139,17 @@ def check_gpus(workers: WorkersSection, address: str | None) -> None:
     if workers.use_gpu is not False and is_local(address):
         import torch
 
-        _taken(workers, address, torch.cuda.device_count(), workers.num_workers, "workers.num_workers")
+        _takes(workers, address, torch.cuda.device_count(), workers.num_workers, "workers.num_workers")
 
 
-def _taken(
+def _takes(
     workers: WorkersSection | LightWorkersSection,
     address: str | None,
     num_gpus: float,
     together: int,
     key: str,
 ) -> bool:
+    """``takes_gpus`` where there are ``num_gpus``."""
     taken = num_gpus > 0 if workers.use_gpu == "auto" else bool(workers.use_gpu)
     if taken and is_local(address) and num_gpus < together:
         section = "rollout.workers" if key.startswith("rollout.") else "workers"

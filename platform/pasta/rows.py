@@ -156,7 +156,7 @@ def prompt_of(row: Mapping[str, Any]) -> Messages | None:
 
 
 def asked(messages: Messages) -> Messages:
-    """Return ``messages``, to which an answer is written. Raises UserError unless the last one is a user's."""
+    """Return ``messages`` as a prompt. Raises UserError unless the last one is a user's."""
     if messages[-1]["role"] != "user":
         raise UserError(
             f"the last message is of role {messages[-1]['role']!r}; expected the user's that the answer is to"

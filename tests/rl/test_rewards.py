@@ -4,10 +4,26 @@ import pytest
 
 from pasta.rl.config import RewardSection
 from pasta.rl.rewards import group_rewards, reward_of, rewarded
+from pasta.stages.records import Record
 
 
 def answered(speedup: float, quality: float) -> dict[str, float]:
     return {"speedup": speedup, "speed": speedup, "quality": quality}
+
+
+def the_one_answer(
+    tokens: int, path: int, twin_tokens: int, verdict: Record, section: RewardSection
+) -> Record:
+    """An answer of ``tokens`` tokens and this critical path, rewarded beside a twin's of ``twin_tokens``."""
+    candidate = {"annotated": "a", "finish_reason": "stop", "num_tokens": tokens, "critical_path": path}
+    record = {
+        "id": "x",
+        "messages": [],
+        "twin": {"text": "b", "num_tokens": twin_tokens, "finish_reason": "stop"},
+        "candidates": [candidate],
+    }
+    (answer,) = rewarded(record, [verdict], section)
+    return answer
 
 
 def test_speed_and_quality_are_weighed_by_lambda():
@@ -46,29 +62,14 @@ def test_a_cut_answer_earns_nothing_and_one_without_a_verdict_has_no_reward():
 
 
 def test_a_record_gets_speedup_quality_and_wrong_statements():
-    candidate = {"annotated": "a", "finish_reason": "stop", "num_tokens": 8, "critical_path": 4}
-    record = {
-        "id": "x",
-        "messages": [],
-        "twin": {"text": "b", "num_tokens": 6, "finish_reason": "stop"},
-        "candidates": [candidate],
-    }
-    verdicts = [{"quality": 0.75, "right": 3, "total": 4}]
-    (answer,) = rewarded(record, verdicts, RewardSection(quality_weight=1, min_quality=0.5))
+    section = RewardSection(quality_weight=1, min_quality=0.5)
+    answer = the_one_answer(8, 4, 6, {"quality": 0.75, "right": 3, "total": 4}, section)
     assert (answer["speedup"], answer["quality"], answer["wrong"]) == (1.5, 0.75, 1)
     assert answer["reward"] == pytest.approx((1.5 + 0.75) / 2)
 
 
 def test_speed_as_written_earns_nothing_for_text_that_is_left_out():
-    few_words = {"annotated": "a", "finish_reason": "stop", "num_tokens": 3, "critical_path": 3}
-    record = {
-        "id": "x",
-        "messages": [],
-        "twin": {"text": "b", "num_tokens": 60, "finish_reason": "stop"},
-        "candidates": [few_words],
-    }
-    (answer,) = rewarded(
-        record, [{"quality": 0.5}], RewardSection(quality_weight=1, speed="written", min_quality=0)
-    )
+    section = RewardSection(quality_weight=1, speed="written", min_quality=0)
+    answer = the_one_answer(3, 3, 60, {"quality": 0.5}, section)
     assert answer["speedup"] == 20
     assert answer["reward"] == pytest.approx((1 + 0.5) / 2)

@@ -7,9 +7,9 @@ terms are without a unit and are not normalised over a group, so that scores of 
 
 * speedup(y) = tokens of the sequential twin's answer / critical path of y in steps, tags counted on both sides (design
   section 3, as in ``pasta.evaluation.results.outcomes``); 1 means as many steps as the twin takes.
-  ``speed: written`` counts of the twin's tokens only as many as y has, so that leaving text out gains nothing.
-  ``speed: parallelism`` takes tokens of y / its critical path, which pays for tags and for text that nobody asked for:
-  it is there to be compared with.
+  ``speed: written`` takes min(tokens of the twin's answer, tokens of y) / critical path: to leave text out is no gain.
+  ``speed: parallelism`` takes tokens of y / critical path, which pays for tags and for text that nobody asked for: it
+  is there to be compared with.
 * quality(y) from 0 to 1 is the judge's (``pasta.judges``): λ is the speedup for which a perfect answer would be
   given up for a worthless one. This scale of quality is the project's own.
 
@@ -17,9 +17,9 @@ terms are without a unit and are not normalised over a group, so that scores of 
 rate, as in the paper, no two answers are equal and it is quality alone; where it is a share of right statements, most
 answers to a prompt are.
 
-Candidates that are no answers (cut at the length limit, empty) and those without a valid verdict have no score. An
-answer that leaves parts out takes fewer steps and so scores as faster, but with ``speed: written``: only its quality
-counts against it, and less so the lower λ is.
+Candidates that are no answers (cut at the length limit, empty) and those without a valid verdict have no score. With
+``speed: speedup`` an answer that leaves parts out scores as faster, since it takes fewer steps: only its quality counts
+against it, and less so the lower λ is.
 """
 
 import math

@@ -211,7 +211,7 @@ def _weight(text: str) -> float:
     except ValueError:
         weight = -1.0
     if not 0 <= weight < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a weight λ of 0 or more (inf is quality)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a weight λ of 0 or more (for inf, read quality)")
     return weight
 
 

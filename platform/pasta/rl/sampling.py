@@ -88,9 +88,9 @@ class Roller:
                 position_ids=inputs["position_ids"],
                 attention_mask=mask,
                 use_cache=False,
-            ).logits  # [B, S, V]
+            ).logits  # [R, S, V]
             scores = (logits.float() / self._config.sampling.temperature).log_softmax(dim=-1)
-            own = scores.gather(2, inputs["shift_labels"].clamp(min=0)[..., None])[..., 0]  # [B, S]
+            own = scores.gather(2, inputs["shift_labels"].clamp(min=0)[..., None])[..., 0]  # [R, S]
             lengths = [len(candidate["response_ids"]) for candidate in chosen]
             by_token = batch.by_token(own, max(lengths)).tolist()
             for candidate, values, length in zip(chosen, by_token, lengths, strict=True):

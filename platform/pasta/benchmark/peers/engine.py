@@ -53,7 +53,7 @@ class Ours:
         return Timing.of(begun, times)
 
     def session(self, prompts: Sequence[Sequence[int]], steps: int, lanes: int) -> "OurSession":
-        """So many steps that follow ``prompts``, or of ``lanes`` threads of one request."""
+        """A session of so many ``steps``: a lane for each of ``prompts``, or ``lanes`` threads after a single one."""
         return OurSession(self.loaded, prompts, steps, lanes)
 
 

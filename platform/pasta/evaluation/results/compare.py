@@ -76,12 +76,13 @@ MEASURES = (
 
 
 def score_measure(weight: float) -> Measure:
-    """speedup + λ · quality for λ = ``weight``, the score of ``pasta.candidates.scoring`` by theoretical speedup."""
+    """The score of ``pasta.candidates.scoring`` for λ = ``weight``, by theoretical speedup."""
+    from pasta.candidates.scoring import score_of  # it imports what nothing else here needs
 
     def score(outcome: Outcome) -> float | None:
         if outcome.theoretical is None or outcome.quality is None:
             return None
-        return outcome.theoretical + weight * outcome.quality
+        return score_of(outcome.theoretical, outcome.quality, weight)
 
     return Measure(f"score, λ = {weight:g}", "difference", score)
 
