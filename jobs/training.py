@@ -33,6 +33,9 @@ CLEANER = "PlacementGroupCleanerCallback"
 #: The methods that start a process which asks a cluster's autoscaler for machines, and ask it.
 REQUESTS = ("after_controller_start", "_maybe_send_resource_request")
 
+#: Ray Train's folder of a run.
+_RUN = "ray"
+
 RESTART = "train from the start, whatever was done before"
 #: Where a training job goes on after Ctrl-C.
 RESUMES = "from the last checkpoint"
@@ -62,7 +65,13 @@ def _fit(
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
+        from jobs.checkpoint_list import KeepsCheckpointList, mend_checkpoint_list
+
         storage, filesystem = _checkpoints(stage)
+        directory = f"{storage}/{_RUN}"
+        mended = mend_checkpoint_list(directory, filesystem)
+        if mended is not None:
+            print(f"{config.name}: {mended}", flush=True)
         use_gpu = takes_gpus(workers, address, together=workers.num_workers)
         trainer = TorchTrainer(
             _worker,
@@ -79,11 +88,12 @@ def _fit(
             torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
             scaling_config=ScalingConfig(num_workers=workers.num_workers, use_gpu=use_gpu),
             run_config=RunConfig(
-                name="ray",
+                name=_RUN,
                 storage_path=storage,
                 storage_filesystem=filesystem,
                 failure_config=FailureConfig(max_failures=workers.max_failures),
                 checkpoint_config=CheckpointConfig(num_to_keep=config.schedule.keep_checkpoints),
+                callbacks=[KeepsCheckpointList(directory, filesystem)],
             ),
         )
         # Ray's own handler of Ctrl-C ends this process with exit code 1, without a word of how to go on.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs import annotate
+from jobs.checkpoint_list import FILE
 from pasta.config import load_config
 from pasta.data.sources import plan_shards
 from pasta.data.tokenizers import find_tokenizer
@@ -65,7 +66,7 @@ def test_training_goes_on_from_its_last_checkpoint_when_another_node_has_come(
     assert int(line.split("resumed at step ")[1].split(";")[0]) >= step
     card = json.loads((storage / "model" / CARD).read_text())
     assert card["figures"]["steps"] == 60
-    assert not [*(storage / "runs").rglob("checkpoint_manager_snapshot.json")]
+    assert not [*(storage / "runs").rglob(FILE)]
 
 
 def test_annotation_ends_on_the_nodes_that_are_left_with_all_of_its_records(

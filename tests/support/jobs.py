@@ -9,11 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from jobs.checkpoint_list import FILE, KEPT
 from tests.support.paths import ROOT
 from tests.support.wandb_runs import history
 
@@ -79,13 +81,18 @@ class Job:
 
 def registered_step(directory: Path, run: str = "runs/tiny-*") -> int | None:
     """Step of the last checkpoint that Ray Train's controller knows of; a copied directory alone is not one yet."""
-    for path in directory.glob(f"{run}/ray/checkpoint_manager_snapshot.json"):
-        try:
-            latest = json.loads(path.read_text())["latest_checkpoint_result"]
-        except json.JSONDecodeError:  # being written
-            return None
-        return int(latest["metrics"]["step"]) if latest else None
+    for path in directory.glob(f"{run}/ray/{FILE}"):
+        for known in (path, path.with_name(FILE + KEPT)):
+            with suppress(json.JSONDecodeError, FileNotFoundError):  # being written, or cut
+                latest = json.loads(known.read_text())["latest_checkpoint_result"]
+                return int(latest["metrics"]["step"]) if latest else None
     return None
+
+
+def cut_checkpoint_list(directory: Path) -> None:
+    """Leave half of Ray's list of checkpoints, as if its controller had been killed while writing it."""
+    (path,) = directory.glob(f"runs/tiny-*/ray/{FILE}")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def interrupted(module: str, config: Path, directory: Path) -> int:

@@ -17,6 +17,7 @@ import wandb.env
 from deepspeed.runtime.zero import utils as zero_utils
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.constants import CHECKPOINT_MANAGER_SNAPSHOT_FILENAME
 from ray.train.v2._internal.execution.scaling_policy import create_scaling_policy
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from transformers import Trainer
@@ -24,7 +25,7 @@ from transformers.integrations import deepspeed as integration
 from trl import DPOTrainer, GRPOTrainer
 from trl.trainer import utils as trl_utils
 
-from jobs import training
+from jobs import checkpoint_list, training
 from pasta import tracking
 from pasta.training import bonbon, deepspeed_private, transformers_private
 from pasta.training.run import RunContext, trainer_arguments
@@ -87,6 +88,10 @@ def test_transformers_moves_a_batch_to_the_device():
     assert [*inspect.signature(method).parameters] == ["self", "inputs"], gone(
         transformers, "Trainer._prepare_inputs(inputs)"
     )
+
+
+def test_ray_train_writes_its_list_of_checkpoints_into_the_file_that_is_kept_whole():
+    assert CHECKPOINT_MANAGER_SNAPSHOT_FILENAME == checkpoint_list.FILE, gone(ray, checkpoint_list.FILE)
 
 
 @pytest.mark.parametrize(
