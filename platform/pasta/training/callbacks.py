@@ -134,7 +134,7 @@ class ProgressReporter(TrainerCallback):
             eta = (now - self._started) / done * (state.max_steps - state.global_step)
             parts += [
                 f"loss {figures['train/loss']:.4f}",
-                f"grad {figures.get('train/grad_norm', 0.0):.2f}",
+                f"grad {figures.get('train/grad_norm', 0.0):.3g}",
                 f"lr {figures.get('train/learning_rate', 0.0):.2e}",
             ]
             if "train/tokens_per_second" in figures:
