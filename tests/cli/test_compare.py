@@ -66,6 +66,21 @@ def test_scores_are_compared_for_each_weight_that_is_given(two, capsys):
     assert [line.split(" ")[3] for line in lines if line.startswith("score, λ =")] == ["1", "4"]
 
 
+@pytest.mark.parametrize(("speed", "score"), [("speedup", 2.0), ("written", 1.2), ("parallelism", 1.2)])
+def test_scores_may_count_speed_as_scoring_does(tmp_path, capsys, speed, score):
+    answers = {"twin": answer(tokens=100), "pasta": answer(tokens=60, critical_path=50)}
+    side = str(write_evaluation(tmp_path / "a", [prompt("p", answers, "Tea?")], {"p": {"pasta": 1.0}}))
+    assert run(["compare", side, side, "--json", "--quality-weight", "0", "--speed", speed]) == 0
+    changes = {change["name"]: change["a"] for change in json.loads(capsys.readouterr().out)["changes"]}
+    counted = "" if speed == "speedup" else f", {speed}"
+    assert changes[f"score, λ = 0{counted}"] == pytest.approx(score)
+
+
+def test_speed_without_a_score_is_one_line(two):
+    with pytest.raises(UserError, match=r"^--speed: written has no effect without a score"):
+        run(["compare", *two, "--speed", "written"])
+
+
 @pytest.mark.parametrize("given", ["much", "-1", "inf", "nan"])
 def test_a_weight_that_is_none_is_one_line(two, capsys, given):
     with pytest.raises(SystemExit) as error:

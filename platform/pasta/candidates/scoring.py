@@ -93,6 +93,12 @@ def score_of(speed: float, quality: float, weight: float) -> float:
     return quality if math.isinf(weight) else speed + weight * quality
 
 
+def counted_speed(speed: Speed, speedup: float, parallelism: float) -> float:
+    """What a score counts as the speed of an answer y: ``speedup`` is the twin's tokens over y's critical path,
+    ``parallelism`` y's own."""
+    return {"speedup": speedup, "written": min(speedup, parallelism), "parallelism": parallelism}[speed]
+
+
 def scored(
     record: Record, verdicts: Sequence[Record | None], weight: float, speed: Speed = "speedup"
 ) -> Record:
@@ -112,10 +118,9 @@ def scored(
     judged = iter(verdicts)
     for candidate in record["candidates"]:
         entry = {key: value for key, value in candidate.items() if key != "response_ids"}
-        due, written = record["twin"]["num_tokens"], candidate["num_tokens"]
-        counted = {"speedup": due, "written": min(due, written), "parallelism": written}[speed]
-        entry["speedup"] = due / candidate["critical_path"]
-        entry["speed"] = counted / candidate["critical_path"]
+        path = candidate["critical_path"]
+        entry["speedup"] = record["twin"]["num_tokens"] / path
+        entry["speed"] = counted_speed(speed, entry["speedup"], candidate["num_tokens"] / path)
         verdict = next(judged, None)
         if verdict is not None and verdict["quality"] is not None:
             entry |= verdict

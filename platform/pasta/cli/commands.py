@@ -10,6 +10,8 @@ from pasta.cli.alpaca import annotations, export
 from pasta.cli.check import check_file
 from pasta.cli.compare import compare_evaluations
 from pasta.cli.show import show_record
+from pasta.errors import UserError
+from pasta.evaluation.results.compare import score_measure
 
 _MOST_COLUMNS = 10_000
 TOKENIZER_HELP = (
@@ -25,8 +27,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if options.command == "show":
         return show_record(options.file, options.record, options.tokenizer, options.field, options.width)
     if options.command == "compare":
+        if options.speed is not None and not options.quality_weight:
+            raise UserError(
+                f"--speed: {options.speed} has no effect without a score; expected --quality-weight too"
+            )
+        scores = [score_measure(weight, options.speed or "speedup") for weight in options.quality_weight]
         return compare_evaluations(
-            options.a, options.b, options.method, options.top, options.quality_weight, as_json=options.json
+            options.a, options.b, options.method, options.top, scores, as_json=options.json
         )
     if options.command == "simulate":
         from pasta.cli.simulate import simulate  # it reads YAML, the others do not
@@ -109,6 +116,11 @@ def _add_compare(commands: Any) -> None:
         default=[],
         metavar="λ",
         help="compare the score speedup + λ · quality too (theoretical speedup); may be given several times",
+    )
+    comparing.add_argument(
+        "--speed",
+        choices=("speedup", "written", "parallelism"),
+        help="what those scores count as speed, as in configs/score (speedup)",
     )
     comparing.add_argument("--json", action="store_true", help="print JSON, with all figures and prompts")
 

@@ -6,22 +6,30 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pasta.errors import UserError
-from pasta.evaluation.results.compare import Change, Comparison, Moved, compare_sides, read_side, split_side
+from pasta.evaluation.results.compare import (
+    Change,
+    Comparison,
+    Measure,
+    Moved,
+    compare_sides,
+    read_side,
+    split_side,
+)
 
 _IDS = 5
 _PROMPT = 48
 
 
 def compare_evaluations(
-    a: str, b: str, method: str | None, top: int, weights: Sequence[float], *, as_json: bool
+    a: str, b: str, method: str | None, top: int, scores: Sequence[Measure], *, as_json: bool
 ) -> int:
-    """Print the comparison of two evaluations (``DIR`` or ``DIR:METHOD``), with their scores for each λ of ``weights``;
-    returns the exit code. Raises UserError."""
+    """Print the comparison of two evaluations (``DIR`` or ``DIR:METHOD``), of ``scores`` too; returns the exit code.
+    Raises UserError."""
     if method is not None and split_side(a)[1] and split_side(b)[1]:
         raise UserError(
             f"--method: {method!r} has no effect, since A and B both name theirs; expected it for one that does not"
         )
-    found = compare_sides(read_side(a, method), read_side(b, method), top, weights)
+    found = compare_sides(read_side(a, method), read_side(b, method), top, scores)
     text = (
         json.dumps(found.to_dict(), indent=2, ensure_ascii=False)
         if as_json

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pasta.errors import UserError
-from pasta.evaluation.results.compare import compare_sides, read_side
+from pasta.evaluation.results.compare import compare_sides, read_side, score_measure
 from tests.support.evaluations import answer, prompt, write_evaluation
 
 
@@ -71,7 +71,7 @@ def test_ratios_are_geometric_and_differences_arithmetic(write):
 def test_scores_weigh_the_twin_s_tokens_over_the_critical_path_with_quality(write):
     a = write("a", records(2, path=50), qualities(0.5, 0.5))
     b = write("b", records(2, path=40), qualities(0.25, 0.75))
-    score = change(compared(a, b, weights=[1.0, 4.0]), "score, λ = 4")
+    score = change(compared(a, b, scores=[score_measure(weight) for weight in (1.0, 4.0)]), "score, λ = 4")
     assert (score.kind, score.a, score.b) == ("difference", 100 / 50 + 4 * 0.5, 100 / 40 + 4 * 0.5)
 
 

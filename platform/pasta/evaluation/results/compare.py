@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pasta.errors import UserError
 from pasta.evaluation.results.evaluations import (
@@ -21,6 +21,9 @@ from pasta.evaluation.results.evaluations import (
 from pasta.evaluation.results.outcomes import Outcome, outcomes_of
 from pasta.rows import by_dotted_key
 from pasta.statistics import bootstrap, bootstrap_mean, geometric_mean, grouped
+
+if TYPE_CHECKING:
+    from pasta.candidates.scoring import Speed
 
 Kind = Literal["difference", "ratio"]
 #: Keys of the configuration that are not compared: names, how a figure is drawn, a digest of the prompts.
@@ -75,16 +78,18 @@ MEASURES = (
 )
 
 
-def score_measure(weight: float) -> Measure:
-    """The score of ``pasta.candidates.scoring`` for λ = ``weight``, by theoretical speedup."""
-    from pasta.candidates.scoring import score_of  # it imports what nothing else here needs
+def score_measure(weight: float, speed: "Speed" = "speedup") -> Measure:
+    """The score of ``pasta.candidates.scoring`` for λ = ``weight``, by ``speed``."""
+    from pasta.candidates.scoring import counted_speed, score_of  # it imports what nothing else here needs
 
     def score(outcome: Outcome) -> float | None:
-        if outcome.theoretical is None or outcome.quality is None:
+        if outcome.answer is None or outcome.theoretical is None or outcome.quality is None:
             return None
-        return score_of(outcome.theoretical, outcome.quality, weight)
+        parallelism = outcome.answer["tokens"] / outcome.answer["critical_path"]
+        return score_of(counted_speed(speed, outcome.theoretical, parallelism), outcome.quality, weight)
 
-    return Measure(f"score, λ = {weight:g}", "difference", score)
+    counted = "" if speed == "speedup" else f", {speed}"
+    return Measure(f"score, λ = {weight:g}{counted}", "difference", score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +188,8 @@ def read_side(given: str, method: str | None = None) -> Side:
     return Side(evaluation, chosen, baseline, {outcome.key: outcome for outcome in outcomes[chosen]})
 
 
-def compare_sides(a: Side, b: Side, top: int = 5, weights: Sequence[float] = ()) -> Comparison:
-    """Compare ``b`` with ``a``; each list of changed prompts has up to ``top`` entries. ``weights`` are values of λ for
-    which scores are compared too.
+def compare_sides(a: Side, b: Side, top: int = 5, scores: Sequence[Measure] = ()) -> Comparison:
+    """Compare ``b`` with ``a``, by ``scores`` too; each list of changed prompts has up to ``top`` entries.
 
     Raises UserError if they have no prompt in common.
     """
@@ -209,7 +213,7 @@ def compare_sides(a: Side, b: Side, top: int = 5, weights: Sequence[float] = ())
             only_b=tuple(key for key in b.outcomes if key not in a.outcomes),
             altered=tuple(altered),
         ),
-        changes=_changes(pairs, (*MEASURES, *map(score_measure, weights))),
+        changes=_changes(pairs, (*MEASURES, *scores)),
         families=_families(pairs, (QUALITY, speed)),
         speed=speed.name,
         moved=_moved(pairs, QUALITY, "quality", top) | _moved(pairs, speed, "speed", top),
