@@ -54,6 +54,7 @@ def test_a_candidate_s_fields_agree_with_its_tokens(records):
         assert answer["annotated"] == to_text(document)
         assert parse(answer["annotated"]) == document
         assert answer["num_tokens"] == len(answer["response_ids"])
+        assert (answer["text_tokens"] < answer["num_tokens"]) == (answer["num_threads"] > 1)
         assert answer["num_threads"] == 1 + sum(1 for _ in document.chunks())
         assert answer["critical_path"] <= answer["num_tokens"]
         threads += answer["num_threads"] - 1

@@ -81,14 +81,25 @@ def test_parallelism_pays_for_tokens_that_nobody_asked_for():
 
 def test_speed_as_written_gains_nothing_by_leaving_text_out():
     threads = variations(TASKS[0])[1]
-    whole = threads | {"num_tokens": 120, "critical_path": 50}
-    few_words = threads | {"num_tokens": 8, "critical_path": 8}
-    entry = record(TASKS[0], [whole, few_words])
+    whole = threads | {"num_tokens": 120, "text_tokens": 102, "critical_path": 50}
+    few_words = threads | {"num_tokens": 8, "text_tokens": 8, "critical_path": 8}
+    tags_instead = threads | {"num_tokens": 100, "text_tokens": 60, "critical_path": 40}
+    entry = record(TASKS[0], [whole, few_words, tags_instead])
     entry["twin"] = entry["twin"] | {"num_tokens": 100}
     (judged,) = judge_records(GraderJudge(), [entry])
     candidates = scored(entry, judged["verdicts"], 1.0, "written")["candidates"]
-    assert [c["speed"] for c in candidates] == [2.0, 1.0]
-    assert [c["speedup"] for c in candidates] == [2.0, 12.5]
+    assert [c["speed"] for c in candidates] == [2.0, 1.0, 1.5]
+    assert [c["speedup"] for c in candidates] == [2.0, 12.5, 2.5]
+
+
+def test_samples_that_do_not_tell_text_from_tags_have_no_speed_as_written():
+    entry = record(TASKS[0], variations(TASKS[0]))
+    for each in entry["candidates"]:
+        del each["text_tokens"]
+    (judged,) = judge_records(GraderJudge(), [entry])
+    assert scored(entry, judged["verdicts"], 1.0)["candidates"][0]["score"]
+    with pytest.raises(UserError, match=r"^speed: written: the samples of \w+ do not say their text_tokens"):
+        scored(entry, judged["verdicts"], 1.0, "written")
 
 
 def test_what_is_no_answer_has_no_score():

@@ -66,9 +66,12 @@ def test_scores_are_compared_for_each_weight_that_is_given(two, capsys):
     assert [line.split(" ")[3] for line in lines if line.startswith("score, λ =")] == ["1", "4"]
 
 
-@pytest.mark.parametrize(("speed", "score"), [("speedup", 2.0), ("written", 1.2), ("parallelism", 1.2)])
+@pytest.mark.parametrize(("speed", "score"), [("speedup", 2.0), ("written", 1.0), ("parallelism", 1.2)])
 def test_scores_may_count_speed_as_scoring_does(tmp_path, capsys, speed, score):
-    answers = {"twin": answer(tokens=100), "pasta": answer(tokens=60, critical_path=50)}
+    answers = {
+        "twin": answer(tokens=100),
+        "pasta": answer(tokens=60, budget={"text": 50, "promise": 10}, critical_path=50),
+    }
     side = str(write_evaluation(tmp_path / "a", [prompt("p", answers, "Tea?")], {"p": {"pasta": 1.0}}))
     assert run(["compare", side, side, "--json", "--quality-weight", "0", "--speed", speed]) == 0
     changes = {change["name"]: change["a"] for change in json.loads(capsys.readouterr().out)["changes"]}

@@ -15,7 +15,13 @@ def the_one_answer(
     tokens: int, path: int, twin_tokens: int, verdict: Record, section: RewardSection
 ) -> Record:
     """An answer of ``tokens`` tokens and this critical path, rewarded beside a twin's of ``twin_tokens``."""
-    candidate = {"annotated": "a", "finish_reason": "stop", "num_tokens": tokens, "critical_path": path}
+    candidate = {
+        "annotated": "a",
+        "finish_reason": "stop",
+        "num_tokens": tokens,
+        "text_tokens": tokens,
+        "critical_path": path,
+    }
     record = {
         "id": "x",
         "messages": [],

@@ -29,6 +29,7 @@ def candidate(document: Document, finish_reason: str = "stop") -> dict[str, Any]
         "response_ids": ids,
         "finish_reason": finish_reason,
         "num_tokens": len(ids),
+        "text_tokens": len(CODEC.encode_text(render(document))) + 1,
         "critical_path": interpreter.critical_path,
         "num_threads": len(interpreter.threads),
     }

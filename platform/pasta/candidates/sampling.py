@@ -4,10 +4,12 @@ A record is JSON-able and depends on the prompt, the models and the seed alone, 
 
     {"id", "messages",
      "twin": {"text", "num_tokens", "finish_reason"},
-     "candidates": [{"annotated", "response_ids", "finish_reason", "num_tokens", "critical_path", "num_threads"}]}
+     "candidates": [{"annotated", "response_ids", "finish_reason", "num_tokens", "text_tokens", "critical_path",
+                     "num_threads"}]}
 
 ``annotated`` is the text form and ``response_ids`` the tokens in storage order, end-of-text last. ``num_tokens`` counts
-every token of a response, tags and end-of-text included; ``critical_path`` is in steps of one token (design section 3).
+every token of a response, tags and end-of-text included, ``text_tokens`` only text and end-of-text; ``critical_path``
+is in steps of one token (design section 3).
 A prompt that leaves no room for an answer has ``"skipped": reason`` in place of twin and candidates.
 """
 
@@ -19,8 +21,8 @@ from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, Request, Result, load_model
 from pasta.engine.ranks import Ranks
 from pasta.errors import UserError
-from pasta.interpreter import Limits
-from pasta.lang import encode_messages, to_text
+from pasta.interpreter import Limits, TokenKind, linearise
+from pasta.lang import Codec, encode_messages, to_text
 from pasta.stages.records import Record
 
 
@@ -43,9 +45,10 @@ class Sampler:
         ]
         greedy = {result.request_id: result for result in self.twin.decode(baselines)}
         drawn = {result.request_id: result for result in self.pasta.decode(candidates)}
+        codec = self.pasta.codec
         for key in requests:
             records[key]["twin"] = baseline_entry(greedy[key])
-            records[key]["candidates"] = [candidate_entry(drawn[f"{key} {n}"]) for n in numbers]
+            records[key]["candidates"] = [candidate_entry(drawn[f"{key} {n}"], codec) for n in numbers]
         return list(records.values())
 
 
@@ -92,14 +95,16 @@ def baseline_entry(result: Result) -> Record:
     return {"text": result.text, "num_tokens": result.num_tokens, "finish_reason": result.finish_reason}
 
 
-def candidate_entry(result: Result) -> Record:
+def candidate_entry(result: Result, codec: Codec) -> Record:
     """One candidate, as in a record."""
     assert result.document is not None  # no stop strings
+    kinds = linearise(codec.grammar, [codec.eos_id], result.response_ids).kinds
     return {
         "annotated": to_text(result.document),
         "response_ids": list(result.response_ids),
         "finish_reason": result.finish_reason,
         "num_tokens": result.num_tokens,
+        "text_tokens": kinds.count(TokenKind.TEXT) + kinds.count(TokenKind.EOS),
         "critical_path": result.critical_path,
         "num_threads": len(result.trace.threads),
     }

@@ -7,7 +7,8 @@ terms are without a unit and are not normalised over a group, so that scores of 
 
 * speedup(y) = tokens of the sequential twin's answer / critical path of y in steps, tags counted on both sides (design
   section 3, as in ``pasta.evaluation.results.outcomes``); 1 means as many steps as the twin takes.
-  ``speed: written`` takes min(tokens of the twin's answer, tokens of y) / critical path: to leave text out is no gain.
+  ``speed: written`` takes min(tokens of the twin's answer, tokens of y without its tags) / critical path: an answer
+  that leaves text out is no faster for it. (With the tags counted a third of short parts could be left out for free.)
   ``speed: parallelism`` takes tokens of y / critical path, which pays for tags and for text that nobody asked for: it
   is there to be compared with.
 * quality(y) from 0 to 1 is the judge's (``pasta.judges``): λ is the speedup for which a perfect answer would be
@@ -93,10 +94,10 @@ def score_of(speed: float, quality: float, weight: float) -> float:
     return quality if math.isinf(weight) else speed + weight * quality
 
 
-def counted_speed(speed: Speed, speedup: float, parallelism: float) -> float:
-    """What a score counts as the speed of an answer y: ``speedup`` is the twin's tokens over y's critical path,
-    ``parallelism`` y's own."""
-    return {"speedup": speedup, "written": min(speedup, parallelism), "parallelism": parallelism}[speed]
+def counted_tokens(speed: Speed, twin: int, tokens: int, text: int) -> int:
+    """The tokens of which an answer's speed is so many a step of its critical path: ``twin`` are the twin's, ``tokens``
+    all of the answer's own, ``text`` those without its tags."""
+    return {"speedup": twin, "written": min(twin, text), "parallelism": tokens}[speed]
 
 
 def scored(
@@ -118,9 +119,15 @@ def scored(
     judged = iter(verdicts)
     for candidate in record["candidates"]:
         entry = {key: value for key, value in candidate.items() if key != "response_ids"}
-        path = candidate["critical_path"]
-        entry["speedup"] = record["twin"]["num_tokens"] / path
-        entry["speed"] = counted_speed(speed, entry["speedup"], candidate["num_tokens"] / path)
+        twin, path = record["twin"]["num_tokens"], candidate["critical_path"]
+        text = candidate.get("text_tokens")
+        if text is None and speed == "written":
+            raise UserError(
+                f"speed: written: the samples of {record['id']} do not say their text_tokens (an earlier commit made "
+                "them); expected samples that do: sample again"
+            )
+        entry["speedup"] = twin / path
+        entry["speed"] = counted_tokens(speed, twin, candidate["num_tokens"], text or 0) / path
         verdict = next(judged, None)
         if verdict is not None and verdict["quality"] is not None:
             entry |= verdict

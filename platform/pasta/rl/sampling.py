@@ -59,7 +59,8 @@ class Roller:
                         request_id=f"{number} {n}",
                     )
                 )
-        drawn = {result.request_id: candidate_entry(result) for result in self.engine.decode(requests)}
+        codec = self.engine.codec
+        drawn = {result.request_id: candidate_entry(result, codec) for result in self.engine.decode(requests)}
         found = [
             [drawn[f"{number} {n}"] for n in range(sampling.candidates)] for number in range(len(groups))
         ]

@@ -80,16 +80,17 @@ MEASURES = (
 
 def score_measure(weight: float, speed: "Speed" = "speedup") -> Measure:
     """The score of ``pasta.candidates.scoring`` for λ = ``weight``, by ``speed``."""
-    from pasta.candidates.scoring import counted_speed, score_of  # it imports what nothing else here needs
+    from pasta.candidates.scoring import counted_tokens, score_of  # it imports what nothing else here needs
 
     def score(outcome: Outcome) -> float | None:
-        if outcome.answer is None or outcome.theoretical is None or outcome.quality is None:
+        answer, twin = outcome.answer, outcome.length
+        if answer is None or twin is None or outcome.theoretical is None or outcome.quality is None:
             return None
-        parallelism = outcome.answer["tokens"] / outcome.answer["critical_path"]
-        return score_of(counted_speed(speed, outcome.theoretical, parallelism), outcome.quality, weight)
+        counted = counted_tokens(speed, twin, answer["tokens"], answer.get("budget", {}).get("text", 0))
+        return score_of(counted / answer["critical_path"], outcome.quality, weight)
 
-    counted = "" if speed == "speedup" else f", {speed}"
-    return Measure(f"score, λ = {weight:g}{counted}", "difference", score)
+    by = "" if speed == "speedup" else f", {speed}"
+    return Measure(f"score, λ = {weight:g}{by}", "difference", score)
 
 
 @dataclass(frozen=True, slots=True)
