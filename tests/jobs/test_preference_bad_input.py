@@ -103,6 +103,7 @@ def test_pairs_of_another_number_of_samples_are_named(
     config["objective"]["num_samples"] = 6
     said = f"objective.num_samples: 6, but {file}:3 is the best and the worst of 7 answers"
     assert said in _fail(monkeypatch, capsys, write_config(tmp_path, config))
+    assert not [*tmp_path.rglob("dataset_info.json")], "said before the data are made"
     options = preference_config(config)
     prepare(replace(options, objective=replace(options.objective, num_samples=7)), tmp_path / "data")
     prepare(

@@ -63,9 +63,8 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
                 f"objective.reference: {reference} has positions {stored_scheme(other)!r}, {config.model.init_from} "
                 f"{stored_scheme(tokenizer)!r}; expected the same"
             )
-    prepared = prepare_pairs(config.data, tokenizer, cache_dir)
     _check_num_samples(config)
-    return prepared
+    return prepare_pairs(config.data, tokenizer, cache_dir)
 
 
 def _check_num_samples(config: PreferenceConfig) -> None:
