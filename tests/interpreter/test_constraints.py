@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pasta.errors import UserError
-from pasta.interpreter import Interpreter, Limits, linearise
+from pasta.interpreter import Interpreter, Limits, chosen_among, linearise
 from pasta.lang import parse, to_text
 from tests.support.tokenizers import KINDS, codec
 
@@ -70,6 +70,19 @@ def test_any_token_stream_ends_within_its_limits_and_is_well_formed(kind, block)
         highest = max(max(t.positions, default=0) for t in it.threads)
         assert highest < max(limits.max_positions, len(PROMPT) + 1)
         assert linearise(c.grammar, PROMPT, ids).sees[0] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_token_was_chosen_among_holds_it_and_a_given_one_has_no_choice(kind):
+    for seed in range(60):
+        it, limits, c = run(kind, seed)
+        ids = it.response_ids()
+        among = chosen_among(c.grammar, limits, PROMPT, ids)
+        for token, constraint in zip(ids, among, strict=True):
+            assert (constraint is None) == (token == c.control.async_open)
+            # The limit of all tokens is reached in the order of time.
+            if constraint is not None and not it.truncated:
+                assert constraint.permits(token, c.grammar)
 
 
 def test_only_close_ends_an_open_promise():

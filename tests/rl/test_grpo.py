@@ -22,9 +22,10 @@ from pasta.rl.rollouts import Group, Rollout, Weights
 from pasta.rl.train import make_trainer
 from pasta.training.callbacks import LOGGED
 from pasta.training.run import RunContext
+from tests.rl.by_hand import in_storage_order, sampled_logps_by_hand
 from tests.rl.runs import rl_config, rl_dict
 from tests.support.documents import random_document
-from tests.training.pair_runs import CODEC, TOKENIZER, logps_by_hand
+from tests.training.pair_runs import CODEC, TOKENIZER
 
 PROMPTS = read_prompts(PromptsSection("atlas", 2))
 CANDIDATES = 3
@@ -120,14 +121,15 @@ def advantages_by_hand() -> list[float]:
 
 @pytest.mark.slow
 def test_the_gradient_is_that_of_centred_advantages_over_the_tokens_of_threads(tmp_path: Path):
-    trainer = trainer_of(tmp_path, config_of(tmp_path), Told())
+    config = config_of(tmp_path)
+    trainer = trainer_of(tmp_path, config, Told())
     loss = loss_of(trainer)
     loss.backward()
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "start", attn_implementation="eager")
     surrogate = torch.zeros(())
     expected = 0.0
     for advantage, example in zip(advantages_by_hand(), examples(), strict=True):
-        logps = logps_by_hand(model, example)
+        logps = sampled_logps_by_hand(model, example, config.limits)
         surrogate = surrogate - advantage * logps.sum() / (6 * 500)
         expected -= advantage * len(logps) / (6 * 500)
     surrogate.backward()
@@ -142,7 +144,7 @@ def test_ratios_are_clipped_by_token_against_the_weights_that_sampled_and_kl_is_
     config = config_of(tmp_path, epsilon=0.1, epsilon_high=0.3, kl_weight=0.5)
     start = AutoModelForCausalLM.from_pretrained(tmp_path / "start", attn_implementation="eager")
     with torch.no_grad():
-        old = [logps_by_hand(start, example) for example in examples()]
+        old = [sampled_logps_by_hand(start, example, config.limits) for example in examples()]
     trainer = trainer_of(
         tmp_path, config, Told([in_storage_order(e, o) for e, o in zip(examples(), old, strict=True)])
     )
@@ -150,7 +152,7 @@ def test_ratios_are_clipped_by_token_against_the_weights_that_sampled_and_kl_is_
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             parameter += 0.02 * torch.randn_like(parameter)
-        new = [logps_by_hand(trainer.model, example) for example in examples()]
+        new = [sampled_logps_by_hand(trainer.model, example, config.limits) for example in examples()]
     total, clipped = 0.0, 0
     for advantage, now, before in zip(advantages_by_hand(), new, old, strict=True):
         ratio = (now - before).exp()
@@ -209,31 +211,15 @@ def test_ends_of_an_answer_that_was_cut_are_not_learned(tmp_path: Path):
     assert learned.any(dim=1).tolist() == [n % CANDIDATES > 0 for n in range(len(DOCUMENTS))]
 
 
+def test_nothing_of_an_answer_that_was_cut_is_learned_if_asked_for(tmp_path: Path):
+    config = config_of(tmp_path, mask_cut=True)
+    batch = batch_of(trainer_of(tmp_path, config, Changed({"finish_reason": "length"})))
+    learned = batch["completion_mask"].bool() & batch["tool_mask"].bool()
+    assert learned.any(dim=1).tolist() == [n % CANDIDATES > 0 for n in range(len(DOCUMENTS))]
+
+
 def test_rewards_that_differ_between_prompts_alone_have_no_spread(tmp_path: Path):
     paths = [{"critical_path": 10}, {"critical_path": 20}]
     trainer = trainer_of(tmp_path, config_of(tmp_path), Changed({}, paths))
     loss_of(trainer)
     assert logged(trainer, "rl/reward_spread") == pytest.approx(0, abs=1e-6)
-
-
-def in_storage_order(example: Example, logps: Tensor) -> list[float]:
-    """Log-probabilities by row that predicts, as the response's tokens come: a given ``<async>`` has 0."""
-    rows = [row for row, target in enumerate(example.shift_labels) if target >= 0]
-    by_row = dict(zip(rows, logps.tolist(), strict=True))
-    prompt = rows[0] + 1
-    return [by_row.get(source, 0.0) for source in sources(example)[prompt:]]
-
-
-def sources(example: Example) -> list[int]:
-    """For each token the row that predicts it, the last one of its thread; -1 if none does."""
-    control = CODEC.control
-    found, stack, previous = [], [], -1
-    for at, token in enumerate(example.input_ids):
-        if token == control.async_open:
-            stack.append(previous)
-            found.append(-1)
-            previous = at
-            continue
-        found.append(previous)
-        previous = stack.pop() if token == control.async_close else at
-    return found

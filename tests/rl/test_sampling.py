@@ -11,8 +11,8 @@ from pasta.data.prompts import Prompt
 from pasta.interpreter import linearise
 from pasta.rl.rollouts import Group
 from pasta.rl.sampling import Baselines, Roller
+from tests.rl.by_hand import sampled_logps_by_hand
 from tests.rl.runs import rl_config, rl_dict
-from tests.rl.test_grpo import logps_by_hand
 from tests.support.tokenizers import byte_level_without_system
 from tests.training.pair_runs import CODEC
 
@@ -29,7 +29,7 @@ def test_an_answer_s_log_probabilities_are_those_under_its_thread_mask(tmp_path:
                 rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees
             )
             with torch.no_grad():
-                expected = logps_by_hand(model, example)
+                expected = sampled_logps_by_hand(model, example, config.limits)
             assert len(answer["logprobs"]) == len(answer["response_ids"])
             assert sum(answer["logprobs"]) == pytest.approx(float(expected.sum()), abs=1e-2)
 

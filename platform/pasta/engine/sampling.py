@@ -89,6 +89,7 @@ class ConstraintTable:
     """
 
     def __init__(self, grammar: TagGrammar, vocab_size: int, device: torch.device) -> None:
+        self.grammar = grammar
         text = torch.frombuffer(bytearray(grammar.text_mask), dtype=torch.uint8).bool()
         chars = torch.tensor(list(grammar.topic_chars), dtype=torch.long)
         topic = torch.frombuffer(bytearray(grammar.topic_mask), dtype=torch.uint8).bool() & (

@@ -4,7 +4,7 @@ from pasta.interpreter.ahead import emit_text, forced_token, may_emit, may_emit_
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.lending import allowed_freely, drive_lent, lend, set_aside, take_back
 from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
-from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, linearise
+from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, chosen_among, linearise
 from pasta.interpreter.reading import ReadingOrder, copy_until
 from pasta.interpreter.snapshot import Snapshot
 from pasta.interpreter.thread import Action, End, Feed, Finish, Fork, Join, Mode, Path, Thread, Wait
@@ -34,6 +34,7 @@ __all__ = [
     "Trace",
     "Wait",
     "allowed_freely",
+    "chosen_among",
     "copy_until",
     "drive_lent",
     "emit_text",

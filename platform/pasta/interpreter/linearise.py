@@ -4,11 +4,12 @@ An :class:`Interpreter` is driven over the document, so that tags mean the same 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from pasta.interpreter.interpreter import Interpreter
-from pasta.interpreter.limits import UNBOUNDED
+from pasta.interpreter.limits import UNBOUNDED, Constraint, Limits
+from pasta.interpreter.thread import Action
 from pasta.lang.grammar import TagGrammar
 
 IGNORE = -100
@@ -76,6 +77,28 @@ def linearise(grammar: TagGrammar, prompt_ids: Sequence[int], response_ids: Sequ
         sees=list(interpreter.sees),
         predicted_by=predicted_by,
     )
+
+
+def chosen_among(
+    grammar: TagGrammar, limits: Limits, prompt_ids: Sequence[int], response_ids: Sequence[int]
+) -> list[Constraint | None]:
+    """What each token of a response in storage order was chosen among; None for a token that is given (``<async>``).
+
+    ``limits.max_tokens`` is left out: it is reached in the order of time, and ends an answer that is then cut. Raises
+    ``ConstraintError`` for a response that is not well-formed.
+    """
+    unbounded = replace(limits, max_tokens=UNBOUNDED.max_tokens)
+    interpreter = Interpreter(grammar, unbounded, prompt_ids, strict=False)
+    chosen: list[Constraint] = []
+
+    def emit(thread: int, token: int) -> tuple[Action, ...]:
+        chosen.append(interpreter.allowed(thread))
+        return interpreter.emit(thread, token)
+
+    interpreter.drive(0, response_ids, emit)
+    constraints = iter(chosen)
+    given = grammar.control.async_open
+    return [None if token == given else next(constraints) for token in response_ids]
 
 
 def _kind(grammar: TagGrammar, token: int) -> TokenKind:

@@ -1,4 +1,4 @@
-"""Makes a training batch of sampled answers: threads and masks follow from their token ids.
+"""Makes a training batch of sampled answers: threads, masks and what each token was chosen among follow from their ids.
 
 Answers share rows that are as long as the longest needs: answers to one prompt differ in length by several times, and
 with a row each most of a batch would be padding.
@@ -9,27 +9,65 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from pasta.data.collate import ThreadCollator
 from pasta.data.linearise import example_of
 from pasta.data.packing import pack, packed_row
-from pasta.interpreter import linearise
+from pasta.engine.sampling import ConstraintTable
+from pasta.interpreter import IGNORE, Limits, chosen_among, linearise
 from pasta.lang import TagGrammar
 
 #: Sequences are padded to a multiple of so many tokens.
 MULTIPLE = 32
+#: Log-probabilities are taken of so many tokens at a time: of all, those of a large vocabulary are gigabytes.
+_SLICE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadBatch:
-    """``inputs`` are those of ``ThreadCollator`` without ``labels``, [R, S]: R rows hold all B answers.
+    """``inputs`` are those of ``ThreadCollator`` without labels, [R, S]: R rows hold all B answers.
 
-    ``predicted_by[i]`` has an entry a token of answer i: the place in the flattened inputs whose logits predict it, or
-    -1 for a token that is given (``<async>``).
+    ``labels`` [R, S] are the tokens that they predict, or -100, and ``constraints`` [R, S] the rows of a
+    ``ConstraintTable`` under which those were chosen. ``predicted_by[i]`` has an entry a token of answer i: the place
+    in the flattened inputs whose logits predict it, or -1 for a token that is given (``<async>``).
     """
 
     inputs: dict[str, Tensor]
+    labels: Tensor
+    constraints: Tensor
     predicted_by: list[list[int]]
+
+    def to(self, device: torch.device) -> "ThreadBatch":
+        """The same on ``device``."""
+        inputs = {name: value.to(device) for name, value in self.inputs.items()}
+        return ThreadBatch(inputs, self.labels.to(device), self.constraints.to(device), self.predicted_by)
+
+    def log_probs(self, logits: Tensor, forbidden: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """The log-probabilities [R, S] of ``labels`` as an engine samples at ``temperature``, and the entropies there.
+
+        ``logits`` [R, S, V], ``forbidden`` [C, V] of the table. What a constraint forbids takes no part: a chunk must
+        go on where its model would have ended the answer, and a bad answer in which it did would teach it to end.
+        """
+        shape, logits = self.labels.shape, logits.flatten(0, 1)
+        place = (self.labels != IGNORE).flatten().nonzero()[:, 0]
+        found = [
+            checkpoint(
+                _log_probs,
+                logits[at],
+                self.labels.flatten()[at],
+                forbidden[self.constraints.flatten()[at]],
+                temperature,
+                use_reentrant=False,
+            )
+            for at in place.split(_SLICE)
+        ]
+        own, entropy = (torch.cat(values) for values in zip(*found, strict=True))
+        nothing = own.new_zeros(len(logits))
+        return (
+            nothing.index_put((place,), own).view(shape),
+            nothing.index_put((place,), entropy).view(shape),
+        )
 
     def by_token(self, values: Tensor, length: int) -> Tensor:
         """Read ``values`` [R, S] at the places that predict an answer's tokens: [B, length]; 0 for given ones."""
@@ -40,13 +78,28 @@ class ThreadBatch:
         return values.flatten()[index.clamp(min=0)].masked_fill(index < 0, 0.0)
 
 
+def _log_probs(
+    logits: Tensor, labels: Tensor, forbidden: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    own = labels[:, None]
+    # A limit that is told in the order of time may have permitted what the order of storage does not.
+    scores = (logits.float() / temperature).masked_fill(forbidden.scatter(1, own, False), float("-inf"))
+    log_probs = scores.log_softmax(dim=-1)
+    return log_probs.gather(1, own)[:, 0], torch.special.entr(log_probs.detach().exp()).sum(dim=-1)
+
+
 def thread_batch(
-    grammar: TagGrammar, answers: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int
+    table: ConstraintTable,
+    limits: Limits,
+    answers: Sequence[tuple[Sequence[int], Sequence[int]]],
+    pad_id: int,
 ) -> ThreadBatch:
     """The batch of some answers: for each the ids of its prompt, and of the answer in storage order, end-of-text last.
+    They were sampled within ``limits``.
 
     Raises ``ConstraintError`` for an answer that is not well-formed.
     """
+    grammar = table.grammar
     lined = [linearise(grammar, prompt_ids, response_ids) for prompt_ids, response_ids in answers]
     lengths = [len(answer.token_ids) for answer in lined]
     rows = pack(lengths, max(lengths))
@@ -54,6 +107,7 @@ def thread_batch(
         [packed_row([example_of(lined[i]) for i in row]) for row in rows]
     )
     del inputs["labels"]
+    labels = inputs.pop("shift_labels")
     begins = [0] * len(lined)
     for number, row in enumerate(rows):
         at = number * inputs["input_ids"].shape[1]
@@ -64,7 +118,18 @@ def thread_batch(
         [source if source < 0 else begin + source for source in answer.predicted_by[len(prompt_ids) :]]
         for begin, answer, (prompt_ids, _) in zip(begins, lined, answers, strict=True)
     ]
-    return ThreadBatch(inputs, predicted_by)
+    constraints = torch.zeros(labels.numel(), dtype=torch.long)
+    for sources, (prompt_ids, response_ids) in zip(predicted_by, answers, strict=True):
+        chosen = [
+            (source, constraint)
+            for source, constraint in zip(
+                sources, chosen_among(grammar, limits, prompt_ids, response_ids), strict=True
+            )
+            if constraint is not None
+        ]
+        places, among = zip(*chosen, strict=True)
+        constraints[list(places)] = torch.tensor(table.rows(among))
+    return ThreadBatch(inputs, labels, constraints.view(labels.shape), predicted_by)
 
 
 def is_chosen(grammar: TagGrammar, response_ids: Sequence[int], *, cut: bool = False) -> list[int]:

@@ -102,11 +102,15 @@ class Batches:
             "prompt_ids": [answer["prompt_ids"] for answer in mine],
             "completion_ids": [answer["response_ids"] for answer in mine],
             "logprobs": [answer["logprobs"] for answer in mine] if "logprobs" in mine[0] else None,
-            "env_mask": [
-                is_chosen(self._grammar, answer["response_ids"], cut=bool(answer["cut"])) for answer in mine
-            ],
+            "env_mask": [self._learned(answer["response_ids"], cut=bool(answer["cut"])) for answer in mine],
             "answer": mine,
         }
+
+    def _learned(self, response_ids: Sequence[int], *, cut: bool) -> list[int]:
+        """1 for each token of an answer that is learned from."""
+        if cut and self._config.objective.mask_cut:
+            return [0] * len(response_ids)
+        return is_chosen(self._grammar, response_ids, cut=cut)
 
     def rewards(
         self, completions: Sequence[Any], answer: Sequence[Record], log_metric: Any, **_: Any

@@ -82,6 +82,9 @@ class GrpoSection:
     2503.14476). ``kl_weight`` is β, the weight of the divergence from ``model.init_from`` (0: no reference is kept); it
     is multiplied by the ratio, which makes its gradient unbiased (DeepSeek-V3.2, arXiv 2512.02556). The optimiser takes
     ``updates`` steps on a batch of answers, each on its share of the batch.
+
+    With ``mask_cut`` nothing is learned from the tokens of an answer that was cut (overlong filtering: DAPO): there are
+    many, most of them noise. Its reward of 0 still counts in its group's mean.
     """
 
     loss: Literal["dr_grpo", "grpo", "bnpo"] = "dr_grpo"
@@ -90,6 +93,7 @@ class GrpoSection:
     epsilon_high: float | None = None
     kl_weight: float = 0.0
     updates: int = 1
+    mask_cut: bool = False
 
     def __post_init__(self) -> None:
         check_positive(self, "epsilon", "epsilon_high", "updates")

@@ -9,8 +9,9 @@ GRPOTrainer's public seams carry everything but thread masks, written against tr
 
 Not enough is what the trainer does with the ids: ``_get_per_token_logps_and_entropies`` runs the model on them
 causally, at positions 0, 1, …, and reads the logits of token i − 1 for token i. No argument carries a mask, positions
-or another row to read. It is overridden: threads follow from the ids alone, so it needs nothing else. All of TRL's
-uses go through it: policy, old policy and reference. ``_generate_and_score_completions`` is extended for one key:
+or another row to read, and none of the tokens that the engine was not allowed to choose. It is overridden: threads and
+constraints follow from the ids alone, so it needs nothing else. All of TRL's uses go through it: policy, old policy and
+reference. ``_generate_and_score_completions`` is extended for one key:
 TRL takes ``old_per_token_logps`` from the current weights, which of answers that are a batch older are the wrong ones.
 
 tests/training/test_private.py fails, and names that version, when one of the two is gone.
@@ -22,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pasta.engine.sampling import ConstraintTable
+from pasta.interpreter import Limits
 from pasta.lang import TagGrammar
 from pasta.rl.batch import thread_batch
 from pasta.training.masks import install_thread_masks
@@ -34,12 +37,15 @@ with without_wandb():
 class ThreadGrpoTrainer(GRPOTrainer):
     """GRPOTrainer whose log-probabilities are those of the threads that wrote an answer.
 
-    ``model`` has thread masks installed (``pasta.training.masks``); the reference gets them here.
+    ``model`` has thread masks installed (``pasta.training.masks``); the reference gets them here. Answers are sampled
+    within ``limits``.
     """
 
-    def __init__(self, *args: Any, grammar: TagGrammar, **kwargs: Any) -> None:
-        self._grammar = grammar
+    def __init__(self, *args: Any, grammar: TagGrammar, limits: Limits, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        vocab_size = self.accelerator.unwrap_model(self.model).config.get_text_config().vocab_size
+        self._constraints = ConstraintTable(grammar, vocab_size, self.accelerator.device)
+        self._limits = limits
         if self.ref_model is not None:  # TRL has made it
             install_thread_masks(self.accelerator.unwrap_model(self.ref_model))
 
@@ -64,18 +70,17 @@ class ThreadGrpoTrainer(GRPOTrainer):
         for at in range(0, len(input_ids), size):
             ids, mask = input_ids[at : at + size].tolist(), attention_mask[at : at + size].bool().tolist()
             batch = thread_batch(
-                self._grammar,
+                self._constraints,
+                self._limits,
                 [_answer(*pair, logits_to_keep) for pair in zip(ids, mask, strict=True)],
                 int(self._tokenizer.pad_token_id),
-            )
-            inputs = {name: value.to(input_ids.device) for name, value in batch.inputs.items()}
+            ).to(input_ids.device)
             with self.accelerator.autocast():
-                outputs = model(**inputs, use_cache=False, fused_lm_head=True)
-            # The reference yields no entropies.
-            found = [outputs.log_probs, *([outputs.entropy] if compute_entropy else [])]
+                logits = model(**batch.inputs, use_cache=False).logits
+            found = batch.log_probs(logits, self._constraints.forbidden, self.temperature)
             parts.append([batch.by_token(values, logits_to_keep) for values in found])
-        logps, *entropies = (torch.cat(values) for values in zip(*parts, strict=True))
-        return logps, entropies[0] if entropies else None, None
+        logps, entropies = (torch.cat(values) for values in zip(*parts, strict=True))
+        return logps, entropies if compute_entropy else None, None
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)

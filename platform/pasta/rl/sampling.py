@@ -7,6 +7,7 @@ import torch
 from pasta.candidates.sampling import baseline_entry, candidate_entry, requests_of
 from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, Request, load_model
+from pasta.engine.sampling import ConstraintTable
 from pasta.engine.updating import update_weights
 from pasta.rl.batch import thread_batch
 from pasta.rl.config import RlConfig
@@ -35,6 +36,8 @@ class Roller:
             cuda_graphs=section.cuda_graphs,
         )
         self.engine = Engine(loaded, settings)
+        vocab_size = loaded.model.config.get_text_config().vocab_size
+        self._constraints = ConstraintTable(loaded.codec.grammar, vocab_size, loaded.model.device)
 
     def load(self, weights: Weights) -> None:
         """Sample with these weights from now on."""
@@ -71,16 +74,17 @@ class Roller:
 
     @torch.no_grad()
     def _score(self, group: Group, candidates: Sequence[Record]) -> None:
-        loaded, rows = self.engine.loaded, self._config.optimisation.rows
-        model, grammar = loaded.model, loaded.codec.grammar
+        loaded, config = self.engine.loaded, self._config
+        model, rows = loaded.model, config.optimisation.rows
         for at in range(0, len(candidates), rows):
             chosen = candidates[at : at + rows]
             batch = thread_batch(
-                grammar,
+                self._constraints,
+                config.limits,
                 [(group.prompt_ids, candidate["response_ids"]) for candidate in chosen],
                 int(loaded.codec.eos_id),
-            )
-            inputs = {name: value.to(model.device) for name, value in batch.inputs.items()}
+            ).to(model.device)
+            inputs = batch.inputs
             mask = thread_mask(
                 model.config, inputs["segment_ids"], inputs["sees"], inputs["position_ids"], model.dtype
             )
@@ -90,8 +94,7 @@ class Roller:
                 attention_mask=mask,
                 use_cache=False,
             ).logits  # [R, S, V]
-            scores = (logits.float() / self._config.sampling.temperature).log_softmax(dim=-1)
-            own = scores.gather(2, inputs["shift_labels"].clamp(min=0)[..., None])[..., 0]  # [R, S]
+            own, _ = batch.log_probs(logits, self._constraints.forbidden, config.sampling.temperature)
             lengths = [len(candidate["response_ids"]) for candidate in chosen]
             by_token = batch.by_token(own, max(lengths)).tolist()
             for candidate, values, length in zip(chosen, by_token, lengths, strict=True):

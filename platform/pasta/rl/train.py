@@ -206,6 +206,7 @@ def make_trainer(
             peft_config=None if config.lora is None else peft_config(config.lora),
             rollout_func=batches,
             grammar=Codec(tokenizer).grammar,
+            limits=config.limits,
         )
     trainer.remove_callback(PrinterCallback)  # ProgressReporter says it
     return trainer
