@@ -9,8 +9,8 @@ A record is JSON-able and depends on the prompt, the models and the seed alone, 
 
 ``annotated`` is the text form and ``response_ids`` the tokens in storage order, end-of-text last. ``num_tokens`` counts
 every token of a response, tags and end-of-text included, ``text_tokens`` only text and end-of-text; ``critical_path``
-is in steps of one token (design section 3).
-A prompt that leaves no room for an answer has ``"skipped": reason`` in place of twin and candidates.
+is in steps of one token (design section 3). A prompt that leaves no room for an answer has ``"skipped": reason`` in
+place of twin and candidates.
 """
 
 from collections.abc import Sequence

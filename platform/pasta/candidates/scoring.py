@@ -95,8 +95,8 @@ def score_of(speed: float, quality: float, weight: float) -> float:
 
 
 def counted_tokens(speed: Speed, twin: int, tokens: int, text: int) -> int:
-    """The tokens of which an answer's speed is so many a step of its critical path: ``twin`` are the twin's, ``tokens``
-    all of the answer's own, ``text`` those without its tags."""
+    """The tokens that an answer's speed divides by its critical path. ``twin`` counts the twin's, ``tokens`` all of the
+    answer's own, ``text`` its own without tags."""
     return {"speedup": twin, "written": min(twin, text), "parallelism": tokens}[speed]
 
 

@@ -82,7 +82,7 @@ def _log_probs(
     logits: Tensor, labels: Tensor, forbidden: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     own = labels[:, None]
-    # A limit that is told in the order of time may have permitted what the order of storage does not.
+    # A limit is reached in the order of time: it may have permitted what it would not in the order of storage.
     scores = (logits.float() / temperature).masked_fill(forbidden.scatter(1, own, False), float("-inf"))
     log_probs = scores.log_softmax(dim=-1)
     return log_probs.gather(1, own)[:, 0], torch.special.entr(log_probs.detach().exp()).sum(dim=-1)

@@ -11,8 +11,8 @@ Not enough is what the trainer does with the ids: ``_get_per_token_logps_and_ent
 causally, at positions 0, 1, …, and reads the logits of token i − 1 for token i. No argument carries a mask, positions
 or another row to read, and none of the tokens that the engine was not allowed to choose. It is overridden: threads and
 constraints follow from the ids alone, so it needs nothing else. All of TRL's uses go through it: policy, old policy and
-reference. ``_generate_and_score_completions`` is extended for one key:
-TRL takes ``old_per_token_logps`` from the current weights, which of answers that are a batch older are the wrong ones.
+reference. ``_generate_and_score_completions`` is extended for one key: TRL takes ``old_per_token_logps`` from the
+current weights, which of answers that are a batch older are the wrong ones.
 
 tests/training/test_private.py fails, and names that version, when one of the two is gone.
 """
