@@ -21,7 +21,7 @@ from pasta.data.prompts import Prompt
 from pasta.engine import Engine, EngineConfig, Request, Result, load_model
 from pasta.engine.ranks import Ranks
 from pasta.errors import UserError
-from pasta.interpreter import Limits, TokenKind, linearise
+from pasta.interpreter import Limits, token_budget
 from pasta.lang import Codec, encode_messages, to_text
 from pasta.stages.records import Record
 
@@ -98,13 +98,12 @@ def baseline_entry(result: Result) -> Record:
 def candidate_entry(result: Result, codec: Codec) -> Record:
     """One candidate, as in a record."""
     assert result.document is not None  # no stop strings
-    kinds = linearise(codec.grammar, [codec.eos_id], result.response_ids).kinds
     return {
         "annotated": to_text(result.document),
         "response_ids": list(result.response_ids),
         "finish_reason": result.finish_reason,
         "num_tokens": result.num_tokens,
-        "text_tokens": kinds.count(TokenKind.TEXT) + kinds.count(TokenKind.EOS),
+        "text_tokens": token_budget(codec.grammar, result.response_ids)["text"],
         "critical_path": result.critical_path,
         "num_threads": len(result.trace.threads),
     }

@@ -1,6 +1,7 @@
 """The PASTA interpreter, sans-I/O: threads, segments, positions, constraints, critical path."""
 
 from pasta.interpreter.ahead import emit_text, forced_token, may_emit, may_emit_text, supposed, turn
+from pasta.interpreter.budget import token_budget
 from pasta.interpreter.interpreter import Interpreter
 from pasta.interpreter.lending import allowed_freely, drive_lent, lend, set_aside, take_back
 from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
@@ -46,5 +47,6 @@ __all__ = [
     "set_aside",
     "supposed",
     "take_back",
+    "token_budget",
     "turn",
 ]

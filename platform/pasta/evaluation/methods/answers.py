@@ -1,27 +1,12 @@
 """An answer as an evaluation records it, the same for every way to decode: text, tokens by kind, threads, seconds."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from pasta.data.prompts import Prompt
 from pasta.engine import Result
-from pasta.interpreter import ThreadTrace, TokenKind, Trace, linearise
+from pasta.interpreter import ThreadTrace, Trace, token_budget
 from pasta.lang import Codec, to_text
-
-#: Under which name each kind of token is counted. Both ends of a promise count as promise, and so does the given
-#: ``<async>``.
-BUDGET_NAMES = {
-    TokenKind.TEXT: "text",
-    TokenKind.EOS: "text",
-    TokenKind.PROMISE: "promise",
-    TokenKind.CLOSE: "promise",
-    TokenKind.TOPIC: "topic",
-    TokenKind.ESTIMATE: "estimate",
-    TokenKind.ASYNC_CLOSE: "async_end",
-    TokenKind.SYNC: "sync",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +55,7 @@ class Answer:
             text=result.text,
             annotated=None if result.document is None else to_text(result.document),
             tokens=result.num_tokens,
-            budget=token_budget(result.response_ids, codec),
+            budget=token_budget(codec.grammar, result.response_ids),
             critical_path=result.critical_path,
             steps=result.steps,
             threads=threads_of(result.trace, codec),
@@ -95,15 +80,6 @@ class Method(Protocol):
     def answer(self, prompt: Prompt) -> Answer:
         """Answer once, timed. Raises UserError if this prompt does not fit, EndpointError if the endpoint is gone for
         good."""
-
-
-def token_budget(response_ids: Sequence[int], codec: Codec) -> dict[str, int]:
-    """Tokens of a whole response (storage order, end-of-text last) by name of their kind; they add up to all of it."""
-    rows = linearise(codec.grammar, [codec.eos_id], response_ids)
-    counts = Counter(BUDGET_NAMES[TokenKind(kind)] for kind in rows.kinds if kind != TokenKind.NONE)
-    if given := list(response_ids).count(codec.control.async_open):
-        counts["promise"] += given
-    return dict(counts)
 
 
 def threads_of(trace: Trace, codec: Codec) -> tuple[AnswerThread, ...]:
