@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pasta.errors import UserError
 from pasta.signals import deferred_interrupt
 
 #: The repository's root.
@@ -29,7 +30,8 @@ FREE_PORTS = range(20000, 30000)
 def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
     """Call ``ray.init(**options)`` and return Ray's context; if Ray timed out, call ``on_retry`` and try once more.
 
-    Ctrl-C meanwhile is raised once ``ray.init`` has returned. The caller shuts Ray down, also when this raises.
+    Ctrl-C meanwhile is raised once ``ray.init`` has returned. The caller shuts Ray down, also when this raises. Raises
+    ``UserError`` if Ray timed out twice.
     """
     with deferred_interrupt():
         import ray
@@ -40,8 +42,12 @@ def start_ray(on_retry: Callable[[], None], **options: Any) -> Any:
                 return ray.init(**options)
         except Exception as error:
             # Ray gives its processes 30 seconds, which a busy machine may need twice.
-            if last_try or "timed out during startup" not in str(error):
+            if "timed out during startup" not in str(error):
                 raise
+            if last_try:
+                raise UserError(
+                    "Ray did not start in two times 30 s: this machine is too busy, or its memory is full"
+                ) from error
             ray.shutdown()
             on_retry()
     raise AssertionError("the last try returns or raises")
