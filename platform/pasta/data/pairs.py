@@ -7,6 +7,7 @@ named after a fingerprint of everything that it was made from, and appears only 
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from torch import Tensor
 
 from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import data_fingerprint, prepare_once
-from pasta.data.linearise import Example, Messages, make_example
+from pasta.data.linearise import Example, Messages, example_of, make_example
 from pasta.data.packing import FEATURES, packed_row
 from pasta.data.sections import PairsSection
 from pasta.errors import UserError
 from pasta.files import read_bytes
-from pasta.interpreter import IGNORE
-from pasta.lang import Codec, CodecError, Document, parse
+from pasta.interpreter import IGNORE, ConstraintError, linearise
+from pasta.lang import Codec, CodecError, Document, encode_messages, parse
 from pasta.rows import asked, messages_of, placed, read_rows, text_of
 
 PAIRS_FILE = "pairs.jsonl"
@@ -31,17 +32,20 @@ SIDES = ("chosen", "rejected")
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
 PAIR_FEATURES = Features({**{side: dict(FEATURES) for side in SIDES}, "length": Value("int32")})
 # A change of the columns or of what they mean makes older directories stale.
-FORMAT = 1
+FORMAT = 2
 _ROW = '{"messages": [{"role", "content"}], "chosen": text form, "rejected": text form}'
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A prompt with its better and its worse answer."""
+    """A prompt with its better and its worse answer; ``chosen_ids`` and ``rejected_ids`` are the tokens that these were
+    sampled in, in storage order with end-of-text, or None."""
 
     messages: Messages
     chosen: Document
     rejected: Document
+    chosen_ids: list[int] | None = None
+    rejected_ids: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,14 @@ def read_pairs(path: Path) -> Iterator[Pair]:
         for side, text in zip(SIDES, texts, strict=True):
             with placed(f"{place}: {side}"):
                 documents.append(parse(text))
-        yield Pair(messages, *documents)
+        chosen_ids, rejected_ids = (_ids(row.get(f"{side}_ids")) for side in SIDES)
+        yield Pair(messages, documents[0], documents[1], chosen_ids, rejected_ids)
+
+
+def _ids(value: Any) -> list[int] | None:
+    """Token ids; None for anything else, since a file may have a key of this name for other reasons."""
+    whole = isinstance(value, list) and bool(value) and all(type(each) is int for each in value)
+    return value if whole else None
 
 
 def prepare_pairs(options: PairsSection, tokenizer: Any, cache_dir: Path) -> PreparedPairs:
@@ -157,10 +168,8 @@ def _examples(
             counts["num_equal"] += 1
             continue
         try:
-            chosen, rejected = (
-                make_example(codec, pair.messages, document, "pasta")
-                for document in (pair.chosen, pair.rejected)
-            )
+            chosen = _example(codec, pair.messages, pair.chosen, pair.chosen_ids)
+            rejected = _example(codec, pair.messages, pair.rejected, pair.rejected_ids)
         except CodecError as error:
             raise UserError(f"data.source: {source}: pair {number}: {error}") from None
         if max(len(chosen), len(rejected)) > options.max_length:
@@ -168,6 +177,19 @@ def _examples(
             continue
         counts["num_tokens"] += len(chosen) + len(rejected)
         yield chosen, rejected
+
+
+def _example(codec: Codec, messages: Messages, document: Document, ids: list[int] | None) -> Example:
+    """The example of an answer in the tokens that it was sampled in, if they spell it for this tokenizer.
+
+    A model does not always spell a text as its tokenizer does, and the spelling that it did not choose may be e^50
+    times less likely.
+    """
+    if ids is not None and ids[-1] in codec.eos_ids:
+        with suppress(CodecError, ConstraintError, OverflowError):
+            if codec.decode(ids[:-1]) == document:
+                return example_of(linearise(codec.grammar, encode_messages(codec, messages), ids))
+    return make_example(codec, messages, document, "pasta")
 
 
 def _fingerprint(source: Path, options: PairsSection, tokenizer: Any) -> str:

@@ -60,9 +60,10 @@ class DataSection:
 class PairsSection:
     """The pairs: ``source`` is a JSONL file, or a stage directory with ``pairs.jsonl`` in it.
 
-    A line is ``{"messages": [...], "chosen": text form, "rejected": text form}``. A pair with a sequence above
-    ``max_length`` tokens is left out and counted. The last ``eval_pairs`` are held out; of the others the first
-    ``pairs`` are trained on, or all.
+    A line is ``{"messages": [...], "chosen": text form, "rejected": text form}``. With ``chosen_ids`` and
+    ``rejected_ids`` (a stage has them) answers are learned in the tokens that they were sampled in, where these spell
+    them for the model's tokenizer. A pair with a sequence above ``max_length`` tokens is left out and counted. The last
+    ``eval_pairs`` are held out; of the others the first ``pairs`` are trained on, or all.
     """
 
     source: Path
