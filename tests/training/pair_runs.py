@@ -1,6 +1,7 @@
 """A preference run of seconds: a tiny model with random weights, pairs of nested documents, one directory."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pasta.config import parse_config
 from pasta.data.linearise import Example, make_example
 from pasta.data.pairs import read_pairs
 from pasta.engine.masks import to_model_masks
+from pasta.interpreter import UNBOUNDED, Interpreter, Limits
 from pasta.lang import Codec, to_text
 from pasta.training.preference_config import PreferenceConfig
 from tests.support.documents import random_document
@@ -86,9 +88,47 @@ def write_config(directory: Path, config: dict[str, Any]) -> Path:
 
 
 def logp_by_hand(model: nn.Module, example: Example) -> Tensor:
-    """Summed log-probability of an answer's targets."""
+    """Summed log-probability of an answer's targets, each among what an engine may choose at its place."""
     logits, targets = logits_by_hand(model, example)
-    return -F.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
+    barred = barred_by_hand(example, UNBOUNDED, logits.shape[-1])
+    return -F.cross_entropy(
+        logits.masked_fill(barred, -torch.inf), targets, ignore_index=-100, reduction="sum"
+    )
+
+
+def barred_by_hand(example: Example, limits: Limits, vocab_size: int) -> Tensor:
+    """What may not be chosen at each row [L, V]; nothing is barred where nothing is chosen."""
+    prompt = next(row for row, target in enumerate(example.shift_labels) if target >= 0) + 1
+    unbounded = replace(limits, max_tokens=1 << 30)
+    interpreter = Interpreter(CODEC.grammar, unbounded, example.input_ids[:prompt], strict=False)
+    barred = torch.zeros(len(example), vocab_size, dtype=torch.bool)
+    stack = [0]
+    for token, source in zip(example.input_ids[prompt:], sources(example)[prompt:], strict=True):
+        if token == CODEC.control.async_open:
+            stack.append(interpreter.threads[stack[-1]].children[-1][1])
+            continue
+        allowed = interpreter.allowed(stack[-1])
+        barred[source] = torch.tensor([not allowed.permits(n, CODEC.grammar) for n in range(vocab_size)])
+        barred[source, token] = False
+        interpreter.emit(stack[-1], token)
+        if token == CODEC.control.async_close:
+            stack.pop()
+    return barred
+
+
+def sources(example: Example) -> list[int]:
+    """For each token the row that predicts it, the last one of its thread; -1 if none does."""
+    control = CODEC.control
+    found, stack, previous = [], [], -1
+    for at, token in enumerate(example.input_ids):
+        if token == control.async_open:
+            stack.append(previous)
+            found.append(-1)
+            previous = at
+            continue
+        found.append(previous)
+        previous = stack.pop() if token == control.async_close else at
+    return found
 
 
 def logps_by_hand(model: nn.Module, example: Example) -> Tensor:

@@ -9,19 +9,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from pasta.data.collate import ThreadCollator
 from pasta.data.linearise import example_of
 from pasta.data.packing import pack, packed_row
 from pasta.engine.sampling import ConstraintTable
-from pasta.interpreter import IGNORE, Limits, chosen_among, linearise
+from pasta.interpreter import Limits, chosen_among, linearise
 from pasta.lang import TagGrammar
+from pasta.training.permitted import permitted_log_probs
 
 #: Sequences are padded to a multiple of so many tokens.
 MULTIPLE = 32
-#: Log-probabilities are taken of so many tokens at a time: of all, those of a large vocabulary are gigabytes.
-_SLICE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +47,7 @@ class ThreadBatch:
         ``logits`` [R, S, V], ``forbidden`` [C, V] of the table. What a constraint forbids takes no part: a chunk must
         go on where its model would have ended the answer, and a bad answer in which it did would teach it to end.
         """
-        shape, logits = self.labels.shape, logits.flatten(0, 1)
-        place = (self.labels != IGNORE).flatten().nonzero()[:, 0]
-        found = [
-            checkpoint(
-                _log_probs,
-                logits[at],
-                self.labels.flatten()[at],
-                forbidden[self.constraints.flatten()[at]],
-                temperature,
-                use_reentrant=False,
-            )
-            for at in place.split(_SLICE)
-        ]
-        own, entropy = (torch.cat(values) for values in zip(*found, strict=True))
-        nothing = own.new_zeros(len(logits))
-        return (
-            nothing.index_put((place,), own).view(shape),
-            nothing.index_put((place,), entropy).view(shape),
-        )
+        return permitted_log_probs(logits, self.labels, self.constraints, forbidden, temperature)
 
     def by_token(self, values: Tensor, length: int) -> Tensor:
         """Read ``values`` [R, S] at the places that predict an answer's tokens: [B, length]; 0 for given ones."""
@@ -76,16 +56,6 @@ class ThreadBatch:
             index[answer, : len(sources)] = torch.tensor(sources, dtype=torch.long)
         index = index.to(values.device)
         return values.flatten()[index.clamp(min=0)].masked_fill(index < 0, 0.0)
-
-
-def _log_probs(
-    logits: Tensor, labels: Tensor, forbidden: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    own = labels[:, None]
-    # A limit is reached in the order of time: it may have permitted what it would not in the order of storage.
-    scores = (logits.float() / temperature).masked_fill(forbidden.scatter(1, own, False), float("-inf"))
-    log_probs = scores.log_softmax(dim=-1)
-    return log_probs.gather(1, own)[:, 0], torch.special.entr(log_probs.detach().exp()).sum(dim=-1)
 
 
 def thread_batch(

@@ -9,15 +9,18 @@ names that version, when one of them is gone:
 - ``DPOTrainer._precompute_ref_logps``, overridden, and ``_precompute_model_hash``: log-probabilities that were kept are
   found again for the same reference alone.
 - ``DPOTrainer._metrics`` and ``compute_ref_log_probs``; the forward's ``fused_lm_head=True``, which yields
-  ``log_probs``: compute BoNBoN's loss, and log it as TRL's own losses are.
+  ``log_probs``: compute BoNBoN's loss, and log it as TRL's own losses are. ``permitted_pairs`` takes the place of that
+  forward, since it scores tokens in the whole vocabulary.
 """
 
 import hashlib
 from typing import Any
 
 import torch
+from peft import PeftModel
 from torch import Tensor, nn
 
+from pasta.training.permitted_pairs import PermittedPairCollator, score_permitted
 from pasta.training.without_wandb import without_wandb
 
 with without_wandb():
@@ -64,18 +67,38 @@ class TokenisedTrainer(DPOTrainer):
 class PreferenceTrainer(TokenisedTrainer):
     """DPOTrainer on pairs that are linearised already; ``bonbon_alpha`` chooses BoNBoN instead of TRL's losses.
 
-    Rows come from ``PairCollator``. Their targets are aligned (``shift_labels``), which TRL's fused head scores as
-    they are: with the model's thread masks, its log-probabilities are those of the threads.
+    Rows come from ``PermittedPairCollator``. Their targets are aligned (``shift_labels``): with the model's thread
+    masks, log-probabilities are those of the threads, and they are taken among what an engine may choose.
     """
 
-    def __init__(self, *args: Any, bonbon_alpha: float | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        data_collator: PermittedPairCollator,
+        bonbon_alpha: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.bonbon_alpha = bonbon_alpha
-        super().__init__(*args, **kwargs)
+        self._table, self._scored = data_collator.table, set[int]()
+        super().__init__(*args, data_collator=data_collator, **kwargs)
+        self._score_permitted()
+
+    def _score_permitted(self) -> None:
+        """Have policy and reference score tokens among what an engine may choose."""
+        for wrapped in (self.model, self.ref_model):
+            if wrapped is None:
+                continue
+            model = self.accelerator.unwrap_model(wrapped)
+            model = model.get_base_model() if isinstance(model, PeftModel) else model
+            if id(model) not in self._scored:
+                self._scored.add(id(model))
+                score_permitted(model, self._table)
 
     def _precompute_ref_logps(self, dataset: Any, *args: Any) -> Any:
         """Keeps log-probabilities beside the data, under a digest of the reference's weights. Under ZeRO-3, where
         weights look empty, TRL's own digest is the same for all models."""
         assert self.ref_model is not None, "without one the policy would be wrapped in DeepSpeed twice"
+        self._score_permitted()  # while TRL makes the trainer
         self._precompute_model_hash = shares_digest(self.ref_model) or self._precompute_model_hash
         return super()._precompute_ref_logps(dataset, *args)
 

@@ -13,8 +13,10 @@ from datasets import load_from_disk
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 from trl import DPOConfig
 
-from pasta.data.pairs import PairCollator, PreparedPairs, pairs_file, prepare_pairs
+from pasta.data.pairs import PreparedPairs, pairs_file, prepare_pairs
+from pasta.engine.sampling import ConstraintTable
 from pasta.errors import UserError
+from pasta.lang import Codec
 from pasta.lang.tokenizer import stored_scheme
 from pasta.rows import read_rows
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta
@@ -23,6 +25,7 @@ from pasta.training.fit import run_trainer
 from pasta.training.lora import peft_config
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, compile_layers, inherited_scheme, trained_tokenizer
+from pasta.training.permitted_pairs import PermittedPairCollator
 from pasta.training.preference_config import ObjectiveSection, PreferenceConfig
 from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
 from pasta.training.save import check_run_and_output
@@ -122,16 +125,21 @@ def make_trainer(
     }
     # DeepSpeed may partition weights while they are made, so the trainer's arguments come first.
     arguments = dpo_config(config, context)
-    model = _model(config, config.model, tokenizer)
+    model, reference = _model(config, config.model, tokenizer), _reference(config, tokenizer)
     if config.optimisation.compile:
         compile_layers(model)
+    vocab_size = model.config.get_text_config().vocab_size
     trainer = PreferenceTrainer(
         model=model,
-        ref_model=_reference(config, tokenizer),
+        ref_model=reference,
         args=arguments,
         train_dataset=data["train"],
         eval_dataset=data.get("eval"),
-        data_collator=PairCollator(pad_id=int(tokenizer.pad_token_id), multiple=32),
+        data_collator=PermittedPairCollator(
+            pad_id=int(tokenizer.pad_token_id),
+            multiple=32,
+            table=ConstraintTable(Codec(tokenizer).grammar, vocab_size, arguments.device),
+        ),
         processing_class=tokenizer,
         callbacks=callbacks,
         peft_config=None if config.lora is None else peft_config(config.lora),

@@ -1,0 +1,54 @@
+"""Log-probabilities of an answer's tokens among what an engine may choose at each place.
+
+An engine never chooses what the language forbids: no end-of-text in a chunk, no text after a full topic. Where a model
+wants that, what it takes instead has next to no probability in the whole vocabulary. A loss that counts it there learns
+to want the forbidden more, which changes nothing at that place, and ends answers early where ending is allowed.
+"""
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from pasta.interpreter import IGNORE
+
+#: Log-probabilities are taken of so many tokens at a time: of all, those of a large vocabulary are gigabytes.
+_SLICE = 512
+
+
+def permitted_log_probs(
+    logits: Tensor, labels: Tensor, constraints: Tensor, forbidden: Tensor, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The log-probabilities [R, S] of ``labels`` as an engine samples at ``temperature``, and the entropies there; 0
+    where there is no label.
+
+    ``logits`` [R, S, V]; ``constraints`` [R, S] are rows of ``forbidden`` [C, V]. A label itself is always permitted.
+    """
+    place = (labels != IGNORE).flatten().nonzero()[:, 0]
+    flat = logits.flatten(0, 1)
+    found = [
+        checkpoint(
+            _log_probs,
+            flat[at],
+            labels.flatten()[at],
+            forbidden[constraints.flatten()[at]],
+            temperature,
+            use_reentrant=False,
+        )
+        for at in place.split(_SLICE)
+    ]
+    own, entropy = (torch.cat(values) for values in zip(*found, strict=True))
+    nothing = own.new_zeros(len(flat))
+    return (
+        nothing.index_put((place,), own).view(labels.shape),
+        nothing.index_put((place,), entropy).view(labels.shape),
+    )
+
+
+def _log_probs(
+    logits: Tensor, labels: Tensor, forbidden: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    own = labels[:, None]
+    # A limit is reached in the order of time: it may have permitted what it would not in the order of storage.
+    scores = (logits.float() / temperature).masked_fill(forbidden.scatter(1, own, False), float("-inf"))
+    log_probs = scores.log_softmax(dim=-1)
+    return log_probs.gather(1, own)[:, 0], torch.special.entr(log_probs.detach().exp()).sum(dim=-1)

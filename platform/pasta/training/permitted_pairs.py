@@ -1,0 +1,83 @@
+"""Has TRL's DPOTrainer score the tokens of pairs among what an engine may choose (``pasta.training.permitted``).
+
+Written against trl 1.16.0, whose fused head (``fused_lm_head=True``, private) takes log-probabilities over the whole
+vocabulary and has no place for a mask. tests/training/test_private.py fails, and names that version, when it is gone.
+"""
+
+import functools
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from pasta.data.pairs import SIDES, PairCollator
+from pasta.engine.sampling import ConstraintTable
+from pasta.interpreter import IGNORE, UNBOUNDED, chosen_among, linearise
+from pasta.training.permitted import permitted_log_probs
+from pasta.training.without_wandb import without_wandb
+
+with without_wandb():
+    from trl.trainer.utils import FusedCausalLMOutput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermittedPairCollator(PairCollator):
+    """``PairCollator`` whose batches hold ``constraints`` [2N, S] too: the row of ``table`` under which each target was
+    chosen. No limits but those of the language are known."""
+
+    table: ConstraintTable
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        batch = PairCollator.__call__(self, rows)
+        constraints = torch.zeros_like(batch["shift_labels"])
+        for number, row in enumerate([row[side] for side in SIDES for row in rows]):
+            given = next(at for at, label in enumerate(row["shift_labels"], start=1) if label != IGNORE)
+            prompt_ids, answer_ids = row["input_ids"][:given], row["input_ids"][given:]
+            grammar = self.table.grammar
+            sources = linearise(grammar, prompt_ids, answer_ids).predicted_by[given:]
+            among = chosen_among(grammar, UNBOUNDED, prompt_ids, answer_ids)
+            chosen = [(at, each) for at, each in zip(sources, among, strict=True) if each is not None]
+            places, found = zip(*chosen, strict=True)
+            constraints[number, list(places)] = torch.tensor(self.table.rows(found))
+        batch["constraints"] = constraints
+        return batch
+
+
+def score_permitted(model: PreTrainedModel, table: ConstraintTable) -> None:
+    """Have ``model``, to which TRL has given its fused head, score targets among what ``constraints`` permit wherever
+    a batch has them. Its logits are whole for that."""
+    fused = model.forward
+
+    # As TRL's: the signature stays, and so does the method.
+    @functools.wraps(type(model).forward)
+    def forward(
+        self: PreTrainedModel,
+        *args: Any,
+        constraints: Tensor | None = None,
+        fused_lm_head: bool = False,
+        labels: Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if constraints is None or not fused_lm_head:
+            return fused(
+                *args, fused_lm_head=fused_lm_head, labels=labels, shift_labels=shift_labels, **kwargs
+            )
+        assert shift_labels is not None, "targets are aligned"
+        logits = fused(*args, **kwargs).logits
+        log_probs, entropy = permitted_log_probs(logits, shift_labels, constraints, table.forbidden)
+        with torch.no_grad():
+            targets = shift_labels != IGNORE
+            return FusedCausalLMOutput(
+                log_probs=log_probs,
+                entropy=entropy,
+                mean_logits=logits.mean(dim=-1) * targets,
+                is_top1=(logits.argmax(dim=-1) == shift_labels) & targets,
+                label_mask=targets,
+            )
+
+    model.forward = types.MethodType(forward, model)
