@@ -10,9 +10,8 @@ import pytest
 import ray
 from ray._private.node import Node
 
-from pasta.errors import UserError
 from serve import ray_start
-from serve.ray_start import FREE_PORTS, few_processes, free_port, start_ray
+from serve.ray_start import FREE_PORTS, few_processes, free_port
 from tests.support.paths import ROOT
 
 PINNED = re.search(r"ray (\d+\.\d+\.\d+)", ray_start.__doc__ or "")[1]
@@ -53,27 +52,6 @@ def test_a_dashboard_starts_only_where_it_is_asked_for_and_an_autoscaler_never(m
         Node.start_api_server(node, include_dashboard=True, raise_on_failure=True)
     Node.start_monitor(node)
     assert started == [{"include_dashboard": True, "raise_on_failure": True}, "autoscaler"]
-
-
-@pytest.mark.parametrize("slow_starts", [1, 2])
-def test_a_ray_that_was_too_slow_is_started_once_more_and_then_told_in_one_line(monkeypatch, slow_starts):
-    # What ray.init raises is the machine's doing; its words are Ray's own.
-    assert "timed out during startup" in inspect.getsource(Node), gone("error for a start that timed out")
-    starts, retries = [], []
-
-    def init(**options):
-        starts.append(options)
-        if len(starts) <= slow_starts:
-            raise RuntimeError("The current node timed out during startup. This could happen because ...")
-        return "context"
-
-    monkeypatch.setattr(ray, "init", init)
-    if slow_starts == 1:
-        assert start_ray(lambda: retries.append(1), address="local") == "context"
-    else:
-        with pytest.raises(UserError, match=r"^Ray did not start in two times 30 s: [^\n]*$"):
-            start_ray(lambda: retries.append(1), address="local")
-    assert (starts, retries) == ([{"address": "local"}] * 2, [1])
 
 
 def test_a_free_port_is_none_that_the_system_hands_out_before_it_is_used():
