@@ -14,9 +14,9 @@ from pasta.data.collate import ThreadCollator
 from pasta.data.linearise import example_of
 from pasta.data.packing import pack, packed_row
 from pasta.engine.sampling import ConstraintTable
-from pasta.interpreter import Limits, chosen_among, linearise
+from pasta.interpreter import Limits, linearise
 from pasta.lang import TagGrammar
-from pasta.training.permitted import permitted_log_probs
+from pasta.training.permitted import mark_constraints, permitted_log_probs
 
 #: Sequences are padded to a multiple of so many tokens.
 MULTIPLE = 32
@@ -90,15 +90,7 @@ def thread_batch(
     ]
     constraints = torch.zeros(labels.numel(), dtype=torch.long)
     for sources, (prompt_ids, response_ids) in zip(predicted_by, answers, strict=True):
-        chosen = [
-            (source, constraint)
-            for source, constraint in zip(
-                sources, chosen_among(grammar, limits, prompt_ids, response_ids), strict=True
-            )
-            if constraint is not None
-        ]
-        places, among = zip(*chosen, strict=True)
-        constraints[list(places)] = torch.tensor(table.rows(among))
+        mark_constraints(constraints, table, limits, prompt_ids, response_ids, sources)
     return ThreadBatch(inputs, labels, constraints.view(labels.shape), predicted_by)
 
 

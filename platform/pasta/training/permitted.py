@@ -5,14 +5,36 @@ wants that, what it takes instead has next to no probability in the whole vocabu
 to want the forbidden more, which changes nothing at that place, and ends answers early where ending is allowed.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pasta.interpreter import IGNORE
+from pasta.engine.sampling import ConstraintTable
+from pasta.interpreter import IGNORE, Limits, chosen_among
 
 #: Log-probabilities are taken of so many tokens at a time: of all, those of a large vocabulary are gigabytes.
 _SLICE = 512
+
+
+def mark_constraints(
+    constraints: Tensor,
+    table: ConstraintTable,
+    limits: Limits,
+    prompt_ids: Sequence[int],
+    response_ids: Sequence[int],
+    predicted_by: Sequence[int],
+) -> None:
+    """Write into ``constraints`` [N] the rows of ``table`` under which the tokens of a response were chosen.
+
+    ``predicted_by`` has a place in it for each token of the response, that of the row that predicts it; nothing is
+    written for a token that is given. Raises ``ConstraintError`` for a response that is not well-formed.
+    """
+    among = chosen_among(table.grammar, limits, prompt_ids, response_ids)
+    chosen = [(at, each) for at, each in zip(predicted_by, among, strict=True) if each is not None]
+    places, found = zip(*chosen, strict=True)
+    constraints[list(places)] = torch.tensor(table.rows(found))
 
 
 def permitted_log_probs(

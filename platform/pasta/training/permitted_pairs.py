@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from pasta.data.pairs import SIDES, PairCollator
 from pasta.engine.sampling import ConstraintTable
-from pasta.interpreter import IGNORE, UNBOUNDED, chosen_among, linearise
-from pasta.training.permitted import permitted_log_probs
+from pasta.interpreter import IGNORE, UNBOUNDED, linearise
+from pasta.training.permitted import mark_constraints, permitted_log_probs
 from pasta.training.without_wandb import without_wandb
 
 with without_wandb():
@@ -32,17 +32,13 @@ class PermittedPairCollator(PairCollator):
     table: ConstraintTable
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        batch = PairCollator.__call__(self, rows)
+        batch = PairCollator.__call__(self, rows)  # a dataclass with slots has no super()
         constraints = torch.zeros_like(batch["shift_labels"])
         for number, row in enumerate([row[side] for side in SIDES for row in rows]):
             given = next(at for at, label in enumerate(row["shift_labels"], start=1) if label != IGNORE)
             prompt_ids, answer_ids = row["input_ids"][:given], row["input_ids"][given:]
-            grammar = self.table.grammar
-            sources = linearise(grammar, prompt_ids, answer_ids).predicted_by[given:]
-            among = chosen_among(grammar, UNBOUNDED, prompt_ids, answer_ids)
-            chosen = [(at, each) for at, each in zip(sources, among, strict=True) if each is not None]
-            places, found = zip(*chosen, strict=True)
-            constraints[number, list(places)] = torch.tensor(self.table.rows(found))
+            sources = linearise(self.table.grammar, prompt_ids, answer_ids).predicted_by[given:]
+            mark_constraints(constraints[number], self.table, UNBOUNDED, prompt_ids, answer_ids, sources)
         batch["constraints"] = constraints
         return batch
 
