@@ -59,7 +59,7 @@ def test_no_answer_sees_another_of_its_row(number: int):
 def test_an_ending_that_a_chunk_may_not_choose_is_neither_taught_nor_untaught():
     batch, _ = batch_of(len(DOCUMENTS))
     logits = torch.randn(*batch.labels.shape, len(TOKENIZER)).requires_grad_()
-    log_probs, _ = batch.log_probs(logits, TABLE.forbidden, 1.0)
+    log_probs, _ = batch.log_probs(logits[:, batch.columns], TABLE.forbidden, 1.0)
     log_probs.sum().backward()
     taught = logits.grad[..., CODEC.eos_id] != 0
     main = torch.zeros_like(taught).flatten()
@@ -76,6 +76,6 @@ def test_an_ending_that_a_chunk_may_not_choose_is_neither_taught_nor_untaught():
 
 def test_log_probabilities_are_those_at_the_temperature_that_engines_sample_at():
     batch, _ = batch_of(1)
-    logits = torch.randn(*batch.labels.shape, len(TOKENIZER))
+    logits = torch.randn(len(batch.labels), len(batch.columns), len(TOKENIZER))
     doubled = batch.log_probs(2 * logits, TABLE.forbidden, 1.0)
     torch.testing.assert_close(batch.log_probs(logits, TABLE.forbidden, 0.5), doubled)

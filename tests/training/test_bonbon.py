@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.data.pairs import PairCollator, pair_dataset
+from pasta.interpreter import IGNORE
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta, bonbon_loss
 from pasta.training.preference import make_trainer, prepare
 from pasta.training.run import RunContext
@@ -114,6 +115,17 @@ def test_a_precomputed_reference_is_not_kept(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, reference_log_probs="precomputed")
     assert trainer.ref_model is None
     assert {"ref_chosen_logps", "ref_rejected_logps"} <= set(trainer.train_dataset.column_names)
+
+
+def test_logits_are_made_of_answers_alone(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, reference_log_probs="precomputed")
+    made: list[torch.Size] = []
+    trainer.model.lm_head.register_forward_hook(lambda module, args, logits: made.append(logits.shape))
+    _loss(trainer)
+    labels = trainer.data_collator(list(trainer.train_dataset))["shift_labels"]
+    answers = (labels != IGNORE).any(dim=0)
+    assert [shape[1] for shape in made] == [int(answers.sum())]
+    assert not answers[:8].any(), "prompts are longer than that"
 
 
 @pytest.mark.slow

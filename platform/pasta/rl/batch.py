@@ -16,7 +16,7 @@ from pasta.data.packing import pack, packed_row
 from pasta.engine.sampling import ConstraintTable
 from pasta.interpreter import Limits, linearise
 from pasta.lang import TagGrammar
-from pasta.training.permitted import mark_constraints, permitted_log_probs
+from pasta.training.permitted import mark_constraints, permitted_log_probs, scored_columns
 
 #: Sequences are padded to a multiple of so many tokens.
 MULTIPLE = 32
@@ -41,11 +41,17 @@ class ThreadBatch:
         inputs = {name: value.to(device) for name, value in self.inputs.items()}
         return ThreadBatch(inputs, self.labels.to(device), self.constraints.to(device), self.predicted_by)
 
+    @property
+    def columns(self) -> Tensor:
+        """The columns [K] whose logits ``log_probs`` needs, a model's ``logits_to_keep``."""
+        return scored_columns(self.labels)
+
     def log_probs(self, logits: Tensor, forbidden: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """The log-probabilities [R, S] of ``labels`` as an engine samples at ``temperature``, and the entropies there.
 
-        ``logits`` [R, S, V], ``forbidden`` [C, V] of the table. What a constraint forbids takes no part: a chunk must
-        go on where its model would have ended the answer, and a bad answer in which it did would teach it to end.
+        ``logits`` [R, K, V] of ``columns``, ``forbidden`` [C, V] of the table. What a constraint forbids takes no part:
+        a chunk must go on where its model would have ended the answer, and a bad answer in which it did would teach it
+        to end.
         """
         return permitted_log_probs(logits, self.labels, self.constraints, forbidden, temperature)
 

@@ -76,7 +76,7 @@ class ThreadGrpoTrainer(GRPOTrainer):
                 int(self._tokenizer.pad_token_id),
             ).to(input_ids.device)
             with self.accelerator.autocast():
-                logits = model(**batch.inputs, use_cache=False).logits
+                logits = model(**batch.inputs, logits_to_keep=batch.columns, use_cache=False).logits
             found = batch.log_probs(logits, self._constraints.forbidden, self.temperature)
             parts.append([batch.by_token(values, logits_to_keep) for values in found])
         logps, entropies = (torch.cat(values) for values in zip(*parts, strict=True))

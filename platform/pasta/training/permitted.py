@@ -37,29 +37,39 @@ def mark_constraints(
     constraints[list(places)] = torch.tensor(table.rows(found))
 
 
+def scored_columns(labels: Tensor) -> Tensor:
+    """The columns [K] of ``labels`` [R, S] in which any row has a label, as a model's ``logits_to_keep`` takes them:
+    logits of prompts and padding are not needed."""
+    return (labels != IGNORE).any(dim=0).nonzero()[:, 0]
+
+
 def permitted_log_probs(
     logits: Tensor, labels: Tensor, constraints: Tensor, forbidden: Tensor, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """The log-probabilities [R, S] of ``labels`` as an engine samples at ``temperature``, and the entropies there; 0
     where there is no label.
 
-    ``logits`` [R, S, V]; ``constraints`` [R, S] are rows of ``forbidden`` [C, V]. A label itself is always permitted.
+    ``logits`` [R, K, V] are those of ``scored_columns``; ``constraints`` [R, S] are rows of ``forbidden`` [C, V]. A
+    label itself is always permitted.
     """
-    place = (labels != IGNORE).flatten().nonzero()[:, 0]
+    scored = labels != IGNORE
+    place = scored.flatten().nonzero()[:, 0]
+    # Columns without a label are left out of logits, which changes no order.
+    row = scored[:, scored_columns(labels)].flatten().nonzero()[:, 0]
     flat = logits.flatten(0, 1)
     found = [
         checkpoint(
             _log_probs,
-            flat[at],
+            flat[of_logits],
             labels.flatten()[at],
             forbidden[constraints.flatten()[at]],
             temperature,
             use_reentrant=False,
         )
-        for at in place.split(_SLICE)
+        for of_logits, at in zip(row.split(_SLICE), place.split(_SLICE), strict=True)
     ]
     own, entropy = (torch.cat(values) for values in zip(*found, strict=True))
-    nothing = own.new_zeros(len(flat))
+    nothing = own.new_zeros(labels.numel())
     return (
         nothing.index_put((place,), own).view(labels.shape),
         nothing.index_put((place,), entropy).view(labels.shape),

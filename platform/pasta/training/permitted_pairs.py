@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from pasta.data.pairs import SIDES, PairCollator
 from pasta.engine.sampling import ConstraintTable
 from pasta.interpreter import IGNORE, UNBOUNDED, linearise
-from pasta.training.permitted import mark_constraints, permitted_log_probs
+from pasta.training.permitted import mark_constraints, permitted_log_probs, scored_columns
 from pasta.training.without_wandb import without_wandb
 
 with without_wandb():
@@ -45,7 +45,7 @@ class PermittedPairCollator(PairCollator):
 
 def score_permitted(model: PreTrainedModel, table: ConstraintTable) -> None:
     """Have ``model``, to which TRL has given its fused head, score targets among what ``constraints`` permit wherever
-    a batch has them. Its logits are whole for that."""
+    a batch has them. Logits of the answers are whole for that, where TRL takes tiles of them."""
     fused = model.forward
 
     # As TRL's: the signature stays, and so does the method.
@@ -64,16 +64,20 @@ def score_permitted(model: PreTrainedModel, table: ConstraintTable) -> None:
                 *args, fused_lm_head=fused_lm_head, labels=labels, shift_labels=shift_labels, **kwargs
             )
         assert shift_labels is not None, "targets are aligned"
-        logits = fused(*args, **kwargs).logits
+        columns = scored_columns(shift_labels)
+        logits = fused(*args, logits_to_keep=columns, **kwargs).logits
         log_probs, entropy = permitted_log_probs(logits, shift_labels, constraints, table.forbidden)
         with torch.no_grad():
             targets = shift_labels != IGNORE
-            return FusedCausalLMOutput(
-                log_probs=log_probs,
-                entropy=entropy,
-                mean_logits=logits.mean(dim=-1) * targets,
-                is_top1=(logits.argmax(dim=-1) == shift_labels) & targets,
-                label_mask=targets,
-            )
+            mean_logits, is_top1 = torch.zeros_like(log_probs), torch.zeros_like(targets)
+            mean_logits[:, columns] = logits.mean(dim=-1, dtype=mean_logits.dtype)
+            is_top1[:, columns] = logits.argmax(dim=-1) == shift_labels[:, columns]
+        return FusedCausalLMOutput(
+            log_probs=log_probs,
+            entropy=entropy,
+            mean_logits=mean_logits * targets,
+            is_top1=is_top1 & targets,
+            label_mask=targets,
+        )
 
     model.forward = types.MethodType(forward, model)
