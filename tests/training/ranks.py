@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 # Imported once, by a server from which the ranks are forked.
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["pasta.training.sft", "pasta.training.preference", "deepspeed"])
+CONTEXT.set_forkserver_preload(["tests.training.preloaded"])
 
 
 def run_ranks(function: Callable[..., Any], directory: Path, *arguments: Any, count: int = 2) -> None:
