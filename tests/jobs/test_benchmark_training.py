@@ -16,6 +16,12 @@ from tests.support.paths import ROOT
 from tests.training import pair_runs, runs
 
 
+@pytest.fixture(autouse=True)
+def memory_is_given_back(monkeypatch):
+    """What the benchmark asks of the allocator would hold for pytest's process to its end."""
+    monkeypatch.setattr("pasta.training.stock.keep_freed_memory", lambda: None)
+
+
 def _run(kind: str, config: Path, tmp_path: Path, *options: str) -> Path:
     out = tmp_path / "out.json"
     assert main([kind, "--config", str(config), "--out", str(out), *options]) == 0

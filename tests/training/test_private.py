@@ -1,5 +1,6 @@
 """Private APIs that training and tracking use are still there: who upgrades a library learns what to look at."""
 
+import dataclasses
 import inspect
 import re
 import subprocess
@@ -28,6 +29,7 @@ from trl.trainer import utils as trl_utils
 from jobs import checkpoint_list, training
 from pasta import tracking
 from pasta.training import bonbon, deepspeed_private, transformers_private
+from pasta.training.permitted_pairs import PermittedOutput
 from pasta.training.run import RunContext, trainer_arguments
 from tests.support.paths import ROOT
 from tests.training.ranks import no_report
@@ -208,6 +210,14 @@ def test_trl_s_fused_head_yields_log_probabilities():
     source = inspect.getsource(trl_utils)
     for name in ("fused_lm_head", "log_probs"):
         assert name in source, gone(trl, f"{name} in a model's forward")
+
+
+def test_trl_s_trainer_reads_no_more_of_its_fused_head_than_ours_gives():
+    read = set(re.findall(r"outputs\.(\w+)", inspect.getsource(DPOTrainer._compute_loss)))
+    ours = {field.name for field in dataclasses.fields(PermittedOutput)}
+    assert "log_probs" in read, gone(trl, "outputs.log_probs in DPOTrainer._compute_loss")
+    other = {"aux_loss", "log_sum_sq_probs"}  # of models with experts, and of WPO's weights
+    assert read - other == ours, gone(trl, "fused head without more fields")
 
 
 def test_trl_s_grpo_takes_log_probabilities_by_the_method_that_is_overridden():

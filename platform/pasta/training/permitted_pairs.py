@@ -13,15 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
 from pasta.data.pairs import SIDES, PairCollator
 from pasta.engine.sampling import ConstraintTable
 from pasta.interpreter import IGNORE, UNBOUNDED, linearise
 from pasta.training.permitted import mark_constraints, permitted_log_probs, scored_columns
-from pasta.training.without_wandb import without_wandb
-
-with without_wandb():
-    from trl.trainer.utils import FusedCausalLMOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +38,16 @@ class PermittedPairCollator(PairCollator):
             mark_constraints(constraints[number], self.table, UNBOUNDED, prompt_ids, answer_ids, sources)
         batch["constraints"] = constraints
         return batch
+
+
+@dataclass
+class PermittedOutput(ModelOutput):
+    """What DPOTrainer reads of the output of its fused head, each [2N, S]."""
+
+    log_probs: Tensor | None = None
+    entropy: Tensor | None = None
+    mean_logits: Tensor | None = None
+    is_top1: Tensor | None = None
 
 
 def score_permitted(model: PreTrainedModel, table: ConstraintTable) -> None:
@@ -72,12 +79,6 @@ def score_permitted(model: PreTrainedModel, table: ConstraintTable) -> None:
             mean_logits, is_top1 = torch.zeros_like(log_probs), torch.zeros_like(targets)
             mean_logits[:, columns] = logits.mean(dim=-1, dtype=mean_logits.dtype)
             is_top1[:, columns] = logits.argmax(dim=-1) == shift_labels[:, columns]
-        return FusedCausalLMOutput(
-            log_probs=log_probs,
-            entropy=entropy,
-            mean_logits=mean_logits * targets,
-            is_top1=is_top1 & targets,
-            label_mask=targets,
-        )
+        return PermittedOutput(log_probs, entropy, mean_logits * targets, is_top1 & targets)
 
     model.forward = types.MethodType(forward, model)
