@@ -42,8 +42,8 @@ class GpuHours:
     """Prices the stages of a recipe.
 
     ``RooflineSection.training_s`` prices training. The simulator prices answers: as many requests at once as an engine
-    has slots where they are sampled, one where they are timed. Lengths are those of the simulation's trace. Teachers
-    and judges behind an endpoint cost nothing here. Raises ``UserError`` without a roofline.
+    has slots where they are sampled, one in an evaluation. Lengths are those of the simulation's trace. Teachers and
+    judges behind an endpoint cost nothing here. Raises ``UserError`` without a roofline.
     """
 
     def __init__(self, config: SimulateConfig, say: Callable[[str, bool], None]) -> None:
@@ -143,10 +143,9 @@ class GpuHours:
     def _evaluate(self, config: Any, source: "_Source") -> tuple[str, float]:
         prompts = config.prompts.count or source.records()
         times = 1 + config.repeats
-        slots = 1 if config.repeats else config.engine.num_slots
         decoded = [each for each in config.methods.values() if each.model is not None]
         seconds = sum(
-            self._decoded_s(config, prompts * times, parallel=each.kind != "sequential", slots=slots)
+            self._decoded_s(config, prompts * times, parallel=each.kind != "sequential", slots=1)
             for each in decoded
         )
         return f"{prompts:,} prompts by {len(decoded)} methods, {times} times each", seconds

@@ -78,15 +78,21 @@ def test_an_evaluation_is_priced_by_its_prompts_one_at_a_time(h100, tmp_path):
     prompts = tmp_path / "prompts.json"
     prompts.write_text(json.dumps([{"instruction": f"Question {n}?"} for n in range(5)]))
 
-    def with_file(name: str, config: Any) -> Any:
-        if name != "evaluate":
-            return config
-        section = dataclasses.replace(config.prompts, source=str(prompts))
-        return dataclasses.replace(config, prompts=section)
+    def with_file(repeats: int) -> StageHours:
+        def change(name: str, config: Any) -> Any:
+            if name != "evaluate":
+                return config
+            section = dataclasses.replace(config.prompts, source=str(prompts))
+            return dataclasses.replace(config, prompts=section, repeats=repeats)
 
-    found = priced(h100, with_file)["evaluate"]
-    assert found.work == "5 prompts by 12 methods, 2 times each"
-    assert found.hours > 0
+        return priced(h100, change)["evaluate"]
+
+    timed, untimed = with_file(1), with_file(0)
+    assert timed.work == "5 prompts by 12 methods, 2 times each"
+    assert untimed.work == "5 prompts by 12 methods, 1 times each"
+    # Also where nothing is timed, a worker decodes a prompt after the other.
+    assert untimed.hours == pytest.approx(timed.hours / 2)
+    assert untimed.hours > 0
 
 
 def test_pairs_that_are_trained_on_for_so_many_steps_are_told_with_their_steps(h100):
