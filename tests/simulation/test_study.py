@@ -181,6 +181,13 @@ def test_the_theoretical_speedup_is_tokens_by_critical_path():
     assert about["theoretical_speedup"] == pytest.approx(24 / about["critical_path"])
 
 
+def test_the_metrics_of_a_trace_change_no_run():
+    slow = ReplicaSizes(8, 1024, 64, jump_forward=False)
+    plain, told = (study(some_scripts()[:4], engine=slow, requests=20) for _ in range(2))
+    told.trace_metrics()
+    assert told.point(LOCAL, told.config.load, 1) == plain.point(LOCAL, plain.config.load, 1)
+
+
 def measured(tmp_path, ttft_s, total_s, **more):
     path = tmp_path / "measured.jsonl"
     lines = [{"arrival_s": float(n), "ttft_s": ttft_s, "total_s": total_s, **more} for n in range(9)]

@@ -132,7 +132,7 @@ class Study:
 
     def _schedule(self, script: Script) -> Schedule:
         if script not in self.schedules:
-            self.schedules[script] = Schedule.of(script)
+            self.schedules[script] = Schedule.of(script, jump_forward=self.config.engine.jump_forward)
         return self.schedules[script]
 
     @property
