@@ -170,9 +170,10 @@ def test_without_times_theoretical_speedup_stands_for_speed(write):
     assert len(found.moved["speed up"]) == 2
 
 
-def test_an_endpoint_s_answers_have_no_critical_path(write):
+@pytest.mark.parametrize("threads", [[], None])
+def test_an_endpoint_s_answers_have_no_critical_path(write, threads):
     far = [
-        prompt(f"p{n}", {"twin": answer(), "pasta": answer(critical_path=None, steps=None, threads=[])})
+        prompt(f"p{n}", {"twin": answer(), "pasta": answer(critical_path=None, steps=None, threads=threads)})
         for n in (0, 1)
     ]
     names = [entry.name for entry in compared(write("a", records(2)), write("b", far)).changes]

@@ -49,7 +49,7 @@ class Outcome:
     @property
     def num_threads(self) -> int | None:
         """Threads of the answer, the main one counted; None where they are not known."""
-        return len(self.answer["threads"]) or None if self.answer is not None else None
+        return len(self.answer["threads"] or ()) or None if self.answer is not None else None
 
     def speed(self, name: str) -> float | None:
         """The speedup of this name, ``realised`` or ``theoretical``."""
