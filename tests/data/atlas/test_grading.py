@@ -201,6 +201,17 @@ def test_a_conclusion_inside_the_last_part_is_found() -> None:
     assert not result.sync_right
 
 
+def test_a_wrong_conclusion_inside_the_last_part_is_found() -> None:
+    task = draw("compare", 5)
+    *parts, _, conclusion = task_of({**task.spec, "closing": False}).document.items
+    last, right, wrong = parts[-1], "They all share the same", "They do not all share the same"
+    assert isinstance(last, Chunk)
+    assert isinstance(conclusion, Text)
+    told = conclusion.text.replace(*((right, wrong) if right in conclusion.text else (wrong, right)))
+    leaky = Chunk(last.topic, last.tokens, (*last.items, Text(told)))
+    assert not grade_structure(task, Document((*parts[:-1], leaky))).dependent_left_alone
+
+
 def test_a_superfluous_sync_and_a_missing_one_are_found() -> None:
     plain, counting = draw("profiles", 6), draw("count", 6)
     assert not grade_structure(plain, Document((*plain.document.items, Sync()))).sync_right
@@ -208,6 +219,27 @@ def test_a_superfluous_sync_and_a_missing_one_are_found() -> None:
     assert not grade_structure(counting, Document(without)).sync_right
     early = (counting.document.items[0], Sync(), *without[1:])
     assert not grade_structure(counting, Document(early)).sync_right
+
+
+@pytest.mark.parametrize("family", ["count", "compare"])
+def test_a_sync_behind_what_reads_the_parts_is_found(family: str) -> None:
+    task = draw(family, 6)
+    task = task_of({**task.spec, "closing": False})
+    *parts, sync, conclusion = task.document.items
+    assert sync == Sync()
+    assert not grade_structure(task, Document((*parts, conclusion, sync))).sync_right
+
+
+def test_a_sync_behind_a_chapter_s_count_is_found() -> None:
+    task = next(
+        t for t in iter_corpus(0, "heldout", 2000) if t.family == "encyclopedia" and "Number of" in t.answer
+    )
+    *before, last = task.document.items
+    assert isinstance(last, Chunk)
+    *parts, sync, count = last.items
+    assert sync == Sync()
+    late = replace(last, items=(*parts, count, sync))
+    assert not grade_structure(task, Document((*before, late))).sync_right
 
 
 def test_nested_counts_may_stand_in_their_chapter() -> None:

@@ -16,7 +16,9 @@ from pasta.lang import Chunk, Document, Item, Sync, render
 Key = tuple[str, str]
 _SENTENCE_GAP = re.compile(r"(?<=[.!?])[ \t]+(?=\S)")
 _MARK = re.compile(r"(-|\d+\.)\s+")
-_CONCLUSIONS = frozenset({"count", "same", "different"})
+_CONCLUSIONS = ("count", "same", "different")
+#: How what reads the parts begins.
+_OPENINGS = tuple(FORMS[form].template.partition("{")[0] for form in _CONCLUSIONS)
 
 
 @dataclass(frozen=True)
@@ -206,15 +208,10 @@ def grade_structure(
     """
     truth, given = _threads(task.document.items, by), _threads(document.items, by)
     parts, marked = Counter(_paths(truth)), Counter(_paths(given))
-    conclusions = [
-        FORMS[say.form].template.partition("{")[0]
-        for say in statements(plan_of(task.spec))
-        if say.form in _CONCLUSIONS
-    ]
+    concludes = any(say.form in _CONCLUSIONS for say in statements(plan_of(task.spec)))
     nested = any(chunk.items and Sync() in chunk.items for chunk in task.document.chunks())
-    leaked = any(
-        conclusion in render(Document(chunk.items))
-        for conclusion in conclusions
+    leaked = concludes and any(
+        _concludes(chunk.items)
         for chunk in document.chunks()
         if not (nested and any(isinstance(item, Chunk) for item in chunk.items))
     )
@@ -257,10 +254,18 @@ def _paths(threads: dict[Path, tuple[Item, ...]]) -> list[Path]:
     return [path for path in threads if path]
 
 
-def _syncs(items: tuple[Item, ...]) -> list[bool]:
-    """For each sync of a thread, whether a chunk comes after it."""
+def _syncs(items: tuple[Item, ...]) -> list[tuple[bool, bool]]:
+    """For each sync of a thread, whether what reads the parts comes before it, and whether a chunk comes after it."""
     return [
-        any(isinstance(later, Chunk) for later in items[index:])
+        (
+            _concludes(tuple(earlier for earlier in items[:index] if not isinstance(earlier, Chunk))),
+            any(isinstance(later, Chunk) for later in items[index:]),
+        )
         for index, item in enumerate(items)
         if isinstance(item, Sync)
     ]
+
+
+def _concludes(items: tuple[Item, ...]) -> bool:
+    text = render(Document(items))
+    return any(opening in text for opening in _OPENINGS)
