@@ -53,6 +53,15 @@ def test_a_mistake_is_named(section: str, key: str, value: Any, message: str):
     assert "\n" not in str(error.value)
 
 
+def test_a_threshold_that_no_answer_reaches_is_refused():
+    judge = {"kind": "reward", "reward": {"model": "runs/judge"}}
+    with pytest.raises(
+        ConfigError, match=r"reward\.min_quality 1\.0: expected below 1 with judge\.kind reward"
+    ):
+        rl_config({**VALID, "judge": judge})
+    rl_config({**VALID, "judge": judge, "reward": {"quality_weight": 4, "min_quality": 0.5}})
+
+
 def test_the_forwards_of_a_step_follow_from_the_batch():
     config = rl_config({**VALID, "rollout": {"prompts": 6}, "workers": {"num_workers": 2}})
     assert config.batch_answers == 48

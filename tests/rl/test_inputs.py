@@ -17,7 +17,8 @@ from tests.training.pair_runs import save_tiny_model
 def test_another_reward_model_is_another_run(tmp_path: Path) -> None:
     reward = tmp_path / "reward"
     reward.mkdir()
-    config = rl_config(rl_dict(tmp_path, judge={"kind": "reward", "reward": {"model": str(reward)}}))
+    judge = {"kind": "reward", "reward": {"model": str(reward)}}
+    config = rl_config(rl_dict(tmp_path, judge=judge, reward={"quality_weight": 4, "min_quality": 0.5}))
     identities = set()
     for content in ("a", "b"):
         (reward / "model.safetensors").write_text(content)

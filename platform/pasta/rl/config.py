@@ -134,6 +134,7 @@ class RlConfig(TrainingConfig):
                 f"sampling: top_k {sampling.top_k}, top_p {sampling.top_p:g}, promise_bias {sampling.promise_bias:g}: "
                 "expected 0, 1 and 0; answers of another distribution than the policy's have other ratios"
             )
+        self._check_threshold()
         check_slot(self.engine.slot_tokens, self.limits.max_tokens)
         if self.engine.dtype not in DTYPES:
             raise ValueError(
@@ -146,6 +147,14 @@ class RlConfig(TrainingConfig):
         if self.model.positions is not None:
             raise ValueError(
                 f"model.positions {self.model.positions!r}: expected none; the engines sample from the model as it is"
+            )
+
+    def _check_threshold(self) -> None:
+        reward = self.reward
+        if self.judge.kind == "reward" and reward.min_quality == 1.0 and not reward.speed_alone_decides:
+            raise ValueError(
+                "reward.min_quality 1.0: expected below 1 with judge.kind reward, whose quality is the probability "
+                "that an answer is preferred to the twin's: none has 1, and speed would never count"
             )
 
     def _check_steps(self) -> None:
