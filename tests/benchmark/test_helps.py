@@ -1,8 +1,10 @@
 """What helps are worth is compared over answers that say the same."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from pasta.benchmark.helps import WAYS, help_report
+from pasta.benchmark.helps import WAYS, HelpBench, help_report
 from pasta.stages.records import RecordFile
 
 
@@ -35,3 +37,19 @@ def test_models_are_compared_over_whole_answers(values):
 
 def test_a_model_is_compared_with_itself_over_cut_answers_too(values):
     assert values["help.twin"] == values["help.pasta"] == pytest.approx((2.0, 2))
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_an_answer_that_the_length_limit_cuts_is_limited(reason):
+    class Bench(HelpBench):
+        def __init__(self):
+            result = SimpleNamespace(
+                response_ids=[1], finish_reason=reason, critical_path=1, steps=1, num_tokens=1
+            )
+            engine = SimpleNamespace(
+                codec=SimpleNamespace(encode_prompt=lambda messages: [1]), generate=lambda request: result
+            )
+            self._max_tokens, self._engines = 8, {("twin", "no help"): engine}
+
+    task = SimpleNamespace(messages=[], independent=True)
+    assert Bench()._measure(1, task)["limited"] == (reason == "length")

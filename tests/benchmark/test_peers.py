@@ -500,7 +500,14 @@ def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_
     }
     counts = dict.fromkeys(seconds, 100)
     records = [
-        {"key": str(n), "independent": n != 1, "seconds": seconds, "tokens": counts, "steps": counts}
+        {
+            "key": str(n),
+            "independent": n != 1,
+            "cut": False,
+            "seconds": seconds,
+            "tokens": counts,
+            "steps": counts,
+        }
         for n in range(3)
     ]
     metrics, tables = answers_report("wide", records)
@@ -520,6 +527,26 @@ def test_an_answer_is_compared_with_the_twin_s_and_with_llama_s_best_of_no_more_
         }
     )
     assert "| ours int8, PASTA, all help | 0.500" in next(iter(tables.values()))
+
+
+def test_an_answer_that_a_limit_cut_is_not_compared():
+    seconds = {"ours int8, twin": 2.0, "ours int8, PASTA": 1.0, "ours int8, PASTA, all help": 0.5}
+    seconds |= {"ours int8, twin, all help": 1.0}
+    counts = dict.fromkeys(seconds, 100)
+    whole = {
+        "key": "0",
+        "independent": True,
+        "cut": False,
+        "seconds": seconds,
+        "tokens": counts,
+        "steps": counts,
+    }
+    cut = {**whole, "key": "1", "cut": True, "seconds": {**seconds, "ours int8, PASTA, all help": 5.0}}
+    found = {
+        metric.key.rpartition(".")[2]: metric.value for metric in answers_report("wide", [whole, cut])[0]
+    }
+    assert (found["plain"], found["plain_independent"], found["cut"]) == (4.0, 4.0, 1)
+    assert "cut" not in {metric.key.rpartition(".")[2] for metric in answers_report("wide", [whole])[0]}
 
 
 @pytest.mark.slow

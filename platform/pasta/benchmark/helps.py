@@ -52,7 +52,7 @@ class HelpBench:
 
     def _measure(self, number: int, task: AtlasTask) -> Record:
         """Seconds, steps and tokens by model, helps and temperature, how many answers a help has changed, and whether
-        the greedy ones are ``limited``."""
+        the greedy ones are ``limited``: may be cut, or are."""
         limited = [(number + at) % 4 == 0 for at in range(len(_TEMPERATURES))]
         record: Record = {"independent": task.independent, "limited": limited[0], "changed": 0, "answers": 0}
         for temperature, is_limited in zip(_TEMPERATURES, limited, strict=True):
@@ -75,6 +75,7 @@ class HelpBench:
                 answer = result.response_ids, result.finish_reason, result.critical_path
                 record["changed"] += answer != plain.setdefault(model, answer)
                 record["answers"] += way != _NONE
+                record["limited"] |= temperature == _TEMPERATURES[0] and result.finish_reason != "stop"
                 record[f"{model}, {way}, {temperature}"] = [
                     seconds,
                     result.steps,

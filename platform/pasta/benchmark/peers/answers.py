@@ -28,8 +28,8 @@ _CONFIGS = {
 
 
 def measure_answers(comparison: ShapeComparison) -> RecordFile:
-    """One record a prompt: seconds, steps and tokens of each greedy answer, its prompt included. llama.cpp decodes as
-    many tokens as the twin's answer has, since what it says may be something else."""
+    """One record a prompt: seconds, steps and tokens of each greedy answer, its prompt included, and whether a limit
+    ``cut`` one. llama.cpp decodes as many tokens as the twin's answer has, since what it says may be something else."""
     settings, weights = comparison.settings, comparison.weights
     assert weights.parallel is not None
     identity = {
@@ -80,7 +80,7 @@ def _measure(
     seconds: dict[str, float] = {}
     steps: dict[str, int] = {}
     tokens: dict[str, int] = {}
-    count = 0
+    count, cut = 0, False
     for each, own in engines.values():
         each.use()
         for name, engine in own.items():
@@ -93,6 +93,7 @@ def _measure(
             result = engine.generate(request)
             seconds[name] = time.perf_counter() - begun
             steps[name], tokens[name] = result.steps, result.num_tokens
+            cut |= result.finish_reason != "stop"
             if not count:  # the twin of the widest format comes first
                 count, prompt = result.num_tokens, request.prompt_ids
     for name, each in chosen.items():
@@ -100,31 +101,36 @@ def _measure(
             timing = each.use().decode(prompt, count)
             seconds[name] = timing.first_s + timing.seconds
             steps[name], tokens[name] = timing.steps + 1, count
-    return {"independent": task.independent, "seconds": seconds, "steps": steps, "tokens": tokens}
+    return {"independent": task.independent, "cut": cut, "seconds": seconds, "steps": steps, "tokens": tokens}
 
 
 def answers_report(shape: str, records: Sequence[Record]) -> Found:
-    """How much faster an answer is there, by prompt; the table has all decoders."""
+    """How much faster an answer is there, by prompt, where none is cut: the full time of such a one is unknown. The
+    table has all decoders and all answers."""
     names = list(records[0]["seconds"])
     rates = {name: [record["tokens"][name] / record["seconds"][name] for record in records] for name in names}
-    independent = [record for record in records if record["independent"]]
+    whole = [record for record in records if not record["cut"]]
+    independent = [record for record in whole if record["independent"]]
     metrics = []
+    if cut := len(records) - len(whole):
+        label = f"prompts without a ratio: an answer was cut at the length limit, {shape}"
+        metrics.append(Metric(f"peers.answers.{shape}.cut", label, cut))
     for ours in [name.removesuffix(", twin") for name in names if name.endswith(", twin")]:
         twin, pasta = f"{ours}, twin", f"{ours}, PASTA"
         helped = f"{pasta}{_HELPED}"
         ratios: list[tuple[str, str, str, Sequence[Record], float | None]] = [
-            ("twin", f"{twin}{_HELPED}", twin, records, 1.6),
+            ("twin", f"{twin}{_HELPED}", twin, whole, 1.6),
             ("threads", pasta, twin, independent, None),
-            ("plain", helped, twin, records, 2.8),
+            ("plain", helped, twin, whole, 2.8),
             ("plain_independent", helped, twin, independent, 3.6),
             ("same_independent", helped, f"{twin}{_HELPED}", independent, 2.2),
         ]
         if peer := peer_of(ours, rates):
-            ratios.append(("llama", helped, peer, records, None))
+            ratios.append(("llama", helped, peer, whole, None))
             ratios.append(("llama_independent", helped, peer, independent, None))
         if peer := peer_of(ours, rates, drafts=True):
-            ratios.append(("llama_drafts_twin", f"{twin}{_HELPED}", peer, records, None))
-            ratios.append(("llama_drafts", helped, peer, records, None))
+            ratios.append(("llama_drafts_twin", f"{twin}{_HELPED}", peer, whole, None))
+            ratios.append(("llama_drafts", helped, peer, whole, None))
             ratios.append(("llama_drafts_independent", helped, peer, independent, None))
         for key, fast, base, chosen, wanted in ratios:
             if chosen:
