@@ -85,6 +85,8 @@ def test_a_grader_that_says_one_half_of_the_baseline_does_not_compare():
     verdicts = {"twin": {"quality": 0.5, "right": 1, "total": 2}, "pasta": {"quality": 1.0}}
     assert not is_pairwise([verdicts], "twin")
     assert not is_pairwise([], "twin")
+    # A baseline that skipped every prompt was not graded either.
+    assert not is_pairwise([{"pasta": {"quality": 0.5, "right": 1, "total": 2}}], "twin")
 
 
 def test_a_record_without_a_method_adds_nothing_to_it():

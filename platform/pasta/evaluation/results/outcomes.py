@@ -82,10 +82,12 @@ def outcomes_of(
 
 def is_pairwise(verdicts: Iterable[Mapping[str, Any]], baseline: str) -> bool:
     """Whether the judge compared answers with the baseline's. It then did not judge the baseline's own answers, whose
-    verdicts are missing or 0.5 without a note."""
+    verdicts are missing or 0.5 without a note. One who counts statements compares nothing."""
     judged = False
     for by_method in verdicts:
         if by_method.get(baseline, {"quality": PAIRWISE_BASELINE}) != {"quality": PAIRWISE_BASELINE}:
+            return False
+        if any("total" in verdict for verdict in by_method.values()):
             return False
         judged |= any(name != baseline for name in by_method)
     return judged
