@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -137,9 +138,10 @@ def test_a_conclusion_is_checked() -> None:
     assert faults(task, task.answer[:-7] + "2 of 3.") == ["k is '2', expected '1'"]
 
 
-def test_structure_of_the_truth_is_fully_right() -> None:
+@pytest.mark.parametrize("by", ["topic", "text", "statements"])
+def test_structure_of_the_truth_is_fully_right(by: Literal["topic", "text", "statements"]) -> None:
     for task in iter_corpus(0, "heldout", 150):
-        result = grade_structure(task, task.document)
+        result = grade_structure(task, task.document, by)
         assert result.annotated_parts == result.independent_parts == len([*task.document.chunks()])
         assert result.superfluous_parts == 0
         assert result.dependent_left_alone

@@ -2,16 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from pasta.data.atlas.facts import FACTS
 from pasta.data.atlas.family import read_names
-from pasta.data.atlas.plan import Plan, Say, statements
+from pasta.data.atlas.plan import Part, Plan, Say, statements
 from pasta.data.atlas.sentences import FORMS, Form, readings
 from pasta.data.atlas.tasks import AtlasTask, plan_of
-from pasta.lang import Chunk, Document, Item, Sync, render
+from pasta.lang import Chunk, Document, Item, Sync, Text, render
 
 Key = tuple[str, str]
 _SENTENCE_GAP = re.compile(r"(?<=[.!?])[ \t]+(?=\S)")
@@ -40,7 +41,8 @@ class StructureGrade:
     ``dependent_left_alone``: no conclusion inside a chunk, no chunk where the truth has none at all, none nested
     deeper than its own. ``superfluous_parts``: chunks beyond the truth's, by topic: on a subject that was not
     asked for (its statements are wrong as well), on one twice, or where nothing is independent.
-    ``sync_right``: in every thread a sync stands exactly where the truth has one. ``forks``: it has chunks.
+    ``sync_right``: as many syncs as the truth has, none right before a chunk, and one right before all that reads the
+    parts. ``forks``: it has chunks.
     ``has_readers``: in the truth something reads parts, after a sync.
     """
 
@@ -199,15 +201,20 @@ Path = tuple[str, ...]
 
 
 def grade_structure(
-    task: AtlasTask, document: Document, by: Literal["topic", "text"] = "topic"
+    task: AtlasTask, document: Document, by: Literal["topic", "text", "statements"] = "topic"
 ) -> StructureGrade:
     """Compare an annotated answer's structure with the task's.
 
-    A part is found again by its topic, which a model learns from the truth; or by its text, where somebody else chose
-    the topics and the answer is the task's own.
+    A part is found again by its topic, which a model learns from the truth; by its text, where somebody else chose the
+    topics and the answer is the task's own; or by what it states, whoever chose the topics and whatever is wrong in it.
     """
-    truth, given = _threads(task.document.items, by), _threads(document.items, by)
-    parts, marked = Counter(_paths(truth)), Counter(_paths(given))
+    name = {"topic": _topic, "text": _bare, "statements": _by_statements(task)}[by]
+    # What a part states tells it by itself; topics and texts may come again elsewhere.
+    kept = slice(-1, None) if by == "statements" else slice(None)
+    parts, marked = (
+        Counter(path[kept] for path in _paths(each.items, name)) for each in (task.document, document)
+    )
+    num_syncs = _num_syncs(task.document.items)
     concludes = any(say.form in _CONCLUSIONS for say in statements(plan_of(task.spec)))
     nested = any(chunk.items and Sync() in chunk.items for chunk in task.document.chunks())
     leaked = concludes and any(
@@ -218,25 +225,70 @@ def grade_structure(
     return StructureGrade(
         independent_parts=parts.total(),
         annotated_parts=(parts & marked).total(),
-        dependent_left_alone=not leaked and _depth(marked) <= _depth(parts),
+        dependent_left_alone=not leaked and document.depth() <= task.document.depth(),
         superfluous_parts=(marked - parts).total(),
-        sync_right=all(_syncs(items) == _syncs(truth.get(path, ())) for path, items in given.items()),
-        forks=len(given) > 1,
-        has_readers=any(Sync() in items for items in truth.values()),
+        sync_right=_are_placed(document.items) and _num_syncs(document.items) == num_syncs,
+        forks=bool(marked),
+        has_readers=num_syncs > 0,
     )
 
 
-def _threads(items: tuple[Item, ...], by: str, path: Path = ()) -> dict[Path, tuple[Item, ...]]:
-    """The items of every thread by the topics or texts on the way to it (with a number where they repeat)."""
-    out = {path: items}
+def _paths(items: tuple[Item, ...], name: Callable[[Chunk], str], path: Path = ()) -> Iterator[Path]:
+    """Every chunk by the names of the chunks on the way to it (with a number where they repeat)."""
     seen: Counter[str] = Counter()
     for item in items:
         if isinstance(item, Chunk):
-            name = item.topic if by == "topic" else _bare(item)
-            seen[name] += 1
-            numbered = name if seen[name] == 1 else f"{name} ({seen[name]})"
-            out |= _threads(item.items, by, (*path, numbered))
-    return out
+            own = name(item)
+            seen[own] += 1
+            numbered = own if seen[own] == 1 else f"{own} ({seen[own]})"
+            yield (*path, numbered)
+            yield from _paths(item.items, name, (*path, numbered))
+
+
+def _topic(chunk: Chunk) -> str:
+    return chunk.topic
+
+
+def _by_statements(task: AtlasTask) -> Callable[[Chunk], str]:
+    """Names a chunk by the number of the truth's part that it is: the one of whose own statements it makes the largest
+    share, unless it makes all of another part's too. Any other chunk has a name that is no part's."""
+    plan = plan_of(task.spec)
+    wanted = {_key(say) for say in statements(plan)}
+    parts = [*_parts(plan)]
+    times = Counter(said for own, _ in parts for said in own)
+    parts = [({said for said in own if times[said] == 1}, around) for own, around in parts]
+
+    def name(chunk: Chunk) -> str:
+        found = _read_answer(render(Document(chunk.items)), wanted)
+        made = {_told(sentence.key, sentence.fields) for sentence in found}
+        shares = {n: len(own & made) / len(own) for n, (own, _) in enumerate(parts) if own & made}
+        # A part that lies in one that the chunk is belongs to it.
+        outer = [n for n in shares if not parts[n][1] & shares.keys()]
+        best = max(outer, key=lambda n: shares[n], default=None)
+        if best is None or any(shares[n] == 1.0 for n in outer if n != best):
+            return f"no part: {chunk.topic}"
+        return str(best)
+
+    return name
+
+
+def _parts(plan: Plan) -> Iterator[tuple[set[Key], frozenset[int]]]:
+    """What each part states itself, and the numbers of the parts that it lies in."""
+    number = 0
+    for node in plan:
+        if isinstance(node, Part):
+            said = {_told(_key(say), say.fields) for say in node.items if isinstance(say, Say)}
+            yield said, frozenset()
+            inner = [*_parts(node.items)]
+            for said, around in inner:
+                yield said, frozenset({number, *(number + 1 + n for n in around)})
+            number += 1 + len(inner)
+
+
+def _told(key: Key, fields: dict[str, str]) -> Key:
+    """What a statement says, right or wrong: of which subject, or without one of what."""
+    form, subject = key
+    return form, subject or " ".join(fields.values())
 
 
 def _bare(chunk: Chunk) -> str:
@@ -246,24 +298,18 @@ def _bare(chunk: Chunk) -> str:
     return text[mark.end() :] if mark else text
 
 
-def _depth(paths: Iterable[Path]) -> int:
-    return max(map(len, paths), default=0)
+def _num_syncs(items: tuple[Item, ...]) -> int:
+    return sum(_num_syncs(item.items) if isinstance(item, Chunk) else item == Sync() for item in items)
 
 
-def _paths(threads: dict[Path, tuple[Item, ...]]) -> list[Path]:
-    return [path for path in threads if path]
-
-
-def _syncs(items: tuple[Item, ...]) -> list[tuple[bool, bool]]:
-    """For each sync of a thread, whether what reads the parts comes before it, and whether a chunk comes after it."""
-    return [
-        (
-            _concludes(tuple(earlier for earlier in items[:index] if not isinstance(earlier, Chunk))),
-            any(isinstance(later, Chunk) for later in items[index:]),
-        )
-        for index, item in enumerate(items)
-        if isinstance(item, Sync)
-    ]
+def _are_placed(items: tuple[Item, ...]) -> bool:
+    """Whether, in a thread and those that it forks, what reads the parts stands behind a sync and no chunk does."""
+    for before, item in pairwise((None, *items)):
+        if isinstance(item, Text) and _concludes((item,)) and before != Sync():
+            return False
+        if isinstance(item, Chunk) and (before == Sync() or not _are_placed(item.items)):
+            return False
+    return True
 
 
 def _concludes(items: tuple[Item, ...]) -> bool:

@@ -14,8 +14,9 @@ class Marks:
     """Shares with intervals over prompts; None where no prompt could tell.
 
     ``independent_marked``: of the independent parts of an answer, those that the method marks, one by one (two parts in
-    one chunk count as none). ``wrong_forks``: of the answers in which nothing is independent, those that fork.
-    ``syncs_right``: of the answers that fork where something reads the parts, those with every sync where it belongs.
+    one chunk count as none), whatever topics it gives them. ``wrong_forks``: of the answers in which nothing is
+    independent, those that fork. ``syncs_right``: of the answers that fork where something reads the parts, those with
+    every sync where it belongs.
     """
 
     independent_marked: Estimate | None
@@ -35,7 +36,7 @@ def marks_of(outcomes: Sequence[Outcome]) -> Marks | None:
         task = task_for_prompt(outcome.messages[0]["content"])
         if task is None:
             continue
-        found = grade_structure(task, parse(text))
+        found = grade_structure(task, parse(text), by="statements")
         if found.independent_parts:
             marked.append(found.annotated_parts / found.independent_parts)
         else:
