@@ -8,7 +8,7 @@ from pasta.data.annotate.imperfect import ByLayout, ImperfectSection, guessed
 from pasta.data.annotate.truth import TruthTally, marks_line
 from pasta.data.atlas import heldout_prompts
 from pasta.data.atlas.plan import to_document
-from pasta.lang import to_text
+from pasta.lang import Chunk, Document, to_text
 
 TASKS = heldout_prompts(60)
 NEVER, ALWAYS = (ByLayout(*[chance] * 4) for chance in (0.0, 1.0))
@@ -46,6 +46,18 @@ def test_parts_that_share_a_chunk_are_not_marked() -> None:
     merged = tally(ImperfectSection(marks=ALWAYS, forks=NEVER, merges=1.0, forgets_syncs=0.0)).marks()
     assert merged["recall"] is not None
     assert merged["recall"] < 0.4
+
+
+def test_entries_of_chapters_that_are_no_chunk_are_marked() -> None:
+    task = next(each for each in TASKS if each.family == "encyclopedia")
+    document = task.document
+    chapters = sum(isinstance(item, Chunk) for item in document.items)
+    opened = [
+        each for item in document.items for each in (item.items if isinstance(item, Chunk) else (item,))
+    ]
+    found = TruthTally()
+    found.add(task.messages, to_text(Document(tuple(opened))), task.answer)
+    assert found.num_right == found.num_marked == found.num_true - chapters > 0
 
 
 def test_forgotten_syncs_are_wrong_where_something_reads_the_parts() -> None:

@@ -209,8 +209,8 @@ def grade_structure(
     topics and the answer is the task's own; or by what it states, whoever chose the topics and whatever is wrong in it.
     """
     name = {"topic": _topic, "text": _bare, "statements": _by_statements(task)}[by]
-    # What a part states tells it by itself; topics and texts may come again elsewhere.
-    kept = slice(-1, None) if by == "statements" else slice(None)
+    # A part's text, or what it states, tells it by itself; a topic may come again in another part.
+    kept = slice(None) if by == "topic" else slice(-1, None)
     parts, marked = (
         Counter(path[kept] for path in _paths(each.items, name)) for each in (task.document, document)
     )
