@@ -95,6 +95,10 @@ def test_a_value_out_of_range_is_named(config, override, expected):
         ("evaluate/atlas", ["methods={a: {kind: endpoint, endpoint: &e {base_url: 'http://a', model: b}}, "
          "b: {kind: endpoint, endpoint: *e}}", "baseline=a", "engine.num_slots=3"],
          "engine: has no effect where no method has a model"),
+        ("sft/atlas-plain", ["optimisation.max_steps=60"],
+         "warmup_steps 60: expected less than max_steps (60), or the rate never reaches learning_rate"),
+        ("rl/atlas", ["optimisation.warmup_steps=200"], "warmup_steps 200: expected less than max_steps (100), or the"),
+        ("preference/atlas", ["optimisation.max_steps=8"], "warmup_steps 10: expected less than max_steps (8), or"),
         ("simulate/atlas", ["engine.acceptance=0.9"], "engine: acceptance 0.9: has no effect without drafts"),
         ("simulate/atlas", ["cluster={crowding: 2.0}"], "cluster: crowding 2.0: has no effect without cores"),
         ("simulate/atlas", ["trace={source: a.jsonl, shuffle: false, seed: 3}"], "trace: seed 3: has no effect with"),

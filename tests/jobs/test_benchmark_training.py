@@ -29,7 +29,7 @@ def _run(kind: str, config: Path, tmp_path: Path, *options: str) -> Path:
 
 
 def sft_file(directory: Path) -> Path:
-    return runs.write_config(directory, runs.sft_dict(directory))
+    return runs.write_config(directory, runs.sft_dict(directory, warmup_steps=5))
 
 
 def preference_file(directory: Path) -> Path:

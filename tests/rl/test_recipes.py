@@ -107,6 +107,7 @@ def test_a_recipe_takes_its_first_step(
         "limits.max_tokens": 700,
         "optimisation.rows": 4,
         "optimisation.max_steps": 1,
+        "optimisation.warmup_steps": 0,
         "schedule.save_steps": 0,
         "tracking.mode": "disabled",
     }

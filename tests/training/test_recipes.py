@@ -44,6 +44,7 @@ def _sets(values: dict[str, Any]) -> list[str]:
         "workers.num_workers": 1,
         "optimisation.epochs": 1,
         "optimisation.max_steps": 1,
+        "optimisation.warmup_steps": 0,
         "optimisation.accumulate": 1,
         "schedule.save_steps": 0,
         "schedule.eval_steps": 0,

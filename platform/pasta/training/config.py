@@ -84,6 +84,11 @@ class OptimisationSection:
         check_not_negative(self, "warmup_steps", "weight_decay", "max_grad_norm")
         if self.max_steps is not None:
             check_unread(self, "with max_steps, which says when the run ends; expected one of them", "epochs")
+            if self.warmup_steps >= self.max_steps:
+                raise ValueError(
+                    f"warmup_steps {self.warmup_steps}: expected less than max_steps ({self.max_steps}), or the rate "
+                    "never reaches learning_rate"
+                )
         if not all(0.0 <= beta < 1.0 for beta in self.betas):
             raise ValueError(f"betas {list(self.betas)}: expected two numbers from 0 to below 1")
         if not 0 <= self.seed < 2**32:

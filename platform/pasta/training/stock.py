@@ -128,7 +128,9 @@ def _in_one_process(config: Any, max_steps: int) -> Any:
         data: Any = dataclasses.replace(config.data, eval_documents=0, eval_answers=0)
     else:
         data = dataclasses.replace(config.data, eval_pairs=0)
-    recipe = dataclasses.replace(config.optimisation, deepspeed=None, max_steps=max_steps, epochs=1.0)
+    recipe = dataclasses.replace(
+        config.optimisation, deepspeed=None, max_steps=max_steps, epochs=1.0, warmup_steps=0
+    )
     schedule = dataclasses.replace(
         config.schedule, log_steps=0, save_steps=0, eval_steps=0, keep_checkpoints=2
     )
