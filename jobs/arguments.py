@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pasta.entrypoint import EXIT_INTERRUPTED
+from pasta.entrypoint import EXIT_INTERRUPTED, CommandParser
 from pasta.errors import UserError
 from pasta.files import check_beside
 
@@ -24,7 +24,7 @@ def job_parser(
     without it there is no such flag.
     """
     first = (description or "").split("\n")[0].rstrip(":")
-    parser = argparse.ArgumentParser(prog=f"python -m jobs.{job}", description=first, allow_abbrev=False)
+    parser = CommandParser(prog=f"python -m jobs.{job}", description=first, allow_abbrev=False)
     add = parser.add_argument
     add("--config", type=Path, required=True, help=f"a YAML file such as {example}")
     add(
@@ -72,7 +72,7 @@ def benchmark_parser(
     part: str, description: str | None, *, allow_abbrev: bool = False
 ) -> argparse.ArgumentParser:
     """An empty parser for ``python -m jobs.benchmark PART`` (``""``: without a part)."""
-    return argparse.ArgumentParser(
+    return CommandParser(
         prog=f"python -m jobs.benchmark {part}".rstrip(),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -5,7 +5,6 @@
 By default over answers of the atlas; ``--source`` takes what ``data.source.path`` of ``jobs.annotate`` does.
 """
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from functools import partial
@@ -20,14 +19,14 @@ from pasta.data.annotate.config import AnnotationSections
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.sources import SourceSection, plan_shards
 from pasta.data.tokenizers import find_tokenizer
-from pasta.entrypoint import run_main
+from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
 from pasta.stages.records import write_json
 from pasta.stages.workers import LightWorkersSection
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m jobs.benchmark_annotate", description=__doc__)
+    parser = CommandParser(prog="python -m jobs.benchmark_annotate", description=__doc__)
     add = parser.add_argument
     add("--source", default=ATLAS, help="answers to annotate (atlas)")
     add("--records", type=int, default=4000, help="how many (4000)")

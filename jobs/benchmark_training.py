@@ -6,7 +6,6 @@
 Any recipe will do; without Ray and DeepSpeed, on one device.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
 from pasta.benchmark.options import check_interval, check_least
 from pasta.config import load_config
-from pasta.entrypoint import run_main
+from pasta.entrypoint import CommandParser, run_main
 from pasta.stages.records import write_json
 from pasta.statistics import bootstrap
 from pasta.training.config import SftConfig
@@ -26,7 +25,7 @@ TARGET = 0.95
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m jobs.benchmark_training", description=__doc__)
+    parser = CommandParser(prog="python -m jobs.benchmark_training", description=__doc__)
     add = parser.add_argument
     add("kind", choices=list(KINDS), help="what the recipe trains by")
     add("--config", type=Path, required=True, help="a YAML file such as configs/sft/atlas-pasta.yaml")

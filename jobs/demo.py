@@ -7,7 +7,6 @@ over HTTP, sequentially and in parallel, draws the threads over time, says what 
 everything it started.
 """
 
-import argparse
 import dataclasses
 import json
 import time
@@ -22,7 +21,7 @@ import httpx
 from pasta.cli.terminal import columns, print_drawing, shorten, wants_color
 from pasta.data.atlas import AtlasTask, grade, heldout_prompts
 from pasta.data.timeline import LEGEND, TimelineRow, render_rows
-from pasta.entrypoint import run_main
+from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
 from pasta.lang import Sync
 from serve.imports import uncollected, without_torch
@@ -63,7 +62,7 @@ class SideBySide:
 
 def main() -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.demo", description=(__doc__ or "").split("\n")[0])
+    parser = CommandParser(prog="python -m jobs.demo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--config", type=Path, default=LOCAL, help="default: configs/serve/local.yaml")
     parser.add_argument(
         "--port", type=int, default=0, help="port of 127.0.0.1 to serve on; default: a free one"

@@ -7,11 +7,11 @@ Needs torch and a C++ compiler, and a CPU with AVX2 and FMA or with AVX-512. Dec
 
 import argparse
 
-from pasta.entrypoint import run_main
+from pasta.entrypoint import CommandParser, run_main
 
 
 def main(arguments: list[str] | None = None) -> int:
-    argparse.ArgumentParser(
+    CommandParser(
         prog="python -m jobs.kernels",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

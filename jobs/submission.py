@@ -138,13 +138,11 @@ def _benchmark(
     if command[:1] != [options.what] or options.what in module.COMMANDS:
         module.settings_of(options)
     if storage is not None:
-        for name, value in vars(options).items():
-            if name != "out" and isinstance(value, str | Path) and str(value).startswith(f"{RUNS}/"):
-                command += [f"--{name.replace('_', '-')}", str(storage / value)]
+        command = [_moved(argument, storage) for argument in arguments]
         options = parser.parse_args(command)
     out = options.out or Path(RUNS) / "benchmark" / f"{options.what}.json"
     if not out.is_absolute():
-        if storage is None or out.parts[0] != RUNS:
+        if storage is None or out.parts[:1] != (RUNS,):
             raise UserError(
                 f"--out {out}: would be deleted with the job's working directory; expected an absolute path on storage "
                 f"that all nodes share (or --storage for what begins with {RUNS}/)"
@@ -156,6 +154,12 @@ def _benchmark(
         if name != "out" and value != parser.get_default(name) and isinstance(value, str | Path)
     }
     return str(options.what), command, {"": given}
+
+
+def _moved(argument: str, storage: Path) -> str:
+    """A value, or an option with its value behind ``=``, on ``storage`` if it is a path that begins with runs/."""
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return f"{option}{equals}{storage / value}" if Path(value).parts[:1] == (RUNS,) else argument
 
 
 def _values(variables: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

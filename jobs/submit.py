@@ -19,7 +19,7 @@ from typing import Any
 
 from jobs.job_server import API_SERVER, JobServer, exit_code, outcome
 from jobs.submission import JOBS, Submission, prepare_submission
-from pasta.entrypoint import EXIT_INTERRUPTED, run_main
+from pasta.entrypoint import EXIT_INTERRUPTED, CommandParser, run_main
 from pasta.errors import UserError
 
 LIST, TAIL, STOP = "list", "tail", "stop"
@@ -45,14 +45,14 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] = os
 
 def parser() -> argparse.ArgumentParser:
     """The command line. Options of the job itself are left over: the job's own parser reads them."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="python -m jobs.submit",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    common = argparse.ArgumentParser(add_help=False)
+    common = CommandParser(add_help=False)
     common.add_argument(
         "--address", help=f"the cluster's dashboard, such as http://127.0.0.1:8265 (default: {API_SERVER})"
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 from pasta.config import parse_config
 from pasta.engine.section import FORMATS_HELP
-from pasta.entrypoint import run_main
+from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
 from pasta.sizes import EngineSizes
 from serve.checks import check_model_directory, load_codec
@@ -47,7 +47,7 @@ def main() -> int:
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     sizes = EngineSizes()
-    made = argparse.ArgumentParser(prog="python -m serve", description=(__doc__ or "").split("\n")[0])
+    made = CommandParser(prog="python -m serve", description=(__doc__ or "").split("\n")[0])
     made.add_argument("model", metavar="MODEL", help="a model directory, or a name on the Hugging Face Hub")
     made.add_argument("--name", help="the model's name for clients; default: the last part of MODEL")
     made.add_argument(

@@ -6,7 +6,6 @@ It prints the key once; the file has only its SHA-256. A key is 256 random bits,
 running service reads a changed file at the next request.
 """
 
-import argparse
 import hashlib
 import hmac
 import json
@@ -22,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from pasta.config import parse_config, read_yaml
 from pasta.core_yaml import parse_yaml
-from pasta.entrypoint import run_main
+from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
 from pasta.files import read_text, write_whole
 
@@ -123,7 +122,7 @@ def _digest(key: str) -> str:
 
 def main() -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(prog="python -m serve.keys", description="Make API keys.")
+    parser = CommandParser(prog="python -m serve.keys", description="Make API keys.")
     commands = parser.add_subparsers(required=True)
     new = commands.add_parser("new", help="make a key, print it once, and add its hash to the file")
     new.add_argument("name", help="the key's name, which logs show")

@@ -5,14 +5,13 @@
 A mistake in the configuration ends it with one line and exit code 2, before anything starts. ``--check`` checks only.
 """
 
-import argparse
 import dataclasses
 import os
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pasta.entrypoint import run_main
+from pasta.entrypoint import CommandParser, run_main
 from pasta.files import write_whole
 from serve.imports import uncollected, without_torch
 from serve.launch import (
@@ -27,7 +26,7 @@ from serve.launch import (
 def main() -> int:
     """Entry point."""
     loopback_only()
-    parser = argparse.ArgumentParser(prog="python -m serve.run", description=(__doc__ or "").split("\n")[0])
+    parser = CommandParser(prog="python -m serve.run", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("config", type=Path, help="a YAML file such as configs/serve/local.yaml")
     parser.add_argument(
         "--port", type=int, default=None, help="instead of http_options.port; 0 takes a free one"

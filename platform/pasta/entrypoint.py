@@ -1,11 +1,12 @@
-"""Runs a command: exit codes, and one line instead of a stack trace for a user's mistake."""
+"""Runs a command: its options, exit codes, and one line instead of a stack trace for a user's mistake."""
 
 import errno
 import io
 import os
 import sys
+from argparse import Action, ArgumentParser
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pasta.errors import UserError, one_line
 
@@ -24,6 +25,30 @@ _REFUSALS = {
     errno.EPERM,
     errno.EROFS,
 }
+
+
+class CommandParser(ArgumentParser):
+    """An ArgumentParser, for itself and its subcommands, that raises UserError for an option given twice. argparse
+    takes the last value. ``action="append"`` is for options that may be repeated."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.given: set[Action] = set()
+        self.register("action", None, _StoreOnce)
+
+    def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
+        """Parse, as argparse does."""
+        self.given.clear()
+        return super().parse_known_args(*arguments, **options)
+
+
+class _StoreOnce(Action):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        if option is not None and self in parser.given:
+            # The values may be secrets.
+            raise UserError(f"{option}: given twice; expected once")
+        parser.given.add(self)
+        setattr(namespace, self.dest, values)
 
 
 def run_main(main: Callable[[], int | None]) -> NoReturn:

@@ -30,6 +30,7 @@ from pasta.engine import TokenEvent, random_model, read_model_config
 from pasta.errors import UserError
 from tests.support.documents import ROW
 from tests.support.models import CONFIGS, SMALL, tiny
+from tests.support.options import with_options
 from tests.support.tokenizers import byte_level, sentencepiece_bpe
 
 WIDE = {**SMALL, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -75,7 +76,8 @@ def run(place, out, *options):
     points = ["--lanes", "1,3", "--requests", "1,2", "--contexts", "64,96", "--prefills", "8,32"]
     points += ["--answer-prompts", "2", "--answer-tokens", "24"]
     given = ["--models", str(place / "models"), "--out", str(out / "peers.json"), *small, *points]
-    code = main(["peers", *given, "--shapes", f"shipped,{place / 'replay-small.json'}", *options])
+    given += ["--shapes", f"shipped,{place / 'replay-small.json'}"]
+    code = main(["peers", *with_options(given, options)])
     return code, json.loads((out / "peers.json").read_text())
 
 
@@ -172,8 +174,9 @@ def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
 )
 def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options, expected):
     out = tmp_path / "out" / "peers.json"
+    given = ["--models", str(place / "models"), "--shapes", "shipped", "--out", str(out)]
     with pytest.raises(UserError) as caught:
-        main(["peers", "--models", str(place / "models"), "--shapes", "shipped", "--out", str(out), *options])
+        main(["peers", *with_options(given, options)])
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
     assert not out.parent.exists()

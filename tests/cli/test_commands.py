@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from pasta.cli import main
 from pasta.cli.commands import run
 from pasta.errors import UserError
+from tests.support.options import with_options
 from tests.support.paths import ROOT
 
 TEA = (
@@ -189,7 +190,7 @@ def test_misuse_is_one_line(tmp_path, monkeypatch, arguments, content, expected)
     if content is not None:
         (tmp_path / "FILE").write_text(content)
     with pytest.raises(UserError) as caught:
-        run([*arguments[:2], "--tokenizer", "words", *arguments[2:]])
+        run([*arguments[:2], *with_options(["--tokenizer", "words"], arguments[2:])])
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -20,6 +20,7 @@ from pasta.errors import UserError
 from pasta.simulation.config import read_calibration
 from tests.support.documents import ROW
 from tests.support.models import save_misfit_heads, tiny
+from tests.support.options import with_options
 from tests.support.paths import ROOT
 
 SMALL = {
@@ -61,7 +62,7 @@ def run(place, out, what, *options):
         given += ["--model-config", str(place / "large.json")]
     for option, parts in SMALL_OPTIONS.items():
         given += option if what in parts else ()
-    code = main([what, *given, *options])
+    code = main([what, *with_options(given, options)])
     return code, json.loads(path.read_text())
 
 
@@ -332,7 +333,7 @@ def test_one_layer_tells_the_fastest_format_of_a_model(config):
 def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options, expected):
     out = tmp_path / "out" / "all.json"
     with pytest.raises(UserError) as caught:
-        main(["all", "--models", str(place / "models"), "--out", str(out), *options])
+        main(["all", *with_options(["--models", str(place / "models"), "--out", str(out)], options)])
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
     assert not out.parent.exists()

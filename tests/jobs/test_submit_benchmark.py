@@ -31,8 +31,13 @@ def test_without_storage_its_output_would_be_deleted():
 
 def test_its_inputs_below_runs_are_read_from_storage():
     out = "/mnt/pasta/runs/benchmark/replay.json"
-    moved = ["--documents", "/mnt/pasta/runs/data/x", "--out", out]
-    assert sent("replay", "--documents", "runs/data/x") == ["replay", "--documents", "runs/data/x", *moved]
+    moved = ["--documents", "/mnt/pasta/runs/data/x"]
+    assert sent("replay", "--documents", "runs/data/x") == ["replay", *moved, "--out", out]
+    assert sent("replay", "--documents=./runs/data/x", "--out=runs/a.json") == [
+        "replay",
+        "--documents=/mnt/pasta/runs/data/x",
+        "--out=/mnt/pasta/runs/a.json",
+    ]
 
 
 def test_it_is_not_given_what_is_not_sent():

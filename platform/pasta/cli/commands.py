@@ -10,6 +10,7 @@ from pasta.cli.alpaca import annotations, export
 from pasta.cli.check import check_file
 from pasta.cli.compare import compare_evaluations
 from pasta.cli.show import show_record
+from pasta.entrypoint import CommandParser
 from pasta.errors import UserError
 from pasta.evaluation.results.compare import score_measure
 
@@ -50,7 +51,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="pasta", description="Tools for answers annotated in PASTA-LANG, and for evaluations of them."
     )
     made.add_argument("--version", action="version", version=f"pasta {__version__}")

@@ -1,0 +1,38 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from pasta.cli.commands import run
+from pasta.entrypoint import CommandParser
+from pasta.errors import UserError
+from tests.support.paths import ROOT
+
+
+def test_an_option_given_twice_is_refused():
+    parser = CommandParser()
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--out", "-o", type=Path)
+    parser.add_argument("--set", action="append")
+    parser.add_argument("--restart", action="store_true")
+    for twice in (["--out", "a", "--out", "b"], ["-o", "a", "x", "--out=b"]):
+        with pytest.raises(UserError, match=r"^--out: given twice; expected once$"):
+            parser.parse_known_args(twice)
+    for _ in range(2):  # a parser that is used again has seen nothing
+        found = parser.parse_args(
+            ["x", "y", "--set", "a", "--set", "b", "--restart", "--restart", "--out", "a"]
+        )
+        assert (found.files, found.set, found.out) == (["x", "y"], ["a", "b"], Path("a"))
+
+
+def test_an_option_of_a_subcommand_given_twice_is_refused():
+    with pytest.raises(UserError, match=r"^--field: given twice; expected once$"):
+        run(["check", "a.jsonl", "--field", "a", "--field", "b"])
+
+
+def test_every_command_line_is_read_by_it():
+    for top in ("platform", "jobs", "serve"):
+        for file in (ROOT / top).rglob("*.py"):
+            if file != ROOT / "platform/pasta/entrypoint.py":
+                made = re.search(r"(?<!\w)(argparse\.)?ArgumentParser\(", file.read_text(encoding="utf-8"))
+                assert made is None, f"{file}: expected pasta.entrypoint.CommandParser"
