@@ -141,8 +141,6 @@ def _check(arguments: argparse.Namespace) -> None:
     ):
         if (value := getattr(arguments, option)) < least:
             raise UserError(f"--{option.replace('_', '-')}: {value}, expected at least {least}")
-    if arguments.name is not None and not arguments.name.strip():
-        raise UserError("--name: it is empty; expected the model's name for clients")
     for option in ("port", "metrics_port"):
         check_port_number(getattr(arguments, option), f"--{option.replace('_', '-')}")
 

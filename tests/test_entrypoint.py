@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs import sft
 from pasta.cli.commands import run
 from pasta.entrypoint import CommandParser
 from pasta.errors import UserError
@@ -28,6 +29,15 @@ def test_an_option_given_twice_is_refused():
 def test_an_option_of_a_subcommand_given_twice_is_refused():
     with pytest.raises(UserError, match=r"^--field: given twice; expected once$"):
         run(["check", "a.jsonl", "--field", "a", "--field", "b"])
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_an_option_s_text_that_is_blank_is_refused(blank):
+    """A shell's variable that is not set: many options took it for none given."""
+    with pytest.raises(UserError, match=rf"^--generator: '{blank}', expected text that is not blank$"):
+        run(["alpaca", "export", "a", "pasta", "--out", "b", "--generator", blank])
+    with pytest.raises(UserError, match=rf"^--address: '{blank}', expected text that is not blank$"):
+        sft.parser().parse_args(["--config", "a.yaml", f"--address={blank}"])
 
 
 def test_every_command_line_is_read_by_it():

@@ -28,8 +28,8 @@ _REFUSALS = {
 
 
 class CommandParser(ArgumentParser):
-    """An ArgumentParser, for itself and its subcommands, that raises UserError for an option given twice. argparse
-    takes the last value. ``action="append"`` is for options that may be repeated."""
+    """An ArgumentParser, for itself and its subcommands, that raises UserError for an option given twice, of which
+    argparse takes the last, and for blank text. ``action="append"`` is for options that may be repeated."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -47,6 +47,8 @@ class _StoreOnce(Action):
         if option is not None and self in parser.given:
             # The values may be secrets.
             raise UserError(f"{option}: given twice; expected once")
+        if option is not None and isinstance(values, str) and not values.strip():
+            raise UserError(f"{option}: {values!r}, expected text that is not blank")
         parser.given.add(self)
         setattr(namespace, self.dest, values)
 

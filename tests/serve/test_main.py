@@ -48,7 +48,8 @@ def plain(tmp_path_factory):
         (["missing"], "MODEL: 'missing' is not a directory"),
         (["{model}", "--dtype", "float8"], "dtype"),
         (["{model}", "--replicas", "0"], "--replicas: 0, expected at least 1"),
-        (["{model}", "--api-key", ""], "the API key: it is empty"),
+        (["{model}", "--api-key", ""], "--api-key: '', expected text that is not blank"),
+        (["{model}", "--api-key", " a"], "the API key: it is empty, has spaces around it"),
         (["{model}", "--ssl-certfile", "a"], "ssl_certfile: 'a' is not a file"),
         (["{model}", "--ssl-keyfile", "a"], "ssl_certfile: it is missing"),
         (["{model}", "--slot-tokens", "-1"], "--slot-tokens: -1, expected at least 64"),
@@ -68,7 +69,7 @@ def test_a_mistake_in_the_arguments_is_one_line(plain, monkeypatch, capsys, argu
 
 
 def test_a_name_that_clients_cannot_say_is_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"^--name: it is empty"):
+    with pytest.raises(UserError, match=r"^--name: ' ', expected text that is not blank"):
         _config(parser().parse_args([str(MODEL), "--name", " "]), tmp_path / "keys.yaml")
 
 
