@@ -284,6 +284,25 @@ def test_a_mistake_in_an_override_names_the_override(message, override, expected
     assert expected in message("name: a\nsources: []", override)
 
 
+@pytest.mark.parametrize(
+    ("text", "overrides", "said"),
+    [
+        ("name: a", ["steps=3", "optimizer.learning_rate=-1.0", "steps=2"],
+         "override 'optimizer.learning_rate=-1.0': optimizer: learning_rate: -1.0, expected a positive number"),
+        ("name: a\nweights: {a: 1.0}", ["weights.b=2.0", "steps=2"],
+         "override 'weights.b=2.0': weights [1.0, 2.0]: expected one at most"),
+        ("name: a", ["second={}", "sources=[{}]", "steps=2"], "override 'sources=[{}]': missing key 'sources.0.path'"),
+        ("name: a", ["extra={}", "weights.b.c=2"], "override 'weights.b.c=2': weights.b: expected a valid number, got"),
+        ("name: a\noptimizer: {learning_rate: -1.0}", ["optimizer.kind=sgd", "steps=2"],
+         "a.yaml: optimizer: learning_rate: -1.0, expected a positive number"),
+    ],
+)  # fmt: skip
+def test_what_a_check_of_several_keys_says_names_the_override_that_it_is_about(
+    message, text, overrides, said
+):
+    assert said in message(text, *overrides)
+
+
 def test_a_missing_or_unreadable_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nothing\.yaml: no such file"):
         load_config(tmp_path / "nothing.yaml", Config)

@@ -4,6 +4,7 @@ A configuration is a (nested) dataclass or pydantic model. Nothing is guessed: u
 keys and values of another type are refused, each with one line. ``pasta.core_yaml`` reads the YAML.
 """
 
+import copy
 import dataclasses
 import difflib
 import hashlib
@@ -48,7 +49,10 @@ _INDICATORS = frozenset("*&!%@`")
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be used; the message names file, key, value and what was expected."""
+    """A configuration that cannot be used; the message names file, key, value and what was expected. ``mistake`` is
+    the message without where, and without how many others there are; empty for what cannot be read."""
+
+    mistake = ""
 
 
 def load_config(path: str | os.PathLike[str], cls: type[T], overrides: Sequence[str] = ()) -> T:
@@ -58,37 +62,64 @@ def load_config(path: str | os.PathLike[str], cls: type[T], overrides: Sequence[
     Raises ConfigError for anything that is not exactly what ``cls`` declares. Text and paths are one line each, but for
     what is marked as FREE_TEXT.
     """
-    name = os.fspath(path)
-    data = read_yaml(path)
-    for override in overrides:
-        _apply(data, override, name)
-    for key, text in _names(data, cls):
+    name, read = os.fspath(path), read_yaml(path)
+    try:
+        return _checked(read, overrides, cls, name, name)
+    except ConfigError as error:
+        if not error.mistake:
+            raise
+        mistake = error.mistake
+    # The file is wrong if it has this mistake without overrides, or else the override that it comes with.
+    for count in range(len(overrides)):
         try:
-            check_name(text)
-        except ValueError as error:
-            raise ConfigError(f"{_source_of(key, name, overrides)}: {key}: {error}") from None
-    return parse_config(data, cls, name, overrides)
+            _checked(read, overrides[:count], cls, name, name)
+        except ConfigError as error:
+            if error.mistake == mistake:
+                break
+    else:
+        count = len(overrides)
+    source = f"override {short_repr(overrides[count - 1])}" if count else name
+    return _checked(read, overrides, cls, name, source)
 
 
-def parse_config(data: Mapping[str, Any], cls: type[T], source: str, overrides: Sequence[str] = ()) -> T:
+def parse_config(data: Mapping[str, Any], cls: type[T], source: str) -> T:
     """Validate plain ``data`` (as read from YAML or JSON) into ``cls``; ``source`` is named in errors."""
     adapter = TypeAdapter(cls)
     odd = next(((key, value) for key, value in _numbers(data) if not math.isfinite(value)), None)
     if odd is not None and odd[1] != math.inf:
-        raise _not_finite(*odd, source, overrides)
+        raise _not_finite(*odd, source)
     try:
         # Through JSON, because strict validation takes a list for a tuple and a string for a path only from there.
         return adapter.validate_json(json.dumps(_spelled(data)), strict=True, extra="forbid")
     except ValidationError as error:
         if odd is not None:
-            raise _not_finite(*odd, source, overrides) from None
-        raise ConfigError(_explain(error, data, cls, source, overrides)) from None
+            raise _not_finite(*odd, source) from None
+        raise _explain(error, data, cls, source) from None
     except (
         TypeError,
         ValueError,
         RecursionError,
     ) as error:  # json.dumps: what no YAML file of plain values contains
         raise ConfigError(f"{source}: {first_line(error)}; expected plain values") from None
+
+
+def _checked(read: Mapping[str, Any], overrides: Sequence[str], cls: type[T], file: str, source: str) -> T:
+    """What ``read`` is with these overrides. Names are checked, and ``source`` is named for a mistake."""
+    data = copy.deepcopy(dict(read))
+    for override in overrides:
+        _apply(data, override, file)
+    for key, text in _names(data, cls):
+        try:
+            check_name(text)
+        except ValueError as error:
+            raise _wrong(source, f"{key}: {error}") from None
+    return parse_config(data, cls, source)
+
+
+def _wrong(source: str, mistake: str, more: str = "") -> ConfigError:
+    error = ConfigError(one_line(f"{source}: {mistake}{more}"))
+    error.mistake = mistake
+    return error
 
 
 def _spelled(value: Any) -> Any:
@@ -100,8 +131,8 @@ def _spelled(value: Any) -> Any:
     return "inf" if isinstance(value, float) and value == math.inf else value
 
 
-def _not_finite(key: str, value: float, source: str, overrides: Sequence[str]) -> ConfigError:
-    return ConfigError(f"{_source_of(key, source, overrides)}: {key}: expected a finite number, got {value}")
+def _not_finite(key: str, value: float, source: str) -> ConfigError:
+    return _wrong(source, f"{key}: expected a finite number, got {value}")
 
 
 def read_yaml(path: str | os.PathLike[str], *, may_be_empty: bool = False) -> dict[str, Any]:
@@ -168,7 +199,7 @@ def _apply(data: dict[str, Any], override: str, source: str) -> None:
         target = target[index]
 
 
-def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides: Sequence[str]) -> str:
+def _explain(error: ValidationError, data: Any, cls: Any, source: str) -> ConfigError:
     """One line for the first thing that is wrong."""
     # A misspelt key is often a missing one too: the misspelling explains both.
     first, *others = sorted(error.errors(include_url=False), key=lambda e: e["type"] not in UNKNOWN_KEY)
@@ -190,8 +221,7 @@ def _explain(error: ValidationError, data: Any, cls: Any, source: str, overrides
         expected = expected_by(first["msg"]).replace("an object", "a mapping of keys to values")
         message = f"{dotted}: expected {expected}, got {short_repr(first['input'])}"
     more = f" (and {len(others)} more)" if others else ""
-    where = _source_of(dotted, source, overrides, inside=first["type"] in UNKNOWN_KEY)
-    return one_line(f"{where}: {_with_texts_cut(message, data)}{more}")
+    return _wrong(source, _with_texts_cut(message, data), more)
 
 
 def _with_texts_cut(message: str, value: Any) -> str:
@@ -232,15 +262,6 @@ def _names(value: Any, kind: Any, path: str = "") -> Iterator[tuple[str, str]]:
         elif isinstance(value, list) and arguments:
             for index, each in enumerate(value):
                 yield from _names(each, arguments[-1], f"{path}.{index}")
-
-
-def _source_of(dotted: str, source: str, overrides: Sequence[str], *, inside: bool = False) -> str:
-    """The source of a key's value: the last override that sets it (or, if ``inside``, a key in it), or the file."""
-    for override in overrides:
-        given = override.partition("=")[0].strip()
-        if f"{dotted}.".startswith(f"{given}.") or (inside and given.startswith(f"{dotted}.")):
-            source = f"override {short_repr(override)}"
-    return source
 
 
 def _path(loc: Sequence[Key], data: Any, missing: bool) -> list[Key]:
