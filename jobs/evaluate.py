@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -288,12 +289,18 @@ def _records_of(config: EvaluateConfig) -> Path:
         )
     # The report shows the configuration. Keys that one of the two does not have are of other commits.
     ours, theirs = by_dotted_key(config.identity()), by_dotted_key(manifest.config)
-    if changed := changed_key(ours, theirs, ours.keys() & theirs.keys()):
+    both = (key for key in ours.keys() | theirs.keys() if _says(ours, key) and _says(theirs, key))
+    if changed := changed_key(ours, theirs, both):
         raise UserError(
             f"--report-only: {config.output_dir}: was made with {changed}; expected the configuration that it was made "
             "with"
         )
     return config.output_dir
+
+
+def _says(values: Mapping[str, Any], key: str) -> bool:
+    """Whether a configuration has this dotted key, or one around it: a section that is null."""
+    return any(around in values for around in accumulate(key.split("."), "{}.{}".format))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,7 @@ def test_a_report_alone_needs_records(tmp_path, monkeypatch, capsys):
         ("repeats=5", "was made with repeats 1 instead of 5; expected the configuration"),
         ("limits.max_tokens=300", "was made with limits.max_tokens 400 instead of 300"),
         ("workers.threads=2", "was made with threads 1 instead of 2"),
+        ("judge=null", "was made with judge.kind 'grader' instead of None"),
     ],
 )
 def test_the_report_of_a_finished_evaluation_shows_the_configuration_that_it_was_made_with(
@@ -325,6 +327,11 @@ def test_the_report_of_a_finished_evaluation_shows_the_configuration_that_it_was
     assert evaluate._records_of(config) == config.output_dir
     with pytest.raises(UserError, match=re.escape(says)):
         evaluate._records_of(other)
+    # And the other way round.
+    write_manifest(config.output_dir, replace(manifest, config=other.identity()))
+    assert evaluate._records_of(other) == config.output_dir
+    with pytest.raises(UserError, match="was made with"):
+        evaluate._records_of(config)
 
 
 @pytest.mark.slow
