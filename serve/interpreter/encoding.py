@@ -219,12 +219,17 @@ class RequestEncoder:
         if len(prompt_ids) > self.max_prompt_tokens:
             raise self._too_long(str(len(prompt_ids)), name)
         room = self.context - len(prompt_ids)
-        if room < 1 or (order.max_tokens or 1) > room:
-            asked = f" and {order.max_tokens} were asked for" if order.max_tokens else ""
+        if order.max_tokens:
+            limit, least = "max_tokens", order.max_tokens
+            asked = f" and {least} were asked for"
+        else:  # the Gateway has compared the two
+            limit, least = "min_tokens", order.sampling.min_tokens
+            asked = f" and at least {least} were asked for" if least else ""
+        if max(least, 1) > room:
             raise RequestRefused(
                 f"The prompt has {len(prompt_ids)} tokens{asked}, but this model's context holds {self.context}; "
-                f"shorten the {name}" + (" or lower max_tokens." if order.max_tokens else "."),
-                param=name if room < 1 else "max_tokens",
+                f"shorten the {name}" + (f" or lower {limit}." if asked else "."),
+                param=name if room < 1 else limit,
                 code="context_length_exceeded",
             )
         limits = dataclasses.replace(

@@ -149,6 +149,20 @@ def test_a_long_prompt_of_words_is_refused_without_being_encoded(encoder, monkey
             encoder.decode_orders(order(prompts=[prompt]))
 
 
+def test_more_tokens_at_least_than_the_context_leaves_are_refused(encoder):
+    """With ``max_tokens`` the Gateway compares the two."""
+    (most,) = encoder.decode_orders(order())
+    room = most.limits.max_tokens - 1
+    (made,) = encoder.decode_orders(order(sampling=SamplingParams(min_tokens=room)))
+    assert made.sampling.min_tokens == room
+    with pytest.raises(RequestRefused) as caught:
+        encoder.decode_orders(order(sampling=SamplingParams(min_tokens=room + 1)))
+    refused = caught.value.refused
+    assert (refused.status, refused.param, refused.code) == (400, "min_tokens", "context_length_exceeded")
+    assert f"and at least {room + 1} were asked for" in refused.message
+    assert refused.message.endswith("shorten the messages or lower min_tokens.")
+
+
 def test_a_grammar_that_compiles_slowly_delays_no_other_request(interpreter):
     async def scenario():
         made, compiled = await interpreter(), threading.Event()
