@@ -7,8 +7,8 @@ from typing import Any
 class ApiError(Exception):
     """Raise it to answer a request with an error: HTTP ``status``, and the fields of OpenAI's error object.
 
-    ``param`` names the request's field, ``code`` is machine-readable; both may be ``None``. ``headers`` are sent with
-    it.
+    ``param`` names the request's field, ``code`` is machine-readable; both may be ``None``. A field that is refused
+    with 400 has an ``invalid_value`` unless ``code`` says more. ``headers`` are sent with it.
     """
 
     def __init__(
@@ -22,6 +22,8 @@ class ApiError(Exception):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
+        if code is None and status == 400 and param is not None:
+            code = "invalid_value"
         self.message, self.status, self.param, self.code, self.kind = message, status, param, code, kind
         self.headers = headers or {}
 

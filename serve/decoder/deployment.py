@@ -245,7 +245,7 @@ class Decoder:
         if isinstance(error, UserError):
             name = order.grammar.param if order.grammar is not None else None
             said = f"{name}: {error}" if name else str(error)
-            return Refused(said, param=name, code="invalid_value")
+            return Refused(said, param=name)
         logs.log(
             logger, "decoding failed", order.http_request_id, logging.ERROR, error, attempt=order.request_id
         )

@@ -336,7 +336,6 @@ def _check_min_tokens(request: _Generation, most: int | None) -> None:
         raise ApiError(
             f"min_tokens: {request.min_tokens}, expected at most max_tokens, which is {most}.",
             param="min_tokens",
-            code="invalid_value",
         )
 
 

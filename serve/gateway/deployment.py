@@ -340,7 +340,6 @@ class Gateway:
             raise ApiError(
                 f"X-Request-Timeout: expected a number of seconds above 0, got {given[:60]!r}.",
                 param="X-Request-Timeout",
-                code="invalid_value",
             )
         return min(seconds, self._config.timeout_s)
 

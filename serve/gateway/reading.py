@@ -137,7 +137,7 @@ def _explain(error: ValidationError) -> ApiError:
         expected = _STOP
     if param in _SCHEMAS:
         expected = _SCHEMA
-    return ApiError(f"{param}: expected {expected}, got {_show(value)}.", param=param, code="invalid_value")
+    return ApiError(f"{param}: expected {expected}, got {_show(value)}.", param=param)
 
 
 def _is_mixed(prompt: Any) -> bool:

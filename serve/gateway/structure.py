@@ -153,7 +153,7 @@ def _schema(schema: dict[str, Any], param: str) -> Grammar:
         # Not json's, which makes an object of each value first.
         text = to_json(schema, inf_nan_mode="constants").decode()
     except PydanticSerializationError:
-        raise ApiError(f"{param}: it is nested too deeply.", param=param, code="invalid_value") from None
+        raise ApiError(f"{param}: it is nested too deeply.", param=param) from None
     _check_length(len(text), param)
     return Grammar("json_schema", text, param)
 
@@ -161,6 +161,4 @@ def _schema(schema: dict[str, Any], param: str) -> Grammar:
 def _check_length(chars: int, param: str) -> None:
     """Refuse a grammar that is too long for any model, before anything spends time on it."""
     if chars > MAX_CHARS:
-        raise ApiError(
-            f"{param}: {chars} characters, expected at most {MAX_CHARS}.", param=param, code="invalid_value"
-        )
+        raise ApiError(f"{param}: {chars} characters, expected at most {MAX_CHARS}.", param=param)

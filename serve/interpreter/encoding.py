@@ -140,7 +140,6 @@ class RequestEncoder:
                         f"{name}: {token} is no token of this model's text; expected ids below {grammar.vocab_size}, "
                         "of no special token but the end of text.",
                         param=name,
-                        code="invalid_value",
                     )
 
     def check_grammar(self, grammar: Grammar, mode: DecodingMode | None) -> None:
@@ -156,7 +155,7 @@ class RequestEncoder:
         try:
             self.structures.compile(grammar)
         except UserError as error:
-            raise RequestRefused(f"{name}: {error}", param=name, code="invalid_value") from None
+            raise RequestRefused(f"{name}: {error}", param=name) from None
 
     def tokenize(self, prompt: PromptInput, begin: bool) -> list[int]:
         """The token ids of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation.
@@ -177,7 +176,6 @@ class RequestEncoder:
                 raise RequestRefused(
                     f"tokens[{at}]: {token}, expected an id below {size}.",
                     param="tokens",
-                    code="invalid_value",
                 )
         return self._encoder.decode_text(tokens)
 

@@ -62,7 +62,6 @@ def request_id(headers: Mapping[str, str]) -> str:
         raise ApiError(
             "X-Request-Id: expected 1 to 128 letters, digits, '.', '_', ':' or '-', or none at all.",
             param="X-Request-Id",
-            code="invalid_value",
         )
     return given
 

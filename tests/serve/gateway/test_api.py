@@ -10,6 +10,7 @@ from serve.errors import ApiError
 from serve.gateway.api import MAX_SEED, read_chat_request, read_completion_request
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+CODES = ("invalid_value", "unsupported_parameter", "unknown_parameter", "missing_required_parameter")
 
 
 def read(**fields):
@@ -259,8 +260,10 @@ def test_values_that_ask_for_nothing_are_accepted(fields):
         ({"pasta": {"events": True}}, "pasta.events"),
     ],
 )
-def test_a_refusal_names_the_parameter(fields, param):
-    assert (refusal(**fields).param or "").startswith(param)
+def test_a_refusal_names_the_parameter_and_has_a_code(fields, param):
+    refused = refusal(**fields)
+    assert (refused.param or "").startswith(param)
+    assert refused.code in CODES, "a machine can tell why"
 
 
 @pytest.mark.parametrize(
