@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from transformers import BloomConfig
 
 import serve.__main__
 from jobs import benchmark, benchmark_people
@@ -95,3 +96,9 @@ def test_engines_that_share_a_machine_share_its_memory():
 
 def test_a_model_that_is_not_here_has_a_cache_of_unknown_size():
     check_cache(EngineSettings(num_slots=60_000), [("someone/elsewhere", "auto")], "cpu")
+
+
+def test_a_family_that_the_engine_does_not_know_is_named(tmp_path):
+    BloomConfig().save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"architecture 'bloom' is not supported; expected one of llama, "):
+        check_cache(EngineSettings(), [(str(tmp_path), "auto")], "cpu")

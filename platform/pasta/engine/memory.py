@@ -4,8 +4,9 @@ import os
 from collections.abc import Iterable
 from glob import glob
 from pathlib import Path
+from typing import Any
 
-from pasta.engine.families import read_model_config
+from pasta.engine.families import check_architecture, read_model_config
 from pasta.engine.section import SCRATCH
 from pasta.engine.snapshots import model_directory
 from pasta.errors import UserError
@@ -52,9 +53,17 @@ def check_cache(
 
 def _token_bytes(source: str, dtype: str) -> int:
     """What a token of cache takes at least (``auto`` may be bfloat16); 0 if the model is not on this machine."""
-    if (directory := model_directory(source)) is None:
+    if (config := _config(source)) is None:
         return 0
-    config = read_model_config(directory)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     values: int = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim
     return values * (4 if dtype == "float32" else 2)
+
+
+def _config(source: str) -> Any:
+    """The model's configuration, of a family that the engine knows; None if the model is not on this machine."""
+    if (directory := model_directory(source)) is None:
+        return None
+    config = read_model_config(directory)
+    check_architecture(config, source)
+    return config
