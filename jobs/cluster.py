@@ -101,18 +101,21 @@ def check_engine(
     section: EngineSection, workers: WorkersSection, address: str | None, models: Iterable[str | None] = ()
 ) -> None:
     """Raise UserError, naming the key, if the engines of these ``workers`` of a local Ray cannot run here as
-    configured, or this machine has no room for their caches of these models.
+    configured, or this machine has no room for their caches of these models. Nor may a slot be longer than a model,
+    wherever the engines run.
 
-    Engines on another cluster's machines report such mistakes when they load a model.
+    Engines on another cluster's machines report the other mistakes when they load a model.
     """
+    sees_gpus = workers.use_gpu is not False
     if is_local(address):
-        sees_gpus = workers.use_gpu is not False
         check_here(section, section.dtype, section.device, sees_gpus=sees_gpus)
-        for model in dict.fromkeys(models):
-            if model is not None:
-                from pasta.engine.memory import check_cache
+    for model in dict.fromkeys(models):
+        if model is not None:
+            from pasta.engine.memory import check_cache, check_positions
 
+            if is_local(address):
                 check_cache(section, [(model, section.dtype)], section.device, sees_gpus=sees_gpus)
+            check_positions(section.slot_tokens, [model])
 
 
 def takes_gpus(

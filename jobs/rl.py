@@ -59,7 +59,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
     training = stage(config, restart=restart)
     if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
         return 0
-    check_engine(config.engine, config.rollout.workers, address, (config.model.init_from,))
+    check_engine(config.engine, config.rollout.workers, address, (config.model.init_from, config.twin))
     datasets.disable_progress_bars()
     tokenizer, prompts, key = check_config(config), read_prompts(config.prompts), judge_key(config.judge)
     check_room(str(config.model.init_from), prompts, config.limits, config.engine.slot_tokens)

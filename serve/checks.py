@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pasta.engine.head_files import check_heads_beside
-from pasta.engine.memory import check_cache
+from pasta.engine.memory import check_cache, check_positions
 from pasta.engine.section import check_here, check_tensor_parallel
 from pasta.errors import UserError, first_line
 from pasta.lang import CodecError
@@ -99,6 +99,7 @@ def check_served_models(config: ServeConfig) -> None:
         codec = load_codec(model, f"models.{name}.path")
         _check_slot(config, name, codec)
         _check_heads(config, model, f"models.{name}.path")
+    check_positions(config.engine.slot_tokens, [model.location for model in config.models.values()])
 
 
 def _check_heads(config: ServeConfig, model: ModelConfig, key: str) -> None:

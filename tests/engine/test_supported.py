@@ -10,11 +10,12 @@ from transformers import BloomConfig
 import serve.__main__
 from jobs import benchmark, benchmark_people
 from pasta.engine import kernels
-from pasta.engine.memory import check_cache
+from pasta.engine.memory import check_cache, check_positions
 from pasta.engine.section import FORMATS, EngineSection, check_here
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings
 from tests.support.paths import ROOT
+from tests.support.service import save_tiny_model
 
 
 @pytest.mark.parametrize("made", [benchmark.parser, benchmark_people.parser, serve.__main__.parser])
@@ -102,3 +103,23 @@ def test_a_family_that_the_engine_does_not_know_is_named(tmp_path):
     BloomConfig().save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"architecture 'bloom' is not supported; expected one of llama, "):
         check_cache(EngineSettings(), [(str(tmp_path), "auto")], "cpu")
+    with pytest.raises(UserError, match="is not supported"):
+        check_positions(16, [str(tmp_path)])
+
+
+def test_a_slot_of_more_tokens_than_a_model_has_positions_is_refused():
+    """They would take memory, and no answer could use them."""
+    check_positions(4096, [PASTA])
+    with pytest.raises(UserError) as caught:
+        check_positions(4097, [PASTA])
+    assert str(caught.value) == (
+        f"engine.slot_tokens: 4097, but {PASTA} has 4096 positions, and no answer goes past them; expected at most 4096"
+    )
+
+
+def test_models_that_share_the_settings_of_a_slot_are_judged_by_the_longest(tmp_path):
+    save_tiny_model(tmp_path, max_position_embeddings=8192)
+    check_positions(8192, [PASTA, str(tmp_path)])
+    with pytest.raises(UserError, match="has 8192 positions"):
+        check_positions(8193, [PASTA, str(tmp_path)])
+    check_positions(8193, [PASTA, "someone/elsewhere"])

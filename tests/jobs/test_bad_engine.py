@@ -10,6 +10,7 @@ from jobs import pipeline, rl
 from jobs.cluster import check_engine
 from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
+from pasta.errors import UserError
 from pasta.stages.workers import WorkersSection
 from tests.jobs.test_pipeline import write_pipeline
 from tests.rl.runs import rl_dict
@@ -75,6 +76,20 @@ def test_a_slot_too_small_for_any_prompt_and_its_answer_is_named_before_ray_star
     assert said.startswith(
         "error: engine.slot_tokens: 42, but a slot holds a prompt, of which the shortest takes "
     )
+
+
+def test_a_slot_of_more_tokens_than_the_model_has_positions_is_named_before_ray_starts(
+    tmp_path, monkeypatch, capsys
+):
+    """On another cluster too: the model is the same there."""
+    monkeypatch.setattr(rl, "ray_cluster", lambda *_: pytest.fail("Ray was started"))
+    path = tmp_path / "rl.yaml"
+    data = rl_dict(tmp_path)
+    path.write_text(yaml.safe_dump(data | {"engine": {**data["engine"], "slot_tokens": 1 << 20}}))
+    said = refusal(rl.main, path, monkeypatch, capsys)
+    assert said.startswith(f"error: engine.slot_tokens: 1048576, but {tmp_path}/start has ")
+    with pytest.raises(UserError, match="1048576, but"):
+        check_engine(EngineSection(slot_tokens=1 << 20), WorkersSection(), "auto", [str(tmp_path / "start")])
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["to do", "done"])

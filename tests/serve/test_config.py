@@ -58,8 +58,8 @@ def test_more_cache_than_this_machine_has_memory_is_refused(tmp_path):
     def grow(_, application):
         application["args"]["engine"]["num_slots"] = 65_536
 
-    file = edited(service_config(tmp_path, model=save_tiny_model(tmp_path / "model")), grow)
-    config = read_service_config(file)
+    model = save_tiny_model(tmp_path / "model", max_position_embeddings=1 << 24)
+    config = read_service_config(edited(service_config(tmp_path, model=model), grow))
     sizes = dataclasses.replace(config.args.engine, slot_tokens=1 << 24)
     config = dataclasses.replace(config, args=config.args.model_copy(update={"engine": sizes}))
     assert mistake(check_local, config).startswith(
@@ -319,6 +319,12 @@ def test_a_slot_that_holds_no_chat_at_all_is_named_with_the_least_one(model):
     shortest = [{"role": "user", "content": "a"}]
     assert takes(slots(model, least), shortest)
     assert not takes(slots(model, least - 1), shortest)
+
+
+def test_a_slot_longer_than_the_model_is_named_with_the_longest(model):
+    said = mistake(check_service, slots(model, 1 << 20))
+    assert said.startswith(f"engine.slot_tokens: 1048576, but {model} has ")
+    check_service(slots(model, int(said.rpartition(" ")[2])))
 
 
 def test_prompts_longer_than_a_slot_are_named_with_the_longest(model):

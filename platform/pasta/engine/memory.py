@@ -1,7 +1,7 @@
-"""Whether the caches of engines fit into this machine's memory: told before anything starts, without torch."""
+"""Whether the caches of engines fit this machine and their models: told before anything starts, without torch."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,24 @@ def check_cache(
         f"engine.num_slots: {sizes.num_slots} of engine.slot_tokens {sizes.slot_tokens}: {of} {needed / 1e9:,.0f} GB, "
         f"but this machine has {machine_memory() / 1e9:,.0f} GB; expected at most {most:,} tokens of cache in all slots"
     )
+
+
+def check_positions(slot_tokens: int, models: Sequence[str]) -> None:
+    """Raise ``UserError``, naming the key, if slots hold more tokens than any of these ``models`` has positions.
+
+    ``models`` are directories or names. Unless all of them are here, nothing is judged.
+    """
+    configs = [_config(source) for source in models]
+    if None in configs:
+        return
+    most, longest = max(
+        (config.max_position_embeddings, source) for config, source in zip(configs, models, strict=True)
+    )
+    if slot_tokens > most:
+        raise UserError(
+            f"engine.slot_tokens: {slot_tokens}, but {longest} has {most} positions, and no answer goes past them; "
+            f"expected at most {most}"
+        )
 
 
 def _token_bytes(source: str, dtype: str) -> int:
