@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from transformers import AutoTokenizer
 
 from pasta.data.dataset import TOKENIZER_DIR
@@ -54,6 +55,25 @@ def test_a_twin_that_is_trained_again_answers_again(tmp_path: Path) -> None:
         write_manifest(twin, Manifest("sft", "0" * 16, {}, {}, "v1", {}, finished))
         reused.append(prepare(config, tokenizer, [prompt], lambda _: [record], tmp_path / "cache").reused)
     assert reused == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [
+        ("objective", {"kl_weight": 0.1}),
+        ("reward", {"quality_weight": 4, "min_quality": 0.5}),
+        ("sampling", {"candidates": 4, "temperature": 0.9}),
+    ],
+)
+def test_a_run_that_was_cut_is_not_gone_on_with_for_another_objective(
+    tmp_path: Path, section, values
+) -> None:
+    """As in the other ways to train: a run's directory is named after all that its weights depend on."""
+    before = TrainingStage("rl", rl_config(rl_dict(tmp_path)), {})
+    before.run_dir.mkdir(parents=True)
+    assert TrainingStage("rl", rl_config(rl_dict(tmp_path)), {}).is_resumed
+    after = TrainingStage("rl", rl_config(rl_dict(tmp_path, **{section: values})), {})
+    assert (after.is_resumed, after.is_done) == (False, False)
 
 
 def test_a_run_that_has_failed_too_often_goes_on_where_more_failures_are_allowed(tmp_path: Path) -> None:
