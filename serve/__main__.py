@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pasta.config import parse_config
+from pasta.engine.memory import num_positions
 from pasta.engine.section import FORMATS_HELP
 from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
@@ -80,8 +81,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--slot-tokens",
         type=int,
-        default=sizes.slot_tokens,
-        help="tokens of cache for a request, prompt and answer; default: %(default)s",
+        help=f"tokens of cache for a request, prompt and answer; default: {sizes.slot_tokens}, or as many as the "
+        "model has positions",
     )
     made.add_argument(
         "--metrics-port", type=int, default=0, help="of Prometheus metrics; default: a free one"
@@ -106,7 +107,7 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
         decoder["num_gpus"] = 1.0
     values: dict[str, Any] = {
         "models": {name: model},
-        "engine": {"num_slots": arguments.num_slots, "slot_tokens": arguments.slot_tokens},
+        "engine": {"num_slots": arguments.num_slots},
         "decoder": decoder,
         # One Gateway on one machine: a proxy of Ray Serve's would pass on each event of an answer, in Python.
         "front": {"proxy": "none"},
@@ -121,7 +122,10 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     check_model_directory(config.models[name], "MODEL")
     if load_codec(config.models[name], "MODEL").parallel:
         model["mode"] = "parallel"
-        config = parse_config(values, ServeConfig, "python -m serve")
+    most = EngineSizes().slot_tokens
+    fitting = min(num_positions(config.models[name].location) or most, most)
+    values["engine"]["slot_tokens"] = arguments.slot_tokens or fitting
+    config = parse_config(values, ServeConfig, "python -m serve")
     environment = {
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -139,7 +143,8 @@ def _check(arguments: argparse.Namespace) -> None:
         ("num_slots", 1),
         ("slot_tokens", _LEAST_SLOT_TOKENS),
     ):
-        if (value := getattr(arguments, option)) < least:
+        value = getattr(arguments, option)
+        if value is not None and value < least:
             raise UserError(f"--{option.replace('_', '-')}: {value}, expected at least {least}")
     for option in ("port", "metrics_port"):
         check_port_number(getattr(arguments, option), f"--{option.replace('_', '-')}")

@@ -1,6 +1,8 @@
 """``python -m serve MODEL``: what its arguments stand for, and arguments that no service could start with."""
 
+import json
 import re
+import shutil
 import socket
 from contextlib import nullcontext
 
@@ -8,6 +10,7 @@ import pytest
 
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
+from pasta.sizes import EngineSizes
 from serve import __main__, run
 from serve.__main__ import _config, parser
 from serve.launch import Started, check_port
@@ -86,6 +89,18 @@ def test_the_options_are_the_service_s(tmp_path):
     assert (config.args.engine.num_slots, config.args.engine.slot_tokens) == (3, 512)
     assert (config.host, config.port, config.args.keys.file) == ("127.0.0.1", 0, None)
     assert config.args.front.proxy == "none", "clients reach the one Gateway themselves"
+
+
+def test_a_slot_holds_no_more_than_the_model_has_positions(plain, tmp_path):
+    config = json.loads((plain / "config.json").read_text())
+    few = tmp_path / "few"
+    shutil.copytree(plain, few)
+    (few / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 512}))
+    slots = [
+        _config(parser().parse_args([str(model)]), tmp_path / "keys.yaml").args.engine.slot_tokens
+        for model in (few, plain)
+    ]
+    assert slots == [512, EngineSizes().slot_tokens]
 
 
 @pytest.mark.parametrize(

@@ -51,17 +51,21 @@ def check_cache(
     )
 
 
+def num_positions(source: str) -> int | None:
+    """How many positions the model at a directory or of a name has; None if it is not on this machine."""
+    config = _config(source)
+    return None if config is None else int(config.max_position_embeddings)
+
+
 def check_positions(slot_tokens: int, models: Sequence[str]) -> None:
     """Raise ``UserError``, naming the key, if slots hold more tokens than any of these ``models`` has positions.
 
     ``models`` are directories or names. Unless all of them are here, nothing is judged.
     """
-    configs = [_config(source) for source in models]
-    if None in configs:
+    known = [(positions, source) for source in models if (positions := num_positions(source)) is not None]
+    if len(known) < len(models):
         return
-    most, longest = max(
-        (config.max_position_embeddings, source) for config, source in zip(configs, models, strict=True)
-    )
+    most, longest = max(known)
     if slot_tokens > most:
         raise UserError(
             f"engine.slot_tokens: {slot_tokens}, but {longest} has {most} positions, and no answer goes past them; "
