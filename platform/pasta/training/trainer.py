@@ -10,6 +10,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerBase, Trainer
+from transformers.trainer_utils import EvalLoopOutput
 
 from pasta.interpreter import IGNORE, TokenKind
 from pasta.tracking import Tracker
@@ -88,12 +89,16 @@ class ThreadTrainer(SFTTrainer):
         total = by_row.sum(dim=(0, 1))
         return (total[0] / total[2].clamp(min=1)).float(), None, None
 
-    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._sums = None
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        output.metrics.update(_prefixed(metric_key_prefix, self._kind_figures()))
+        return output
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         figures = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        more = {**self._kind_figures(), **self._generated_figures()}
-        added = {f"{metric_key_prefix}_{name}": value for name, value in more.items()}
-        self.log(dict(added))
+        if added := _prefixed(metric_key_prefix, self._generated_figures()):
+            self.log(dict(added))
         return {**figures, **added}
 
     def _kind_figures(self) -> dict[str, float]:
@@ -127,6 +132,10 @@ class ThreadTrainer(SFTTrainer):
         answers = gather_object(mine)
         generation.tracker.table(EXAMPLES, COLUMNS, [astuple(each) for each in answers])
         return figures_of(answers)
+
+
+def _prefixed(prefix: str, figures: dict[str, float]) -> dict[str, float]:
+    return {f"{prefix}_{name}": value for name, value in figures.items()}
 
 
 class PlainHeadTrainer(ThreadTrainer):
