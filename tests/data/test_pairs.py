@@ -29,6 +29,21 @@ def test_the_first_pairs_are_trained_on_and_the_same_ones_held_out(tmp_path: Pat
     assert held_out[0] == held_out[1]
 
 
+def test_tokens_are_those_of_the_pairs_that_are_taken(tmp_path: Path) -> None:
+    source = tmp_path / "pairs.jsonl"
+    source.write_text("\n".join(json.dumps(pair_line(seed)) for seed in range(8)) + "\n")
+    section = PairsSection(source, 4096, eval_pairs=2, pairs=3)
+    prepared = prepare_pairs(section, byte_level(), tmp_path / "data")
+    taken = [
+        row[side]["length"]
+        for split in ("train", "eval")
+        for row in load_from_disk(str(prepared.path / split))
+        for side in ("chosen", "rejected")
+    ]
+    assert len(taken) == 2 * (3 + 2)
+    assert prepared.num_tokens == sum(taken)
+
+
 #: An answer, and the same in the tokens that a model may have chosen, which are not those of its tokenizer.
 TEXT = "The capital of France is Paris."
 SPELT = [*(CODEC.encode_text(letter)[0] for letter in TEXT), CODEC.eos_id]

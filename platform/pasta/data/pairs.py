@@ -50,7 +50,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPairs:
-    """A prepared directory and its counts. Tokens are of both sequences of every pair, prompts included.
+    """A prepared directory and its counts. Tokens are of both sequences of every pair in it, prompts included.
 
     Left out are ``num_too_long`` pairs with a sequence longer than ``max_length`` and ``num_equal`` pairs of one
     answer with itself.
@@ -154,6 +154,7 @@ def _write(source: Path, options: PairsSection, codec: Codec, directory: Path) -
         )
     taken = min(cut, options.pairs or cut)
     counts["num_pairs"], counts["num_eval_pairs"] = taken, len(kept) - cut
+    counts["num_tokens"] = sum(len(example) for pair in (*kept[:taken], *kept[cut:]) for example in pair)
     pair_dataset(kept[:taken]).save_to_disk(str(directory / "train"))
     if options.eval_pairs:
         pair_dataset(kept[cut:]).save_to_disk(str(directory / "eval"))
@@ -175,7 +176,6 @@ def _examples(
         if max(len(chosen), len(rejected)) > options.max_length:
             counts["num_too_long"] += 1
             continue
-        counts["num_tokens"] += len(chosen) + len(rejected)
         yield chosen, rejected
 
 
