@@ -83,6 +83,21 @@ def test_the_shortest_chunks_above_the_number_of_threads_are_dissolved(codec: Co
     assert [render(Document(chunk.items)).count("word") for chunk in checked.document.chunks()] == [6, 7, 8]
 
 
+def test_of_equal_chunks_above_the_number_of_threads_the_first_are_kept(codec: Codec) -> None:
+    checked = check(codec, [part(f"word {n}. ") for n in range(6)], max_threads=4)
+    assert [render(Document(chunk.items)) for chunk in checked.document.chunks()] == [
+        "word 0. ",
+        "word 1. ",
+        "word 2. ",
+    ]
+
+
+def test_chunks_around_dissolved_ones_keep_to_the_limits(codec: Codec) -> None:
+    inner = part("much longer than all that follows here")
+    checked = check(codec, [part("a", inner), part("b"), part("c")], max_threads=2)
+    assert len(list(checked.document.chunks())) == 1
+
+
 def test_syncs_that_wait_for_nothing_are_dropped(codec: Codec) -> None:
     items = [Text("a"), Sync(), part("b"), Sync(), Sync(), Text("c"), part("d"), Sync()]
     checked = check(codec, items)

@@ -1,7 +1,8 @@
 """Validates annotations: they must strip to the answer, and their chunks must be worth their tags."""
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -103,16 +104,16 @@ class Validator:
 
     def _shape(self, document: Document, count_tokens: CountTokens, repairs: Counter[str]) -> Document:
         """The document without chunks that break a limit, and without syncs that wait for nothing."""
-        shortest = self.checks.min_chunk_tokens
-        while True:
-            trial: Counter[str] = Counter()
-            shaped = Document(self._dissolve(document.items, 1, shortest, count_tokens, trial))
-            lengths = sorted((count_tokens(chunk.items) for chunk in shaped.chunks()), reverse=True)
-            if len(lengths) < self.checks.max_threads:
-                break
-            shortest = max(shortest, lengths[self.checks.max_threads - 1]) + 1
-        repairs += trial
-        items, idle = _without_idle_syncs(shaped.items)
+        items = self._dissolve(document.items, 1, count_tokens, repairs)
+        lengths = [count_tokens(chunk.items) for chunk in Document(items).chunks()]
+        if len(lengths) >= self.checks.max_threads:
+            longest = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+            kept = frozenset(longest[: self.checks.max_threads - 1])
+            repairs["too short, dissolved"] += len(lengths) - len(kept)
+            items = _keep_chunks(items, kept, itertools.count())
+            # Without the tags of those inside it a chunk may be too short.
+            items = self._dissolve(items, 1, count_tokens, repairs)
+        items, idle = _without_idle_syncs(items)
         repairs["idle sync"] += idle
         return Document(items)
 
@@ -120,7 +121,6 @@ class Validator:
         self,
         items: tuple[Item, ...],
         depth: int,
-        shortest: int,
         count_tokens: CountTokens,
         repairs: Counter[str],
     ) -> tuple[Item, ...]:
@@ -129,13 +129,13 @@ class Validator:
             if not isinstance(item, Chunk):
                 out.append(item)
                 continue
-            inner = self._dissolve(item.items, depth + 1, shortest, count_tokens, repairs)
+            inner = self._dissolve(item.items, depth + 1, count_tokens, repairs)
             length = count_tokens(inner)
             fault = (
                 "too deep"
                 if depth > self.checks.max_depth
                 else "too short"
-                if length < shortest or not render(Document(inner)).strip()
+                if length < self.checks.min_chunk_tokens or not render(Document(inner)).strip()
                 else "too long"
                 if length > self.checks.max_chunk_tokens
                 else None
@@ -162,6 +162,19 @@ class _Remembering(Codec):
 
     def decode_text(self, ids: Sequence[int]) -> str:
         return self._texts(tuple(ids))
+
+
+def _keep_chunks(items: tuple[Item, ...], kept: Collection[int], numbers: Iterator[int]) -> tuple[Item, ...]:
+    """Items with all chunks dissolved but those of the numbers ``kept``, counted in storage order."""
+    out: list[Item] = []
+    for item in items:
+        if not isinstance(item, Chunk):
+            out.append(item)
+            continue
+        number = next(numbers)
+        inner = _keep_chunks(item.items, kept, numbers)
+        out += [Chunk(item.topic, item.tokens, inner)] if number in kept else inner
+    return tuple(out)
 
 
 def _without_idle_syncs(items: tuple[Item, ...]) -> tuple[tuple[Item, ...], int]:
