@@ -34,7 +34,8 @@ class Echo:
         text += "".join(delta.text for delta in self._held)
         if end is not None and decoded.finish_reason == "stop":
             tokens.append(replace(end, offset=len(text)))
-        return [Delta(text, logprobs=tokens), *rest]
+        decoded_tokens = self._held[-1].completion_tokens if self._held else 0
+        return [Delta(text, logprobs=tokens, completion_tokens=decoded_tokens), *rest]
 
     def _tokens(
         self, logprobs: Sequence[tuple[float, tuple[tuple[int, float], ...]]]

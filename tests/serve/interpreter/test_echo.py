@@ -3,7 +3,7 @@
 import pytest
 
 from serve.interpreter.echo import Echo
-from serve.wire import Decoded, Finished, Refused
+from serve.wire import Decoded, Delta, Finished, Refused
 from tests.support.models import tiny
 
 CODEC = tiny().codec
@@ -23,3 +23,12 @@ def test_a_prompt_of_one_token_is_reported_too():
     (delta, last) = echo.passed([finished], Decoded("length", 1, 0.0, 0.0, 0.0), None)
     assert (delta.text, last) == ("a", finished)
     assert [(each.token, each.logprob, each.offset) for each in delta.logprobs] == [("a", None, 0)]
+
+
+def test_what_comes_with_log_probabilities_tells_the_answer_s_tokens():
+    echo = Echo(CODEC, CODEC.encode_text("a"), logprobs=True)
+    deltas = [Delta("b", completion_tokens=2), Delta("c", completion_tokens=3)]
+    finished = Finished("length", 1, 3, {})
+    echo.passed(deltas[:1], None, None)
+    (delta, _) = echo.passed([deltas[1], finished], Decoded("length", 1, 0.0, 0.0, 0.0), None)
+    assert (delta.text, delta.completion_tokens) == ("abc", 3)
