@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from pasta.config import parse_config
 from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import TOKENIZER_DIR
-from pasta.data.linearise import make_example
+from pasta.data.linearise import FORMS, make_example
 from pasta.data.packing import to_dataset
 from pasta.engine import Engine, EngineConfig
 from pasta.interpreter import TokenKind
@@ -106,16 +106,28 @@ def test_answers_to_held_out_prompts_are_generated_and_tabled(tmp_path: Path) ->
 def test_documents_come_out_of_packed_rows_as_they_went_in() -> None:
     documents = [random_document(seed) for seed in range(6)]
     examples = [make_example(CODEC, MESSAGES, document, "pasta") for document in documents]
-    found = documents_of(to_dataset(examples, row_length=400), 99)
+    found = documents_of(to_dataset(examples, row_length=400), 99, CODEC)
     responses = sorted(tuple(document.response_ids) for document in found)
     assert responses == sorted((*CODEC.encode(document), CODEC.eos_id) for document in documents)
     assert all(document.prompt_ids == CODEC.encode_prompt(MESSAGES) for document in found)
 
 
+def test_an_answer_in_both_forms_is_one_document_with_threads() -> None:
+    documents = [random_document(seed) for seed in range(8)]
+    examples = [
+        make_example(CODEC, [{"role": "user", "content": f"Question {number}?"}], document, form)
+        for number, document in enumerate(documents)
+        for form in FORMS["both"]
+    ]
+    found = documents_of(to_dataset(examples, row_length=256), 99, CODEC)
+    responses = sorted(tuple(document.response_ids) for document in found)
+    assert responses == sorted((*CODEC.encode(document), CODEC.eos_id) for document in documents)
+
+
 def test_an_answer_s_speedup_is_its_text_over_its_critical_path() -> None:
     loaded = tiny()
     documents = documents_of(
-        to_dataset([make_example(CODEC, MESSAGES, random_document(1), "pasta")], row_length=1), 1
+        to_dataset([make_example(CODEC, MESSAGES, random_document(1), "pasta")], row_length=1), 1, CODEC
     )
     (answer,) = generate_answers(loaded.model, loaded.tokenizer, documents, max_tokens=40, parallel=False)
     assert answer.threads == 1

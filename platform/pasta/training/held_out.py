@@ -47,9 +47,14 @@ class HeldOutAnswer:
 COLUMNS = tuple(each.name for each in fields(HeldOutAnswer))
 
 
-def documents_of(rows: Sequence[Mapping[str, Any]], count: int) -> list[HeldOut]:
-    """The first ``count`` documents of packed rows, taken apart again."""
-    return list(islice((document for row in rows for document in _unpacked(row)), count))
+def documents_of(rows: Sequence[Mapping[str, Any]], count: int, codec: Codec) -> list[HeldOut]:
+    """The first ``count`` documents of packed rows, taken apart again. Of an answer that is there in both forms the one
+    with threads counts, as one document."""
+    found: dict[tuple[int, ...], HeldOut] = {}
+    for document in (document for row in rows for document in _unpacked(row)):
+        known = (*document.prompt_ids, *without_tags(codec, document.response_ids))
+        found[known] = max(found.get(known, document), document, key=lambda each: len(each.response_ids))
+    return list(islice(found.values(), count))
 
 
 def generate_answers(

@@ -14,6 +14,7 @@ from trl import SFTConfig as TrlConfig
 from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import Prepared, prepare_data
 from pasta.errors import UserError
+from pasta.lang import Codec
 from pasta.tracking import Tracker
 from pasta.training.callbacks import LOGGED
 from pasta.training.config import SftConfig
@@ -141,7 +142,7 @@ def _generation(
     if held_out is None or not config.data.eval_answers:
         return None
     return Generation(
-        documents=documents_of(held_out, config.data.eval_answers),
+        documents=documents_of(held_out, config.data.eval_answers, Codec(tokenizer)),
         max_tokens=config.data.max_length,
         parallel=config.data.mode != "sequential",
         tokenizer=tokenizer,
