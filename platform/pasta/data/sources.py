@@ -75,7 +75,7 @@ class SourceSection:
 class Shard:
     """``count`` records of one file or data set, from number ``start`` (from 0).
 
-    ``offset`` is where they begin in a JSONL file, in bytes.
+    Of a JSONL file ``start`` is a line, and ``offset`` the byte at which it begins; blank lines are no records.
     """
 
     index: int
@@ -211,12 +211,12 @@ def _cut(kind: Kind, path: str, total: int, size: int) -> Iterator[Range]:
 
 
 def _cut_lines(file: Path, size: int) -> Iterator[Range]:
-    """Lines ``start`` to ``start + size`` of a file, and the byte at which they begin."""
+    """The records in lines ``start`` to ``start + size`` of a file, and the byte at which these lines begin."""
     offset = start = 0
     lines = ((len(line), bool(line.strip())) for line in read_lines(file, key=_KEY))
     while cut := list(itertools.islice(lines, size)):
-        if any(holds_text for _, holds_text in cut):  # a shard of blank lines alone is none
-            yield "jsonl", str(file), start, len(cut), offset
+        if count := sum(holds_text for _, holds_text in cut):  # a shard of blank lines alone is none
+            yield "jsonl", str(file), start, count, offset
         start, offset = start + len(cut), offset + sum(length for length, _ in cut)
 
 
@@ -233,7 +233,10 @@ def _bounded(ranges: Iterator[Range], records: int | None) -> Iterator[Range]:
 def _read_jsonl(shard: Shard, source: SourceSection) -> Placed:
     with reading(shard.path, key=_KEY), Path(shard.path).open("rb") as stream:
         stream.seek(shard.offset)
-        for number, line in enumerate(itertools.islice(stream, shard.count), start=shard.start + 1):
+        numbered = (
+            (number, line) for number, line in enumerate(stream, start=shard.start + 1) if line.strip()
+        )
+        for number, line in itertools.islice(numbered, shard.count):
             place = f"{shard.path}:{number}"
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)

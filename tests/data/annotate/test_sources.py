@@ -45,6 +45,14 @@ def test_jsonl_in_shards(tmp_path: Path) -> None:
     assert found[6].place == f"{path}:7"
 
 
+def test_blank_lines_are_no_records_of_those_that_are_asked_for(tmp_path: Path) -> None:
+    spaced = ["", "", *itertools.chain.from_iterable((record, "") for record in RECORDS)]
+    path = write_jsonl(tmp_path / "a.jsonl", spaced)
+    assert answers(read(path, records=5)) == ANSWERS[:5]
+    assert answers(read(path, size=100, records=2)) == ANSWERS[:2]
+    assert answers(read(path)) == ANSWERS
+
+
 def test_a_json_array(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(RECORDS))
