@@ -105,6 +105,14 @@ def test_syncs_that_wait_for_nothing_are_dropped(codec: Codec) -> None:
     assert checked.repairs == {"idle sync": 3}
 
 
+def test_no_chunk_is_shorter_than_asked_for_once_its_idle_syncs_are_dropped(codec: Codec) -> None:
+    text = "a part of some length"
+    least = len(codec.encode(Document((Text(text),)))) + 1
+    checked = check(codec, [part(text, Sync()), part(f"{text}, and more")], min_chunk_tokens=least)
+    assert [render(Document(chunk.items)) for chunk in checked.document.chunks()] == [f"{text}, and more"]
+    assert checked.repairs == {"idle sync": 1, "too short, dissolved": 1}
+
+
 def test_an_annotation_without_a_gain_is_taken_out(codec: Codec) -> None:
     checked = check(codec, [Text("Nothing follows: "), part("this.")], min_speedup=1.0)
     assert checked.document == Document((Text("Nothing follows: this."),))

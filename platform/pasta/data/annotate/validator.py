@@ -104,17 +104,19 @@ class Validator:
 
     def _shape(self, document: Document, count_tokens: CountTokens, repairs: Counter[str]) -> Document:
         """The document without chunks that break a limit, and without syncs that wait for nothing."""
-        items = self._dissolve(document.items, 1, count_tokens, repairs)
-        lengths = [count_tokens(chunk.items) for chunk in Document(items).chunks()]
-        if len(lengths) >= self.checks.max_threads:
-            longest = sorted(range(len(lengths)), key=lambda number: -lengths[number])
-            kept = frozenset(longest[: self.checks.max_threads - 1])
-            repairs["too short, dissolved"] += len(lengths) - len(kept)
-            items = _keep_chunks(items, kept, itertools.count())
-            # Without the tags of those inside it a chunk may be too short.
+        items, before = document.items, None
+        # A chunk from which tags have gone may be too short itself.
+        while items != before:
+            before = items
             items = self._dissolve(items, 1, count_tokens, repairs)
-        items, idle = _without_idle_syncs(items)
-        repairs["idle sync"] += idle
+            lengths = [count_tokens(chunk.items) for chunk in Document(items).chunks()]
+            if len(lengths) >= self.checks.max_threads:
+                longest = sorted(range(len(lengths)), key=lambda number: -lengths[number])
+                kept = frozenset(longest[: self.checks.max_threads - 1])
+                repairs["too short, dissolved"] += len(lengths) - len(kept)
+                items = _keep_chunks(items, kept, itertools.count())
+            items, idle = _without_idle_syncs(items)
+            repairs["idle sync"] += idle
         return Document(items)
 
     def _dissolve(
