@@ -51,6 +51,25 @@ def test_another_end_token_is_another_data_set(tmp_path: Path) -> None:
         assert AutoTokenizer.from_pretrained(prepared.path / TOKENIZER_DIR).eos_token == end
 
 
+def test_another_rule_of_the_tokenizer_is_another_data_set(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    first = prepare(config, tmp_path / "data")
+    file = tmp_path / "tokenizer" / "tokenizer.json"
+    rules = json.loads(file.read_text())
+    rules["model"]["merges"] = rules["model"]["merges"][:50]
+    file.write_text(json.dumps(rules))
+    second = prepare(config, tmp_path / "data")
+    assert second.num_tokens > first.num_tokens
+
+
+def test_how_a_tokenizer_was_last_used_makes_no_other_data_set(tmp_path: Path) -> None:
+    config = sft_config(tmp_path).data
+    tokenizer = copy.deepcopy(byte_level())
+    first = prepare_data(config, tokenizer, tmp_path / "data")
+    tokenizer("a longer text", truncation=True, max_length=2)
+    assert prepare_data(config, tokenizer, tmp_path / "data").path == first.path
+
+
 def test_held_out_answers_that_are_all_too_long_are_not_evaluated(tmp_path: Path) -> None:
     values = sft_dict(tmp_path)
     values["schedule"]["eval_steps"] = 3

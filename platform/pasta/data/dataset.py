@@ -253,10 +253,14 @@ def _fingerprint(options: DataSection, tokenizer: Any) -> str:
 
 
 def data_fingerprint(values: dict[str, Any], tokenizer: Any) -> str:
-    """The name of data that depend on ``values`` and on a tokenizer: on its vocabulary, template, special tokens and
-    rule of positions."""
+    """The name of data that depend on ``values`` and on a tokenizer: on its vocabulary and rules, template, special
+    tokens and rule of positions."""
     values |= {"vocabulary": sorted(tokenizer.get_vocab().items()), "chat_template": tokenizer.chat_template}
     values["special_tokens"] = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+        rules = json.loads(backend.to_str())
+        # The others are how it was last used.
+        values["rules"] = [rules[name] for name in ("model", "normalizer", "pre_tokenizer", "post_processor")]
     if (scheme := stored_scheme(tokenizer)) != DEFAULT:
         values["positions"] = scheme
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
