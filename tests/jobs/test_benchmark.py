@@ -115,7 +115,8 @@ def test_prefix_holds_conversations_with_and_without_reuse(place, tmp_path, caps
 def test_help_compares_each_help_and_counts_changed_answers(place, tmp_path, capsys):
     _, written = run(place, tmp_path, "help", "--prompts", "3", "--max-tokens", "40")
     figures = {metric["key"]: metric for metric in written["figures"]}
-    assert {"help.changed", "help.twin", "help.pasta", "help.plain"} <= figures.keys()
+    # Random weights end no answer, and what a limit cut says another part of its answer in each model.
+    assert figures.keys() == {"help.changed", "help.twin", "help.pasta"}
     # Three prompts, greedy and sampled: five sets of helps for PASTA, four for the twin, in which nothing is forced.
     assert (figures["help.changed"]["value"], figures["help.changed"]["count"]) == (0, 3 * 2 * (5 + 4))
     assert re.search(r"\| pasta +\| all help +\| 0.8 ", capsys.readouterr().out)

@@ -99,9 +99,8 @@ def test_pairs_that_are_trained_on_for_so_many_steps_are_told_with_their_steps(h
     def in_steps(name: str, config: Any) -> Any:
         if name != "prefer-2-4":
             return config
-        return dataclasses.replace(
-            config, optimisation=dataclasses.replace(config.optimisation, max_steps=30)
-        )
+        optimisation = dataclasses.replace(config.optimisation, max_steps=30, warmup_steps=0)
+        return dataclasses.replace(config, optimisation=optimisation)
 
     assert priced(h100, in_steps)["prefer-2-4"].work == "trains on 4,000 pairs at most, 30 steps"
 
