@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from pasta.interpreter import IGNORE
-from pasta.training.permitted import scored_columns
+from pasta.training.permitted import permitted_log_probs, scored_columns
 from tests.support.models import CONFIGS
 
 
@@ -21,3 +21,10 @@ def test_a_model_makes_the_logits_of_the_columns_that_it_is_asked_for(family: st
     with torch.no_grad():
         whole, asked = (model(token_ids, **kept).logits for kept in ({}, {"logits_to_keep": columns}))
     torch.testing.assert_close(asked, whole[:, columns])
+
+
+def test_logits_of_other_columns_are_refused() -> None:
+    labels = torch.tensor([[IGNORE, 3, 4, IGNORE]])
+    nothing, forbidden = torch.zeros_like(labels), torch.zeros(1, 8, dtype=torch.bool)
+    with pytest.raises(ValueError, match="expected those of 1 rows, 2 columns"):
+        permitted_log_probs(torch.zeros(1, 4, 8), labels, nothing, forbidden)

@@ -92,8 +92,9 @@ class Roller:
                 input_ids=inputs["input_ids"],
                 position_ids=inputs["position_ids"],
                 attention_mask=mask,
+                logits_to_keep=batch.columns,
                 use_cache=False,
-            ).logits  # [R, S, V]
+            ).logits
             own, _ = batch.log_probs(logits, self._constraints.forbidden, config.sampling.temperature)
             lengths = [len(candidate["response_ids"]) for candidate in chosen]
             by_token = batch.by_token(own, max(lengths)).tolist()

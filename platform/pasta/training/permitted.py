@@ -50,12 +50,16 @@ def permitted_log_probs(
     where there is no label.
 
     ``logits`` [R, K, V] are those of ``scored_columns``; ``constraints`` [R, S] are rows of ``forbidden`` [C, V]. A
-    label itself is always permitted.
+    label itself is always permitted. Raises ValueError for logits of other columns.
     """
-    scored = labels != IGNORE
+    scored, columns = labels != IGNORE, scored_columns(labels)
+    if logits.shape[:2] != (len(labels), len(columns)):
+        raise ValueError(
+            f"logits {tuple(logits.shape)}: expected those of {len(labels)} rows, {len(columns)} columns"
+        )
     place = scored.flatten().nonzero()[:, 0]
     # Columns without a label are left out of logits, which changes no order.
-    row = scored[:, scored_columns(labels)].flatten().nonzero()[:, 0]
+    row = scored[:, columns].flatten().nonzero()[:, 0]
     flat = logits.flatten(0, 1)
     found = [
         checkpoint(
