@@ -101,8 +101,8 @@ def check_engine(
     section: EngineSection, workers: WorkersSection, address: str | None, models: Iterable[str | None] = ()
 ) -> None:
     """Raise UserError, naming the key, if the engines of these ``workers`` of a local Ray cannot run here as
-    configured, or this machine has no room for their caches of these models. Nor may a slot be longer than a model,
-    wherever the engines run.
+    configured, or this machine has no room for their caches of these models; and if a slot holds more tokens than one
+    of these models has positions, wherever the engines run.
 
     Engines on another cluster's machines report the other mistakes when they load a model.
     """

@@ -39,7 +39,7 @@ class StructureGrade:
     """How far an annotated answer marks what the task's ground truth marks.
 
     ``dependent_left_alone``: no conclusion inside a chunk, no chunk where the truth has none at all, none nested
-    deeper than its own. ``superfluous_parts``: chunks beyond the truth's, by topic: on a subject that was not
+    deeper than its own. ``superfluous_parts``: chunks that are no part of the truth's: on a subject that was not
     asked for (its statements are wrong as well), on one twice, or where nothing is independent.
     ``sync_right``: as many syncs as the truth has, none right before a chunk, and one right before all that reads the
     parts. ``forks``: it has chunks.
@@ -208,7 +208,7 @@ def grade_structure(
     A part is found again by its topic, which a model learns from the truth; by its text, where somebody else chose the
     topics and the answer is the task's own; or by what it states, whoever chose the topics and whatever is wrong in it.
     """
-    name = {"topic": _topic, "text": _bare, "statements": _by_statements(task)}[by]
+    name = _by_statements(task) if by == "statements" else {"topic": _topic, "text": _bare}[by]
     # A part's text, or what it states, tells it by itself; a topic may come again in another part.
     kept = slice(None) if by == "topic" else slice(-1, None)
     parts, marked = (
