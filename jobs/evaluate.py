@@ -117,7 +117,7 @@ def _stage(config: EvaluateConfig, prompts: Sequence[EvalPrompt], restart: bool)
     from pasta.candidates.checks import check_shared
     from pasta.evaluation.methods.checks import check_methods
 
-    check_methods(config.methods, config.baseline, config.engine.num_slots)
+    check_methods(config.methods, config.baseline, config.engine.num_slots, config.workers.num_workers)
     models = (section.model for section in config.methods.values())
     check_shared(config.workers.tensor_parallel, models, config.engine)
     if config.judge is not None:
@@ -186,7 +186,8 @@ def _decode(
         means = {f"{STAGE}/running_speedup/{name}": mean for name, mean in speedups.means().items()}
         progress.add(1, speedups, means)
 
-    make = partial(_make_decoder, config.methods, config.limits, config.engine, keys, config.repeats)
+    sections = (config.methods, config.limits, config.engine)
+    make = partial(_make_decoder, *sections, keys, config.repeats, config.workers.num_workers)
     run_shards(make, left, finished, config.workers, address)
 
 
@@ -196,6 +197,7 @@ def _make_decoder(
     engine: EngineSection,
     keys: Mapping[str, str | None],
     repeats: int,
+    num_workers: int,
     ranks: "Ranks | None" = None,
 ) -> Work:
     """On a worker: load the models once; then make a prompt's record. Also records the machine as it was at the start,
@@ -205,7 +207,7 @@ def _make_decoder(
     from pasta.evaluation.methods.decode import decode_prompt
     from pasta.evaluation.methods.make import make_methods, number_formats
 
-    made = make_methods(methods, limits, engine, keys, ranks)
+    made = make_methods(methods, limits, engine, keys, ranks, num_workers)
     machine = describe_machine(resolve_device(engine.device))
     if formats := number_formats(made):
         machine["formats"] = formats

@@ -11,7 +11,7 @@ import random
 import re
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
@@ -87,6 +87,18 @@ class EndpointSection:
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} {value}: expected a positive number")
         check_not_negative(self, "retries", "price_read", "price_written")
+
+    def share(self, share: float) -> "EndpointSection":
+        """One worker's share of the run's limits.
+
+        Requests are rounded down, so that all workers together keep the limit; a third of three is still one.
+        """
+        return replace(
+            self,
+            concurrency=max(1, int(self.concurrency * share + 1e-9)),
+            requests_per_minute=self.requests_per_minute and self.requests_per_minute * share,
+            tokens_per_minute=self.tokens_per_minute and self.tokens_per_minute * share,
+        )
 
 
 @dataclass(slots=True)

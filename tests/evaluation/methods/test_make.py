@@ -12,7 +12,9 @@ from pasta.errors import UserError
 from pasta.evaluation.config import EvaluateConfig
 from pasta.evaluation.methods import make as methods
 from pasta.evaluation.methods.checks import check_methods
+from pasta.evaluation.methods.endpoint import EndpointMethod
 from pasta.evaluation.methods.make import make_methods
+from pasta.evaluation.methods.sot import SotEndpointMethod
 from tests.support.models import tiny
 from tests.support.service import save_tiny_model
 from tests.support.tokenizers import byte_level
@@ -67,6 +69,30 @@ def test_a_skeleton_with_more_points_than_decode_at_once_is_refused(model):
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "concurrency": 2}
     assert problem(config(model, sot={"kind": "sot", "endpoint": endpoint})).startswith(
         "methods.sot.endpoint.concurrency 2: expected at least 10"
+    )
+
+
+def test_workers_share_what_an_endpoint_allows() -> None:
+    endpoint = {
+        "base_url": "http://127.0.0.1:9/v1",
+        "model": "m",
+        "concurrency": 25,
+        "requests_per_minute": 60.0,
+    }
+    said = config(
+        "twin", remote={"kind": "endpoint", "endpoint": endpoint}, sot={"kind": "sot", "endpoint": endpoint}
+    )
+    remote = {name: section for name, section in said.methods.items() if section.endpoint is not None}
+    made = make_methods(remote, said.limits, said.engine, {}, num_workers=2)
+    for method in made.values():
+        assert isinstance(method, EndpointMethod | SotEndpointMethod)
+        share = method._asker._endpoint.section
+        assert (share.concurrency, share.requests_per_minute) == (12, 30.0)
+    with pytest.raises(UserError) as caught:
+        check_methods(remote, "remote", 16, num_workers=3)
+    assert str(caught.value) == (
+        "methods.sot.endpoint.concurrency 25: expected at least 30, the most points of a skeleton that method 'sot' "
+        "decodes at once, for each of 3 workers (workers.num_workers)"
     )
 
 

@@ -10,7 +10,7 @@ With several proposals a record the most parallel one is taken that passes all c
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pasta.bounds import check_positive, check_within
@@ -105,13 +105,13 @@ class Teacher:
 
     async def _annotate_all(self, records: Sequence[Instruction], deliver: Deliver) -> None:
         options = self._options
-        endpoint = Endpoint(_share_of(options.endpoint, self._share), self._keys.teacher)
+        endpoint = Endpoint(options.endpoint.share(self._share), self._keys.teacher)
         judge = None
         if options.independence_judge is not None:
             judge = IndependenceJudge(
                 options.independence_judge,
                 self._validator.codec,
-                Endpoint(_share_of(options.independence_judge.endpoint, self._share), self._keys.judge),
+                Endpoint(options.independence_judge.endpoint.share(self._share), self._keys.judge),
             )
         queue = iter(records)
 
@@ -199,16 +199,3 @@ async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[RefusedAn
     usage = TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
     reason = "refused" if error.status is not None else "no answer"
     return RefusedAnnotation(None, reason, str(error)), usage
-
-
-def _share_of(whole: EndpointSection, share: float) -> EndpointSection:
-    """One worker's share of the run's limits.
-
-    Requests are rounded down, so that all workers together keep the limit; a third of three is still one.
-    """
-    return replace(
-        whole,
-        concurrency=max(1, int(whole.concurrency * share + 1e-9)),
-        requests_per_minute=whole.requests_per_minute and whole.requests_per_minute * share,
-        tokens_per_minute=whole.tokens_per_minute and whole.tokens_per_minute * share,
-    )

@@ -8,13 +8,15 @@ from pasta.errors import UserError
 from pasta.evaluation.config import MethodSection, SotSection
 
 
-def check_methods(methods: Mapping[str, MethodSection], baseline: str, num_slots: int) -> None:
+def check_methods(
+    methods: Mapping[str, MethodSection], baseline: str, num_slots: int, num_workers: int = 1
+) -> None:
     """Raise UserError, one line, for a mistake in the methods that shows without weights or a request.
 
-    ``num_slots`` is how many requests an engine decodes at once.
+    ``num_slots`` is how many requests an engine decodes at once; ``num_workers`` share an endpoint's limits.
     """
     for name, section in methods.items():
-        _check_points(name, section, num_slots)
+        _check_at_once(name, section, num_slots, num_workers)
     tokenizers: dict[str, Any] = {}
     first = ""
     # The baseline first: the others are compared with it.
@@ -28,16 +30,17 @@ def check_methods(methods: Mapping[str, MethodSection], baseline: str, num_slots
         first = first or source
 
 
-def _check_points(name: str, section: MethodSection, num_slots: int) -> None:
-    """Check that all points of a skeleton can be decoded at once: points that wait would distort the time."""
-    if section.kind != "sot":
-        return
-    points = (section.sot or SotSection()).words.max_points
+def _check_at_once(name: str, section: MethodSection, num_slots: int, num_workers: int) -> None:
+    """Check that each worker can decode at once what a method asks for at once: points that wait would distort the
+    time."""
+    points = (section.sot or SotSection()).words.max_points if section.kind == "sot" else 1
     key, room = "engine.num_slots", num_slots
+    what = f"the most points of a skeleton that method {name!r} decodes at once" if points > 1 else ""
     if section.endpoint is not None:
         key, room = f"methods.{name}.endpoint.concurrency", section.endpoint.concurrency
+        if num_workers > 1:
+            each = what or f"a request of method {name!r}"
+            what = f"{each}, for each of {num_workers} workers (workers.num_workers)"
+        points *= num_workers
     if room < points:
-        raise UserError(
-            f"{key} {room}: expected at least {points}, the most points of a skeleton that method {name!r} decodes at "
-            "once"
-        )
+        raise UserError(f"{key} {room}: expected at least {points}, {what}")

@@ -42,14 +42,18 @@ def make_methods(
     engine: EngineSection,
     keys: Mapping[str, str | None],
     ranks: Ranks | None = None,
+    num_workers: int = 1,
 ) -> dict[str, Method]:
-    """Make all methods, by name in their order; ``keys`` are those of methods with an endpoint. With ``ranks`` this
-    process has its part of each model.
+    """Make all methods of one of ``num_workers`` workers, which share the limits of endpoints evenly, by name in their
+    order; ``keys`` are those of methods with an endpoint. With ``ranks`` this process has its part of each model.
 
     A model is loaded once, whatever the number of methods that use it. Raises UserError if one cannot be loaded.
     """
     engines = _Engines(engine, ranks)
-    return {name: _make(section, limits, engines, keys.get(name)) for name, section in methods.items()}
+    return {
+        name: _make(_shared(section, num_workers), limits, engines, keys.get(name))
+        for name, section in methods.items()
+    }
 
 
 def number_formats(methods: Mapping[str, Method]) -> dict[str, str]:
@@ -61,6 +65,12 @@ def number_formats(methods: Mapping[str, Method]) -> dict[str, str]:
         if isinstance(method, EngineMethod | SotMethod)
     }
     return {name: engine.loaded.format.name for name, engine in engines.items()}
+
+
+def _shared(section: MethodSection, num_workers: int) -> MethodSection:
+    if section.endpoint is None:
+        return section
+    return replace(section, endpoint=section.endpoint.share(1 / num_workers))
 
 
 def _make(section: MethodSection, limits: Limits, engines: "_Engines", key: str | None) -> Method:
