@@ -3,8 +3,13 @@
 import pytest
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
+from pasta.config import parse_config
 from pasta.tracking import Tracker
 from pasta.training.callbacks import ProgressReporter
+from pasta.training.config import SftConfig
+from pasta.training.run import RunContext
+from pasta.training.sft import prepare, train
+from tests.training.runs import sft_dict
 
 
 @pytest.fixture
@@ -43,3 +48,20 @@ def test_steps_on_the_rest_of_a_batch_of_answers_tell_no_tokens_a_second(lines):
 def test_a_norm_of_gradients_is_told_whatever_its_size(lines, norm, shown):
     (line,) = lines(100, grad_norm=norm)
     assert shown in line
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_before_its_steps_of_logging_tells_its_loss(tmp_path, capsys):
+    values = sft_dict(tmp_path, max_steps=3)
+    values["schedule"] = {"log_steps": 25, "save_steps": 2}
+    values["data"] |= {"eval_documents": 0}
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    data_dir = prepare(config, tmp_path / "data").path
+    reported = []
+    figures = train(
+        config, RunContext(data_dir, tmp_path / "work", False, lambda metrics, _: reported.append(metrics))
+    )
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert line.startswith(f"step 3/3  loss {figures['train_loss']:.4f}")
+    # At the first checkpoint nobody knows a loss yet.
+    assert reported == [{"step": 2.0}, {"step": 3.0, "loss": pytest.approx(figures["train_loss"], abs=1e-4)}]

@@ -84,7 +84,8 @@ _PRINTED = ("reward", "quality", "speedup", "staleness")
 
 
 class ProgressReporter(TrainerCallback):
-    """Prints one line each time the trainer logs, and tracks the metrics in ``LOGGED`` and tokens a second."""
+    """Prints one line each time the trainer logs, after the last step too, and tracks the metrics in ``LOGGED`` and
+    tokens a second."""
 
     def __init__(self, tracker: Tracker, rank: int) -> None:
         self._tracker = tracker
@@ -102,6 +103,12 @@ class ProgressReporter(TrainerCallback):
         if self._rank == 0:
             origin = f"resumed at step {state.global_step}" if state.global_step else "started"
             print(f"training {origin}; {state.max_steps} steps in all", flush=True)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step == state.max_steps and args.logging_strategy != "no":
+            control.should_log = True
 
     def on_log(
         self,
@@ -224,6 +231,6 @@ class CheckpointReporter(TrainerCallback):
         if dist.is_initialized():
             dist.barrier()
         losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
-        metrics = {"step": float(state.global_step), "loss": float(losses[-1]) if losses else float("nan")}
+        metrics = {"step": float(state.global_step)} | ({"loss": float(losses[-1])} if losses else {})
         checkpoint = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         self._report(metrics, checkpoint if self._rank == 0 else None)

@@ -99,8 +99,9 @@ class OptimisationSection:
 class ScheduleSection:
     """How often, in steps, progress is reported, a checkpoint is kept and held-out loss is taken (0: never).
 
-    The last ``keep_checkpoints`` of them stay, one at least; ``save_steps: 0`` makes none. All but ``eval_steps`` may
-    be changed in the middle of a run, which goes on, and after its end, which it does not undo.
+    Progress and checkpoints are due after the last step too. The last ``keep_checkpoints`` of them stay, one at least;
+    ``save_steps: 0`` makes none. All but ``eval_steps`` may be changed in the middle of a run, which goes on, and after
+    its end, which it does not undo.
     """
 
     log_steps: int = 10
