@@ -75,13 +75,18 @@ class GpuHours:
             "sample": self._sample,
             "evaluate": self._evaluate,
         }.get(job)
-        if price is None:
-            return StageHours(name, "no model of ours", 0.0, 0)
+        judge = getattr(config, "judge", None)
+        is_judged_here = judge is not None and judge.reward is not None
         try:
+            if price is None and is_judged_here:
+                raise Unknown("what judge.reward.model takes")
+            if price is None:
+                return StageHours(name, "no model of ours", 0.0, 0)
             work, seconds = price(config, source)
         except Unknown as unknown:
             return StageHours(name, f"not estimated: {unknown}", None, 0)
-        return StageHours(name, work, seconds / 3600, _gpus(config))
+        without = "; without judge.reward.model" if is_judged_here else ""
+        return StageHours(name, work + without, seconds / 3600, _gpus(config))
 
     def _sft(self, config: Any, source: "_Source") -> tuple[str, float]:
         recipe, data = config.optimisation, config.data

@@ -12,6 +12,7 @@ from jobs import pipeline
 from jobs.gpu_hours import GpuHours, StageHours, _Source
 from pasta.config import load_config
 from pasta.errors import UserError
+from pasta.judges.config import JudgeSection, RewardModelSection
 from pasta.rl.config import RlConfig
 from pasta.simulation.config import SimulateConfig
 from pasta.simulation.roofline import RooflineSection
@@ -72,6 +73,21 @@ def of_100_prompts(config: Any) -> Any:
 def test_what_endpoints_do_costs_no_gpu(h100):
     found = priced(h100)
     assert {found["annotate"].hours, found["score-1-inf"].hours} == {0.0}
+
+
+def test_a_reward_model_on_our_own_gpus_is_said_not_to_be_priced(h100):
+    def rewarded(name: str, config: Any) -> Any:
+        if not hasattr(config, "judge"):
+            return config
+        judge = JudgeSection("reward", reward=RewardModelSection("./reward"))
+        # Alpaca's prompts need not be there.
+        return dataclasses.replace(of_100_prompts(config) if name == "evaluate" else config, judge=judge)
+
+    found = priced(h100, rewarded)
+    assert found["score-1-inf"].hours is None
+    assert found["score-1-inf"].work == "not estimated: what judge.reward.model takes"
+    assert found["evaluate"].hours
+    assert found["evaluate"].work.endswith("; without judge.reward.model")
 
 
 def test_an_evaluation_is_priced_by_its_prompts_one_at_a_time(h100, tmp_path):
