@@ -12,9 +12,11 @@ it is started again with the same options.
 """
 
 import argparse
+import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pasta
 from jobs.arguments import (
@@ -45,24 +47,24 @@ _WHAT = (
 MODEL_CONFIG = ROOT / "configs" / "models" / "replay-llama-400m.json"
 
 
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+#: The parts with modules and options of their own, and what these are given.
+PARTS: dict[str, tuple[Any, ...]] = {
+    "serve": (),
+    "front": (),
+    "peers": (MODELS, _num_cores()),
+    "people": (MODELS,),
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    if given[:1] == ["serve"]:
-        from jobs import benchmark_serve  # it needs Ray, the other parts do not
-
-        return benchmark_serve.main(given[1:])
-    if given[:1] == ["front"]:
-        from jobs import benchmark_front
-
-        return benchmark_front.main(given[1:])
-    if given[:1] == ["peers"]:
-        from jobs import benchmark_peers
-
-        return benchmark_peers.main(given[1:], MODELS, _num_cores())
-    if given[:1] == ["people"]:
-        from jobs import benchmark_people
-
-        return benchmark_people.main(given[1:], MODELS)
+    if given[:1] and given[0] in PARTS:
+        part = importlib.import_module(f"jobs.benchmark_{given[0]}")
+        return int(part.main(given[1:], *PARTS[given[0]]))
     options = parser().parse_args(given)
     settings = settings_of(options)
     check_out(settings.out)
@@ -81,7 +83,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
             f"{options.what}: expected before all options: python -m jobs.benchmark {options.what} …"
         )
     chosen = fields_of(Settings, options) | {
-        "out": options.out or Path("runs") / "benchmark" / f"{options.what}.json",
+        "out": options.out or default_out(options.what, options),
         "prompts": _prompts(options.what) if options.prompts is None else options.prompts,
         "sizes": SIZES if options.only is None else (options.only,),
     }
@@ -91,15 +93,35 @@ def settings_of(options: argparse.Namespace) -> Settings:
     return settings
 
 
+def parser_of(part: str) -> argparse.ArgumentParser:
+    """The command line of a part with options of its own."""
+    made: argparse.ArgumentParser = importlib.import_module(f"jobs.benchmark_{part}").parser(*PARTS[part])
+    return made
+
+
+def default_out(part: str, options: argparse.Namespace) -> Path:
+    """The file that a part writes without ``--out``."""
+    name = part
+    if part == "people":
+        from jobs.benchmark_people import people_name
+
+        name = people_name(options)
+    elif part == "serve":
+        from jobs.benchmark_serve import serve_name
+
+        name = serve_name(options)
+    return Path("runs") / "benchmark" / f"{name}.json"
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = benchmark_parser("", __doc__)
     add = made.add_argument
-    # serve, front, peers and people are among them for the help; they have parsers of their own.
+    # PARTS are among them for the help.
     add(
         "what",
         nargs="?",
-        choices=sorted([*COMMANDS, "serve", "front", "peers", "people"]),
+        choices=sorted([*COMMANDS, *PARTS]),
         default="all",
         help=_WHAT,
     )
@@ -168,10 +190,6 @@ def parser() -> argparse.ArgumentParser:
 
 def _prompts(what: str) -> int:
     return 300 if what == "formats" else 200
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 if __name__ == "__main__":

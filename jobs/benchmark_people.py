@@ -24,7 +24,7 @@ def main(arguments: list[str], models: Path) -> int:
     check_format(options.dtype)
     file = options.prompts or split_file(options.split)
     conversations = read_conversations(file)
-    out = options.out or Path("runs") / "benchmark" / f"people-{file.stem}.json"
+    out = options.out or Path("runs") / "benchmark" / f"{people_name(options)}.json"
     check_out(out)
 
     import torch
@@ -57,6 +57,11 @@ def main(arguments: list[str], models: Path) -> int:
     print(report(held, wrong=not options.summary))
     print(f"\nwritten to {out}")
     return 0
+
+
+def people_name(options: argparse.Namespace) -> str:
+    """The name of the file to write without ``--out``."""
+    return f"people-{(options.prompts or split_file(options.split)).stem}"
 
 
 def parser(models: Path = Path("models")) -> argparse.ArgumentParser:

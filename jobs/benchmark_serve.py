@@ -291,13 +291,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; ``arguments`` are those behind ``serve``."""
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
-    alone = [name for name in (SOAK, HOSTILE, PEER) if getattr(options, name) is not None]
-    if len(alone) > 1:
+    if len(alone := _alone(options)) > 1:
         raise UserError(f"--{alone[1]}: it does not go with --{alone[0]}; run one after the other")
     scenarios: tuple[str, ...] = (*alone,) or (SCENARIOS if options.only is None else (options.only,))
-    out = options.out or Path("runs") / "benchmark" / "-".join(["serve", *alone])
-    out = out if options.out else out.with_suffix(".json")
-    settings = LoadSettings(**{**fields_of(LoadSettings, options), "out": out, "scenarios": scenarios})
+    out = options.out or Path("runs") / "benchmark" / f"{serve_name(options)}.json"
+    settings = LoadSettings(**fields_of(LoadSettings, options) | {"out": out, "scenarios": scenarios})
     _check_url(options, settings)
     check_out(settings.out)
     if settings.peer is not None:
@@ -334,6 +332,16 @@ def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:
         raise UserError(
             "--url: processes are killed in a service that is started here only; add --kill-every 0"
         )
+
+
+def serve_name(options: argparse.Namespace) -> str:
+    """The name of the file to write without ``--out``."""
+    return "-".join(["serve", *_alone(options)])
+
+
+def _alone(options: argparse.Namespace) -> list[str]:
+    """The scenarios that run by themselves, of those that are asked for."""
+    return [name for name in (SOAK, HOSTILE, PEER) if getattr(options, name) is not None]
 
 
 def parser() -> argparse.ArgumentParser:

@@ -130,17 +130,19 @@ def _sections(job: str, module: ModuleType, options: Namespace) -> dict[str, Any
 def _benchmark(
     module: ModuleType, arguments: Sequence[str], storage: Path | None
 ) -> tuple[str, list[str], dict[str, Any]]:
-    parser = module.parser()
-    parser.prog = "python -m jobs.submit benchmark"
-    options = parser.parse_args(arguments)
-    command = list(arguments)
-    # The other parts have parsers of their own, by which they are the first argument.
-    if command[:1] != [options.what] or options.what in module.COMMANDS:
+    part = arguments[0] if arguments and arguments[0] in module.PARTS else ""
+    parser = module.parser_of(part) if part else module.parser()
+    parser.prog = f"python -m jobs.submit benchmark {part}".rstrip()
+    first = [part] if part else []
+    options = parser.parse_args(arguments[len(first) :])
+    if not part:
         module.settings_of(options)
+    command = list(arguments)
     if storage is not None:
         command = [_moved(argument, storage) for argument in arguments]
-        options = parser.parse_args(command)
-    out = options.out or Path(RUNS) / "benchmark" / f"{options.what}.json"
+        options = parser.parse_args(command[len(first) :])
+    what = part or options.what
+    out = options.out or module.default_out(what, options)
     if not out.is_absolute():
         if storage is None or out.parts[:1] != (RUNS,):
             raise UserError(
@@ -153,7 +155,7 @@ def _benchmark(
         for name, value in vars(options).items()
         if name != "out" and value != parser.get_default(name) and isinstance(value, str | Path)
     }
-    return str(options.what), command, {"": given}
+    return what, command, {"": given}
 
 
 def _moved(argument: str, storage: Path) -> str:

@@ -24,6 +24,19 @@ def test_a_part_with_its_own_options_writes_to_storage():
     assert sent("serve") == ["serve", "--out", "/mnt/pasta/runs/benchmark/serve.json"]
 
 
+def test_a_part_is_sent_with_its_own_options():
+    out = "/mnt/pasta/runs/benchmark"
+    command = ["serve", "--soak", "20", "--timeout", "60"]
+    assert sent(*command) == [*command, "--out", f"{out}/serve-soak.json"]
+    assert sent("people", "--split", "dev-2", "--models", "runs/models") == [
+        *("people", "--split", "dev-2", "--models", "/mnt/pasta/runs/models"),
+        *("--out", f"{out}/people-dev-2.json"),
+    ]
+    assert sent("peers", "--parts", "check,decode", "--out", "runs/p.json")[-1] == "/mnt/pasta/runs/p.json"
+    with pytest.raises(UserError, match=r"^--prompts: 'runs/mine\.jsonl' is not sent"):
+        sent("people", "--prompts", "runs/mine.jsonl", "--out", "/mnt/x.json", storage=None)
+
+
 def test_without_storage_its_output_would_be_deleted():
     with pytest.raises(UserError, match=r"^--out runs/benchmark/speed\.json: would be deleted"):
         sent("speed", storage=None)
