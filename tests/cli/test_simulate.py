@@ -152,6 +152,14 @@ def test_a_mistake_is_one_line_and_leaves_nothing(config, override, expected):
     assert not Path(values["output_dir"]).exists()
 
 
+def test_of_one_load_a_report_says_what_it_is_once(config, capsys):
+    path, _ = config
+    assert simulate(path, "--set", "sweep=null", "--set", "sizing=null") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("- parallel, local")]
+    assert " at 5 requests a second, the largest load at which both keep up" in line
+    assert "still" not in line
+
+
 def test_users_who_all_come_at_once_have_a_report_without_answers_a_second(config, capsys):
     changes = ("load={kind: users, users: 80, think_s: 0}", "warmup=0", "sweep=null", "sizing=null")
     assert simulate(config[0], *(word for change in changes for word in ("--set", change))) == 0

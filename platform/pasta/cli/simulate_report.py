@@ -128,9 +128,8 @@ def _crossing(found: Crossover, unit: str) -> str:
     first, last = (next(iter(order)) for order in (found.speedups, reversed(found.speedups)))
     told = f"{name}: {found.speedups[first]:.2f} times as fast at {first:g} {unit}"
     if found.until is None:
-        told += (
-            f", still {found.speedups[last]:.2f} times at {last:g}, the largest load at which both keep up"
-        )
+        still = f", still {found.speedups[last]:.2f} times at {last:g}" if last != first else ""
+        told += f"{still}, the largest load at which both keep up"
     elif found.until == first:
         told += ": it does not pay at all here"
     else:
