@@ -274,6 +274,17 @@ def test_invalid_verdicts_are_counted_and_shown_with_what_the_judge_used():
     assert tally.figures() == {"judge_requests": 2.0, "judge_verdicts": 3.0, "judge_invalid": 1.0}
 
 
+def test_a_judge_that_uses_nothing_leaves_no_file_of_its_usage(tmp_path):
+    VerdictTally().write_usage(tmp_path)
+    assert not list(tmp_path.iterdir())
+    tally = VerdictTally()
+    tally.spend({"judge_requests": 2.0})
+    tally.write_usage(tmp_path)
+    again = VerdictTally()
+    again.read_usage(tmp_path)
+    assert again.figures()["judge_requests"] == 2.0
+
+
 def test_a_call_is_metered_by_what_it_added_to_the_judge_s_usage():
     class Counting(GraderJudge):
         requests = 0.0

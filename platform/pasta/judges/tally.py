@@ -34,8 +34,10 @@ class VerdictTally:
             self.spend(read_json(path))
 
     def write_usage(self, directory: Path) -> None:
-        """Keep the usage so far beside the verdicts in a directory, for the run that goes on with them."""
-        write_json(directory / _USAGE, self._usage)
+        """Keep the usage so far, if there is any, beside the verdicts in a directory, for the run that goes on with
+        them."""
+        if self._usage:
+            write_json(directory / _USAGE, self._usage)
 
     def __str__(self) -> str:
         told = "".join(
