@@ -13,6 +13,7 @@ ROWS = [
     "mixed-4",
     "mixed-inf",
 ]
+WRITTEN = [f"best-{weight}-written" for weight in (1, 4, "inf")]
 AGAIN = [f"{name}-{weight}-again" for name in ("bonbon", "best") for weight in (4, "inf")]
 
 
@@ -21,7 +22,7 @@ def steps() -> dict[str, Instance]:
     return {step.name: step for step in instances(load_config(PATH, PipelineConfig), PATH)}
 
 
-@pytest.mark.parametrize("row", [*ROWS, *AGAIN])
+@pytest.mark.parametrize("row", [*ROWS, *WRITTEN, *AGAIN])
 def test_three_rounds_go_on_from_each_other_by_their_own_objective_and_weight(
     steps: dict[str, Instance], row: str
 ) -> None:
@@ -32,6 +33,7 @@ def test_three_rounds_go_on_from_each_other_by_their_own_objective_and_weight(
         assert steps[sample].reads == {"model": before}
         score, trained = steps[f"score-{number}-{row}"], steps[f"prefer-{number}-{row}"]
         assert (score.reads, str(score.section.set["quality_weight"])) == ({"samples": sample}, weight)
+        assert score.section.set["speed"] == ("written" if row in WRITTEN else "speedup")
         assert trained.reads == {"model.init_from": before, "data.source": score.name}
         assert trained.section.set["objective.alpha"] == ALPHAS[name]
 
@@ -72,4 +74,7 @@ def test_the_second_run_has_other_prompts_samples_and_order(steps: dict[str, Ins
 
 
 def test_the_model_of_every_row_is_measured(steps: dict[str, Instance]) -> None:
-    assert {*steps["evaluate"].reads.values()} == {"sft", *(f"prefer-3-{row}" for row in (*ROWS, *AGAIN))}
+    assert {*steps["evaluate"].reads.values()} == {
+        "sft",
+        *(f"prefer-3-{row}" for row in (*ROWS, *WRITTEN, *AGAIN)),
+    }
