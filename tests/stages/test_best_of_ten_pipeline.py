@@ -13,7 +13,7 @@ ROWS = [
     "mixed-4",
     "mixed-inf",
 ]
-WRITTEN = [f"best-{weight}-written" for weight in (1, 4, "inf")]
+WRITTEN = [f"best-{weight}-written" for weight in (1, 4)]
 AGAIN = [f"{name}-{weight}-again" for name in ("bonbon", "best") for weight in (4, "inf")]
 
 
