@@ -80,6 +80,11 @@ def benchmark_parser(
     )
 
 
+def benchmark_file(name: str) -> Path:
+    """The file that a benchmark writes without ``--out``."""
+    return Path("runs") / "benchmark" / f"{name}.json"
+
+
 def benchmark_command(*arguments: str) -> str:
     """The command line of a benchmark, for its results."""
     return shlex.join(["python", "-m", "jobs.benchmark", *arguments])

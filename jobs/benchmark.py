@@ -21,6 +21,7 @@ from typing import Any
 import pasta
 from jobs.arguments import (
     benchmark_command,
+    benchmark_file,
     benchmark_parser,
     check_out,
     fields_of,
@@ -63,8 +64,7 @@ PARTS: dict[str, tuple[Any, ...]] = {
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     if given[:1] and given[0] in PARTS:
-        part = importlib.import_module(f"jobs.benchmark_{given[0]}")
-        return int(part.main(given[1:], *PARTS[given[0]]))
+        return int(_module(given[0]).main(given[1:], *PARTS[given[0]]))
     options = parser().parse_args(given)
     settings = settings_of(options)
     check_out(settings.out)
@@ -95,22 +95,17 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 def parser_of(part: str) -> argparse.ArgumentParser:
     """The command line of a part with options of its own."""
-    made: argparse.ArgumentParser = importlib.import_module(f"jobs.benchmark_{part}").parser(*PARTS[part])
+    made: argparse.ArgumentParser = _module(part).parser(*PARTS[part])
     return made
 
 
 def default_out(part: str, options: argparse.Namespace) -> Path:
     """The file that a part writes without ``--out``."""
-    name = part
-    if part == "people":
-        from jobs.benchmark_people import people_name
+    return _module(part).default_out(options) if part in PARTS else benchmark_file(part)
 
-        name = people_name(options)
-    elif part == "serve":
-        from jobs.benchmark_serve import serve_name
 
-        name = serve_name(options)
-    return Path("runs") / "benchmark" / f"{name}.json"
+def _module(part: str) -> Any:
+    return importlib.import_module(f"jobs.benchmark_{part}")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ or its decoding, look at dev only. Every wrong answer is listed, with what is wr
 import argparse
 from pathlib import Path
 
-from jobs.arguments import benchmark_command, benchmark_parser, check_out, quiet_transformers
+from jobs.arguments import benchmark_command, benchmark_file, benchmark_parser, check_out, quiet_transformers
 from pasta.benchmark.options import check_least
 from pasta.engine.section import FORMATS_HELP, check_format
 from pasta.evaluation.people.prompts import SPLITS, read_conversations, split_file
@@ -24,7 +24,7 @@ def main(arguments: list[str], models: Path) -> int:
     check_format(options.dtype)
     file = options.prompts or split_file(options.split)
     conversations = read_conversations(file)
-    out = options.out or Path("runs") / "benchmark" / f"{people_name(options)}.json"
+    out = options.out or default_out(options)
     check_out(out)
 
     import torch
@@ -59,9 +59,9 @@ def main(arguments: list[str], models: Path) -> int:
     return 0
 
 
-def people_name(options: argparse.Namespace) -> str:
-    """The name of the file to write without ``--out``."""
-    return f"people-{(options.prompts or split_file(options.split)).stem}"
+def default_out(options: argparse.Namespace) -> Path:
+    """The file to write without ``--out``."""
+    return benchmark_file(f"people-{(options.prompts or split_file(options.split)).stem}")
 
 
 def parser(models: Path = Path("models")) -> argparse.ArgumentParser:

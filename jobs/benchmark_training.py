@@ -9,7 +9,7 @@ Any recipe will do; without Ray and DeepSpeed, on one device.
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.arguments import check_out
+from jobs.arguments import benchmark_file, check_out
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
 from pasta.benchmark.options import check_interval, check_least
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--threads", type=int, default=1, help="CPU threads (1)")
     add("--out", type=Path, help="the JSON file to write (runs/benchmark/KIND.json)")
     options = parser.parse_args(arguments)
-    out = options.out or Path(f"runs/benchmark/{options.kind}.json")
+    out = options.out or benchmark_file(options.kind)
     check_out(out)
     check_interval(options, "rounds")
     check_least(options, 1, "steps", "threads")

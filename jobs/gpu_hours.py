@@ -77,11 +77,11 @@ class GpuHours:
         }.get(job)
         judge = getattr(config, "judge", None)
         is_judged_here = judge is not None and judge.reward is not None
+        if price is None and is_judged_here:
+            return StageHours(name, "not estimated: what judge.reward.model takes", None, 0)
+        if price is None:
+            return StageHours(name, "no model of ours", 0.0, 0)
         try:
-            if price is None and is_judged_here:
-                raise Unknown("what judge.reward.model takes")
-            if price is None:
-                return StageHours(name, "no model of ours", 0.0, 0)
             work, seconds = price(config, source)
         except Unknown as unknown:
             return StageHours(name, f"not estimated: {unknown}", None, 0)

@@ -133,14 +133,13 @@ def _benchmark(
     part = arguments[0] if arguments and arguments[0] in module.PARTS else ""
     parser = module.parser_of(part) if part else module.parser()
     parser.prog = f"python -m jobs.submit benchmark {part}".rstrip()
-    first = [part] if part else []
-    options = parser.parse_args(arguments[len(first) :])
+    command = [*arguments[1:]] if part else [*arguments]
+    options = parser.parse_args(command)
     if not part:
         module.settings_of(options)
-    command = list(arguments)
     if storage is not None:
-        command = [_moved(argument, storage) for argument in arguments]
-        options = parser.parse_args(command[len(first) :])
+        command = [_moved(argument, storage) for argument in command]
+        options = parser.parse_args(command)
     what = part or options.what
     out = options.out or module.default_out(what, options)
     if not out.is_absolute():
@@ -155,7 +154,7 @@ def _benchmark(
         for name, value in vars(options).items()
         if name != "out" and value != parser.get_default(name) and isinstance(value, str | Path)
     }
-    return what, command, {"": given}
+    return what, [part, *command] if part else command, {"": given}
 
 
 def _moved(argument: str, storage: Path) -> str:

@@ -88,16 +88,16 @@ class EndpointSection:
                 raise ValueError(f"{name} {value}: expected a positive number")
         check_not_negative(self, "retries", "price_read", "price_written")
 
-    def share(self, share: float) -> "EndpointSection":
-        """One worker's share of the run's limits.
+    def share(self, fraction: float) -> "EndpointSection":
+        """One worker's share of the run's limits: this ``fraction`` of each.
 
         Requests are rounded down, so that all workers together keep the limit; a third of three is still one.
         """
         return replace(
             self,
-            concurrency=max(1, int(self.concurrency * share + 1e-9)),
-            requests_per_minute=self.requests_per_minute and self.requests_per_minute * share,
-            tokens_per_minute=self.tokens_per_minute and self.tokens_per_minute * share,
+            concurrency=max(1, int(self.concurrency * fraction + 1e-9)),
+            requests_per_minute=self.requests_per_minute and self.requests_per_minute * fraction,
+            tokens_per_minute=self.tokens_per_minute and self.tokens_per_minute * fraction,
         )
 
 

@@ -33,14 +33,15 @@ def check_methods(
 def _check_at_once(name: str, section: MethodSection, num_slots: int, num_workers: int) -> None:
     """Check that each worker can decode at once what a method asks for at once: points that wait would distort the
     time."""
-    points = (section.sot or SotSection()).words.max_points if section.kind == "sot" else 1
+    needed, what = 1, f"a request of method {name!r}"
+    if section.kind == "sot":
+        needed = (section.sot or SotSection()).words.max_points
+        what = f"the most points of a skeleton that method {name!r} decodes at once"
     key, room = "engine.num_slots", num_slots
-    what = f"the most points of a skeleton that method {name!r} decodes at once" if points > 1 else ""
     if section.endpoint is not None:
         key, room = f"methods.{name}.endpoint.concurrency", section.endpoint.concurrency
+        needed *= num_workers
         if num_workers > 1:
-            each = what or f"a request of method {name!r}"
-            what = f"{each}, for each of {num_workers} workers (workers.num_workers)"
-        points *= num_workers
-    if room < points:
-        raise UserError(f"{key} {room}: expected at least {points}, {what}")
+            what += f", for each of {num_workers} workers (workers.num_workers)"
+    if room < needed:
+        raise UserError(f"{key} {room}: expected at least {needed}, {what}")
