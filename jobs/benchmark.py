@@ -101,7 +101,12 @@ def parser_of(part: str) -> argparse.ArgumentParser:
 
 def default_out(part: str, options: argparse.Namespace) -> Path:
     """The file that a part writes without ``--out``."""
-    return _module(part).default_out(options) if part in PARTS else benchmark_file(part)
+    name = part
+    if part == "people":
+        name = _module(part).people_name(options)
+    elif part == "serve":
+        name = _module(part).serve_name(options)
+    return benchmark_file(name)
 
 
 def _module(part: str) -> Any:

@@ -24,7 +24,7 @@ from typing import get_args
 
 import psutil
 
-from jobs.arguments import benchmark_command, benchmark_file, benchmark_parser, check_out, numbers
+from jobs.arguments import benchmark_command, benchmark_parser, check_out, numbers
 from pasta.benchmark.load.client import Ask, TimedReply, closed_loop, connect, send
 from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.options import check_least
@@ -151,8 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; ``arguments`` are those behind ``front``."""
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
-    out = options.out or default_out(options)
-    check_out(out)
+    check_out(options.out)
     check_least(options, 1, "rounds")
     if not 0 < min(options.interpreters) <= max(options.interpreters) <= _MOST_INTERPRETERS:
         raise UserError(
@@ -182,9 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "load": dataclasses.asdict(load),
         "records": records,
     }
-    write_json(out, written)
+    write_json(options.out, written)
     print(table(records))
-    print(f"\nwritten to {out}")
+    print(f"\nwritten to {options.out}")
     return 0
 
 
@@ -194,11 +193,6 @@ def _proxies(text: str) -> tuple[str, ...]:
         if name not in get_args(Proxy):
             raise argparse.ArgumentTypeError(f"expected some of {', '.join(get_args(Proxy))}, got {name!r}")
     return found
-
-
-def default_out(_: argparse.Namespace) -> Path:
-    """The file to write without ``--out``."""
-    return benchmark_file("front")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -221,7 +215,7 @@ def parser() -> argparse.ArgumentParser:
     add("--answers", type=int, default=4, help="answers of each client (4)")
     add("--tokens", type=int, default=256, help="tokens of each answer (256)")
     add("--token-ms", type=float, default=10.0, help="milliseconds from a token to the next one (10)")
-    add("--out", type=Path, help="the JSON file to write (runs/benchmark/front.json)")
+    add("--out", type=Path, default=Path("runs/benchmark/front.json"), help="the JSON file to write")
     return made
 
 

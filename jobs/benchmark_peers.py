@@ -35,7 +35,7 @@ SHAPES["wide-400m"] = _CONFIGS / "wide-400m.json"
 def main(arguments: list[str], models: Path, num_cores: int) -> int:
     """Run the command; ``models`` holds the shipped models."""
     options = parser(models, num_cores).parse_args(arguments)
-    out = options.out or default_out(options)
+    out = options.out or benchmark_file("peers")
     given = fields_of(PeerSettings, options) | {
         "shapes": tuple(str(SHAPES.get(shape, shape)) for shape in options.shapes),
         "out": out,
@@ -49,11 +49,6 @@ def main(arguments: list[str], models: Path, num_cores: int) -> int:
     quiet_transformers()
     command = benchmark_command("peers", *arguments)
     return run_benchmark(lambda: PeerBenchmark(settings, command).run(), out)
-
-
-def default_out(_: argparse.Namespace) -> Path:
-    """The file to write without ``--out``."""
-    return benchmark_file("peers")
 
 
 def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.ArgumentParser:

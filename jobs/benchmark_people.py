@@ -24,7 +24,7 @@ def main(arguments: list[str], models: Path) -> int:
     check_format(options.dtype)
     file = options.prompts or split_file(options.split)
     conversations = read_conversations(file)
-    out = options.out or default_out(options)
+    out = options.out or benchmark_file(people_name(options))
     check_out(out)
 
     import torch
@@ -59,9 +59,9 @@ def main(arguments: list[str], models: Path) -> int:
     return 0
 
 
-def default_out(options: argparse.Namespace) -> Path:
-    """The file to write without ``--out``."""
-    return benchmark_file(f"people-{(options.prompts or split_file(options.split)).stem}")
+def people_name(options: argparse.Namespace) -> str:
+    """The name of the file to write without ``--out``."""
+    return f"people-{(options.prompts or split_file(options.split)).stem}"
 
 
 def parser(models: Path = Path("models")) -> argparse.ArgumentParser:

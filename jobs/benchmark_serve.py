@@ -27,7 +27,6 @@ import psutil
 
 from jobs.arguments import (
     benchmark_command,
-    benchmark_file,
     benchmark_parser,
     check_out,
     fields_of,
@@ -295,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(alone := _alone(options)) > 1:
         raise UserError(f"--{alone[1]}: it does not go with --{alone[0]}; run one after the other")
     scenarios: tuple[str, ...] = (*alone,) or (SCENARIOS if options.only is None else (options.only,))
-    out = options.out or default_out(options)
+    out = options.out or Path("runs") / "benchmark" / f"{serve_name(options)}.json"
     settings = LoadSettings(**fields_of(LoadSettings, options) | {"out": out, "scenarios": scenarios})
     _check_url(options, settings)
     check_out(settings.out)
@@ -335,9 +334,9 @@ def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:
         )
 
 
-def default_out(options: argparse.Namespace) -> Path:
-    """The file to write without ``--out``."""
-    return benchmark_file("-".join(["serve", *_alone(options)]))
+def serve_name(options: argparse.Namespace) -> str:
+    """The name of the file to write without ``--out``."""
+    return "-".join(["serve", *_alone(options)])
 
 
 def _alone(options: argparse.Namespace) -> list[str]:
