@@ -24,6 +24,7 @@ from pydantic import (
 from pasta.engine.section import SCRATCH, check_device
 from pasta.engine.snapshots import cached
 from pasta.interpreter.limits import LARGEST_LIMIT
+from pasta.interpreter.repetition import RepetitionDetection
 from pasta.lang.document import MAX_DEPTH
 from pasta.names import Name
 from pasta.placement import Policy
@@ -82,7 +83,7 @@ class ModelConfig(_Strict):
 
 
 class LimitSettings(_Strict):
-    """Bounds on one answer; a request may ask for fewer threads.
+    """Bounds on one answer; a request may ask for fewer threads, and for a ``repetition_detection`` of its own.
 
     ``max_prompt_tokens`` limits prompts to less than the model's context.
     """
@@ -91,6 +92,7 @@ class LimitSettings(_Strict):
     max_depth: PositiveInt = Field(default=4, le=MAX_DEPTH)
     max_chunk_tokens: PositiveInt = Field(default=1024, le=LARGEST_LIMIT)
     max_prompt_tokens: PositiveInt | None = None
+    repetition_detection: RepetitionDetection = RepetitionDetection()
 
 
 class QueueSettings(_Strict):

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, dataclass_transform
 
 from pasta.engine import SamplingParams
 from pasta.engine.structure import Grammar
-from pasta.interpreter import Limits, Path, Snapshot
+from pasta.interpreter import Limits, Path, RepetitionDetection, Snapshot
 from pasta.placement import Policy
 
 DecodingMode = Literal["parallel", "sequential"]
@@ -45,7 +45,8 @@ class Order:
     ``logprobs`` is how many of the likeliest tokens to report beside each token of the text; ``None``: report no
     log-probabilities. ``http_request_id`` is the request's id in logs (serve/observe/logs.py). ``cache_salt`` names the
     client: only its own requests share prefixes with it. The text follows ``grammar``, if there
-    is one. ``echo``: each answer begins with its prompt. ``marks``: its way so far, if it wants a trace.
+    is one. ``echo``: each answer begins with its prompt. ``repetition_detection``: the request's own, instead of the
+    service's. ``marks``: its way so far, if it wants a trace.
     """
 
     request_id: str
@@ -67,6 +68,7 @@ class Order:
     drafts: bool = True
     grammar: Grammar | None = None
     echo: bool = False
+    repetition_detection: RepetitionDetection | None = None
     marks: tuple[Mark, ...] = ()
 
     @property

@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from pasta.engine import SamplingParams
 from pasta.engine.request import MAX_LOGIT_BIAS
+from pasta.errors import UserError
+from pasta.interpreter.repetition import LARGEST_PATTERN, RepetitionDetection
 from serve.errors import ApiError
 from serve.gateway.body import read_object
 from serve.gateway.openapi import NULL, described, only_with
@@ -96,6 +98,27 @@ class StreamOptions(_Strict):
     include_obfuscation: Literal[False] | None = None
 
 
+class RepetitionOptions(_Strict):
+    """vLLM's ``repetition_detection``: a thread whose last tokens are ``min_count`` copies of a pattern ends. Where a
+    request does not say, the service's configuration does."""
+
+    max_pattern_size: int = Field(
+        default=0, ge=0, le=LARGEST_PATTERN, description="tokens of the longest pattern; 0: no detection"
+    )
+    min_pattern_size: int = Field(default=1, ge=0, le=LARGEST_PATTERN, description="0 and 1 are the same")
+    min_count: int = Field(default=2, ge=2, le=LARGEST_PATTERN)
+
+    def detection(self) -> RepetitionDetection:
+        """What the interpreter takes. Raises ``ApiError`` 400 that names the parameter."""
+        if not self.max_pattern_size:
+            return RepetitionDetection()
+        try:
+            return RepetitionDetection(self.max_pattern_size, self.min_pattern_size or 1, self.min_count)
+        except UserError as error:
+            name = f"repetition_detection.{error}"
+            raise ApiError(f"{name}.", param=name.partition(":")[0]) from None
+
+
 class PastaOptions(_Strict):
     """This service's extension of the request."""
 
@@ -155,6 +178,7 @@ class _Generation(Structured):
     ) = None
     min_tokens: int | None = Field(default=None, ge=0, description="text tokens before the answer may end")
     ignore_eos: bool | None = None
+    repetition_detection: RepetitionOptions | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
@@ -196,6 +220,10 @@ class _Generation(Structured):
             ignore_eos=bool(self.ignore_eos),
         )
 
+    def repetition(self) -> RepetitionDetection | None:
+        """When a thread repeats itself, if the request says so. Raises ``ApiError`` 400 that names the parameter."""
+        return None if self.repetition_detection is None else self.repetition_detection.detection()
+
     def _order(
         self, request_id: str, prompts: list[PromptInput], max_tokens: int | None, logprobs: int | None
     ) -> Order:
@@ -216,6 +244,7 @@ class _Generation(Structured):
             wants_document=self.pasta.document,
             wants_trace=self.pasta.trace,
             placement=self.pasta.placement,
+            repetition_detection=self.repetition(),
         )
 
 
@@ -352,6 +381,7 @@ def _read(data: dict[str, Any], kind: type[G], no_effect: Mapping[str, tuple[Any
             f"stop_token_ids: {len(request.stop_token_ids or ())} ids, expected at most {MAX_STOP_TOKENS}.",
             param="stop_token_ids",
         )
+    request.repetition()
     if request.stream_options is not None and not request.stream:
         raise ApiError("stream_options is only allowed when stream is true.", param="stream_options")
     if (grammar := request.grammar()) is not None:

@@ -121,7 +121,7 @@ class AssistantMessage(_Response):
 
 class _Choice(_Response):
     index: int
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "repetition"]
     pasta: DecodingStatistics | None = None
 
 

@@ -70,6 +70,7 @@ class RequestEncoder:
             max_depth=limits.max_depth,
             max_chunk_tokens=limits.max_chunk_tokens,
             max_positions=positions,
+            repetition_detection=limits.repetition_detection,
         )
 
     @cached_property
@@ -234,6 +235,7 @@ class RequestEncoder:
             self.limits,
             max_tokens=(room if order.max_tokens is None else order.max_tokens) + 1,
             max_threads=min(order.max_threads or self.limits.max_threads, self.limits.max_threads),
+            repetition_detection=order.repetition_detection or self.limits.repetition_detection,
         )
         temperature = self.model.temperature if order.temperature is None else order.temperature
         sampling = dataclasses.replace(order.sampling, temperature=temperature)

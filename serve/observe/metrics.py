@@ -201,8 +201,8 @@ class Observation(NamedTuple):
 class Answered:
     """One answer that ended, as the Gateway saw it. Times in seconds since the request arrived.
 
-    ``finish_reason`` is stop or length; error if it failed; abandoned if the client went away. ``pasta`` is the
-    answer's extension object, empty if the answer did not finish.
+    ``finish_reason`` is stop, length or repetition; error if it failed; abandoned if the client went away. ``pasta`` is
+    the answer's extension object, empty if the answer did not finish.
     """
 
     model: str

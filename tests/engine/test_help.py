@@ -6,7 +6,7 @@ import random
 import pytest
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent
-from pasta.interpreter import Limits
+from pasta.interpreter import Limits, RepetitionDetection
 from pasta.lang import parse
 from tests.engine.test_parity import engine_logits, training_logits
 from tests.support.documents import random_document
@@ -98,6 +98,31 @@ def test_the_answers_above_are_cut_by_limits_and_take_fewer_steps(config):
     cut = [result for result in plain if result.finish_reason == "length"]
     assert sum(len(result.trace.threads) > 2 for result in cut) > 5
     assert max(thread.depth for result in plain for thread in result.trace.threads) > 1
+
+
+def repeating(count=8):
+    """Requests whose threads soon repeat themselves, some in chunks, greedy and sampled ones in turn."""
+    limits = Limits(max_tokens=160, repetition_detection=RepetitionDetection(4, 1, 2))
+    return [
+        Request(
+            CODEC.encode_prompt([{"role": "user", "content": f"Tell me about France {number}"}]),
+            limits=limits,
+            sampling=SamplingParams(temperature=0.3 * (number % 2), promise_bias=3.0, seed=number),
+            request_id=str(number),
+        )
+        for number in range(count)
+    ]
+
+
+@helps
+def test_an_answer_that_repeats_itself_ends_in_the_same_place(config):
+    plain = decode(PLAIN, repeating(), at_once=1)
+    ended = [result for result in plain.values() if result.finish_reason == "repetition"]
+    assert len(ended) > 3
+    assert any(len(result.trace.threads) > 1 for result in ended)
+    assert {key: same(result) for key, result in decode(config, repeating()).items()} == {
+        key: same(result) for key, result in plain.items()
+    }
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 
 from pasta.engine import DoneEvent, Engine, EngineConfig, ForkEvent, Request, SamplingParams, ThreadProgress
-from pasta.interpreter import Interpreter, Limits, lend
+from pasta.interpreter import Interpreter, Limits, RepetitionDetection, lend
 from pasta.lang import parse
 from tests.support.models import UNRECORDED, tiny
 
@@ -109,3 +109,24 @@ def test_what_is_cut_off_does_not_depend_on_chunks_that_are_elsewhere():
         assert chunk.finish_reason in ("stop", "length")
         home.absorb(request_id, fork.path, chunk.response_ids)
     assert result.response_ids == expected.response_ids
+
+
+def test_a_chunk_elsewhere_that_repeats_itself_ends_where_it_would_end_at_home():
+    home, other = (Engine(LOADED, EngineConfig(**SIZES, drafts=0)) for _ in range(2))
+    detection = RepetitionDetection(4, 1, 2)
+    limits = Limits(max_tokens=400, max_chunk_tokens=60, max_depth=1, repetition_detection=detection)
+    ended = 0
+    for number in range(4):
+        prompt = CODEC.encode_prompt([{"role": "user", "content": f"Tell me about France {number}"}])
+        request = Request(prompt, limits=limits, sampling=SamplingParams(promise_bias=4.0))
+        expected, forks = other.generate(request), []
+        request_id = home.submit(request.replace(place_locally=away))
+        while (result := run(home, forks)) is None:
+            fork = forks.pop()
+            chunk = other.generate(
+                request.replace(prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, lent=True)
+            )
+            ended += chunk.finish_reason == "repetition"
+            home.absorb(request_id, fork.path, chunk.response_ids)
+        assert (result.response_ids, result.finish_reason) == (expected.response_ids, expected.finish_reason)
+    assert ended

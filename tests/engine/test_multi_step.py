@@ -11,7 +11,7 @@ from pasta.engine.multi_step import MultiStep
 from pasta.engine.step_cost import Faster
 from pasta.interpreter import Limits
 from pasta.lang import parse
-from tests.engine.test_help import requests, same
+from tests.engine.test_help import repeating, requests, same
 from tests.support.kernels import built, needs_kernels
 from tests.support.models import tiny
 
@@ -66,6 +66,13 @@ def test_answers_are_the_same_and_take_as_many_steps(seed, counted):
     assert alike(decode(TOGETHER, asked, at_once=1)) == alike(decode(ONE_BY_ONE, asked, at_once=1))
     assert max(counted) == 16
     assert sum(counted) > 3 * len(counted)
+
+
+def test_an_answer_that_repeats_itself_ends_in_the_same_step(counted):
+    alone, together = decode(ONE_BY_ONE, repeating(), at_once=1), decode(TOGETHER, repeating(), at_once=1)
+    assert alike(together) == alike(alone)
+    assert sum(result.finish_reason == "repetition" for result in alone.values()) > 3
+    assert sum(counted) > 2 * len(counted)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from pasta.interpreter import (
     Limits,
     Mode,
     ReadingOrder,
+    RepetitionDetection,
     copy_until,
     emit_text,
     forced_token,
@@ -35,6 +36,7 @@ LIMITS = st.builds(
     max_depth=st.integers(1, 3),
     max_topic_tokens=st.integers(1, 8),
     max_positions=st.sampled_from([60, 4000]),
+    repetition_detection=st.sampled_from([RepetitionDetection(), RepetitionDetection(4, 1, 2)]),
 )
 
 
@@ -215,6 +217,7 @@ ROOMY = st.builds(
     max_chunk_tokens=st.sampled_from([40, 1000]),
     max_threads=st.integers(1, 64),
     max_depth=st.integers(1, 3),
+    repetition_detection=st.sampled_from([RepetitionDetection(), RepetitionDetection(6, 1, 4)]),
 )
 
 
@@ -234,13 +237,14 @@ def test_text_of_several_steps_is_recorded_as_token_by_token(limits, seed, begun
     if not threads or not may_emit_text(one, threads, count):
         return
     allowed, times = [one.allowed(thread) for thread in threads], [float(step) for step in range(count)]
+    text = random.Random(seed).choices(TEXT_IDS[:2], k=count)
     for at in range(count):
         for thread, constraint in zip(threads, allowed, strict=True):
             assert one.allowed(thread) is constraint
             assert may_emit(one, thread)
-            assert one.emit(thread, TEXT_IDS[at], times[at]) == ()
+            assert one.emit(thread, text[at], times[at]) == ()
     for thread in threads:
-        emit_text(at_once, thread, TEXT_IDS[:count], times)
+        emit_text(at_once, thread, text, times)
     assert at_once.threads == one.threads
     assert (at_once.num_tokens, at_once.tokens_left) == (one.num_tokens, one.tokens_left)
     assert [at_once.allowed(thread) for thread in threads] == [one.allowed(thread) for thread in threads]

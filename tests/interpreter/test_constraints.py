@@ -5,7 +5,7 @@ import random
 import pytest
 
 from pasta.errors import UserError
-from pasta.interpreter import Interpreter, Limits, chosen_among, linearise
+from pasta.interpreter import Interpreter, Limits, RepetitionDetection, chosen_among, linearise
 from pasta.lang import parse, to_text
 from tests.support.tokenizers import KINDS, codec
 
@@ -20,6 +20,7 @@ def random_limits(rng):
         max_depth=rng.randint(1, 4),
         max_topic_tokens=rng.randint(1, 24),
         max_positions=rng.choice([6, 60, 500, 4000]),
+        repetition_detection=rng.choice([RepetitionDetection(), RepetitionDetection(3, 1, 2)]),
     )
 
 

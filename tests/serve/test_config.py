@@ -102,6 +102,14 @@ def test_a_valid_configuration_passes(tmp_path, model):
         (lambda top, app: app["args"].update(limits={"max_depth": 101}), "limits.max_depth"),
         (lambda top, app: app["args"].update(limits={"max_threads": 2**31}), "limits.max_threads"),
         (lambda top, app: app["args"].update(limits={"max_chunk_tokens": 2**31}), "limits.max_chunk_tokens"),
+        (
+            lambda top, app: app["args"].update(limits={"repetition_detection": {"max_pattern": 4}}),
+            "limits.repetition_detection: unknown key 'max_pattern'",
+        ),
+        (
+            lambda top, app: app["args"].update(limits={"repetition_detection": {"max_pattern_size": -4}}),
+            "max_pattern_size: -4",
+        ),
         (lambda top, app: app["args"].update(front={"resources": {"front": 0}}), "front.resources.front"),
         (lambda top, app: app["args"].update(front={"resources": ["front"]}), "front.resources"),
         (lambda top, app: app["args"].update(decoder={"resources": {"GPU": 1}}), "decoder.resources"),

@@ -300,8 +300,8 @@ class Result:
 
 @dataclass(slots=True)
 class DoneEvent(Event):
-    """The request is over: ``finish_reason`` is stop, length or short, or, then there is no result, cancelled or
-    failed, which ``error`` explains."""
+    """The request is over: ``finish_reason`` is stop, length, repetition or short, or, then there is no result,
+    cancelled or failed, which ``error`` explains."""
 
     finish_reason: str
     result: Result | None

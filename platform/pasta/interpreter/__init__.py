@@ -7,6 +7,7 @@ from pasta.interpreter.lending import allowed_freely, drive_lent, lend, set_asid
 from pasta.interpreter.limits import UNBOUNDED, Constraint, ConstraintError, Limits
 from pasta.interpreter.linearise import IGNORE, Linearised, TokenKind, chosen_among, linearise
 from pasta.interpreter.reading import ReadingOrder, copy_until
+from pasta.interpreter.repetition import RepetitionDetection
 from pasta.interpreter.snapshot import Snapshot
 from pasta.interpreter.thread import Action, End, Feed, Finish, Fork, Join, Mode, Path, Thread, Wait
 from pasta.interpreter.trace import ThreadTrace, Trace
@@ -28,6 +29,7 @@ __all__ = [
     "Mode",
     "Path",
     "ReadingOrder",
+    "RepetitionDetection",
     "Snapshot",
     "Thread",
     "ThreadTrace",

@@ -122,6 +122,9 @@ def may_emit_text(
         t = interpreter.threads[thread]
         if t.mode != Mode.TEXT or interpreter.room(t) - spent < interpreter.promise_span:
             return False
+        # What may follow the last of them is looked at anyway.
+        if interpreter.limits.repetition_detection.within(t.tokens, count - 1):
+            return False
         if not may_emit(interpreter, thread, apart, spent):
             return False
     return True

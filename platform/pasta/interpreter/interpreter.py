@@ -46,7 +46,7 @@ class Interpreter:
         self.sees: list[int] = [1]
         main = Thread(0, (), None, 0, segment=0, next_position=len(self.prompt), clock=0, subtree=1)
         self.threads: list[Thread] = [main]
-        self.truncated = self.done = False
+        self.truncated = self.repeated = self.done = False
         self.num_tokens = self.lent_threads = self.lent_tokens = self._open_promises = 0
         self._reserved = main.reserved
         self._feeds: list[Feed] = []
@@ -106,15 +106,10 @@ class Interpreter:
         t = self.threads[thread]
         return self._tail_choices("topic", t) if t.mode == Mode.TOPIC else self.allowed(thread)
 
-    def must_end(self, thread: int) -> bool:
-        """Whether the limits allow ``thread`` only to end."""
-        t = self.threads[thread]
-        return t.mode == Mode.TEXT and self.room(t, self.lent_tokens) < 1
-
     def _allowed_in_text(self, t: Thread) -> Constraint:
         control, room = self.grammar.control, self.room(t)
         ends = (control.async_close,) if t.is_chunk else tuple(self.grammar.eos_ids)
-        if room < 1:
+        if room < 1 or self.limits.repetition_detection.found(t.tokens):
             return self._constraint("none", ends)
         if not self.parallel:
             return self._constraint("text", ends)
@@ -197,7 +192,8 @@ class Interpreter:
         elif token == control.sync and self.parallel:
             return self._sync(t, time)
         elif token == control.async_close if t.is_chunk else token in grammar.eos_ids:
-            self.truncated |= self.must_end(t.id)
+            self.truncated |= self.room(t, self.lent_tokens) < 1
+            self.repeated |= self.limits.repetition_detection.found(t.tokens)
             self.reserve(t, 0)
             self._append(t, token, time, wants_logits=False)
             t.mode = Mode.ENDED
@@ -357,8 +353,11 @@ class Interpreter:
 
     @property
     def finish_reason(self) -> str:
-        """``"length"`` if a limit ended a thread, else ``"stop"``."""
-        return "length" if self.truncated else "stop"
+        """``"length"`` if a thread was out of room, else ``"repetition"`` if one was ended because it repeated itself,
+        else ``"stop"``."""
+        if self.truncated:
+            return "length"
+        return "repetition" if self.repeated else "stop"
 
     @property
     def critical_path(self) -> int:

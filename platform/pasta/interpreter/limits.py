@@ -1,9 +1,10 @@
 """Bounds on a response, and the set of tokens that a thread may emit next."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from pasta.errors import UserError
+from pasta.interpreter.repetition import RepetitionDetection
 from pasta.lang.document import MAX_DEPTH
 from pasta.lang.grammar import TagGrammar
 
@@ -20,7 +21,8 @@ class Limits:
     than documents may have (100).
 
     ``max_tokens`` counts every token of the response, tags included; ``max_chunk_tokens`` one chunk's own
-    tokens; ``max_positions`` is the model's context; ``max_depth`` 1 means chunks without chunks inside.
+    tokens; ``max_positions`` is the model's context; ``max_depth`` 1 means chunks without chunks inside. A thread that
+    repeats itself as ``repetition_detection`` says may only end.
     """
 
     max_tokens: int = 2048
@@ -29,14 +31,15 @@ class Limits:
     max_depth: int = 4
     max_topic_tokens: int = 24
     max_positions: int = 1 << 30
+    repetition_detection: RepetitionDetection = field(default_factory=RepetitionDetection)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in (found.name for found in fields(self) if found.name != "repetition_detection"):
+            value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"{field.name}: {value!r}, expected a positive integer")
+                raise UserError(f"{name}: {value!r}, expected a positive integer")
             if value > LARGEST_LIMIT:
-                raise UserError(f"{field.name}: {value}, expected at most {LARGEST_LIMIT:,}")
+                raise UserError(f"{name}: {value}, expected at most {LARGEST_LIMIT:,}")
         if self.max_depth > MAX_DEPTH:
             raise UserError(f"max_depth: {self.max_depth}, expected at most {MAX_DEPTH}")
 

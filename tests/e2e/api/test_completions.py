@@ -56,6 +56,28 @@ def test_a_text_is_continued(client):
     assert answer.choices[0].logprobs is None
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_an_answer_that_repeats_itself_ends_where_the_request_says(client, stream):
+    (word,) = CODEC.encode_text("a")
+    again = {"max_pattern_size": 8, "min_pattern_size": 1, "min_count": 5}
+    answer = client.completions.create(
+        model=MODEL,
+        prompt="France is",
+        temperature=0,
+        max_tokens=40,
+        stream=stream,
+        extra_body={
+            "logit_bias": {str(word): 100},
+            "repetition_detection": again,
+            "pasta": {"promise_bias": -100},
+        },
+    )
+    chunks = list(answer) if stream else [answer]
+    text = "".join(choice.text for chunk in chunks for choice in chunk.choices)
+    reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+    assert (text, reasons) == ("aaaaa", ["repetition"])
+
+
 def test_token_ids_are_continued_as_their_text_is(client):
     ids = encode_start(CODEC, "France is")
     assert complete(client, ids).choices[0].text == complete(client).choices[0].text

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pasta.interpreter import RepetitionDetection
 from serve.errors import ApiError
 from serve.gateway.api import MAX_SEED, read_chat_request, read_completion_request
 
@@ -93,6 +94,26 @@ def test_the_parameters_of_sampling_arrive():
     assert sampling.repetition_penalty == 1.1
     assert sampling.logit_bias == ((7, -100), (9, 2.5))
     assert sampling.stop_token_ids == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"max_pattern_size": 64}, (64, 1, 2)),
+        ({"max_pattern_size": 64, "min_pattern_size": 0, "min_count": 3}, (64, 1, 3)),
+        ({"max_pattern_size": 64, "min_pattern_size": 8, "min_count": 3}, (64, 8, 3)),
+        ({"max_pattern_size": 0, "min_pattern_size": 8}, (0, 1, 2)),
+        ({}, (0, 1, 2)),
+    ],
+)
+def test_a_request_says_when_a_thread_repeats_itself(given, expected):
+    order = read(repetition_detection=given).order("id")
+    assert order.repetition_detection == RepetitionDetection(*expected)
+
+
+def test_without_a_word_of_the_request_the_service_says_when_a_thread_repeats_itself():
+    assert read().order("id").repetition_detection is None
+    assert read(repetition_detection=None).order("id").repetition_detection is None
 
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -224,6 +245,17 @@ def test_values_that_ask_for_nothing_are_accepted(fields):
         ({"min_p": 1.1}, "min_p"),
         ({"min_tokens": -1}, "min_tokens"),
         ({"ignore_eos": 1}, "ignore_eos"),
+        ({"repetition_detection": 4}, "repetition_detection"),
+        ({"repetition_detection": {"max_pattern_size": 1025}}, "repetition_detection.max_pattern_size"),
+        (
+            {"repetition_detection": {"max_pattern_size": 4, "min_count": 1}},
+            "repetition_detection.min_count",
+        ),
+        (
+            {"repetition_detection": {"max_pattern_size": 4, "min_pattern_size": 5}},
+            "repetition_detection.min_pattern_size",
+        ),
+        ({"repetition_detection": {"size": 4}}, "repetition_detection.size"),
         ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]"),
         ({"stop_token_ids": list(range(65))}, "stop_token_ids"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),

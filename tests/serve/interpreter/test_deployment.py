@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from pasta.engine import SamplingParams
 from pasta.engine.structure import Grammar
+from pasta.interpreter import RepetitionDetection
 from pasta.lang.positions import Positions
 from serve.calls.replicas import CompatibleReplicas
-from serve.config import AdmissionSettings, ServeConfig
+from serve.config import AdmissionSettings, LimitSettings, ServeConfig
 from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
@@ -161,6 +162,15 @@ def test_more_tokens_at_least_than_the_context_leaves_are_refused(encoder):
     assert (refused.status, refused.param, refused.code) == (400, "min_tokens", "context_length_exceeded")
     assert f"and at least {room + 1} were asked for" in refused.message
     assert refused.message.endswith("shorten the messages or lower min_tokens.")
+
+
+def test_a_request_s_own_detection_of_repetition_takes_the_place_of_the_service_s(config):
+    service, own = RepetitionDetection(64, 8, 3), RepetitionDetection(4, 1, 2)
+    config = config.model_copy(update={"limits": LimitSettings(repetition_detection=service)})
+    encoder = RequestEncoder(config.models["tiny"], config)
+    for asked, expected in ((None, service), (own, own), (RepetitionDetection(), RepetitionDetection())):
+        (made,) = encoder.decode_orders(order(repetition_detection=asked))
+        assert made.limits.repetition_detection == expected
 
 
 def test_a_grammar_that_compiles_slowly_delays_no_other_request(interpreter):

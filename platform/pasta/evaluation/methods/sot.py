@@ -163,6 +163,8 @@ def read_points(words: SkeletonPrompts, skeleton: str, finish_reason: str) -> tu
     """The points of a skeleton, or none and why the prompt has to be answered sequentially."""
     if finish_reason == "length":
         return [], "skeleton cut at its limit"
+    if finish_reason == "repetition":
+        return [], "skeleton repeats itself"
     points = words.read(skeleton)
     if len(points) < MIN_POINTS:
         return [], "skeleton of one point" if points else "no skeleton"

@@ -1,0 +1,54 @@
+"""Detects that a thread writes the same tokens again and again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from pasta.errors import UserError
+
+#: Each token is compared with as many before it; a thread that repeats more than this is cut by its other limits.
+LARGEST_PATTERN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionDetection:
+    """Ends a thread whose last tokens are ``min_count`` copies of one pattern of ``min_pattern_size`` to
+    ``max_pattern_size`` tokens; with ``max_pattern_size`` 0 none. The names are vLLM's.
+
+    Raises ``UserError`` that names a value out of range.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 1
+    min_count: int = 2
+
+    def __post_init__(self) -> None:
+        least = {"max_pattern_size": 0, "min_pattern_size": 1, "min_count": 2}
+        for field in fields(self):
+            value, low = getattr(self, field.name), least[field.name]
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= LARGEST_PATTERN:
+                raise UserError(
+                    f"{field.name}: {value!r}, expected an integer from {low} to {LARGEST_PATTERN:,}"
+                )
+        if 0 < self.max_pattern_size < self.min_pattern_size:
+            raise UserError(
+                f"min_pattern_size: {self.min_pattern_size}, expected at most max_pattern_size "
+                f"({self.max_pattern_size})"
+            )
+
+    def found(self, tokens: Sequence[int]) -> bool:
+        """Whether ``tokens`` end in the copies of a pattern."""
+        return self.within(tokens, 0)
+
+    def within(self, tokens: Sequence[int], more: int) -> bool:
+        """Whether ``more`` tokens behind these, whatever they are, could end in the copies of a pattern."""
+        if not self.max_pattern_size:
+            return False
+        longest = min(self.max_pattern_size, (len(tokens) + more) // self.min_count)
+        for size in range(self.min_pattern_size, longest + 1):
+            # Each token but those of the first copy is the one that stands ``size`` before it.
+            alike = (self.min_count - 1) * size - more
+            if alike <= 0:
+                return True
+            if tokens[-1] == tokens[-1 - size] and tokens[-alike:] == tokens[-alike - size : -size]:
+                return True
+        return False
