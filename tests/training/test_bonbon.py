@@ -67,19 +67,41 @@ def test_the_loss_is_its_formula() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.2, 1.0])
 @pytest.mark.parametrize("log_probs", ["live", "precomputed"])
-def test_bonbon_and_its_gradient_equal_a_computation_by_hand(tmp_path: Path, log_probs: str) -> None:
-    trainer = _trainer(tmp_path, alpha=0.2, num_samples=4, reference_log_probs=log_probs)
+def test_bonbon_and_its_gradient_equal_a_computation_by_hand(
+    tmp_path: Path, log_probs: str, alpha: float
+) -> None:
+    trainer = _trainer(tmp_path, alpha=alpha, num_samples=4, reference_log_probs=log_probs)
     loss = _loss(trainer)
     loss.backward()
     model, reference = _models(tmp_path)
     pairs = pair_examples(tmp_path / "stage/pairs.jsonl")
-    expected = bonbon_by_hand(model, reference, pairs, alpha=0.2, samples=4)
+    expected = bonbon_by_hand(model, reference, pairs, alpha=alpha, samples=4)
     expected.backward()
     torch.testing.assert_close(loss, expected, atol=1e-3, rtol=1e-5)
     by_hand = dict(model.named_parameters())
     for name, parameter in trainer.model.named_parameters():
         torch.testing.assert_close(parameter.grad, by_hand[name].grad, atol=1e-2, rtol=1e-4)
+
+
+def test_where_only_the_chosen_answers_count_the_figures_are_those_of_pairs_and_the_rejected_have_no_gradient(
+    tmp_path: Path,
+) -> None:
+    trainer = _trainer(tmp_path, alpha=1.0, num_samples=4)
+    with_gradient: list[tuple[int, bool]] = []
+    trainer.model.lm_head.register_forward_hook(
+        lambda module, args, logits: with_gradient.append((len(logits), logits.requires_grad))
+    )
+    _loss(trainer)
+    pairs = len(trainer.train_dataset)
+    assert sorted(with_gradient) == [(pairs, False), (pairs, True)]
+    alone = dict(trainer._metrics["train"])
+    trainer._metrics["train"].clear()
+    trainer.bonbon_alpha = 0.2
+    _loss(trainer)
+    for name, values in trainer._metrics["train"].items():
+        assert values == pytest.approx(alone[name], abs=1e-4), name
 
 
 def test_at_the_reference_the_margin_is_nought(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ names that version, when one of them is gone:
 """
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -131,13 +132,22 @@ class PreferenceTrainer(TokenisedTrainer):
         self._record(chosen_logps, rejected_logps, chosen_ratios, rejected_ratios)
         return losses.mean()
 
-    @staticmethod
-    def _policy_logps(model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    def _policy_logps(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """Summed log-probabilities [2N] of the answers, the chosen ones first."""
         others = {"completion_mask", "ref_chosen_logps", "ref_rejected_logps"}
-        values = {name: value for name, value in inputs.items() if name not in others}
-        outputs = model(**values, use_cache=False, fused_lm_head=True)
-        return outputs.log_probs.sum(dim=1)
+        values: dict[str, Tensor] = {name: value for name, value in inputs.items() if name not in others}
+
+        def logps(own: Mapping[str, Tensor]) -> Tensor:
+            found: Tensor = model(**own, use_cache=False, fused_lm_head=True).log_probs
+            return found.sum(dim=1)
+
+        if self.bonbon_alpha != 1.0:
+            return logps(values)
+        # No part of the loss: the rejected answers are there for the figures, and need no gradient.
+        chosen, rejected = ({name: value.chunk(2)[side] for name, value in values.items()} for side in (0, 1))
+        with torch.no_grad():
+            rejected_logps = logps(rejected)
+        return torch.cat([logps(chosen), rejected_logps])
 
     def _record(
         self, chosen: Tensor, rejected: Tensor, chosen_ratios: Tensor, rejected_ratios: Tensor
