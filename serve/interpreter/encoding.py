@@ -7,7 +7,7 @@ from typing import Any, cast
 from pasta.engine import SamplingParams
 from pasta.engine.structure import Grammar, Structures
 from pasta.errors import UserError
-from pasta.interpreter import Limits
+from pasta.interpreter import Limits, RepetitionDetection
 from pasta.lang import Codec, check_start, encode_messages, encode_start
 from serve.config import ANSWER_ROOM, ModelConfig, ServeConfig
 from serve.interpreter.lengths import LeastTokens
@@ -206,6 +206,10 @@ class RequestEncoder:
         except UserError as error:
             raise RequestRefused(f"{name}: {error}.", param=name) from None
 
+    def _repetition_detection(self, sampling: SamplingParams) -> RepetitionDetection:
+        """The service's own, unless the answer is to go on to its limit."""
+        return RepetitionDetection() if sampling.ignore_eos else self.limits.repetition_detection
+
     def _decode_order(self, order: Order, prompt: PromptInput, long: bool) -> DecodeOrder:
         """The order for one prompt. Raises :class:`RequestRefused` if it and its answer exceed the model's context."""
         name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
@@ -235,7 +239,7 @@ class RequestEncoder:
             self.limits,
             max_tokens=(room if order.max_tokens is None else order.max_tokens) + 1,
             max_threads=min(order.max_threads or self.limits.max_threads, self.limits.max_threads),
-            repetition_detection=order.repetition_detection or self.limits.repetition_detection,
+            repetition_detection=order.repetition_detection or self._repetition_detection(order.sampling),
         )
         temperature = self.model.temperature if order.temperature is None else order.temperature
         sampling = dataclasses.replace(order.sampling, temperature=temperature)

@@ -59,6 +59,7 @@ def service_config(folder: Path, model: Path, **args: object) -> Path:
     models = config["applications"][0]["args"]["models"]
     for served in models.values():
         served["path"] = str(model)
+    del config["applications"][0]["args"]["limits"]  # random weights repeat themselves
     config["applications"][0]["args"] |= {
         "front": {"proxy": "ray"},
         "engine": {"num_slots": 3, "slot_tokens": 4096},

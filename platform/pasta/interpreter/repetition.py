@@ -41,14 +41,20 @@ class RepetitionDetection:
 
     def within(self, tokens: Sequence[int], more: int) -> bool:
         """Whether ``more`` tokens behind these, whatever they are, could end in the copies of a pattern."""
-        if not self.max_pattern_size:
-            return False
         longest = min(self.max_pattern_size, (len(tokens) + more) // self.min_count)
-        for size in range(self.min_pattern_size, longest + 1):
-            # Each token but those of the first copy is the one that stands ``size`` before it.
+        if longest < self.min_pattern_size:
+            return False
+        if (self.min_count - 1) * self.min_pattern_size <= more:
+            return True
+        # Each token but those of the first copy is the one that stands a pattern before it, the last one too.
+        last, at = len(tokens) - 1, len(tokens) - 1 - longest
+        while True:
+            try:
+                at = tokens.index(tokens[last], at, last - self.min_pattern_size + 1)
+            except ValueError:
+                return False
+            size = last - at
             alike = (self.min_count - 1) * size - more
-            if alike <= 0:
+            if tokens[-alike:] == tokens[-alike - size : -size]:
                 return True
-            if tokens[-1] == tokens[-1 - size] and tokens[-alike:] == tokens[-alike - size : -size]:
-                return True
-        return False
+            at += 1

@@ -171,6 +171,8 @@ def test_a_request_s_own_detection_of_repetition_takes_the_place_of_the_service_
     for asked, expected in ((None, service), (own, own), (RepetitionDetection(), RepetitionDetection())):
         (made,) = encoder.decode_orders(order(repetition_detection=asked))
         assert made.limits.repetition_detection == expected
+    to_its_limit = order(sampling=SamplingParams(ignore_eos=True))
+    assert encoder.decode_orders(to_its_limit)[0].limits.repetition_detection == RepetitionDetection()
 
 
 def test_a_grammar_that_compiles_slowly_delays_no_other_request(interpreter):
