@@ -8,13 +8,18 @@ from tests.support.paths import ROOT
 
 PATH = ROOT / "configs/pipelines/atlas-imperfect-best.yaml"
 ALPHAS = {"bonbon": 0.005, "best": 1.0, "mixed": 0.95}
+WEIGHTS = (1, 2, 4, 8, "inf")
 ROWS = [
-    *(f"{name}-{weight}" for name in ("bonbon", "best") for weight in (4, 8, "inf")),
+    *(f"bonbon-{weight}" for weight in (4, 8, "inf")),
+    *(f"best-{weight}" for weight in WEIGHTS),
     "mixed-4",
     "mixed-inf",
 ]
 WRITTEN = [f"best-{weight}-written" for weight in (1, 4)]
-AGAIN = [f"{name}-{weight}-again" for name in ("bonbon", "best") for weight in (4, "inf")]
+AGAIN = [
+    *(f"bonbon-{weight}-again" for weight in (4, "inf")),
+    *(f"best-{weight}-again" for weight in WEIGHTS),
+]
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +78,8 @@ def test_the_second_run_has_other_prompts_samples_and_order(steps: dict[str, Ins
         assert orders == [0, 1]
 
 
-def test_the_model_of_every_row_is_measured(steps: dict[str, Instance]) -> None:
+def test_the_models_of_every_row_are_measured_round_by_round(steps: dict[str, Instance]) -> None:
     assert {*steps["evaluate"].reads.values()} == {
         "sft",
-        *(f"prefer-3-{row}" for row in (*ROWS, *WRITTEN, *AGAIN)),
+        *(f"prefer-{number}-{row}" for number in (1, 2, 3) for row in (*ROWS, *WRITTEN, *AGAIN)),
     }
