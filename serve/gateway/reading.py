@@ -130,7 +130,7 @@ def _explain(error: ValidationError) -> ApiError:
         return ApiError(
             f"Missing required parameter: {param}.", param=param, code="missing_required_parameter"
         )
-    expected = expected_by(first["msg"])
+    expected = "an object" if first["type"] in ("model_type", "dict_type") else expected_by(first["msg"])
     if name == "prompt":  # a union of four: say all that may stand there
         expected = _PROMPT_ITEM if path else _PROMPT
     if param == "stop" and first["type"] == "string_type":
