@@ -169,7 +169,8 @@ function caption(answer) {
   if (answer.state === "waiting") return "waits for its turn";
   if (answer.state === "running") return answer.events.length ? `writing, ${threads}` : "reading the prompt";
   if (answer.state !== "done") return answer.state;
-  const cut = answer.finishReason === "length" ? ", cut at the limit" : "";
+  const why = { length: ", cut at the limit", repetition: ", ended, since it repeated itself" };
+  const cut = why[answer.finishReason] ?? "";
   return `${(answer.wallMs / 1000).toFixed(2)} s, ${threads}${cut}`;
 }
 
