@@ -14,6 +14,7 @@ from pasta.benchmark.machine import describe_machine
 from pasta.benchmark.metrics import Metric, metrics_table
 from pasta.benchmark.options import check_interval, check_least
 from pasta.config import load_config
+from pasta.engine.section import check_device
 from pasta.entrypoint import CommandParser, run_main
 from pasta.stages.records import write_json
 from pasta.statistics import bootstrap
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check_out(out)
     check_interval(options, "rounds")
     check_least(options, 1, "steps", "threads")
+    check_device(options.device, "--device")
     config: SftConfig | PreferenceConfig = load_config(options.config, KINDS[options.kind], options.overrides)
     import torch
 
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from pasta.training.stock import OURS, STOCK, beside_stock, tokens_per_second
 
     torch.set_num_threads(options.threads)
-    device = resolve_device(options.device)
+    device = resolve_device(options.device, "--device")
     rounds = beside_stock(
         config,
         config.run_dir / "stock",

@@ -317,7 +317,8 @@ def test_one_layer_tells_the_fastest_format_of_a_model(config):
     ("options", "expected"),
     [
         (["--models", "nowhere"], "--models 'nowhere': no model in twin/"),
-        (["--dtype", "int3"], "dtype: 'int3', expected one of auto, float32"),
+        (["--dtype", "int3"], "--dtype: 'int3', expected one of auto, float32"),
+        (["--device", "gpu"], "--device: 'gpu', expected auto, cpu, cuda or cuda:N"),
         (["--prompts", "1"], "--prompts: 1, expected at least 2"),
         (["--prompts", "10000000000"], "--prompts: 10000000000, expected at most 1,048,576"),
         (["--threads", "0"], "--threads: 0, expected a positive integer"),

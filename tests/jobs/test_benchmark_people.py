@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from jobs.benchmark import main
 from pasta.errors import UserError
@@ -58,13 +59,28 @@ def test_the_same_command_gives_the_same_answers(models, prompts, tmp_path):
         ("--threads", "0", "--threads: 0, expected a positive integer"),
         ("--threads", "99999999", "--threads: 99999999, expected at most 1,048,576"),
         ("--max-tokens", "-1", "--max-tokens: -1, expected a positive integer"),
-        ("--dtype", "int3", "dtype: 'int3', expected one of auto, float32"),
+        ("--dtype", "int3", "--dtype: 'int3', expected one of auto, float32"),
+        ("--device", "gpu", "--device: 'gpu', expected auto, cpu, cuda or cuda:N"),
     ],
 )
 def test_a_setting_out_of_range_is_one_line(option, value, told):
     with pytest.raises(UserError) as caught:
         main(["people", option, value])
     assert str(caught.value).startswith(told)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--device", "cuda", "--device: 'cuda', but torch finds no CUDA device here; use cpu"),
+        ("--dtype", "fp8", "--dtype: 'fp8', but fp8 runs on CUDA GPUs, not on cpu; use auto"),
+    ],
+)
+def test_what_this_machine_cannot_run_is_named_by_its_option(option, value, told):
+    with pytest.raises(UserError) as caught:
+        main(["people", option, value])
+    assert str(caught.value) == told
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):

@@ -79,6 +79,7 @@ def test_plain_pairs_have_the_lengths_of_ours_and_begin_with_the_prompt(tmp_path
         (("--rounds", "1"), "--rounds: 1, expected at least 2"),
         (("--steps", "0"), "--steps: 0, expected a positive integer"),
         (("--threads", "0"), "--threads: 0, expected a positive integer"),
+        (("--device", "gpu"), "--device: 'gpu', expected auto, cpu, cuda or cuda:N"),
         (("--set", "data.source=nowhere.jsonl"), "data.source: nowhere.jsonl"),
     ],
 )

@@ -51,7 +51,7 @@ class Benchmark:
 
     def __init__(self, settings: Settings, command: str, say: Callable[[str], None] | None = None) -> None:
         self.settings = settings
-        self._device = resolve_device(settings.device)
+        self._device = resolve_device(settings.device, "--device")
         self._kept = Measurement(settings, command, self._device, say)
         self._formats_by_size: dict[str, str] = {}
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pasta.benchmark.options import check_interval, check_least, option_of
-from pasta.engine.section import check_format
+from pasta.engine.section import check_device, check_format
 from pasta.errors import UserError
 
 SIZES = ("shipped", "large")
@@ -95,7 +95,8 @@ class Settings:
     fresh: bool = False
 
     def __post_init__(self) -> None:
-        check_format(self.dtype)
+        check_format(self.dtype, "--dtype")
+        check_device(self.device, "--device")
         check_interval(self, "prompts", "replay_prompts")
         for name in ("tokenizer", "longest"):
             if getattr(self, name) is not None and self.documents is None:

@@ -28,17 +28,17 @@ def check_dtype(name: str) -> None:
         raise UserError(f"dtype: {name!r}, expected one of {', '.join(DTYPES)}")
 
 
-def check_format(name: str) -> None:
-    """Raise ``UserError`` for a name that is none of ``FORMATS``."""
+def check_format(name: str, key: str = "dtype") -> None:
+    """Raise ``UserError``, naming ``key``, for a name that is none of ``FORMATS``."""
     if name not in FORMATS:
-        raise UserError(f"dtype: {name!r}, expected one of {', '.join(FORMATS)}")
+        raise UserError(f"{key}: {name!r}, expected one of {', '.join(FORMATS)}")
 
 
-def check_device(name: str) -> None:
-    """Raise ``UserError`` for a name that no machine has as a device. Whether this machine has the device is checked
-    elsewhere."""
+def check_device(name: str, key: str = "device") -> None:
+    """Raise ``UserError``, naming ``key``, for a name that no machine has as a device. Whether this machine has the
+    device is checked elsewhere."""
     if not _DEVICE.fullmatch(name):
-        raise UserError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N")
+        raise UserError(f"{key}: {name!r}, expected auto, cpu, cuda or cuda:N")
 
 
 def check_tensor_parallel(
