@@ -82,6 +82,17 @@ class ModelConfig(_Strict):
         return not looks_local and not (ROOT / self.path).parent.is_dir()
 
 
+def _from_mapping(kind: type[Any]) -> BeforeValidator:
+    """Reads a dataclass from a dictionary: ``serve deploy`` passes one, which strict validation refuses."""
+
+    def read(value: Any, info: ValidationInfo) -> Any:
+        if info.mode == "python" and isinstance(value, dict):
+            return TypeAdapter(kind).validate_json(json.dumps(value), strict=True, extra="forbid")
+        return value
+
+    return BeforeValidator(read)
+
+
 class LimitSettings(_Strict):
     """Bounds on one answer; a request may ask for fewer threads, and for a ``repetition_detection`` of its own.
 
@@ -92,7 +103,9 @@ class LimitSettings(_Strict):
     max_depth: PositiveInt = Field(default=4, le=MAX_DEPTH)
     max_chunk_tokens: PositiveInt = Field(default=1024, le=LARGEST_LIMIT)
     max_prompt_tokens: PositiveInt | None = None
-    repetition_detection: RepetitionDetection = RepetitionDetection()
+    repetition_detection: Annotated[RepetitionDetection, _from_mapping(RepetitionDetection)] = (
+        RepetitionDetection()
+    )
 
 
 class QueueSettings(_Strict):
@@ -232,13 +245,6 @@ class DecoderSettings(_Strict):
         return self.num_replicas if self.autoscaling is None else self.autoscaling.max_replicas
 
 
-def _sizes(value: Any, info: ValidationInfo) -> Any:
-    """Read sizes from a dictionary, as ``serve deploy`` passes them; strict validation of a dataclass refuses one."""
-    if info.mode == "python" and isinstance(value, dict):
-        return TypeAdapter(EngineSettings).validate_json(json.dumps(value), strict=True, extra="forbid")
-    return value
-
-
 class ServeConfig(_Strict):
     """The arguments of ``serve.app:build``.
 
@@ -250,7 +256,7 @@ class ServeConfig(_Strict):
     """
 
     models: dict[Name, ModelConfig] = Field(min_length=1)
-    engine: Annotated[EngineSettings, BeforeValidator(_sizes)] = EngineSettings()
+    engine: Annotated[EngineSettings, _from_mapping(EngineSettings)] = EngineSettings()
     limits: LimitSettings = LimitSettings()
     front: FrontSettings = FrontSettings()
     decoder: DecoderSettings = DecoderSettings()

@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from pasta.errors import UserError
+from pasta.interpreter import RepetitionDetection
 from serve.checks import check_served_models, check_service
 from serve.config import ServeConfig
 from serve.ingress import check_started
@@ -76,6 +77,12 @@ def test_ray_serve_can_build_the_arguments_from_a_plain_dictionary():
     for mistake in ({"num_slots": "3"}, {"num_slots": 0}, {"num_slot": 3}):
         with pytest.raises(ValueError, match="num_slot"):
             ServeConfig.model_validate({**arguments, "engine": mistake})
+    detection = {"max_pattern_size": 64, "min_count": 3}
+    config = ServeConfig.model_validate({**arguments, "limits": {"repetition_detection": detection}})
+    assert config.limits.repetition_detection == RepetitionDetection(64, 1, 3)
+    for mistake in ({"max_pattern_size": "64"}, {"max_pattern_size": -1}, {"max_pattern": 64}):
+        with pytest.raises(ValueError, match="max_pattern"):
+            ServeConfig.model_validate({**arguments, "limits": {"repetition_detection": mistake}})
 
 
 def test_a_valid_configuration_passes(tmp_path, model):
