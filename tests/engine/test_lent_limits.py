@@ -29,6 +29,21 @@ def run(engine, forks):
     return result
 
 
+def run_apart(home, other, request):
+    """Decode at ``home`` what ``other`` decodes the chunks of; returns the result, and those of the chunks."""
+    forks, chunks = [], []
+    request_id = home.submit(request.replace(place_locally=away))
+    while (result := run(home, forks)) is None:
+        fork = forks.pop()
+        chunks.append(
+            other.generate(
+                request.replace(prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, lent=True)
+            )
+        )
+        home.absorb(request_id, fork.path, chunks[-1].response_ids)
+    return result, chunks
+
+
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0, "drafts": False}], ids=["", "log-probabilities"])
 def test_what_a_chunk_that_is_taken_back_needs_is_left_to_it(fields):
     help_ = {} if fields else {"jump_forward": False, "drafts": 0}
@@ -99,15 +114,9 @@ def test_what_is_cut_off_does_not_depend_on_chunks_that_are_elsewhere():
     )
     sampling = SamplingParams(temperature=1.0, top_k=3, seed=39, promise_bias=3.0)
     request = Request(PROMPT, limits=limits, sampling=sampling)
-    expected, forks = other.generate(request), []
-    request_id = home.submit(request.replace(place_locally=away))
-    while (result := run(home, forks)) is None:
-        fork = forks.pop()
-        chunk = other.generate(
-            request.replace(prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, lent=True)
-        )
-        assert chunk.finish_reason in ("stop", "length")
-        home.absorb(request_id, fork.path, chunk.response_ids)
+    expected = other.generate(request)
+    result, chunks = run_apart(home, other, request)
+    assert all(chunk.finish_reason in ("stop", "length") for chunk in chunks)
     assert result.response_ids == expected.response_ids
 
 
@@ -119,14 +128,8 @@ def test_a_chunk_elsewhere_that_repeats_itself_ends_where_it_would_end_at_home()
     for number in range(4):
         prompt = CODEC.encode_prompt([{"role": "user", "content": f"Tell me about France {number}"}])
         request = Request(prompt, limits=limits, sampling=SamplingParams(promise_bias=4.0))
-        expected, forks = other.generate(request), []
-        request_id = home.submit(request.replace(place_locally=away))
-        while (result := run(home, forks)) is None:
-            fork = forks.pop()
-            chunk = other.generate(
-                request.replace(prompt_ids=(), snapshot=fork.snapshot, limits=fork.lent, lent=True)
-            )
-            ended += chunk.finish_reason == "repetition"
-            home.absorb(request_id, fork.path, chunk.response_ids)
+        expected = other.generate(request)
+        result, chunks = run_apart(home, other, request)
+        ended += sum(chunk.finish_reason == "repetition" for chunk in chunks)
         assert (result.response_ids, result.finish_reason) == (expected.response_ids, expected.finish_reason)
     assert ended

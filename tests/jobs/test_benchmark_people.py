@@ -53,6 +53,13 @@ def test_the_same_command_gives_the_same_answers(models, prompts, tmp_path):
     assert first["conversations"] == second["conversations"]
 
 
+def refusal(option, value):
+    """What the command says of a value that it refuses."""
+    with pytest.raises(UserError) as caught:
+        main(["people", option, value])
+    return str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "told"),
     [
@@ -64,9 +71,7 @@ def test_the_same_command_gives_the_same_answers(models, prompts, tmp_path):
     ],
 )
 def test_a_setting_out_of_range_is_one_line(option, value, told):
-    with pytest.raises(UserError) as caught:
-        main(["people", option, value])
-    assert str(caught.value).startswith(told)
+    assert refusal(option, value).startswith(told)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
@@ -78,9 +83,7 @@ def test_a_setting_out_of_range_is_one_line(option, value, told):
     ],
 )
 def test_what_this_machine_cannot_run_is_named_by_its_option(option, value, told):
-    with pytest.raises(UserError) as caught:
-        main(["people", option, value])
-    assert str(caught.value) == told
+    assert refusal(option, value) == told
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
