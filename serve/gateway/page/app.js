@@ -28,17 +28,26 @@ let replaying = null; // the moment and the wall clock at which the replay began
 
 async function run() {
   if (running) return;
+  running = new AbortController(); // before anything is awaited: whoever presses twice asks once
   showError(null);
   if (!models.length) {
     await loadModels();
     recall();
   }
-  if (running || !models.length) return; // pressed twice, while the models were asked for
+  const settings = models.length && !running.signal.aborted ? settingsToSend() : null;
+  if (settings) await race(settings);
+  else running = null;
+}
+
+/** What the form asks for, or null after it was said what cannot be sent. */
+function settingsToSend() {
   const settings = readForm(form);
   if (!settings.model) settings.model = form.elements.model.value;
-  if (!check(settings)) return;
+  return check(settings) ? settings : null;
+}
+
+async function race(settings) {
   stopReplay();
-  running = new AbortController();
   const parallel = new Answer("Parallel", settings.model);
   const sequential = settings.race === "off" ? null : new Answer("Sequential", baselineOf(settings.model));
   Object.assign(shown, { answers: sequential ? { parallel, sequential } : { parallel }, race: settings.race, time: null, marked: null });

@@ -215,19 +215,26 @@ def test_settings_survive_a_reload_and_travel_in_the_link(visit):
 
 
 def test_a_link_keeps_its_model_until_the_service_has_its_key(visit):
+    waiting = []  # for the list of models, with the key
+
     def guarded(route, request):
         known = request.headers.get("authorization") == "Bearer sk-mine"
-        route.continue_() if known else route.fulfill(status=401, json={"error": {"message": "no key"}})
+        waiting.append(route) if known else route.fulfill(status=401, json={"error": {"message": "no key"}})
 
     visit.page.route("**/v1/models", guarded)
     visit.page.goto(f"{visit.url}/#model={ENDLESS}&seed=7")
     expect(visit.page.locator("#key")).to_be_focused()
     visit.page.locator("#key").fill("sk-mine")
     visit.page.get_by_role("button", name="Run", exact=True).dblclick()
+    while len(waiting) < 2:  # the field that was left asks, and the button
+        visit.page.wait_for_timeout(50)
+    for route in waiting[:2]:
+        route.continue_()
     expect(visit.page.locator("select[name=model]")).to_have_value(ENDLESS)
     expect(visit.page.get_by_role("status")).to_contain_text("Writing")
     visit.page.keyboard.press("Escape")
     expect(visit.page.get_by_role("status")).to_contain_text("Stopped")
+    assert len(waiting) == 2, "the second press waits for nothing: it would begin after the stop"
     asked = [address for address in visit.requests if "chat/completions" in address]
     assert len(asked) == 1, "pressing twice asks once"
     visit.errors[:] = [line for line in visit.errors if "401" not in line]
