@@ -16,7 +16,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from serve.imports import uncollected
-from tests.support.memory import Recordings
+from tests.support.memory import Recordings, return_large_blocks
 
 BIN = Path(sys.prefix) / "bin"
 
@@ -55,6 +55,7 @@ E2E = Path(__file__).parent / "e2e"
 NO_RAY = "/dev/null/only-tests-marked-e2e-start-Ray"
 
 
+return_large_blocks()
 RECORDINGS = Recordings()
 
 

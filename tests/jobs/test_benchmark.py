@@ -367,17 +367,24 @@ def test_an_option_that_a_part_does_not_read_is_refused(given, expected):
 
 
 @pytest.mark.slow
-def test_helps_are_measured_on_the_shipped_models_widened(tmp_path, capsys):
+def test_helps_are_measured_on_the_shipped_models_widened(tmp_path):
     config = read_model_config(MODELS / "pasta")
     config.hidden_size = 320
     config.save_pretrained(tmp_path / "wide")
-    given = ["help", "--out", str(tmp_path / "out.json"), "--dtype", "float32", "--prompts", "2"]
-    shape = tmp_path / "wide" / "config.json"
-    assert main([*given, "--max-tokens", "24", "--widened", str(shape)]) == 0
-    told = capsys.readouterr()
-    assert "making the pasta widened to config in " in told.err
-    assert "shipped model, widened to config, float32" in told.out
-    written = json.loads((tmp_path / "out.json").read_text())
+    shape, out = tmp_path / "wide" / "config.json", tmp_path / "out.json"
+    given = ["help", "--out", str(out), "--dtype", "float32", "--prompts", "2", "--max-tokens", "24"]
+    # Eleven engines take more memory than all other tests here: in a process of their own they give it back.
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.benchmark", *given, "--widened", str(shape)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "making the pasta widened to config in " in done.stderr
+    assert "shipped model, widened to config, float32" in done.stdout
+    written = json.loads(out.read_text())
     assert next(each for each in written["figures"] if each["key"] == "help.changed")["value"] == 0
 
 

@@ -12,6 +12,16 @@ from pathlib import Path
 from typing import Any
 
 GROWTH = 100 * 1024 * 1024
+#: Of glibc's malloc.h.
+M_MMAP_THRESHOLD = -3
+
+
+def return_large_blocks() -> None:
+    """Let the allocator give each block of 1 MiB or more back to the system as soon as it is freed.
+
+    Otherwise it keeps blocks of up to 32 MiB, the more the larger those were that have been freed: a model's layers.
+    """
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1024 * 1024)
 
 
 def resident() -> int:
