@@ -8,18 +8,23 @@ models, limits, placement and clusters need a configuration file: docs/serve-a-m
 """
 
 import argparse
+import contextlib
 import os
+import re
 import tempfile
+from collections.abc import Iterator
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 from pasta.config import parse_config
 from pasta.engine.memory import num_positions
-from pasta.engine.section import FORMATS_HELP
+from pasta.engine.section import FORMATS_HELP, check_device, check_format
 from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
-from pasta.sizes import EngineSizes
+from pasta.names import check_name
+from pasta.sizes import MOST_SLOTS, MOST_TOKENS, EngineSizes
+from pasta.stages.workers import MOST_WORKERS
 from serve.checks import check_model_directory, load_codec
 from serve.config import ServeConfig, is_loopback
 from serve.imports import uncollected, without_torch
@@ -38,10 +43,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="pasta-keys-") as folder, uncollected():
         without_torch()
         config = _config(arguments, Path(folder) / "keys.yaml")
-        (model,) = config.args.models.values()
+        ((name, model),) = config.args.models.items()
         if model.mode == "sequential":
             print(f"{model.path} has no control tokens: it is served sequentially", flush=True)
-        serve_until_stopped(config, arguments.metrics_port)
+        with options_named(name):
+            serve_until_stopped(config, arguments.metrics_port)
     return 0
 
 
@@ -135,19 +141,51 @@ def _config(arguments: argparse.Namespace, keys: Path) -> ServiceConfig:
     return ServiceConfig(arguments.host, arguments.port, "/", config, environment, *tls)
 
 
+@contextlib.contextmanager
+def options_named(name: str) -> Iterator[None]:
+    """Name the options in a ``UserError`` of the block that names keys of the configuration, which nobody wrote.
+    ``name`` is the model's."""
+    options = {
+        f"models.{name}.path": "MODEL",
+        f"models.{name}.dtype": "--dtype",
+        f"models.{name}.device": "--device",
+        "decoder.num_replicas": "--replicas",
+        "decoder.tensor_parallel": "--tensor-parallel",
+        "engine.num_slots": "--num-slots",
+        "engine.slot_tokens": "--slot-tokens",
+        "ssl_certfile": "--ssl-certfile",
+        "ssl_keyfile": "--ssl-keyfile",
+    }
+    keys = "|".join(map(re.escape, options))
+    try:
+        yield
+    except UserError as error:
+        # Keys stand after a space or a parenthesis; values, which may look like them, are quoted or are paths.
+        said = re.sub(rf"(?<![^\s(])({keys})(?![\w./-])", lambda found: options[found[1]], str(error))
+        raise UserError(said) from None
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """Raise ``UserError``, naming the option, for a value that no service could start with or answer with."""
-    for option, least in (
-        ("replicas", 1),
-        ("tensor_parallel", 1),
-        ("num_slots", 1),
-        ("slot_tokens", _LEAST_SLOT_TOKENS),
+    for option, least, most in (
+        ("replicas", 1, MOST_WORKERS),
+        ("tensor_parallel", 1, MOST_WORKERS),
+        ("num_slots", 1, MOST_SLOTS),
+        ("slot_tokens", _LEAST_SLOT_TOKENS, MOST_TOKENS),
     ):
         value = getattr(arguments, option)
-        if value is not None and value < least:
-            raise UserError(f"--{option.replace('_', '-')}: {value}, expected at least {least}")
+        if value is not None and not least <= value <= most:
+            expected = f"at least {least}" if value < least else f"at most {most:,}"
+            raise UserError(f"--{option.replace('_', '-')}: {value}, expected {expected}")
     for option in ("port", "metrics_port"):
         check_port_number(getattr(arguments, option), f"--{option.replace('_', '-')}")
+    check_format(arguments.dtype, "--dtype")
+    check_device(arguments.device, "--device")
+    if arguments.name is not None:
+        try:
+            check_name(arguments.name)
+        except ValueError as error:
+            raise UserError(f"--name: {error}") from None
 
 
 if __name__ == "__main__":

@@ -112,4 +112,4 @@ def test_a_mistake_in_the_arguments_is_one_line(tmp_path):
     run = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=START_S)
     assert run.returncode == 2
     (error,) = run.stderr.strip().splitlines()
-    assert error.startswith("error: ssl_certfile: 'a' is not a file")
+    assert error.startswith("error: --ssl-certfile: 'a' is not a file")

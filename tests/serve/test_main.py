@@ -7,6 +7,7 @@ import socket
 from contextlib import nullcontext
 
 import pytest
+import torch
 
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
@@ -31,6 +32,10 @@ MODEL = ROOT / "platform/pasta/data/atlas/models/pasta"
         ("--tensor-parallel", "0", "at least 1"),
         ("--port", "99999", "a port from 0 to 65535"),
         ("--metrics-port", "-1", "a port from 0 to 65535"),
+        ("--slot-tokens", "99999999", "at most 16,777,216"),
+        ("--num-slots", "99999999", "at most 1,048,576"),
+        ("--replicas", "99999999", "at most 10,000"),
+        ("--tensor-parallel", "99999999", "at most 10,000"),
     ],
 )
 def test_a_number_that_nothing_can_be_served_with_is_one_line(tmp_path, option, value, expected):
@@ -49,13 +54,28 @@ def plain(tmp_path_factory):
     ("arguments", "line"),
     [
         (["missing"], "MODEL: 'missing' is not a directory"),
-        (["{model}", "--dtype", "float8"], "dtype"),
+        (["{model}", "--dtype", "float8"], "error: --dtype: 'float8', expected one of auto, float32"),
+        (["{model}", "--device", "gpu"], "error: --device: 'gpu', expected auto, cpu, cuda or cuda:N"),
+        (["{model}", "--name", "a\tb"], "error: --name: expected one line of text, got 'a\\tb'"),
         (["{model}", "--replicas", "0"], "--replicas: 0, expected at least 1"),
         (["{model}", "--api-key", ""], "--api-key: '', expected text that is not blank"),
         (["{model}", "--api-key", " a"], "the API key: it is empty, has spaces around it"),
-        (["{model}", "--ssl-certfile", "a"], "ssl_certfile: 'a' is not a file"),
-        (["{model}", "--ssl-keyfile", "a"], "ssl_certfile: it is missing"),
+        (["{model}", "--ssl-certfile", "a"], "error: --ssl-certfile: 'a' is not a file"),
+        (["{model}", "--ssl-keyfile", "a"], "error: --ssl-certfile: it is missing"),
         (["{model}", "--slot-tokens", "-1"], "--slot-tokens: -1, expected at least 64"),
+        (["{model}", "--slot-tokens", "65536"], "error: --slot-tokens: 65536, but {model} has "),
+        (
+            ["{model}", "--num-slots", "1000000", "--device", "cpu"],
+            "error: --num-slots: 1000000 of --slot-tokens 2048: its cache takes ",
+        ),
+        (
+            ["{model}", "--tensor-parallel", "3"],
+            "error: --tensor-parallel: 3 processes cannot share the model's",
+        ),
+        (
+            ["{model}", "--tensor-parallel", "2", "--dtype", "int8"],
+            "error: --dtype: 'int8', but --tensor-parallel is 2; expected one of auto,",
+        ),
     ],
 )
 def test_a_mistake_in_the_arguments_is_one_line(plain, monkeypatch, capsys, arguments, line):
@@ -68,7 +88,35 @@ def test_a_mistake_in_the_arguments_is_one_line(plain, monkeypatch, capsys, argu
     assert ended.value.code == 2
     (error,) = capsys.readouterr().err.strip().splitlines()
     assert error.startswith("error: ")
-    assert line in error
+    assert line.format(model=plain) in error
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--device", "cuda", "--device: 'cuda', but torch finds no CUDA device here; use cpu"),
+        ("--dtype", "fp8", "--dtype: 'fp8', but fp8 runs on CUDA GPUs, not on cpu; use auto"),
+    ],
+)
+def test_what_this_machine_cannot_run_is_named_by_its_option(plain, monkeypatch, option, value, told):
+    monkeypatch.setattr("sys.argv", ["serve", str(plain), option, value])
+    # Both change the whole process.
+    monkeypatch.setattr(__main__, "loopback_only", lambda: None)
+    monkeypatch.setattr(__main__, "without_torch", lambda: None)
+    with pytest.raises(UserError) as caught:
+        __main__.main()
+    assert str(caught.value) == told
+
+
+def test_a_value_that_is_spelled_like_a_key_stays_as_it_was_typed():
+    with pytest.raises(UserError) as caught, __main__.options_named("a"):
+        raise UserError(
+            "ssl_certfile: 'ssl_certfile' is not a file; models.a.path: './models.a.path' (engine.slot_tokens)"
+        )
+    assert str(caught.value) == (
+        "--ssl-certfile: 'ssl_certfile' is not a file; MODEL: './models.a.path' (--slot-tokens)"
+    )
 
 
 def test_a_name_that_clients_cannot_say_is_one_line(tmp_path):
