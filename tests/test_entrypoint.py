@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+import serve.__main__
 from jobs import sft
 from pasta.cli.commands import run
 from pasta.entrypoint import CommandParser
@@ -38,6 +39,27 @@ def test_an_option_s_text_that_is_blank_is_refused(blank):
         run(["alpaca", "export", "a", "pasta", "--out", "b", "--generator", blank])
     with pytest.raises(UserError, match=rf"^--address: '{blank}', expected text that is not blank$"):
         sft.parser().parse_args(["--config", "a.yaml", f"--address={blank}"])
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_path_that_is_blank_is_refused(blank):
+    """A path of no characters is the current folder."""
+    with pytest.raises(UserError, match=rf"^--out: '{blank}', expected text that is not blank$"):
+        run(["alpaca", "export", "a", "pasta", "--out", blank])
+    with pytest.raises(UserError, match=rf"^DIR: '{blank}', expected text that is not blank$"):
+        run(["alpaca", "export", blank, "pasta", "--out", "b"])
+    with pytest.raises(UserError, match=rf"^MODEL: '{blank}', expected text that is not blank$"):
+        serve.__main__.parser().parse_args([blank])
+
+
+def test_a_path_is_what_was_typed():
+    parser = CommandParser()
+    parser.add_argument("file", nargs="?", type=Path, default=Path("-"))
+    parser.add_argument("--out", type=Path, default=Path("a"))
+    found = parser.parse_args([])
+    assert (found.file, found.out) == (Path("-"), Path("a"))
+    found = parser.parse_args([".", "--out", " b"])
+    assert (found.file, found.out) == (Path(), Path(" b"))
 
 
 def test_every_command_line_is_read_by_it():

@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import Action, ArgumentParser
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pasta.errors import UserError, one_line
@@ -29,12 +30,14 @@ _REFUSALS = {
 
 class CommandParser(ArgumentParser):
     """An ArgumentParser, for itself and its subcommands, that raises UserError for an option given twice, of which
-    argparse takes the last, and for blank text. ``action="append"`` is for options that may be repeated."""
+    argparse takes the last, and for a blank text or path. ``action="append"`` is for options that may be repeated."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.given: set[Action] = set()
         self.register("action", None, _StoreOnce)
+        # A blank path stays text, which the action refuses: Path("") is the current folder.
+        self.register("type", Path, lambda text: Path(text) if text.strip() else text)
 
     def parse_known_args(self, *arguments: Any, **options: Any) -> Any:
         """Parse, as argparse does."""
@@ -47,8 +50,10 @@ class _StoreOnce(Action):
         if option is not None and self in parser.given:
             # The values may be secrets.
             raise UserError(f"{option}: given twice; expected once")
-        if option is not None and isinstance(values, str) and not values.strip():
-            raise UserError(f"{option}: {values!r}, expected text that is not blank")
+        if isinstance(values, str) and not values.strip():
+            raise UserError(
+                f"{option or self.metavar or self.dest}: {values!r}, expected text that is not blank"
+            )
         parser.given.add(self)
         setattr(namespace, self.dest, values)
 
