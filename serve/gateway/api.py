@@ -21,6 +21,7 @@ from serve.gateway.reading import (
     CHAT_NO_EFFECT,
     COMPLETION_NO_EFFECT,
     MESSAGE_NO_EFFECT,
+    refuse_best_of,
     refuse_unsupported,
     refuse_unsupported_in_messages,
     validated,
@@ -160,6 +161,7 @@ class _Generation(Structured):
     repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
     logit_bias: LogitBias | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_N, description="answers to each prompt")
+    best_of: int | None = Field(default=None, ge=1, le=MAX_N, description="1, or the same as n")
     seed: int | None = Field(default=None, ge=-MAX_SEED - 1, le=MAX_SEED)
     stop: (
         Annotated[str, Field(min_length=1)]
@@ -374,6 +376,7 @@ G = TypeVar("G", bound=_Generation)
 def _read(data: dict[str, Any], kind: type[G], no_effect: Mapping[str, tuple[Any, ...]]) -> G:
     refuse_unsupported(data, no_effect, "")
     request = validated(data, kind)
+    refuse_best_of(request.best_of, request.n)
     if isinstance(request.stop, list) and len(request.stop) > MAX_STOPS:
         raise ApiError(f"stop: {len(request.stop)} strings, expected at most {MAX_STOPS}.", param="stop")
     if len(request.stop_token_ids or ()) > MAX_STOP_TOKENS:

@@ -13,7 +13,6 @@ from serve.errors import ApiError
 #: Parameters of OpenAI's API and of vLLM's that this service lacks, with the values that ask for nothing.
 _NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
-    "best_of": (1,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1, 1.0),
     "priority": (0,),
@@ -96,6 +95,17 @@ def refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any, 
         raise ApiError(
             f"{prefix}{name}: {_show(value)} is not supported by this service; leave it out.",
             param=f"{prefix}{name}",
+            code="unsupported_parameter",
+        )
+
+
+def refuse_best_of(best_of: int | None, n: int | None) -> None:
+    """Raise ``ApiError`` 400 if ``best_of`` asks to choose among more answers than the ``n`` that are returned."""
+    if best_of not in (None, 1, n):
+        raise ApiError(
+            f"best_of: {best_of} is not supported by this service, which returns every answer; expected as many as n, "
+            f"which is {n or 1}.",
+            param="best_of",
             code="unsupported_parameter",
         )
 

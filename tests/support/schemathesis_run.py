@@ -67,6 +67,8 @@ def answerable(body: dict[str, Any], model: str, token: int) -> dict[str, Any]:
         body["max_tokens"] = min(body.get("max_tokens") or 0, 2) if body.get("echo") else 2
     elif {"messages", "prompt"} & set(body) and "add_generation_prompt" not in body:
         body["max_tokens"] = 2
+    if body.get("best_of"):
+        body["best_of"] = body.get("n") or 1
     if body.get("min_tokens"):
         body["min_tokens"] = min(body["min_tokens"], body.get("max_tokens") or 0)
     if repetition := body.get("repetition_detection"):

@@ -422,6 +422,22 @@ def test_the_neutral_values_that_clients_of_vllm_send_are_accepted():
     assert written == continued(prompt="a", seed=1).order("id")
 
 
+def test_the_best_of_as_many_answers_as_are_asked_for_are_all_of_them():
+    assert read(seed=1, n=3, best_of=3).order("id") == read(seed=1, n=3).order("id")
+    assert continued(prompt="a", seed=1, n=8, best_of=8).order("id") == continued(
+        prompt="a", seed=1, n=8
+    ).order("id")
+    assert read(seed=1, n=2, best_of=None).order("id") == read(seed=1, n=2, best_of=1).order("id")
+
+
+@pytest.mark.parametrize("fields", [{"best_of": 2}, {"best_of": 3, "n": 2}, {"best_of": 2, "n": 3}])
+def test_the_best_of_another_number_of_answers_is_refused(fields):
+    for refused in (lambda: read(**fields), lambda: continued(prompt="a", **fields)):
+        with pytest.raises(ApiError, match="is not supported by this service") as caught:
+            refused()
+        assert (caught.value.param, caught.value.code) == ("best_of", "unsupported_parameter")
+
+
 @pytest.mark.parametrize("name", OTHERWISE)
 def test_their_other_values_are_refused_by_name(name):
     for refused in (
