@@ -67,6 +67,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         config.setdefault(section, {})[key] = value
     assert expected in _fail(monkeypatch, capsys, write_config(tmp_path, config))
     assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,16 @@ def test_a_broken_line_is_named(
     with (tmp_path / "stage/pairs.jsonl").open("a") as file:
         file.write(line + "\n")
     assert expected in _fail(monkeypatch, capsys, write_config(tmp_path, config))
+
+
+def test_a_mistake_leaves_what_an_earlier_run_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = preference_dict(tmp_path)
+    (tmp_path / "runs/data").mkdir(parents=True)
+    config["data"]["max_length"] = 4
+    assert "no pair to train on" in _fail(monkeypatch, capsys, write_config(tmp_path, config))
+    assert not [*(tmp_path / "runs/data").iterdir()]
 
 
 def test_pairs_of_another_number_of_samples_are_named(

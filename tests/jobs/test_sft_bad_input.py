@@ -141,6 +141,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         config.setdefault(section, {})[key] = value
     assert expected in _fail(monkeypatch, capsys, "--config", str(write_config(tmp_path, config)))
     assert not (tmp_path / "model").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("case", FILES)
@@ -167,6 +168,7 @@ def test_a_row_that_cannot_be_learned_from_is_named(
         file.write(json.dumps(row) + "\n")
     line = _fail(monkeypatch, capsys, "--config", str(write_config(tmp_path, config)))
     assert f"data.jsonl:61: {expected}" in line
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_missing_configuration_is_named(

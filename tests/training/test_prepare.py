@@ -121,7 +121,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, expected: str) -> Non
         file.write(line + "\n")
     with pytest.raises(UserError, match=expected):
         prepare(config, tmp_path / "data")
-    assert not list((tmp_path / "data").iterdir())
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_prompt_that_is_a_text_is_a_user_s_message(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     Path(config.data.source).write_text("\n")
     with pytest.raises(UserError, match="no annotated answers"):
         prepare(config, tmp_path / "data")
-    assert not list((tmp_path / "data").iterdir())
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_file_that_would_be_held_out_whole_is_refused(tmp_path: Path) -> None:

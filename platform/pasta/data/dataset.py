@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -68,13 +69,15 @@ def prepare_once(
 ) -> tuple[Path, dict[str, int], bool]:
     """The directory ``target`` with what ``write`` puts into it, its counts, and whether it had been made before.
 
-    It also holds the tokenizer and a ``manifest.json`` of the counts, and appears only when it is complete.
+    It also holds the tokenizer and a ``manifest.json`` of the counts, and appears only when it is complete. Where
+    ``write`` fails, no directory stays that was not there.
     """
     manifest = target / "manifest.json"
     if manifest.is_file():
         return target, read_json(manifest), True
     staging = target.with_name(f".{target.name}.{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
+    made = [directory for directory in staging.parents if not directory.exists()]
     with writing(staging):
         staging.mkdir(parents=True)
     try:
@@ -89,6 +92,9 @@ def prepare_once(
                 raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+        for directory in made:
+            with suppress(OSError):  # it holds the data, or something of another process
+                directory.rmdir()
     return target, counts, False
 
 
