@@ -30,16 +30,36 @@ def _int8_linear(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor, bias:
     return out if bias is None else out + bias
 
 
-class PackedLinear(nn.Module):
+class _Packed(nn.Module):
+    """What a packed layer tells of itself."""
+
+    _weight: Tensor
+
+    def __init__(self, linear: nn.Linear, takes: torch.dtype, *, by_kernel: bool) -> None:
+        super().__init__()
+        self._inputs, self._takes = linear.in_features, takes
+        #: Whether the project's kernels compute it.
+        self.by_kernel = by_kernel
+        self._outputs = linear.out_features if by_kernel else 0
+
+    @property
+    def num_bytes(self) -> int:
+        """What a step reads of its weights, nearly."""
+        return self._weight.nbytes
+
+    def example(self, rows: int) -> Tensor:
+        """An input [rows, in]."""
+        return torch.ones(rows, self._inputs, dtype=self._takes)
+
+
+class PackedLinear(_Packed):
     """Replaces an ``nn.Linear`` at inference; it keeps no row-major weight."""
 
     def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
+        super().__init__(linear, linear.weight.dtype, by_kernel=_has_kernel(linear))
         weight = linear.weight.detach()
         bias = None if linear.bias is None else linear.bias.detach()
-        # A kernel reads four bytes of a row at a time.
-        self._outputs = linear.out_features if _has_kernel(linear) else 0
-        if self._outputs:
+        if self.by_kernel:
             weight, bias = _blocked(weight), None if bias is None else bias.float()
         else:
             weight = torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -51,13 +71,14 @@ class PackedLinear(nn.Module):
         """x [..., in] to [..., out]."""
         out: Tensor = (
             torch.ops.pasta.linear(x, self._weight, self._bias, self._outputs)
-            if self._outputs
+            if self.by_kernel
             else _PRODUCT(x, self._weight, self._bias)
         )
         return out
 
 
 def _has_kernel(linear: nn.Linear) -> bool:
+    # A kernel reads four bytes of a row at a time.
     weight = linear.weight
     return kernels.runs(weight.dtype) and linear.in_features * weight.element_size() % _STEP_BYTES == 0
 
@@ -95,7 +116,7 @@ def onednn_packs(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and supported)
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(_Packed):
     """Replaces an ``nn.Linear`` at inference by a product of 8-bit integers, float32 in and out.
 
     A weight has one scale for each output channel, an activation one for each row, found as the row comes (W8A8,
@@ -104,13 +125,12 @@ class Int8Linear(nn.Module):
     """
 
     def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
+        super().__init__(linear, torch.float32, by_kernel=kernels.runs(torch.float32))
         weight = linear.weight.detach().float()  # [out, in]
         scales = weight.abs().amax(dim=1).clamp(min=1e-12) / 127.0
         quantised = torch.round(weight / scales[:, None]).to(torch.int8)
         bias = None if linear.bias is None else linear.bias.detach().float()
-        self._outputs = linear.out_features if kernels.runs(torch.float32) else 0
-        if self._outputs:
+        if self.by_kernel:
             packed = _blocked(quantised)
             zeros = 128 * quantised.sum(dim=1, dtype=torch.int32)
         else:
@@ -123,7 +143,7 @@ class Int8Linear(nn.Module):
         """x [..., in] to [..., out]."""
         layer = (x, self._weight, self._scales, self._zeros, self._bias)
         out: Tensor = (
-            torch.ops.pasta.linear_int8(*layer, self._outputs) if self._outputs else _INT8_PRODUCT(*layer)
+            torch.ops.pasta.linear_int8(*layer, self._outputs) if self.by_kernel else _INT8_PRODUCT(*layer)
         )
         return out
 
@@ -136,7 +156,7 @@ _INT4_RANGES = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85)
 _INT4_AT_ONCE = 1 << 18
 
 
-class Int4Linear(nn.Module):
+class Int4Linear(_Packed):
     """Replaces an ``nn.Linear`` at inference: weights of 4 bits, activations of 8, float32 in and out.
 
     32 weights of an output share a scale in bfloat16, which is 4.5 bits a weight (symmetric, round to nearest); an
@@ -145,10 +165,9 @@ class Int4Linear(nn.Module):
     """
 
     def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
+        super().__init__(linear, torch.float32, by_kernel=True)
         scales, numbers = quantised_int4(linear.weight.detach().float())
         bias = None if linear.bias is None else linear.bias.detach().float()
-        self._outputs = linear.out_features
         self.register_buffer("_weight", _blocked_int4(scales, numbers), persistent=False)
         self.register_buffer("_bias", bias, persistent=False)
 

@@ -105,6 +105,7 @@ struct Int8 : Format<Int8> {
 // is signed, and the sums of a group are at most 8 * 2 * 15 * 127, so that 16 bits hold them.
 struct Int4 {
   static constexpr int64_t kMostRows = 4;
+  static constexpr int64_t kGroupsAhead = 0;  // each pass fetches its share of the next weights
   using Register = __m256i;
   using Sum = __m256;
   static constexpr int64_t kNumbers = 8;  // outputs of a register
@@ -128,9 +129,10 @@ struct Int4 {
 };
 
 // ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any. Meanwhile a
-// share, 1 / `passes`, of as many weights at `ahead` comes into the cache: products do not wait for the memory. Returns
-// where the next share begins.
-template <class F, int ROWS>
+// share, 1 / `passes`, of as many weights at `ahead` comes into the cache: products do not wait for the memory. With
+// several rows that is always so, since the processor itself finds no stream in a part of each step. Returns where the
+// next share begins.
+template <class F, int ROWS, bool FETCHES>
 __attribute__((noinline)) const int32_t* tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps,
                                               typename F::Sum* sums, bool begins, const int32_t* ahead,
                                               int64_t passes) {
@@ -143,7 +145,9 @@ __attribute__((noinline)) const int32_t* tile(const int32_t* x, int64_t width, c
     for (int r = 0; r < ROWS; ++r)
       for (int n = 0; n < kTogether; ++n) sum[r][n] = begins ? F::zero().low : to[r * kParts + first + n];
     for (int64_t s = 0; s < steps; ++s, ahead += fetched) {
-      for (int64_t i = 0; i < kFetched; i += kLanes) _mm_prefetch(reinterpret_cast<const char*>(ahead + i), _MM_HINT_T0);
+      if constexpr (FETCHES || ROWS > 1)
+        for (int64_t i = 0; i < kFetched; i += kLanes)
+          _mm_prefetch(reinterpret_cast<const char*>(ahead + i), _MM_HINT_T0);
       F::step(sum, x + s, width, w + s * kStep + 8 * first);
     }
     for (int r = 0; r < ROWS; ++r)

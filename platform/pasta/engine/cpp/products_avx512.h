@@ -54,6 +54,7 @@ struct Int8 {
 // factor, the row is signed.
 struct Int4 {
   static constexpr int64_t kMostRows = 4;
+  static constexpr int64_t kGroupsAhead = 4;  // whose weights come into the second cache, where there are several rows
   using Register = __m512i;
   using Sum = __m512;
   static constexpr int64_t kNumbers = kLanes;  // outputs of a register
@@ -75,7 +76,7 @@ struct Int4 {
 };
 
 // ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any.
-template <class F, int ROWS>
+template <class F, int ROWS, bool FETCHES>
 const int32_t* tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps, typename F::Sum* sums,
                     bool begins, const int32_t* ahead, int64_t) {
   typename F::Sum sum[ROWS][kBlocks];
@@ -85,8 +86,8 @@ const int32_t* tile(const int32_t* x, int64_t width, const int32_t* w, int64_t s
     __m512i weights[kBlocks];
     for (int b = 0; b < kBlocks; ++b) {
       weights[b] = _mm512_loadu_si512(w + (s * kBlocks + b) * kLanes);
-      // With several rows the processor itself looks too few steps ahead to keep the memory busy.
-      if constexpr (ROWS > 1)
+      // With several rows some processors look too few steps ahead to keep the memory busy.
+      if constexpr (FETCHES)
         _mm_prefetch(reinterpret_cast<const char*>(w + ((s + kAhead) * kBlocks + b) * kLanes), _MM_HINT_T0);
     }
     for (int r = 0; r < ROWS; ++r) {
