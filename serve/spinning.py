@@ -1,8 +1,8 @@
 """How long a Decoder's threads spin while they wait for each other, before they sleep.
 
-A step has several hundred products that its threads share, and to wake a thread that sleeps takes longer than some of
-them. Threads that spin until there is work again, as OpenMP's do by default, take the cores from the processes beside
-them for milliseconds. So they spin about as long as the time from one product to the next, and then sleep.
+A step has a hundred products and more that its threads share, and to wake a thread that sleeps takes longer than some
+of them. Threads that spin until there is work again, as OpenMP's do by default, take the cores from the processes
+beside them for milliseconds. So they spin about as long as the time from one product to the next, and then sleep.
 """
 
 import os
