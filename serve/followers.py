@@ -20,7 +20,6 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from serve import priority
 from serve.imports import uncollected
-from serve.spinning import spin_briefly
 
 if TYPE_CHECKING:
     from pasta.engine.ranks import Ranks
@@ -46,7 +45,6 @@ class Follower:
         """Follow until another rank has ended. It never returns: the process ends, and its connections with it."""
         try:
             os.chdir(cwd)  # relative paths mean the same as to rank 0
-            spin_briefly(threads)
             with uncollected():
                 import torch
 

@@ -38,7 +38,6 @@ from serve.followers import Followers
 from serve.imports import uncollected
 from serve.observe import logs
 from serve.observe.metrics import ENGINE, Metrics, Reporter
-from serve.spinning import spin_briefly
 from serve.wire import Decoded, DecodeOrder, Decoding, Lent, Path, Refused, TokenItem, Told, Version
 
 if TYPE_CHECKING:
@@ -51,7 +50,6 @@ class Decoder:
     """A replica with an engine for each served model; each engine steps in a thread of its own."""
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
-        spin_briefly(config.decoder.threads)
         # Imported here: the process that starts the service imports this module too, and needs no engine.
         with uncollected():
             import torch
