@@ -89,17 +89,20 @@ def registered_step(directory: Path, run: str = "runs/tiny-*") -> int | None:
     return None
 
 
-def cut_checkpoint_list(directory: Path) -> None:
-    """Leave half of Ray's list of checkpoints, as if its controller had been killed while writing it."""
+def cut_checkpoint_list(directory: Path) -> int | None:
+    """Leave half of Ray's list of checkpoints, as if its controller had been killed while writing it. Returns the step
+    of the last one in the copy, which may be of the list before."""
     (path,) = directory.glob(f"runs/tiny-*/ray/{FILE}")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    return registered_step(directory)
 
 
 def interrupted(module: str, config: Path, directory: Path) -> int:
-    """Press Ctrl-C once there is a checkpoint: the job says how to go on. Returns the step of its last checkpoint."""
+    """Press Ctrl-C once there is a checkpoint, and a copy of the list of them: the job says how to go on. Returns the
+    step of its last checkpoint."""
     job = Job(module, config)
     try:
-        job.wait_for(lambda: registered_step(directory) is not None)
+        job.wait_for(lambda: any(directory.glob(f"runs/tiny-*/ray/{FILE}{KEPT}")))
         os.kill(job.process.pid, signal.SIGINT)
         assert job.end() == 130, job.output
         assert job.output.count("the same command goes on from the last checkpoint") == 1
