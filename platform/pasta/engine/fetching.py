@@ -7,13 +7,13 @@ are the same either way. The choice holds for the whole process: that of the mod
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear
+from pasta.engine.packing import Packed
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +26,11 @@ _BYTES = 256 << 20
 @torch.inference_mode()
 def choose_fetching(model: nn.Module) -> None:
     """Have the kernels fetch weights ahead where that is faster for this model's linear layers, on this machine, with
-    the threads that torch has now; nothing happens if it has no layers of theirs."""
-    layers: list[tuple[nn.Module, dict[int, Tensor]]] = []
+    the threads that torch has now. A model without layers that the kernels compute changes nothing."""
+    layers: list[tuple[Packed, dict[int, Tensor]]] = []
     size = 0
     for layer in model.modules():
-        if isinstance(layer, PackedLinear | Int8Linear | Int4Linear) and layer.by_kernel and size < _BYTES:
+        if isinstance(layer, Packed) and layer.by_kernel and size < _BYTES:
             size += layer.num_bytes
             layers.append((layer, {rows: layer.example(rows) for rows in (_ONE, _SEVERAL)}))
     if not layers:
@@ -51,6 +51,6 @@ def choose_fetching(model: nn.Module) -> None:
 def pays(seconds: Callable[[bool], float]) -> bool:
     """Whether something takes fewer ``seconds`` with it (``True``) than without: the least of several rounds in turn,
     since other work only adds to a time."""
-    rounds: Sequence[tuple[float, float]] = [(seconds(False), seconds(True)) for _ in range(_ROUNDS)]
+    rounds = [(seconds(False), seconds(True)) for _ in range(_ROUNDS)]
     without, with_it = map(min, zip(*rounds, strict=True))
     return with_it < without

@@ -30,8 +30,8 @@ def _int8_linear(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor, bias:
     return out if bias is None else out + bias
 
 
-class _Packed(nn.Module):
-    """What a packed layer tells of itself."""
+class Packed(nn.Module):
+    """A linear layer in a weight layout of its own; ``takes`` is the type of its inputs."""
 
     _weight: Tensor
 
@@ -52,7 +52,7 @@ class _Packed(nn.Module):
         return torch.ones(rows, self._inputs, dtype=self._takes)
 
 
-class PackedLinear(_Packed):
+class PackedLinear(Packed):
     """Replaces an ``nn.Linear`` at inference; it keeps no row-major weight."""
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -116,7 +116,7 @@ def onednn_packs(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or (dtype == torch.bfloat16 and supported)
 
 
-class Int8Linear(_Packed):
+class Int8Linear(Packed):
     """Replaces an ``nn.Linear`` at inference by a product of 8-bit integers, float32 in and out.
 
     A weight has one scale for each output channel, an activation one for each row, found as the row comes (W8A8,
@@ -156,7 +156,7 @@ _INT4_RANGES = (1.1, 1.05, 1.0, 0.95, 0.9, 0.85)
 _INT4_AT_ONCE = 1 << 18
 
 
-class Int4Linear(_Packed):
+class Int4Linear(Packed):
     """Replaces an ``nn.Linear`` at inference: weights of 4 bits, activations of 8, float32 in and out.
 
     32 weights of an output share a scale in bfloat16, which is 4.5 bits a weight (symmetric, round to nearest); an

@@ -25,7 +25,12 @@ void fetch_ahead(bool one, bool several) {
   fetched_for_several = several;
 }
 
-bool fetches(int64_t rows) { return rows == 1 ? fetched_for_one : fetched_for_several; }
+bool fetches(int rows) { return rows == 1 ? fetched_for_one : fetched_for_several; }
+
+template <class F, int ROWS>
+auto tile_here() {
+  return fetches(ROWS) ? tile<F, ROWS, true> : tile<F, ROWS, false>;
+}
 
 // Adds the products of all rows with `steps` steps of a block's weights, or begins with them. ahead: the next weights,
 // of which each pass may fetch its share.
@@ -35,15 +40,13 @@ void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, in
   const int64_t passes = (rows + F::kMostRows - 1) / F::kMostRows;
   while (rows > 0) {  // the first pass waits for the memory: it takes as many rows as it can
     const int64_t some = std::min(F::kMostRows, rows);
-    const auto run = [&](auto fetching, auto plain) {
-      ahead = (fetches(some) ? fetching : plain)(x, width, w, steps, sums, begins, ahead, passes);
-    };
-    if (some == 6) run(tile<F, 6, true>, tile<F, 6, false>);
-    if (some == 5) run(tile<F, 5, true>, tile<F, 5, false>);
-    if (some == 4) run(tile<F, 4, true>, tile<F, 4, false>);
-    if (some == 3) run(tile<F, 3, true>, tile<F, 3, false>);
-    if (some == 2) run(tile<F, 2, true>, tile<F, 2, false>);
-    if (some == 1) run(tile<F, 1, true>, tile<F, 1, false>);
+    const auto run = [&](auto pass) { ahead = pass(x, width, w, steps, sums, begins, ahead, passes); };
+    if (some == 6) run(tile_here<F, 6>());
+    if (some == 5) run(tile_here<F, 5>());
+    if (some == 4) run(tile_here<F, 4>());
+    if (some == 3) run(tile_here<F, 3>());
+    if (some == 2) run(tile_here<F, 2>());
+    if (some == 1) run(tile_here<F, 1>());
     x += some * width, sums += some * kBlocks, rows -= some;
   }
 }

@@ -15,8 +15,8 @@ constexpr int64_t kChunkGroups = 16;  // whose weights (18 KiB) stay in the firs
 constexpr int64_t kLine = 16;         // numbers of a line of the cache
 
 // ROWS rows, each of `groups` groups, against `some` groups of a block: adds to sums [ROWS, 64]. offsets
-// [ROWS, groups]: eight times the sum of the row's group. Meanwhile a share, 1 / `passes`, of as many weights at `ahead`
-// comes into the cache, or those of the groups kGroupsAhead; returns where the next share begins.
+// [ROWS, groups]: eight times the sum of the row's group. What is fetched meanwhile is a share, 1 / `passes`, of as many
+// weights at `ahead`, or each group's that is kGroupsAhead of this one; returns where the next share begins.
 template <int ROWS, bool FETCHES>
 __attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const int32_t* offsets, int64_t groups,
                                                         const int32_t* w, int64_t some, float* sums,
@@ -28,8 +28,9 @@ __attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const 
     for (int64_t g = 0; g < some; ++g) {
       const int32_t* group = w + g * kGroup;
       if constexpr (ROWS > 1 && Int4::kGroupsAhead > 0) {
-        for (int64_t i = 0; FETCHES && i < kGroup; i += kLine)
-          _mm_prefetch(reinterpret_cast<const char*>(group + Int4::kGroupsAhead * kGroup + i), _MM_HINT_T1);
+        if constexpr (FETCHES)
+          for (int64_t i = 0; i < kGroup; i += kLine)
+            _mm_prefetch(reinterpret_cast<const char*>(group + Int4::kGroupsAhead * kGroup + i), _MM_HINT_T1);
       } else if constexpr (ROWS > 1 || FETCHES) {
         for (int64_t i = 0; i < lines; ++i, ahead += kLine)
           _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
@@ -64,6 +65,11 @@ __attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const 
     }
   }
   return ahead;
+}
+
+template <int ROWS>
+auto groups_here() {
+  return fetches(ROWS) ? groups_of_rows<ROWS, true> : groups_of_rows<ROWS, false>;
 }
 
 // x [..., in] float32; weight [outputs / 64, in / 32, 288] of four bytes each; bias [outputs] float32.
@@ -102,16 +108,15 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
         const int32_t* w = weights + (block * groups + first) * kGroup;
         const int32_t* ahead = w + some * kGroup;
         for (int64_t r = 0; r < rows; r += Int4::kMostRows) {
-          const int64_t together = std::min(Int4::kMostRows, rows - r);
-          const auto run = [&](auto fetching, auto plain) {
-            const auto pass = fetches(together) ? fetching : plain;
+          const auto run = [&](auto pass) {
             ahead = pass(&quantised[(r * groups + first) * kGroupSteps], &offsets[r * groups + first], groups, w, some,
                          sums + r * kOutputs, ahead, passes);
           };
-          if (together == 4) run(groups_of_rows<4, true>, groups_of_rows<4, false>);
-          if (together == 3) run(groups_of_rows<3, true>, groups_of_rows<3, false>);
-          if (together == 2) run(groups_of_rows<2, true>, groups_of_rows<2, false>);
-          if (together == 1) run(groups_of_rows<1, true>, groups_of_rows<1, false>);
+          const int64_t together = std::min(Int4::kMostRows, rows - r);
+          if (together == 4) run(groups_here<4>());
+          if (together == 3) run(groups_here<3>());
+          if (together == 2) run(groups_here<2>());
+          if (together == 1) run(groups_here<1>());
         }
       }
       for (int64_t b = 0; b < kBlocks; ++b) {

@@ -105,7 +105,7 @@ struct Int8 : Format<Int8> {
 // is signed, and the sums of a group are at most 8 * 2 * 15 * 127, so that 16 bits hold them.
 struct Int4 {
   static constexpr int64_t kMostRows = 4;
-  static constexpr int64_t kGroupsAhead = 0;  // each pass fetches its share of the next weights
+  static constexpr int64_t kGroupsAhead = 0;  // several rows fetch their share of the next weights
   using Register = __m256i;
   using Sum = __m256;
   static constexpr int64_t kNumbers = 8;  // outputs of a register

@@ -54,7 +54,7 @@ struct Int8 {
 // factor, the row is signed.
 struct Int4 {
   static constexpr int64_t kMostRows = 4;
-  static constexpr int64_t kGroupsAhead = 4;  // whose weights come into the second cache, where there are several rows
+  static constexpr int64_t kGroupsAhead = 4;  // how far ahead several rows fetch, into the second cache
   using Register = __m512i;
   using Sum = __m512;
   static constexpr int64_t kNumbers = kLanes;  // outputs of a register
