@@ -18,11 +18,11 @@ from tests.support.service import save_tiny_model
 def test_results_are_the_same_with_and_without(name):
     built()
     layer = linear(name, inputs=4 * 1312, outputs=200)
-    x = torch.randn(7, 4 * 1312, dtype=torch.bfloat16 if name == "bfloat16" else torch.float32)
-    for rows in (1, 4, 7):
+    x = torch.randn(27, 4 * 1312, dtype=torch.bfloat16 if name == "bfloat16" else torch.float32)
+    for rows in (1, 3, 5, 7, 8, 13, 24, 27):
         found = []
-        for one, several in itertools.product([False, True], repeat=2):
-            torch.ops.pasta.fetch_ahead(one, several)
+        for ways in itertools.product([False, True], repeat=3):
+            torch.ops.pasta.fetch_ahead(*ways)
             found.append(layer(x[:rows]))
         assert all(torch.equal(found[0], other) for other in found[1:])
 
@@ -35,13 +35,13 @@ def test_it_pays_if_the_fastest_round_was_one_with_it():
 
 
 @needs_kernels
-def test_loading_a_model_chooses_for_one_row_and_for_several(tmp_path, caplog):
+def test_loading_a_model_chooses_for_one_row_for_several_and_for_more(tmp_path, caplog):
     built()
     with caplog.at_level(logging.INFO, "pasta.engine.fetching"):
         load_model(save_tiny_model(tmp_path), dtype="float32", device="cpu")
     (said,) = [record.args for record in caplog.records if record.name == "pasta.engine.fetching"]
     assert set(said) <= {False, True}
-    assert len(said) == 2
+    assert len(said) == 3
 
 
 def test_a_model_without_layers_of_the_kernels_has_nothing_to_choose(tmp_path, caplog):

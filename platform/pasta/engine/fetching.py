@@ -17,8 +17,8 @@ from pasta.engine.packing import Packed
 
 _log = logging.getLogger(__name__)
 
-#: Rows of the two sizes of step that are measured, and how often each is in each way.
-_ONE, _SEVERAL, _ROUNDS = 1, 4, 4
+#: Rows of the sizes of step that are measured, and how often each is in each way.
+_SIZES, _ROUNDS = (1, 3, 8), 4
 #: Layers up to so many bytes are measured: more than caches hold, and not long to read.
 _BYTES = 256 << 20
 
@@ -32,20 +32,20 @@ def choose_fetching(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, Packed) and layer.by_kernel and size < _BYTES:
             size += layer.num_bytes
-            layers.append((layer, {rows: layer.example(rows) for rows in (_ONE, _SEVERAL)}))
+            layers.append((layer, {rows: layer.example(rows) for rows in _SIZES}))
     if not layers:
         return
 
     def seconds(rows: int, ahead: bool) -> float:
-        torch.ops.pasta.fetch_ahead(ahead, ahead)
+        torch.ops.pasta.fetch_ahead(ahead, ahead, ahead)
         begun = time.perf_counter()
         for layer, examples in layers:
             layer(examples[rows])
         return time.perf_counter() - begun
 
-    one, several = (pays(partial(seconds, rows)) for rows in (_ONE, _SEVERAL))
-    torch.ops.pasta.fetch_ahead(one, several)
-    _log.info("weights are fetched ahead of their turn: with one row %s, with several %s", one, several)
+    one, several, more = (pays(partial(seconds, rows)) for rows in _SIZES)
+    torch.ops.pasta.fetch_ahead(one, several, more)
+    _log.info("weights are fetched ahead of their turn: with one row %s, several %s, more %s", one, several, more)
 
 
 def pays(seconds: Callable[[bool], float]) -> bool:

@@ -35,7 +35,7 @@ TORCH_LIBRARY(pasta, m) {
   m.def(
       "follow(Tensor(a!) inputs, Tensor tokens, Tensor places, Tensor keys, Tensor modes, Tensor goes_on, int fed, "
       "int flat) -> bool");
-  m.def("fetch_ahead(bool one, bool several) -> ()", &fetch_ahead);
+  m.def("fetch_ahead(bool one, bool several, bool more) -> ()", &fetch_ahead);
   m.def("likeliest_permitted(Tensor logits, Tensor numbers, Tensor forbidden, int promise) -> Tensor");
 }
 

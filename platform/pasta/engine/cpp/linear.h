@@ -16,45 +16,56 @@ namespace {
 
 constexpr int64_t kOutputs = kLanes * kBlocks;
 
-// Whether weights are fetched ahead of their turn, with one row and with several: pasta/engine/fetching.py measures what
-// is faster here. It changes no result.
-std::atomic<bool> fetched_for_one{false}, fetched_for_several{true};
+// Whether weights are fetched ahead of their turn: with one row, with several that one pass computes, and with more.
+// pasta/engine/fetching.py measures what is faster here. It changes no result.
+std::atomic<bool> fetched_for_one{false}, fetched_for_several{true}, fetched_for_more{true};
 
-void fetch_ahead(bool one, bool several) {
+void fetch_ahead(bool one, bool several, bool more) {
   fetched_for_one = one;
   fetched_for_several = several;
+  fetched_for_more = more;
 }
 
-bool fetches(int rows) { return rows == 1 ? fetched_for_one : fetched_for_several; }
+// together: rows of a pass. With many passes arithmetic takes longer than the memory, and longer chunks are faster.
+bool fetches(int64_t rows, int64_t together) {
+  if (rows == 1) return fetched_for_one;
+  if (rows <= together) return fetched_for_several;
+  return fetched_for_more && rows <= 4 * together;
+}
 
-template <class F, int ROWS>
-auto tile_here() {
-  return fetches(ROWS) ? tile<F, ROWS, true> : tile<F, ROWS, false>;
+// Calls pass(rows) until `rows` rows are done, of which one pass takes up to `most`, a constant that the compiler knows.
+// evenly: as many rows in each pass. Otherwise the first, which waits for the memory, takes as many as it can.
+template <int MOST, class Pass>
+void in_passes(int64_t rows, bool evenly, const Pass& pass) {
+  const int64_t passes = (rows + MOST - 1) / MOST;
+  for (int64_t left = passes; rows > 0; --left) {
+    const int64_t some = evenly ? (rows + left - 1) / left : std::min<int64_t>(MOST, rows);
+    [&]<int... ROWS>(std::integer_sequence<int, ROWS...>) {
+      ((some == ROWS + 1 ? pass(std::integral_constant<int, ROWS + 1>{}) : void()), ...);
+    }(std::make_integer_sequence<int, MOST>{});
+    rows -= some;
+  }
 }
 
 // Adds the products of all rows with `steps` steps of a block's weights, or begins with them. ahead: the next weights,
 // of which each pass may fetch its share.
 template <class F>
 void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, int64_t steps, typename F::Sum* sums,
-             bool begins, const int32_t* ahead) {
+             bool begins, const int32_t* ahead, bool fetched) {
   const int64_t passes = (rows + F::kMostRows - 1) / F::kMostRows;
-  while (rows > 0) {  // the first pass waits for the memory: it takes as many rows as it can
-    const int64_t some = std::min(F::kMostRows, rows);
-    const auto run = [&](auto pass) { ahead = pass(x, width, w, steps, sums, begins, ahead, passes); };
-    if (some == 6) run(tile_here<F, 6>());
-    if (some == 5) run(tile_here<F, 5>());
-    if (some == 4) run(tile_here<F, 4>());
-    if (some == 3) run(tile_here<F, 3>());
-    if (some == 2) run(tile_here<F, 2>());
-    if (some == 1) run(tile_here<F, 1>());
-    x += some * width, sums += some * kBlocks, rows -= some;
-  }
+  in_passes<F::kMostRows>(rows, fetched, [&](auto some) {
+    const auto pass = fetched ? tile<F, some, true> : tile<F, some, false>;
+    ahead = pass(x, width, w, steps, sums, begins, ahead, passes);
+    x += some * width, sums += some * kBlocks;
+  });
 }
 
 // x: rows of `steps` steps; w [outputs / 64, steps, 64] steps of weights; finish(output, block, sums) takes the results
 // of the sixteen outputs from `output` on: those of row r are in sums[r * kBlocks + block].
 template <class F, class Finish>
 void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, int64_t outputs, const Finish& finish) {
+  const bool fetched = fetches(rows, F::kMostRows);
+  const int64_t chunk = fetched ? kFetchedChunk : kChunk;
   bool tiled = false, wide = false;
   if constexpr (F::kTiles) tiled = rows >= F::kTiledFrom && steps % kTileSteps == 0 && tiles_allowed();
   std::vector<int32_t> wide_rows;
@@ -70,8 +81,8 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
     Tiles tiles;
     for (int64_t block = begin; block < end; ++block) {
       if (tiled) std::fill(sums.begin(), sums.end(), F::zero());
-      for (int64_t first = 0; first < steps; first += kChunk) {
-        const int64_t count = std::min(kChunk, steps - first);
+      for (int64_t first = 0; first < steps; first += chunk) {
+        const int64_t count = std::min(chunk, steps - first);
         const int32_t* weights = w + (block * steps + first) * kOutputs;
         const int32_t* ahead = weights + count * kOutputs;
         if constexpr (F::kTiles) {
@@ -84,10 +95,10 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
           if (wide) {
             F::widen_weights(weights, count, wide_weights);
             by_rows<typename F::Wide>(&wide_rows[2 * first], 2 * steps, rows, wide_weights, 2 * count, sums.data(),
-                                      first == 0, ahead);
+                                      first == 0, ahead, fetched);
           }
         }
-        if (!tiled && !wide) by_rows<F>(x + first, steps, rows, weights, count, sums.data(), first == 0, ahead);
+        if (!tiled && !wide) by_rows<F>(x + first, steps, rows, weights, count, sums.data(), first == 0, ahead, fetched);
       }
       for (int64_t b = 0; b < kBlocks; ++b) finish(block * kOutputs + b * kLanes, b, sums.data());
     }

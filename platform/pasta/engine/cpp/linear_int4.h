@@ -15,8 +15,9 @@ constexpr int64_t kChunkGroups = 16;  // whose weights (18 KiB) stay in the firs
 constexpr int64_t kLine = 16;         // numbers of a line of the cache
 
 // ROWS rows, each of `groups` groups, against `some` groups of a block: adds to sums [ROWS, 64]. offsets
-// [ROWS, groups]: eight times the sum of the row's group. What is fetched meanwhile is a share, 1 / `passes`, of as many
-// weights at `ahead`, or each group's that is kGroupsAhead of this one; returns where the next share begins.
+// [ROWS, groups]: minus eight times the sum of the row's group. Meanwhile a share, 1 / `passes`, of as many weights at
+// `ahead` may come into the cache. Where only a part of each group is read at a time that is always so, since the
+// processor itself finds no stream in it. Returns where the next share begins.
 template <int ROWS, bool FETCHES>
 __attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const int32_t* offsets, int64_t groups,
                                                         const int32_t* w, int64_t some, float* sums,
@@ -25,19 +26,20 @@ __attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const 
   constexpr int kTogether = Int4::together(ROWS);
   const int64_t turns = kParts / kTogether * passes, lines = (kGroup / kLine + turns - 1) / turns;
   for (int64_t first = 0; first < kParts; first += kTogether) {
+    const auto at = [=](int r, int n) {
+      return reinterpret_cast<Int4::Sum*>(sums + r * kOutputs + (first + n) * Int4::kNumbers);
+    };
+    Int4::Sum all[ROWS][kTogether];
+    for (int r = 0; r < ROWS; ++r)
+      for (int n = 0; n < kTogether; ++n) all[r][n] = *at(r, n);
     for (int64_t g = 0; g < some; ++g) {
       const int32_t* group = w + g * kGroup;
-      if constexpr (ROWS > 1 && Int4::kGroupsAhead > 0) {
-        if constexpr (FETCHES)
-          for (int64_t i = 0; i < kGroup; i += kLine)
-            _mm_prefetch(reinterpret_cast<const char*>(group + Int4::kGroupsAhead * kGroup + i), _MM_HINT_T1);
-      } else if constexpr (ROWS > 1 || FETCHES) {
+      if constexpr (FETCHES || kTogether < kParts)
         for (int64_t i = 0; i < lines; ++i, ahead += kLine)
-          _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
-      }
+          _mm_prefetch(reinterpret_cast<const char*>(ahead), Int4::kInto);
       Int4::Register sum[ROWS][kTogether];
       for (int r = 0; r < ROWS; ++r)
-        for (int n = 0; n < kTogether; ++n) sum[r][n] = Int4::zero();
+        for (int n = 0; n < kTogether; ++n) sum[r][n] = Int4::start(offsets[r * groups + g]);
 #pragma GCC unroll 1  // unrolled, GCC 12 computes products of later steps first and keeps them in memory
       for (int64_t pair = 0; pair < kGroupSteps / 2; ++pair) {
         const int32_t* from = x + g * kGroupSteps + 2 * pair;
@@ -48,28 +50,23 @@ __attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const 
           low[n] = Int4::low(weights), high[n] = Int4::high(weights);
         }
         for (int r = 0; r < ROWS; ++r) {
-          const Int4::Register one = Int4::row(from[r * groups * kGroupSteps]);
+          const Int4::Row one = Int4::row(from + r * groups * kGroupSteps);
           for (int n = 0; n < kTogether; ++n) sum[r][n] = Int4::add(sum[r][n], one, low[n]);
-          const Int4::Register other = Int4::row(from[r * groups * kGroupSteps + 1]);
+          const Int4::Row other = Int4::row(from + r * groups * kGroupSteps + 1);
           for (int n = 0; n < kTogether; ++n) sum[r][n] = Int4::add(sum[r][n], other, high[n]);
         }
       }
       const auto* scales = reinterpret_cast<const BFloat16*>(group + kGroupSteps / 2 * kOutputs);
-      for (int r = 0; r < ROWS; ++r) {
-        for (int n = 0; n < kTogether; ++n) {
-          const int64_t output = (first + n) * Int4::kNumbers;
-          auto* to = reinterpret_cast<Int4::Sum*>(sums + r * kOutputs + output);
-          *to = Int4::scaled(*to, sum[r][n], offsets[r * groups + g], scales + output);
-        }
+      for (int n = 0; n < kTogether; ++n) {
+        const Int4::Sum scale = Int4::scales(scales + (first + n) * Int4::kNumbers);
+        for (int r = 0; r < ROWS; ++r)
+          all[r][n] = Int4::scaled(all[r][n], sum[r][n], offsets[r * groups + g], scale);
       }
     }
+    for (int r = 0; r < ROWS; ++r)
+      for (int n = 0; n < kTogether; ++n) *at(r, n) = all[r][n];
   }
   return ahead;
-}
-
-template <int ROWS>
-auto groups_here() {
-  return fetches(ROWS) ? groups_of_rows<ROWS, true> : groups_of_rows<ROWS, false>;
 }
 
 // x [..., in] float32; weight [outputs / 64, in / 32, 288] of four bytes each; bias [outputs] float32.
@@ -89,7 +86,7 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
         row[i] = static_cast<int8_t>(row[i] - kZero);
         sum += row[i];
       }
-      offsets[r * groups + g] = 8 * sum;
+      offsets[r * groups + g] = -8 * sum;
     }
   }
   sizes.back() = outputs;
@@ -98,6 +95,7 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
   const auto* weights = static_cast<const int32_t*>(weight.const_data_ptr());
   const float* bias_at = data_or_null(bias);
   const int64_t passes = (rows + Int4::kMostRows - 1) / Int4::kMostRows;
+  const bool fetched = fetches(rows, Int4::kMostRows);
   parallel(blocks, blocks * groups * kGroupSteps * kOutputs, [&](int64_t begin, int64_t end) {
     std::vector<Floats> room(rows * kBlocks);  // aligned, as its registers are
     for (int64_t block = begin; block < end; ++block) {
@@ -107,17 +105,13 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
         const int64_t some = std::min(kChunkGroups, groups - first);
         const int32_t* w = weights + (block * groups + first) * kGroup;
         const int32_t* ahead = w + some * kGroup;
-        for (int64_t r = 0; r < rows; r += Int4::kMostRows) {
-          const auto run = [&](auto pass) {
-            ahead = pass(&quantised[(r * groups + first) * kGroupSteps], &offsets[r * groups + first], groups, w, some,
-                         sums + r * kOutputs, ahead, passes);
-          };
-          const int64_t together = std::min(Int4::kMostRows, rows - r);
-          if (together == 4) run(groups_here<4>());
-          if (together == 3) run(groups_here<3>());
-          if (together == 2) run(groups_here<2>());
-          if (together == 1) run(groups_here<1>());
-        }
+        int64_t r = 0;
+        in_passes<Int4::kMostRows>(rows, fetched, [&](auto together) {
+          const auto pass = fetched ? groups_of_rows<together, true> : groups_of_rows<together, false>;
+          ahead = pass(&quantised[(r * groups + first) * kGroupSteps], &offsets[r * groups + first], groups, w, some,
+                       sums + r * kOutputs, ahead, passes);
+          r += together;
+        });
       }
       for (int64_t b = 0; b < kBlocks; ++b) {
         const int64_t n = block * kOutputs + b * kLanes;

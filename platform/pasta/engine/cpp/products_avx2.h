@@ -8,6 +8,7 @@
 namespace {
 
 constexpr int64_t kChunk = 48;  // steps whose weights, widened too (24 KiB), stay in the first cache for all rows
+constexpr int64_t kFetchedChunk = kChunk;
 
 constexpr int64_t kStep = kBlocks * kLanes;  // numbers of four bytes that a step of a block's weights takes
 constexpr int64_t kParts = 2 * kBlocks;  // registers of a step's weights
@@ -105,26 +106,27 @@ struct Int8 : Format<Int8> {
 // is signed, and the sums of a group are at most 8 * 2 * 15 * 127, so that 16 bits hold them.
 struct Int4 {
   static constexpr int64_t kMostRows = 4;
-  static constexpr int64_t kGroupsAhead = 0;  // several rows fetch their share of the next weights
+  static constexpr _mm_hint kInto = _MM_HINT_T0;
   using Register = __m256i;
+  using Row = __m256i;
   using Sum = __m256;
   static constexpr int64_t kNumbers = 8;  // outputs of a register
   static constexpr int together(int rows) { return rows == 1 ? kParts : 2; }
   static Register load(const int32_t* w) { return weights_at(w); }
   static Register low(Register w) { return _mm256_and_si256(w, _mm256_set1_epi8(15)); }
   static Register high(Register w) { return low(_mm256_srli_epi16(w, 4)); }
-  static Register row(int32_t x) { return _mm256_set1_epi32(x); }
-  static Register zero() { return _mm256_setzero_si256(); }
-  static Register add(Register sum, Register x, Register w) {
+  static Row row(const int32_t* x) { return _mm256_set1_epi32(*x); }
+  static Register start(int32_t) { return _mm256_setzero_si256(); }
+  static Register add(Register sum, Row x, Register w) {
     __m256i product;
     asm("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(x), "x"(w));
     return sum;
   }
-  // Adds a group's sum, less what it has too much since 8 stands for zero, times its scales.
-  static Sum scaled(Sum all, Register sum, int32_t offset, const BFloat16* scales) {
+  static Sum scales(const BFloat16* at) { return widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
+  // offset: minus what a group has too much, since 8 stands for zero.
+  static Sum scaled(Sum all, Register sum, int32_t offset, Sum scales) {
     const __m256i whole = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
-    const __m256 exact = _mm256_cvtepi32_ps(_mm256_sub_epi32(whole, _mm256_set1_epi32(offset)));
-    return _mm256_fmadd_ps(exact, widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scales))), all);
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(whole, _mm256_set1_epi32(offset))), scales, all);
   }
 };
 

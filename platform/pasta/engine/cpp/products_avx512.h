@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int64_t kChunk = 512;  // steps whose weights (128 KiB) stay in the cache for all rows
-constexpr int64_t kAhead = 24;   // steps whose weights are fetched before their turn
+constexpr int64_t kFetchedChunk = 32;  // and where the next chunk is fetched meanwhile, into the second cache
 
 // A step is four bytes of a row against a register of weights: one float32, two bfloat16, or four 8-bit numbers. In
 // assembly: what GCC 12 makes of the intrinsics reads a row's number, or the weights, from memory for each product.
@@ -53,50 +53,52 @@ struct Int8 {
 // Weights of 4 bits (linear_int4.h), a register of which holds two steps of sixteen outputs: they are the unsigned
 // factor, the row is signed.
 struct Int4 {
-  static constexpr int64_t kMostRows = 4;
-  static constexpr int64_t kGroupsAhead = 4;  // how far ahead several rows fetch, into the second cache
+  static constexpr int64_t kMostRows = 6;
+  static constexpr _mm_hint kInto = _MM_HINT_T1;
   using Register = __m512i;
+  using Row = const int32_t*;  // four numbers, which the product itself reads from memory
   using Sum = __m512;
   static constexpr int64_t kNumbers = kLanes;  // outputs of a register
-  static constexpr int together(int) { return kBlocks; }
+  static constexpr int together(int rows) { return rows <= 3 ? kBlocks : 2; }
   static Register load(const int32_t* w) { return _mm512_loadu_si512(w); }
   static Register low(Register w) { return _mm512_and_si512(w, _mm512_set1_epi8(15)); }
   static Register high(Register w) { return low(_mm512_srli_epi16(w, 4)); }
-  static Register row(int32_t x) { return _mm512_set1_epi32(x); }
-  static Register zero() { return _mm512_setzero_si512(); }
-  static Register add(Register sum, Register x, Register w) {
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+  static Row row(const int32_t* x) { return x; }
+  // What a group has too much, since 8 stands for zero, is taken off before it is summed.
+  static Register start(int32_t offset) { return _mm512_set1_epi32(offset); }
+  static Register add(Register sum, Row x, Register w) {
+    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*x));
     return sum;
   }
-  // Adds a group's sum, less what it has too much since 8 stands for zero, times its scales.
-  static Sum scaled(Sum all, Register sum, int32_t offset, const BFloat16* scales) {
-    const __m512 exact = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, _mm512_set1_epi32(offset)));
-    return _mm512_fmadd_ps(exact, ::load(scales), all);
+  static Sum scales(const BFloat16* at) { return ::load(at); }
+  static Sum scaled(Sum all, Register sum, int32_t, Sum scales) {
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scales, all);
   }
 };
 
-// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any.
+// ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any. Meanwhile a
+// share, 1 / `passes`, of as many weights at `ahead` may come into the cache; returns where the next share begins.
 template <class F, int ROWS, bool FETCHES>
 const int32_t* tile(const int32_t* x, int64_t width, const int32_t* w, int64_t steps, typename F::Sum* sums,
-                    bool begins, const int32_t* ahead, int64_t) {
-  typename F::Sum sum[ROWS][kBlocks];
-  for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < kBlocks; ++b) sum[r][b] = begins ? F::zero() : sums[r * kBlocks + b];
+                    bool begins, const int32_t* ahead, int64_t passes) {
+  const int64_t fetched = (kBlocks + passes - 1) / passes;
+  typename F::Sum sum[ROWS * kBlocks];
+#pragma GCC unroll 32  // else GCC 12 copies the sums through memory before and after the loop, here and below
+  for (int i = 0; i < ROWS * kBlocks; ++i) sum[i] = begins ? F::zero() : sums[i];
   for (int64_t s = 0; s < steps; ++s) {
     __m512i weights[kBlocks];
-    for (int b = 0; b < kBlocks; ++b) {
-      weights[b] = _mm512_loadu_si512(w + (s * kBlocks + b) * kLanes);
-      // With several rows some processors look too few steps ahead to keep the memory busy.
-      if constexpr (FETCHES)
-        _mm_prefetch(reinterpret_cast<const char*>(w + ((s + kAhead) * kBlocks + b) * kLanes), _MM_HINT_T0);
-    }
-    for (int r = 0; r < ROWS; ++r) {
-      const __m512i row = _mm512_set1_epi32(x[r * width + s]);
-      for (int b = 0; b < kBlocks; ++b) sum[r][b] = F::step(sum[r][b], row, weights[b]);
+    for (int b = 0; b < kBlocks; ++b) weights[b] = _mm512_loadu_si512(w + (s * kBlocks + b) * kLanes);
+    if constexpr (FETCHES)
+      for (int64_t i = 0; i < fetched; ++i, ahead += kLanes)
+        _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T1);
+#pragma GCC unroll 32
+    for (int i = 0; i < ROWS * kBlocks; ++i) {
+      const __m512i row = _mm512_set1_epi32(x[i / kBlocks * width + s]);
+      sum[i] = F::step(sum[i], row, weights[i % kBlocks]);
     }
   }
-  for (int r = 0; r < ROWS; ++r)
-    for (int b = 0; b < kBlocks; ++b) sums[r * kBlocks + b] = sum[r][b];
+#pragma GCC unroll 32
+  for (int i = 0; i < ROWS * kBlocks; ++i) sums[i] = sum[i];
   return ahead;
 }
 
