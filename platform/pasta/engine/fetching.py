@@ -45,7 +45,9 @@ def choose_fetching(model: nn.Module) -> None:
 
     one, several, more = (pays(partial(seconds, rows)) for rows in _SIZES)
     torch.ops.pasta.fetch_ahead(one, several, more)
-    _log.info("weights are fetched ahead of their turn: with one row %s, several %s, more %s", one, several, more)
+    _log.info(
+        "weights are fetched ahead of their turn: with one row %s, several %s, more %s", one, several, more
+    )
 
 
 def pays(seconds: Callable[[bool], float]) -> bool:

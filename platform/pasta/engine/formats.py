@@ -16,7 +16,6 @@ from torch import nn
 from transformers import AutoModel
 
 from pasta.engine import kernels, quantising
-from pasta.engine.fetching import choose_fetching
 from pasta.engine.fusing import fuse_projections, use_kernels
 from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, can_pack, pack_linears
 from pasta.engine.section import INTEGERS
@@ -119,7 +118,6 @@ def apply_format(model: nn.Module, chosen: NumberFormat, device: torch.device, p
         pack_linears(model)
     if packed is not False and kernels.run_on(device, chosen.dtype):
         use_kernels(model)
-        choose_fetching(model)
 
 
 def _runs(name: str, device: torch.device) -> bool:

@@ -11,9 +11,11 @@ from transformers.distributed import DistributedConfig
 
 from pasta.engine.attention import GROUPED
 from pasta.engine.families import check_architecture
+from pasta.engine.fetching import choose_fetching
 from pasta.engine.formats import NumberFormat, apply_format, choose_format
 from pasta.engine.head_files import fetch_heads, has_heads
 from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
+from pasta.engine.huge_pages import use_huge_pages
 from pasta.engine.ranks import Ranks
 from pasta.engine.section import DTYPES, check_dtype, check_format, check_tensor_parallel
 from pasta.engine.sharding import use_local_parts
@@ -194,6 +196,8 @@ def _ready(
     else:  # by rank 0's timings: all compute in one format
         chosen = ranks.agree(choose_format(dtype, model, device) if ranks.rank == 0 else None)
     apply_format(model, chosen, device, packed)
+    use_huge_pages(model)
+    choose_fetching(model)  # by the weights where they now lie
     if ranks is not None:
         ranks.wait()  # a sum would not wait long
     return LoadedModel(model, tokenizer, codec, name, num_parameters, chosen, runner, packed, ranks, number)

@@ -47,6 +47,10 @@ class Packed(nn.Module):
         """What a step reads of its weights, nearly."""
         return self._weight.nbytes
 
+    def move_weight(self, memory: Tensor) -> None:
+        """Have the weight lie in ``memory`` [num_bytes] uint8, its values as they are."""
+        self._weight = memory.view(self._weight.dtype).view(self._weight.shape).copy_(self._weight)
+
     def example(self, rows: int) -> Tensor:
         """An input [rows, in]."""
         return torch.ones(rows, self._inputs, dtype=self._takes)
