@@ -151,7 +151,9 @@ def build_extension() -> Path:
     try:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            said = next((line for line in done.stderr.splitlines() if "error" in line), "it said nothing")
+            said = next(
+                (line for line in done.stderr.splitlines() if "error" in line.lower()), "it said nothing"
+            )
             raise UserError(f"kernels: {command[0]} failed ({said.strip()}); decoding works without")
         os.replace(made, built)
     except OSError as error:

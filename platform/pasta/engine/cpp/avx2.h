@@ -193,9 +193,18 @@ __m128 sum_of_each(Floats a, Floats b, Floats c, Floats d) {
   return _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps(abcd, 1));
 }
 
-// -- 8-bit numbers: signed, zero is zero -------------------------------------------------------------------------
+// -- 8-bit numbers ---------------------------------------------------------------------------------------------
 
+// AVX-VNNI has AVX-512's products in registers of 32 bytes.
+#ifdef __AVXVNNI__
+#define PASTA_VNNI "%{vex%} vpdpbusd"
+#endif
+
+#ifdef PASTA_VNNI
+constexpr int32_t kZero = 128;  // stands for zero, since these products take one unsigned factor
+#else
 constexpr int32_t kZero = 0;
+#endif
 
 // Rounds numbers of at most 127 either way.
 void store_quantised(uint8_t* to, Floats x, Tail there) {
@@ -204,12 +213,16 @@ void store_quantised(uint8_t* to, Floats x, Tail there) {
   // A quarter of the first register, of the second, and so on: put them in order.
   const __m128i whole = _mm_shuffle_epi32(_mm256_castsi256_si128(bytes), 0xd8);
   alignas(16) uint8_t kept[kLanes];
-  _mm_store_si128(reinterpret_cast<__m128i*>(kept), whole);
+  _mm_store_si128(reinterpret_cast<__m128i*>(kept), _mm_add_epi8(whole, _mm_set1_epi8(static_cast<char>(kZero))));
   std::memcpy(to, kept, there.count);
 }
 
-// Sums of products to float32.
-Floats as_floats(Ints sums, const int32_t*, Tail) {
+// Sums of products to float32; zeros: what they have too much because of kZero.
+Floats as_floats(Ints sums, const int32_t* zeros, Tail there) {
+  if (kZero != 0) {
+    const Floats bits = load(reinterpret_cast<const float*>(zeros), there);
+    sums = {_mm256_sub_epi32(sums.low, (__m256i)bits.low), _mm256_sub_epi32(sums.high, (__m256i)bits.high)};
+  }
   return {_mm256_cvtepi32_ps(sums.low), _mm256_cvtepi32_ps(sums.high)};
 }
 

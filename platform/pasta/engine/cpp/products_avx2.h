@@ -91,6 +91,12 @@ struct Int8 : Format<Int8> {
   using Sum = Ints;
   using Register = __m256i;
   static Sum zero() { return all(0); }
+#ifdef PASTA_VNNI
+  static Register add(Register sum, __m256i x, __m256i w) {
+    asm(PASTA_VNNI " %2, %1, %0" : "+x"(sum) : "x"(x), "x"(w));
+    return sum;
+  }
+#else
   // The product of bytes takes an unsigned factor, so the row's signs go to the weights. It adds pairs up in 16 bits,
   // which two products of at most 127 * 127 do not exceed.
   static Register add(Register sum, __m256i x, __m256i w) {
@@ -100,10 +106,11 @@ struct Int8 : Format<Int8> {
         : "x"(x), "x"(w), "x"(_mm256_abs_epi8(x)), "x"(_mm256_set1_epi16(1)));
     return sum;
   }
+#endif
 };
 
 // Weights of 4 bits (linear_int4.h), a register of which holds two steps of eight outputs. They are unsigned, the row
-// is signed, and the sums of a group are at most 8 * 2 * 15 * 127, so that 16 bits hold them.
+// is signed. Without AVX-VNNI 16 bits hold the sums of a group, which are at most 8 * 2 * 15 * 127.
 struct Int4 {
   static constexpr int64_t kMostRows = 4;
   static constexpr _mm_hint kInto = _MM_HINT_T0;
@@ -116,18 +123,29 @@ struct Int4 {
   static Register low(Register w) { return _mm256_and_si256(w, _mm256_set1_epi8(15)); }
   static Register high(Register w) { return low(_mm256_srli_epi16(w, 4)); }
   static Row row(const int32_t* x) { return _mm256_set1_epi32(*x); }
+  static Sum scales(const BFloat16* at) { return widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
+  // offset: minus what a group has too much, since 8 stands for zero.
+#ifdef PASTA_VNNI
+  static Register start(int32_t offset) { return _mm256_set1_epi32(offset); }
+  static Register add(Register sum, Row x, Register w) {
+    asm(PASTA_VNNI " %2, %1, %0" : "+x"(sum) : "x"(w), "x"(x));
+    return sum;
+  }
+  static Sum scaled(Sum all, Register sum, int32_t, Sum scales) {
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), scales, all);
+  }
+#else
   static Register start(int32_t) { return _mm256_setzero_si256(); }
   static Register add(Register sum, Row x, Register w) {
     __m256i product;
     asm("vpmaddubsw %2, %3, %1\n\tvpaddw %1, %0, %0" : "+x"(sum), "=&x"(product) : "x"(x), "x"(w));
     return sum;
   }
-  static Sum scales(const BFloat16* at) { return widened(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))); }
-  // offset: minus what a group has too much, since 8 stands for zero.
   static Sum scaled(Sum all, Register sum, int32_t offset, Sum scales) {
     const __m256i whole = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(whole, _mm256_set1_epi32(offset))), scales, all);
   }
+#endif
 };
 
 // ROWS rows against `steps` steps of a block's weights: adds to what earlier steps gave, if there were any. Meanwhile a
