@@ -33,8 +33,8 @@ bool fetches(int64_t rows, int64_t together) {
   return fetched_for_more && rows <= 4 * together;
 }
 
-// Calls pass(rows) until `rows` rows are done, of which one pass takes up to `most`, a constant that the compiler knows.
-// evenly: as many rows in each pass. Otherwise the first, which waits for the memory, takes as many as it can.
+// Calls pass(n) until `rows` rows are done; n, up to MOST, is a constant to the compiler. evenly: as many rows in each
+// pass. Otherwise the first, which waits for the memory, takes as many as it can.
 template <int MOST, class Pass>
 void in_passes(int64_t rows, bool evenly, const Pass& pass) {
   const int64_t passes = (rows + MOST - 1) / MOST;
@@ -64,10 +64,10 @@ void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, in
 // of the sixteen outputs from `output` on: those of row r are in sums[r * kBlocks + block].
 template <class F, class Finish>
 void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, int64_t outputs, const Finish& finish) {
-  const bool fetched = fetches(rows, F::kMostRows);
-  const int64_t chunk = fetched ? kFetchedChunk : kChunk;
   bool tiled = false, wide = false;
   if constexpr (F::kTiles) tiled = rows >= F::kTiledFrom && steps % kTileSteps == 0 && tiles_allowed();
+  const bool fetched = !tiled && fetches(rows, F::kMostRows);
+  const int64_t chunk = fetched ? kFetchedChunk : kChunk;
   std::vector<int32_t> wide_rows;
   if constexpr (F::kWidens) {
     wide = rows >= F::kWidenedFrom;
