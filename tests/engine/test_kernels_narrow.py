@@ -9,7 +9,7 @@ import pytest
 
 from pasta.engine import kernels
 
-# No test of the kernels asks which ones it has, so that a process may have others.
+# In a process that takes this CPU for one without AVX-512.
 _TESTS = """
 import sys
 import pytest
@@ -19,6 +19,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-x", "tests/engine/test_k
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not kernels._wide(), reason="this CPU has no others")
 @pytest.mark.parametrize(
     "flags",

@@ -33,15 +33,15 @@ bool fetches(int64_t rows, int64_t together) {
   return fetched_for_more && rows <= 4 * together;
 }
 
-// Calls pass(n) until `rows` rows are done; n, up to MOST, is a constant to the compiler. evenly: as many rows in each
-// pass. Otherwise the first, which waits for the memory, takes as many as it can.
+// Calls pass(n, passes) until `rows` rows are done; n, up to MOST, is a constant to the compiler, passes how many calls
+// there are. evenly: as many rows in each. Otherwise the first, which waits for the memory, takes as many as it can.
 template <int MOST, class Pass>
 void in_passes(int64_t rows, bool evenly, const Pass& pass) {
   const int64_t passes = (rows + MOST - 1) / MOST;
   for (int64_t left = passes; rows > 0; --left) {
     const int64_t some = evenly ? (rows + left - 1) / left : std::min<int64_t>(MOST, rows);
     [&]<int... ROWS>(std::integer_sequence<int, ROWS...>) {
-      ((some == ROWS + 1 ? pass(std::integral_constant<int, ROWS + 1>{}) : void()), ...);
+      ((some == ROWS + 1 ? pass(std::integral_constant<int, ROWS + 1>{}, passes) : void()), ...);
     }(std::make_integer_sequence<int, MOST>{});
     rows -= some;
   }
@@ -52,8 +52,7 @@ void in_passes(int64_t rows, bool evenly, const Pass& pass) {
 template <class F>
 void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, int64_t steps, typename F::Sum* sums,
              bool begins, const int32_t* ahead, bool fetched) {
-  const int64_t passes = (rows + F::kMostRows - 1) / F::kMostRows;
-  in_passes<F::kMostRows>(rows, fetched, [&](auto some) {
+  in_passes<F::kMostRows>(rows, fetched, [&](auto some, int64_t passes) {
     const auto pass = fetched ? tile<F, some, true> : tile<F, some, false>;
     ahead = pass(x, width, w, steps, sums, begins, ahead, passes);
     x += some * width, sums += some * kBlocks;

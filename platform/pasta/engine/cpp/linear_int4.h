@@ -94,7 +94,6 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
   float* to = out.mutable_data_ptr<float>();
   const auto* weights = static_cast<const int32_t*>(weight.const_data_ptr());
   const float* bias_at = data_or_null(bias);
-  const int64_t passes = (rows + Int4::kMostRows - 1) / Int4::kMostRows;
   const bool fetched = fetches(rows, Int4::kMostRows);
   parallel(blocks, blocks * groups * kGroupSteps * kOutputs, [&](int64_t begin, int64_t end) {
     std::vector<Floats> room(rows * kBlocks);  // aligned, as its registers are
@@ -106,7 +105,7 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
         const int32_t* w = weights + (block * groups + first) * kGroup;
         const int32_t* ahead = w + some * kGroup;
         int64_t r = 0;
-        in_passes<Int4::kMostRows>(rows, fetched, [&](auto together) {
+        in_passes<Int4::kMostRows>(rows, fetched, [&](auto together, int64_t passes) {
           const auto pass = fetched ? groups_of_rows<together, true> : groups_of_rows<together, false>;
           ahead = pass(&quantised[(r * groups + first) * kGroupSteps], &offsets[r * groups + first], groups, w, some,
                        sums + r * kOutputs, ahead, passes);
