@@ -12,19 +12,22 @@ tests/serve/calls/test_ray_serve.py fails, and names that version, when one of t
 - The closure of the ``send`` that a replica gives to an ASGI application, with its ``MessageQueue``: see how many
   messages wait for the proxy.
 - ``Counter._record``: export a counter as 0 before it counts.
+- ``http_util.socket``, the module by which a replica that listens itself makes its socket: let it take a port at once.
 
 Ray pickles the module of a router by value: its process gets a second copy of this module. So nothing here may be
 shared state; ``known_replicas`` lives in serve/calls/replicas.py, which Ray imports by name.
 """
 
+import socket
 import uuid
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import ray
 from ray import serve
-from ray.serve._private import constants
+from ray.serve._private import constants, http_util
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve._private.http_util import MessageQueue
 from ray.serve.exceptions import RayServeException
@@ -214,3 +217,18 @@ def export_zero(counter: Any) -> None:
     ``inc`` refuses 0.
     """
     counter._record(0.0)
+
+
+class _Reusing(socket.socket):
+    def bind(self, address: Any) -> None:
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        super().bind(address)
+
+
+def reuse_addresses() -> None:
+    """Have this replica, where it listens itself, take its port although connections of one before it still end there.
+
+    Ray Serve binds without SO_REUSEADDR: for a minute after a service has stopped, or a Gateway has died, the port
+    would be in use for the next one.
+    """
+    http_util.socket = SimpleNamespace(**{**vars(socket), "socket": _Reusing})

@@ -69,26 +69,27 @@ class Decoder:
         self._tensor_parallel = config.decoder.tensor_parallel
         self._followers = _followers(config)
         ranks = None if self._followers is None else await asyncio.to_thread(self._followers.meet)
-        for name, model in config.models.items():
-            loaded = load_model(
-                model.location,
-                dtype=model.dtype,
-                device=model.device,
-                sequential=model.mode == "sequential",
-                ranks=ranks,
-            )
-            logger.info("model %s decodes in %s: %s", name, loaded.format.name, loaded.format.why)
-            engine = Engine(loaded, EngineConfig.of(config.engine))
-            try:
-                _warm_up(engine)
-            except ArithmeticError as error:
-                raise UserError(
-                    f"models.{name}: {error}; expected whole weights, and a dtype that holds them"
-                ) from error
-            self._costs[name] = _costs(engine, config)
-            self._structures[name] = Structures(engine.codec)
-            self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval_ms / 1000)
-            with priority.starting(batch=False):
+        # The kernels' threads are started while a model is loaded.
+        with priority.starting(batch=False):
+            for name, model in config.models.items():
+                loaded = load_model(
+                    model.location,
+                    dtype=model.dtype,
+                    device=model.device,
+                    sequential=model.mode == "sequential",
+                    ranks=ranks,
+                )
+                logger.info("model %s decodes in %s: %s", name, loaded.format.name, loaded.format.why)
+                engine = Engine(loaded, EngineConfig.of(config.engine))
+                try:
+                    _warm_up(engine)
+                except ArithmeticError as error:
+                    raise UserError(
+                        f"models.{name}: {error}; expected whole weights, and a dtype that holds them"
+                    ) from error
+                self._costs[name] = _costs(engine, config)
+                self._structures[name] = Structures(engine.codec)
+                self._engines[name] = AsyncEngine(engine, config.decoder.stream_interval_ms / 1000)
                 await self._engines[name].start()
         engines = {name: engine.engine for name, engine in self._engines.items()}
         reports = Reporter(self._metrics.record).engines(engines, config.engine.num_slots)

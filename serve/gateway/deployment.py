@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 
 import pasta
 from serve import priority
-from serve.calls.ray_serve import DeploymentClient
+from serve.calls.ray_serve import DeploymentClient, reuse_addresses
 from serve.calls.replicas import known_replicas
 from serve.config import ServeConfig
 from serve.errors import ApiError, failed, unavailable, unknown_model
@@ -105,6 +105,7 @@ class Gateway:
         self, config: ServeConfig, interpreter: DeploymentHandle
     ) -> None:
         check_started(config)
+        reuse_addresses()
         priority.set_batch()
         self._config = config
         self._interpreter = DeploymentClient(interpreter)

@@ -140,7 +140,7 @@ def build_extension() -> Path:
     os.close(handle)
     command = [
         cpp_extension.get_cxx_compiler(),
-        *("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-fopenmp", "-w"),
+        *("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "-w"),
         *(() if _wide() else ("-mno-avx512f",)),
         f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         *(f"-isystem{path}" for path in cpp_extension.include_paths()),

@@ -1,19 +1,22 @@
 """Ray Serve's private APIs are still there, and the router does what it is there for."""
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import os
 import re
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import httpx
 import pytest
 import ray.serve.metrics
 from ray.serve._private import common, handle_options, router
 from ray.serve._private.common import DeploymentID
-from ray.serve.config import RequestRouterConfig
+from ray.serve.config import HTTPOptions, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import ReplicaID, RequestRouter
 
@@ -21,6 +24,7 @@ from serve.calls import ray_serve
 from serve.calls.ray_serve import PROXY_ENV, REPLICA_ENV, DeploymentClient, PinnedRouter, pin
 from serve.calls.replicas import ReplicaLost, known_replicas
 from serve.ingress import ingress_env
+from serve.ray_start import free_port
 from tests.support.paths import ROOT
 
 # -- what the adapter takes for granted ------------------------------------------------------------------------
@@ -152,6 +156,38 @@ def test_a_replica_s_send_tells_what_is_not_sent_yet():
     assert unsent() == 1
     queue.get_messages_nowait()
     assert unsent() == 0
+
+
+def test_a_port_with_connections_that_still_end_is_taken_at_once(monkeypatch):
+    from ray.serve._private import http_util
+
+    assert http_util.socket is socket, gone("http_util.socket")
+    monkeypatch.setattr(http_util, "socket", socket)
+    ray_serve.reuse_addresses()
+    port = free_port()
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 204, "headers": [(b"connection", b"close")]})
+        await send({"type": "http.response.body"})
+
+    async def serve_one_request():
+        options = HTTPOptions(host="127.0.0.1", port=port)
+        loop = asyncio.get_running_loop()
+        task, server = await http_util.start_asgi_http_server(app, options, event_loop=loop)
+        async with httpx.AsyncClient(trust_env=False) as http:
+            for _ in range(100):
+                with contextlib.suppress(httpx.ConnectError):
+                    answer = await http.get(f"http://127.0.0.1:{port}")
+                    break
+                await asyncio.sleep(0.05)
+        server.should_exit = True
+        await task
+        return answer.status_code
+
+    assert asyncio.run(serve_one_request()) == 204
+    with socket.socket() as without, pytest.raises(OSError, match="in use"):
+        without.bind(("127.0.0.1", port))
+    assert asyncio.run(serve_one_request()) == 204
 
 
 def test_no_other_module_of_the_service_uses_a_private_api_of_ray():

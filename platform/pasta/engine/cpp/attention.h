@@ -3,6 +3,7 @@
 #pragma once
 
 #include "between.h"
+#include "threads.h"
 
 namespace {
 

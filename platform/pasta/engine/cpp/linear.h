@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "numbers.h"
+#include "threads.h"
 
 #ifdef __AVX512F__
 #include "products_avx512.h"

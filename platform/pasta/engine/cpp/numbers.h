@@ -1,9 +1,8 @@
-// Numbers, sixteen at a time whatever the CPU's registers, and threads.
+// Numbers, sixteen at a time whatever the CPU's registers.
 
 #pragma once
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <immintrin.h>
 
 #include <algorithm>
@@ -25,8 +24,6 @@ constexpr int64_t kLanes = 16;  // numbers that the functions below take at a ti
 #endif
 
 namespace {
-
-constexpr int64_t kInline = 1 << 15;  // work below this is not worth waking another thread for
 
 // e^x to 2 units in the last place; not-a-number stays one.
 Floats exponential(Floats x) {
@@ -50,15 +47,6 @@ void by_type(at::ScalarType type, const Run& run) {
 
 const float* data_or_null(const std::optional<Tensor>& tensor) {
   return tensor.has_value() ? tensor->const_data_ptr<float>() : nullptr;
-}
-
-template <class Work>
-void parallel(int64_t tasks, int64_t work, const Work& run) {
-  if (work < kInline || at::get_num_threads() == 1) {
-    run(int64_t{0}, tasks);
-  } else {
-    at::parallel_for(0, tasks, 1, run);
-  }
 }
 
 }  // namespace

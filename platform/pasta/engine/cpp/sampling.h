@@ -3,6 +3,7 @@
 #pragma once
 
 #include "numbers.h"
+#include "threads.h"
 
 namespace {
 

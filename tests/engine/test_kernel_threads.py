@@ -1,0 +1,73 @@
+"""The kernels' threads: who takes which piece of the work changes nothing."""
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+from pasta.engine.packing import Int8Linear
+from tests.support.kernels import built, needs_kernels
+
+pytestmark = needs_kernels
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    built()
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def layer() -> nn.Module:
+    torch.manual_seed(0)
+    return Int8Linear(nn.Linear(512, 2000).requires_grad_(False))
+
+
+@pytest.fixture(scope="module")
+def x() -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(2, 512)
+
+
+@pytest.fixture
+def alone(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    torch.set_num_threads(1)
+    outputs = layer(x)
+    torch.set_num_threads(3)
+    return outputs
+
+
+@pytest.mark.parametrize("number", [2, 3, 7, 1])
+def test_any_number_of_threads_computes_the_same(layer, x, alone, number):
+    torch.set_num_threads(number)
+    for _ in range(50):
+        assert torch.equal(layer(x), alone)
+
+
+def test_threads_that_have_gone_to_sleep_come_again(layer, x, alone):
+    for _ in range(3):
+        time.sleep(0.02)  # they sleep after 3 ms
+        assert torch.equal(layer(x), alone)
+
+
+def test_engines_that_compute_at_once_do_not_disturb_each_other(layer, x, alone):
+    def compute(_: int) -> bool:
+        return all(torch.equal(layer(x), alone) for _ in range(200))
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(compute, range(3)))
+
+
+def test_a_process_that_forks_has_threads_on_both_sides(layer, x, alone):
+    assert torch.equal(layer(x), alone)
+    if (child := os.fork()) == 0:
+        os._exit(0 if torch.equal(layer(x), alone) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(layer(x), alone)
