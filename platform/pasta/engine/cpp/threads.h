@@ -39,8 +39,8 @@ class Team {
   // done. `run` must not throw.
   template <class Run>
   void share(int64_t tasks, int helpers, const Run& run) {
-    const std::unique_lock only(sharing_, std::try_to_lock);
-    if (!only) return run(int64_t{0}, tasks);  // they help another engine
+    std::unique_lock only(sharing_, std::defer_lock);
+    for (int looks = 0; !only.try_lock(); ++looks) pass_time(looks);  // they help another engine
     for (; started_ < helpers; ++started_) start(started_);
     run_ = &run;
     call_ = [](const void* run, int64_t begin, int64_t end) { (*static_cast<const Run*>(run))(begin, end); };
@@ -54,10 +54,18 @@ class Team {
     work();
     open_ = false;
     // Who has come before this has a piece, or will find none.
-    for (int looks = 0; inside_ > 0; ++looks) looks < kLooks ? _mm_pause() : static_cast<void>(sched_yield());
+    for (int looks = 0; inside_ > 0; ++looks) pass_time(looks);
   }
 
  private:
+  static void pass_time(int looks) {
+    if (looks < kLooks) {
+      _mm_pause();
+    } else {
+      sched_yield();
+    }
+  }
+
   static Team*& current() {
     static Team* team = new Team;  // never deleted: its threads outlive whatever ends the process
     return team;
