@@ -69,7 +69,7 @@ class Decoder:
         self._tensor_parallel = config.decoder.tensor_parallel
         self._followers = _followers(config)
         ranks = None if self._followers is None else await asyncio.to_thread(self._followers.meet)
-        # The kernels' threads are started while a model is loaded.
+        # The kernels' threads start while a model is loaded. As the engines' threads they run before all others.
         with priority.starting(batch=False):
             for name, model in config.models.items():
                 loaded = load_model(
