@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from pasta.engine import kernels
-from pasta.engine.fusing import KernelNorm
+from pasta.engine.fusing import KernelNorm, KernelRotary, use_kernels
 from pasta.engine.masks import additive, expand, within_window
 from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, pack_linears
 from pasta.engine.sampling import NO_PROMISE, gumbel, likeliest, likeliest_permitted, permit
@@ -84,6 +86,31 @@ def test_a_norm_computes_what_transformers_own_does(made, width, dtype):
     x = torch.randn(3, 5, width).to(dtype)
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(KernelNorm(norm)(x), norm.to(dtype)(x), rtol=tolerance, atol=tolerance)
+
+
+def rotary(**scaling):
+    return LlamaRotaryEmbedding(LlamaConfig(head_dim=24, rope_parameters={"rope_theta": 1e4} | scaling))
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scaling", [{"rope_type": "default"}, YARN], ids=["default", "yarn"])
+def test_rotary_angles_are_what_transformers_own_are(scaling, dtype):
+    plain, x = rotary(**scaling), torch.zeros(1, dtype=dtype)
+    positions = torch.tensor([[0, 1, 2047], [5, 3, 100_000]])
+    expected, tolerance = plain(x, positions), 1e-6 if dtype == torch.float32 else 4e-3
+    for turned, wanted in zip(KernelRotary(plain)(x, positions), expected, strict=True):
+        assert turned.dtype == dtype
+        torch.testing.assert_close(turned, wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("rope_type", "replaced"), [("default", True), ("dynamic", False)])
+def test_rotary_angles_that_depend_on_the_length_are_left_to_transformers(rope_type, replaced):
+    model = nn.Sequential(rotary(rope_type=rope_type, factor=2.0))
+    use_kernels(model)
+    assert isinstance(model[0], KernelRotary) == replaced
 
 
 @pytest.mark.parametrize("gelu", [False, True])

@@ -14,6 +14,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from pasta.engine import kernels
 from pasta.engine.attention import grouped_attention
+from pasta.engine.families import depends_on_length
 
 #: Activations between gate and up that have a kernel, by transformers' class; the value says whether it is GELU.
 _GATES = {"SiLUActivation": False, "SiLU": False, "GELUTanh": True, "PytorchGELUTanh": True}
@@ -129,6 +130,23 @@ class KernelNorm(nn.Module):
         return out
 
 
+class KernelRotary(nn.Module):
+    """Replaces a rotary embedding whose frequencies do not change by one operator. It is only used on CPUs, where nothing
+    is compiled."""
+
+    inv_freq: Tensor
+
+    def __init__(self, rotary: Any) -> None:
+        super().__init__()
+        self.register_buffer("inv_freq", rotary.inv_freq.float(), persistent=False)
+        self.scaling = float(rotary.attention_scaling)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions [B, Q] to cosines and sines [B, Q, head_dim] in the type of ``x``."""
+        cos, sin = kernels.operators(x.device).rotary(position_ids, self.inv_freq, self.scaling, x.dtype)
+        return cos, sin
+
+
 def fuse_projections(model: Any) -> None:
     """Stack the projections of every decoder layer of ``model``, in place, one layer after another to save memory."""
     for layer in model.base_model.layers:
@@ -141,6 +159,8 @@ def use_kernels(model: nn.Module) -> None:
     for name, child in model.named_children():
         if type(child).__name__.endswith("RMSNorm"):
             setattr(model, name, KernelNorm(child))
+        elif _turns_evenly(child):
+            setattr(model, name, KernelRotary(child))
         else:
             use_kernels(child)
     if isinstance(model, FusedAttention | FusedMLP):
@@ -161,6 +181,18 @@ def whole_rows(model: nn.Module) -> int:
     """
     plain = any(type(module) is nn.Linear for module in model.modules())
     return 64 if attends_by_kernels(model) and not plain else 0
+
+
+def _turns_evenly(module: Any) -> bool:
+    """Whether ``module`` is a rotary embedding with one set of frequencies, whatever the length, where there is a
+    kernel for it: GPUs have none."""
+    frequencies = getattr(module, "inv_freq", None)
+    return (
+        type(module).__name__.endswith("RotaryEmbedding")
+        and frequencies is not None
+        and hasattr(kernels.operators(frequencies.device), "rotary")
+        and not depends_on_length(module.config)
+    )
 
 
 def _runs_kernels(module: Any) -> bool:

@@ -1,4 +1,4 @@
-// What stands between the linear layers: norms and gates.
+// What stands between the linear layers: norms, gates, and the angles of rotary positions.
 
 #pragma once
 
@@ -59,6 +59,31 @@ Tensor gated(const Tensor& gate_up_any, bool gelu) {
     }
   });
   return out;
+}
+
+// Cosines and sines, times `scale`, of positions [...] times frequencies [F]: each [..., 2 * F], the second half as the
+// first. torch computes so few in OpenMP's threads, which then spin where the threads that share a kernel's work run.
+std::tuple<Tensor, Tensor> rotary(const Tensor& positions_any, const Tensor& frequencies, double scale,
+                                  at::ScalarType type) {
+  const Tensor positions = positions_any.contiguous();
+  auto sizes = positions.sizes().vec();
+  const int64_t half = frequencies.numel(), rows = positions.numel();
+  sizes.push_back(2 * half);
+  const Tensor cosines = at::empty(sizes, frequencies.options().dtype(type)), sines = at::empty_like(cosines);
+  const int64_t* position = positions.const_data_ptr<int64_t>();
+  const float *frequency = frequencies.const_data_ptr<float>(), factor = scale;
+  by_type(type, [&](auto number) {
+    using scalar_t = decltype(number);
+    scalar_t *c = cosines.mutable_data_ptr<scalar_t>(), *s = sines.mutable_data_ptr<scalar_t>();
+    for (int64_t r = 0; r < rows; ++r, c += 2 * half, s += 2 * half) {
+      for (int64_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(position[r]) * frequency[i];
+        c[i] = c[half + i] = std::cos(angle) * factor;
+        s[i] = s[half + i] = std::sin(angle) * factor;
+      }
+    }
+  });
+  return {cosines, sines};
 }
 
 }  // namespace

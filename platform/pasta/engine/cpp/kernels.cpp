@@ -21,6 +21,7 @@ TORCH_LIBRARY(pasta, m) {
   m.def("linear_int4(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor");
   m.def("gated(Tensor gate_up, bool gelu) -> Tensor");
+  m.def("rotary(Tensor positions, Tensor frequencies, float scale, ScalarType type) -> (Tensor, Tensor)");
   m.def(
       "attend(Tensor qkv, Tensor cos, Tensor sin, Tensor? q_weight, Tensor? k_weight, float eps, Tensor(a!) keys, "
       "Tensor(b!) values, Tensor places, Tensor before, int width, Tensor mask, Tensor? flat, int groups, "
@@ -45,6 +46,7 @@ TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("linear_int4", &linear_int4);
   m.impl("rms_norm", &rms_norm);
   m.impl("gated", &gated);
+  m.impl("rotary", &rotary);
   m.impl("attend", &attend);
   m.impl("draft", &draft);
   m.impl("gumbel_argmax", &gumbel_argmax);
