@@ -131,8 +131,10 @@ class KernelNorm(nn.Module):
 
 
 class KernelRotary(nn.Module):
-    """Replaces a rotary embedding whose frequencies do not change by one operator. It is only used on CPUs, where nothing
-    is compiled."""
+    """Replaces a rotary embedding whose frequencies do not change by one operator.
+
+    Only on CPUs, where nothing is compiled.
+    """
 
     inv_freq: Tensor
 
