@@ -107,10 +107,10 @@ async def measure_load(url: str, key: str, model: str, load: FrontLoad) -> Recor
     Raises ``UserError`` if an answer does not arrive whole.
     """
     ask = Ask(_QUESTION, model, {"mode": "sequential"}, load.tokens)
-    async with connect(url, key) as http:
+    async with connect(url, key) as client:
 
         async def each(ask: Ask) -> TimedReply:
-            return await send(http, ask, _TIMEOUT_S)
+            return await send(client, ask, _TIMEOUT_S)
 
         await closed_loop([ask] * load.streams, load.streams, each)  # every connection and code path once
         before = processor_s()

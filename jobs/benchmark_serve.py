@@ -113,11 +113,11 @@ class ServeBenchmark:
     async def _measure(
         self, url: str, api_key: str | None, scenarios: Sequence[str], layout: Layout, memory: Memory | None
     ) -> None:
-        async with connect(url, api_key) as http:
-            await _check_models(http, url, self._ways.values())
+        async with connect(url, api_key) as client:
+            await _check_models(client.http, url, self._ways.values())
             bench = Bench(
                 self.settings,
-                Service(http, self.settings.timeout_s),
+                Service(client, self.settings.timeout_s),
                 self._ways,
                 self._prompts,
                 self._independent,
@@ -314,8 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def _check_peer(url: str) -> None:
     """Raise ``UserError`` if nobody answers there, before a service is started."""
-    async with connect(url) as http:
-        await first_model(http, url)
+    async with connect(url) as client:
+        await first_model(client.http, url)
 
 
 def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:

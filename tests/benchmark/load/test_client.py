@@ -21,16 +21,16 @@ def ask(text="Hello", **fields):
 
 def answer_to(server, request, timeout_s=60.0, **options) -> TimedReply:
     async def run():
-        async with connect(server.url, **options) as http:
-            return await send(http, request, timeout_s)
+        async with connect(server.url, **options) as client:
+            return await send(client, request, timeout_s)
 
     return asyncio.run(run())
 
 
 def run_all(server, asks, clients):
     async def run():
-        async with connect(server.url) as http:
-            return await Service(http).run(asks, clients)
+        async with connect(server.url) as client:
+            return await Service(client).run(asks, clients)
 
     return asyncio.run(run())
 
@@ -87,8 +87,8 @@ def test_an_answer_that_is_no_json_is_lost(server):
 
 def test_a_service_that_is_not_there_loses_the_answer():
     async def run():
-        async with connect("http://127.0.0.1:9") as http:
-            return await send(http, ask())
+        async with connect("http://127.0.0.1:9") as client:
+            return await send(client, ask())
 
     assert asyncio.run(run()).ending == "lost"
 
@@ -99,8 +99,8 @@ def test_an_answer_without_an_end_is_stuck(server):
 
 def test_a_client_that_leaves_closes_its_connection(server):
     async def stopped():
-        async with connect(server.url) as http:
-            return await Service(http).until(idle, 20)
+        async with connect(server.url) as client:
+            return await Service(client).until(idle, 20)
 
     assert asyncio.run(stopped()) is not None  # what other tests have left
     before = server.abandoned

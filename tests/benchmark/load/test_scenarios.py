@@ -42,10 +42,12 @@ def measure(
     **settings,
 ):
     async def run():
-        async with connect(server.url) as http:
+        async with connect(server.url) as client:
             ways = find_ways(MODELS)
             chosen = LoadSettings(tmp_path, **{"prompts": 3, "max_tokens": 50, "timeout_s": 20.0, **settings})
-            bench = Bench(chosen, Service(http, 20), ways, prompts, prompts, lambda: bare(ways), memory, say)
+            bench = Bench(
+                chosen, Service(client, 20), ways, prompts, prompts, lambda: bare(ways), memory, say
+            )
             return await measure(replace(bench, replicas=replicas), key)
 
     return asyncio.run(run())

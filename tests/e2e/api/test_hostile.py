@@ -13,10 +13,10 @@ from pasta.benchmark.load.ways import find_ways
 
 def test_hostile_requests_are_refused_or_answered_and_keep_nobody_waiting(url, tmp_path):
     async def attack():
-        async with connect(url) as http:
+        async with connect(url) as client:
             settings = LoadSettings(tmp_path, hostile=3 * len(KINDS), timeout_s=60.0)
             ways = find_ways({"pasta-atlas": "parallel"})
-            return await hostile(Bench(settings, Service(http), ways, [], [], lambda: None), "0")
+            return await hostile(Bench(settings, Service(client), ways, [], [], lambda: None), "0")
 
     record = asyncio.run(attack())
     assert hostile_violations([record]) == []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter, time
 from typing import Any, Literal, TypeVar
 
+import aiohttp
 import httpx
 
 from pasta.benchmark.load.sse import EventReader
@@ -102,54 +103,85 @@ class TimedReply:
         return {**kept, "status": self.status, "error": self.error} if self.error else kept
 
 
-def connect(url: str, api_key: str | None = None, *, reuse: bool = True) -> httpx.AsyncClient:
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Connections to the service at ``url``: ``session`` for the answers that are timed, ``http`` for all else.
+
+    httpx takes three times as long as aiohttp to read an event: time of cores that the server has to share with it.
+    """
+
+    url: str
+    http: httpx.AsyncClient
+    session: aiohttp.ClientSession
+
+
+@contextlib.asynccontextmanager
+async def connect(url: str, api_key: str | None = None, *, reuse: bool = True) -> AsyncIterator[Client]:
     """A client of the service at ``url`` that opens as many connections as it is asked to, and keeps them for later
     requests if they are to ``reuse``."""
-    return httpx.AsyncClient(
-        base_url=url,
-        headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=256 if reuse else 0),
-        timeout=None,  # `send` has a deadline of its own, for the whole answer
-        trust_env=False,  # a proxy would be measured too
-    )
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256 if reuse else 0)
+    async with (
+        # No proxy, which would be measured too; `send` has a deadline of its own, for the whole answer.
+        httpx.AsyncClient(
+            base_url=url, headers=headers, limits=limits, timeout=None, trust_env=False
+        ) as http,
+        _session(headers, aiohttp.TCPConnector(limit=0, force_close=not reuse)) as session,
+    ):
+        yield Client(url.rstrip("/"), http, session)
 
 
-async def send(http: httpx.AsyncClient, ask: Ask, timeout_s: float = 600.0) -> TimedReply:
+async def send(client: Client, ask: Ask, timeout_s: float = 600.0) -> TimedReply:
     """Send a request and follow its answer to the end; nothing that the service does wrong raises."""
     answer, begun = TimedReply("lost", sent_at=time()), perf_counter()
     body = json.dumps(ask.body()).encode()
     try:
         async with (
             asyncio.timeout(timeout_s),
-            _narrow(http) if ask.read_pause_s else contextlib.nullcontext(http) as chosen,
-            chosen.stream(
-                "POST",
-                "/v1/chat/completions",
-                content=_trickle(body, ask.upload_s) if ask.upload_s else body,
+            _narrow(client) if ask.read_pause_s else contextlib.nullcontext(client.session) as session,
+            session.post(
+                f"{client.url}/v1/chat/completions",
+                data=_trickle(body, ask.upload_s) if ask.upload_s else body,
                 headers={"Content-Type": "application/json"},
+                allow_redirects=False,
             ) as response,
         ):
-            answer.status = response.status_code
-            if response.status_code != 200:
-                _read_error(answer, response.headers, await response.aread())
+            answer.status = response.status
+            if response.status != 200:
+                _read_error(answer, response.headers, await response.read())
             elif ask.stream:
-                await _follow(answer, ask, response, begun)
+                await _follow(answer, ask, response.content, begun)
             else:
-                _read_whole(answer, await response.aread())
+                _read_whole(answer, await response.read())
     except TimeoutError:
         answer.ending, answer.error = "stuck", f"no end within {timeout_s:g} s"
-    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+    except (aiohttp.ClientError, ValueError, LookupError, TypeError) as error:
         answer.error = f"{type(error).__name__}: {error}"
-        answer.retryable = answer.retryable or isinstance(error, httpx.TransportError)
+        broken = isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError)
+        answer.retryable = answer.retryable or broken
     answer.total_s = answer.total_s or perf_counter() - begun
     return answer
 
 
-def _narrow(http: httpx.AsyncClient) -> httpx.AsyncClient:
-    """Another client of the same service, whose connections hold little that it has not read."""
-    narrow = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)]
-    transport = httpx.AsyncHTTPTransport(socket_options=narrow, trust_env=False)
-    return httpx.AsyncClient(base_url=http.base_url, headers=http.headers, timeout=None, transport=transport)
+def _session(
+    headers: Mapping[str, str], connector: aiohttp.TCPConnector, **options: Any
+) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(total=None), **options
+    )
+
+
+def _narrow(client: Client) -> aiohttp.ClientSession:
+    """Another session with the same service, whose connections hold little that it has not read."""
+
+    def narrow(address: Any) -> socket.socket:
+        family, kind, protocol, *_ = address
+        made = socket.socket(family, kind, protocol)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        return made
+
+    connector = aiohttp.TCPConnector(socket_factory=narrow)
+    return _session(client.session.headers, connector, read_bufsize=4096)
 
 
 async def _trickle(body: bytes, within_s: float) -> AsyncIterator[bytes]:
@@ -160,9 +192,9 @@ async def _trickle(body: bytes, within_s: float) -> AsyncIterator[bytes]:
         await asyncio.sleep(within_s / _UPLOADS)
 
 
-async def _follow(answer: TimedReply, ask: Ask, response: httpx.Response, begun: float) -> None:
+async def _follow(answer: TimedReply, ask: Ask, body: aiohttp.StreamReader, begun: float) -> None:
     reader, pieces, finished = EventReader(), 0, False
-    async for piece in response.aiter_bytes():
+    async for piece in body.iter_any():
         now = perf_counter()
         if ask.read_pause_s:
             await asyncio.sleep(ask.read_pause_s)
@@ -203,7 +235,7 @@ def _read_whole(answer: TimedReply, body: bytes) -> None:
     answer.ending = "whole"
 
 
-def _read_error(answer: TimedReply, headers: httpx.Headers, body: bytes) -> None:
+def _read_error(answer: TimedReply, headers: Mapping[str, str], body: bytes) -> None:
     if "retry-after" in headers:
         answer.retry_after_s = float(headers["retry-after"])
     answer.retryable = answer.status >= 500

@@ -49,13 +49,13 @@ async def beside_peer(bench: Bench, key: str) -> Record:
     url = bench.settings.peer
     assert url is not None, "the scenario is measured only with a peer"
     # A server may close a connection while a request is on its way over it: llama.cpp's does.
-    async with connect(url, reuse=False) as http:
-        model = bench.settings.peer_model or await first_model(http, url)
+    async with connect(url, reuse=False) as client:
+        model = bench.settings.peer_model or await first_model(client.http, url)
         asks = [
             Ask(prompt, model, max_tokens=count, more=_WHOLE)
             for prompt, count in zip(prompts, wanted, strict=True)
         ]
-        peer = replace(bench, service=Service(http, bench.settings.timeout_s))
+        peer = replace(bench, service=Service(client, bench.settings.timeout_s))
         with bench.paused():
             try:
                 record["peer"] = await measure(peer, asks, clients)

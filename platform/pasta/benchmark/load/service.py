@@ -12,20 +12,21 @@ from typing import Any
 
 import httpx
 
-from pasta.benchmark.load.client import Ask, TimedReply, closed_loop, send
+from pasta.benchmark.load.client import Ask, Client, TimedReply, closed_loop, send
 
 Decoders = list[dict[str, Any]]
 
 
 class Service:
-    """Sends requests to a service; ``http`` is connected to it."""
+    """Sends requests to the service that ``client`` is connected to; ``http`` is for what is not timed."""
 
-    def __init__(self, http: httpx.AsyncClient, timeout_s: float = 600.0) -> None:
-        self.http, self._timeout_s = http, timeout_s
+    def __init__(self, client: Client, timeout_s: float = 600.0) -> None:
+        self._client, self._timeout_s = client, timeout_s
+        self.http = client.http
 
     async def send(self, ask: Ask) -> TimedReply:
         """Send one request."""
-        return await send(self.http, ask, self._timeout_s)
+        return await send(self._client, ask, self._timeout_s)
 
     async def run(self, asks: Sequence[Ask], clients: int) -> tuple[list[TimedReply], float]:
         """Send all requests from ``clients`` clients; returns the replies in order, and seconds."""
