@@ -104,7 +104,7 @@ class TimedReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class LoadClient:
     """Connections to the service at ``url``: ``session`` for the answers that are timed, ``http`` for all else.
 
     httpx takes three times as long as aiohttp to read an event: time of cores that the server has to share with it.
@@ -116,7 +116,7 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def connect(url: str, api_key: str | None = None, *, reuse: bool = True) -> AsyncIterator[Client]:
+async def connect(url: str, api_key: str | None = None, *, reuse: bool = True) -> AsyncIterator[LoadClient]:
     """A client of the service at ``url`` that opens as many connections as it is asked to, and keeps them for later
     requests if they are to ``reuse``."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -128,10 +128,10 @@ async def connect(url: str, api_key: str | None = None, *, reuse: bool = True) -
         ) as http,
         _session(headers, aiohttp.TCPConnector(limit=0, force_close=not reuse)) as session,
     ):
-        yield Client(url.rstrip("/"), http, session)
+        yield LoadClient(url.rstrip("/"), http, session)
 
 
-async def send(client: Client, ask: Ask, timeout_s: float = 600.0) -> TimedReply:
+async def send(client: LoadClient, ask: Ask, timeout_s: float = 600.0) -> TimedReply:
     """Send a request and follow its answer to the end; nothing that the service does wrong raises."""
     answer, begun = TimedReply("lost", sent_at=time()), perf_counter()
     body = json.dumps(ask.body()).encode()
@@ -171,7 +171,7 @@ def _session(
     )
 
 
-def _narrow(client: Client) -> aiohttp.ClientSession:
+def _narrow(client: LoadClient) -> aiohttp.ClientSession:
     """Another session with the same service, whose connections hold little that it has not read."""
 
     def narrow(address: Any) -> socket.socket:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from pasta.benchmark.load.client import Ask, Client, TimedReply, closed_loop, send
+from pasta.benchmark.load.client import Ask, LoadClient, TimedReply, closed_loop, send
 
 Decoders = list[dict[str, Any]]
 
@@ -20,7 +20,7 @@ Decoders = list[dict[str, Any]]
 class Service:
     """Sends requests to the service that ``client`` is connected to; ``http`` is for what is not timed."""
 
-    def __init__(self, client: Client, timeout_s: float = 600.0) -> None:
+    def __init__(self, client: LoadClient, timeout_s: float = 600.0) -> None:
         self._client, self._timeout_s = client, timeout_s
         self.http = client.http
 
