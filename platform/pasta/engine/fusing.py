@@ -161,7 +161,7 @@ def use_kernels(model: nn.Module) -> None:
     for name, child in model.named_children():
         if type(child).__name__.endswith("RMSNorm"):
             setattr(model, name, KernelNorm(child))
-        elif _turns_evenly(child):
+        elif _is_static_rotary(child):
             setattr(model, name, KernelRotary(child))
         else:
             use_kernels(child)
@@ -185,7 +185,7 @@ def whole_rows(model: nn.Module) -> int:
     return 64 if attends_by_kernels(model) and not plain else 0
 
 
-def _turns_evenly(module: Any) -> bool:
+def _is_static_rotary(module: Any) -> bool:
     """Whether ``module`` is a rotary embedding with one set of frequencies, whatever the length, where there is a
     kernel for it: GPUs have none."""
     frequencies = getattr(module, "inv_freq", None)

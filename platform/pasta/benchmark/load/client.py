@@ -107,7 +107,7 @@ class TimedReply:
 class LoadClient:
     """Connections to the service at ``url``: ``session`` for the answers that are timed, ``http`` for all else.
 
-    httpx takes three times as long as aiohttp to read an event: time of cores that the server has to share with it.
+    To read an event httpx takes three times as much of a core as aiohttp does, and the server has the same cores.
     """
 
     url: str
@@ -174,13 +174,13 @@ def _session(
 def _narrow(client: LoadClient) -> aiohttp.ClientSession:
     """Another session with the same service, whose connections hold little that it has not read."""
 
-    def narrow(address: Any) -> socket.socket:
+    def open_socket(address: Any) -> socket.socket:
         family, kind, protocol, *_ = address
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         return made
 
-    connector = aiohttp.TCPConnector(socket_factory=narrow)
+    connector = aiohttp.TCPConnector(socket_factory=open_socket)
     return _session(client.session.headers, connector, read_bufsize=4096)
 
 

@@ -62,7 +62,8 @@ Tensor gated(const Tensor& gate_up_any, bool gelu) {
 }
 
 // Cosines and sines, times `scale`, of positions [...] times frequencies [F]: each [..., 2 * F], the second half as the
-// first. torch computes so few in OpenMP's threads, which then spin where the threads that share a kernel's work run.
+// first. torch computes even a few of them in OpenMP's threads. These spin afterwards, on the cores that the kernels' own
+// threads need.
 std::tuple<Tensor, Tensor> rotary(const Tensor& positions_any, const Tensor& frequencies, double scale,
                                   at::ScalarType type) {
   const Tensor positions = positions_any.contiguous();
