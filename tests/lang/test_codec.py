@@ -1,5 +1,8 @@
 """The codec: documents to ids and back on every kind of tokenizer, and no way from text to a control token."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -229,6 +232,25 @@ def test_the_tokenizer_behind_transformers_is_asked_itself():
     assert Detokenizer(byte_level())._backend is not None, (
         "transformers has changed: each token costs four times as much"
     )
+
+
+@pytest.fixture
+def switches_often():
+    """Threads that take turns every microsecond."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def test_threads_that_share_a_tokenizer_do_not_disturb_each_other(switches_often):
+    shared, messages = codec(), [{"role": "user", "content": "a"}]
+    text, prompt = shared.encode_text("some words"), shared.encode_prompt(messages)
+    with ThreadPoolExecutor(1) as other:
+        texts = other.submit(lambda: [shared.encode_text("some words") for _ in range(1000)])
+        prompts = [shared.encode_prompt(messages) for _ in range(300)]
+    assert prompts == [prompt] * 300
+    assert texts.result() == [text] * 1000
 
 
 def test_text_of_a_document_with_html_survives():

@@ -8,7 +8,7 @@ import itertools
 import re
 from array import array
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from pasta.errors import first_line
 from pasta.lang.contents import align, placeholders, without_reasoning
@@ -27,7 +27,15 @@ from pasta.lang.document import (
 )
 from pasta.lang.grammar import ControlIds, TagGrammar, TailNode, build_tail
 from pasta.lang.positions import Positions
-from pasta.lang.tokenizer import CodecError, Tokenizer, control_ids, num_ids, special_ids, stored_scheme
+from pasta.lang.tokenizer import (
+    CodecError,
+    Tokenizer,
+    control_ids,
+    num_ids,
+    special_ids,
+    stored_scheme,
+    token_ids,
+)
 
 MAX_ESTIMATE = 2000
 _TOPIC_OPEN = ' topic="'
@@ -53,6 +61,7 @@ class Codec:
         self, tokenizer: Tokenizer, *, sequential: bool = False, positions: Positions | None = None
     ) -> None:
         self._tokenizer, self._raw_decode = tokenizer, Detokenizer(tokenizer)
+        self._raw_encode = partial(token_ids, tokenizer, specials=False)
         #: The texts of single tokens that have been decoded (``TextStream``).
         self.token_texts: dict[int, str] = {}
         #: Where a thread goes on after a promise: the tokenizer's stored rule, unless another rule was given.
@@ -124,7 +133,7 @@ class Codec:
     @cached_property
     def begin_ids(self) -> list[int]:
         """Token ids that the tokenizer puts before every text: its begin-of-text token, or none."""
-        first = list(self._tokenizer("", add_special_tokens=True)["input_ids"][:1])
+        first = token_ids(self._tokenizer, "", begin=True)[:1]
         return [] if first == [self._tokenizer.eos_token_id] else first
 
     @property
@@ -211,7 +220,7 @@ class Codec:
             if piece in contents:
                 ids += self.encode_lossy(part)
             elif part:
-                ids += self._tokenizer(part, add_special_tokens=False)["input_ids"]
+                ids += token_ids(self._tokenizer, part)
         return ids
 
     # -- grammar ---------------------------------------------------------------------------------------
@@ -247,12 +256,6 @@ class Codec:
         )
 
     # -- inside ----------------------------------------------------------------------------------------
-
-    def _raw_encode(self, text: str) -> list[int]:
-        ids: list[int] = list(
-            self._tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        )
-        return ids
 
     def _is_exact(self, anchor: str) -> bool:
         """Whether texts come back behind ``anchor``: each alone, and each behind every other one's ids.
@@ -369,8 +372,8 @@ class Codec:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False)
         except Exception:  # a template that rejects this pair raises again when a real prompt is rendered
             return None
-        ids = self._tokenizer(text.partition(mark)[2].lstrip(), add_special_tokens=False)["input_ids"]
-        return int(ids[0]) if ids and ids[0] in self.special_ids else None
+        ids = token_ids(self._tokenizer, text.partition(mark)[2].lstrip())
+        return ids[0] if ids and ids[0] in self.special_ids else None
 
     def _template_pieces(self, messages: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:
         """The contents by their placeholders, and the template's text for these, cut at each of them."""

@@ -1,5 +1,6 @@
 """The tokenizer interface that the codec needs, and the five special control tokens."""
 
+import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -7,6 +8,10 @@ from pasta.errors import UserError
 from pasta.lang.document import CONTROL_TOKENS
 from pasta.lang.grammar import ControlIds
 from pasta.lang.positions import DEFAULT, KEY, SCHEMES, Scheme
+
+#: Held while a tokenizer encodes. transformers keeps ``split_special_tokens`` of a call on the tokenizer itself: two
+#: threads with one tokenizer would get each other's.
+_ENCODING = threading.Lock()
 
 
 class CodecError(UserError):
@@ -23,6 +28,13 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: Any, **options: Any) -> str: ...
     def get_vocab(self) -> dict[str, int]: ...
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+
+
+def token_ids(tokenizer: Tokenizer, text: str, *, specials: bool = True, begin: bool = False) -> list[int]:
+    """The token ids of a text. ``specials``: special tokens that it spells are these, not text. ``begin``: what the
+    tokenizer puts around every text is added."""
+    with _ENCODING:
+        return list(tokenizer(text, add_special_tokens=begin, split_special_tokens=not specials)["input_ids"])
 
 
 def add_control_tokens(tokenizer: Any) -> int:
