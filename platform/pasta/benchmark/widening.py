@@ -100,7 +100,7 @@ def make_directory(
     directory: Path, what: str, say: Callable[[str], None], write: Callable[[Path], None]
 ) -> None:
     """Have a model directory written, whole or not at all, if it is not there."""
-    if not (directory / "config.json").exists():
+    if not any(directory.glob("*")):
         say(f"making {what} in {directory}")
         part = directory.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)

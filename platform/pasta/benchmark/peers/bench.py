@@ -21,6 +21,7 @@ from pasta.benchmark.peers.report import (
     prefill_report,
     replay_report,
 )
+from pasta.benchmark.peers.runtimes import why_left_out
 from pasta.benchmark.peers.settings import SHIPPED, PeerSettings
 from pasta.benchmark.peers.weights import make_weights
 from pasta.engine import kernels, read_model_config
@@ -38,8 +39,9 @@ class PeerBenchmark:
         """Measure every part of every shape; returns the report. Raises ``UserError`` on a wrong model or file."""
         self._check()
         settings, report = self.settings, Report()
-        if reason := why_no_llama():
-            self._kept.say(f"llama.cpp is left out, {reason}")
+        for name, why in {"llama.cpp": why_no_llama(), **why_left_out()}.items():
+            if why:
+                self._kept.say(f"{name} is left out, {why}")
         if "replay" in settings.parts and settings.documents is None:
             self._kept.say("replay is left out: --documents names no answers")
         built = "loaded" if kernels.ready() else "not built"

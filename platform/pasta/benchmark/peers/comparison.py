@@ -16,6 +16,8 @@ from pasta.benchmark.peers.decoders import Chosen, Peer, PeerSession, fastest_se
 from pasta.benchmark.peers.engine import Generate, Ours
 from pasta.benchmark.peers.llama import Llama, why_no_llama
 from pasta.benchmark.peers.llama_drafts import DraftingLlama
+from pasta.benchmark.peers.process import PeerProcess
+from pasta.benchmark.peers.runtimes import runtimes
 from pasta.benchmark.peers.settings import FORMATS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
@@ -154,7 +156,8 @@ class ShapeComparison:
         self, formats: Sequence[str], stock: bool = False, drafts: bool = False, prefill: bool = False
     ) -> Iterator[dict[str, Chosen]]:
         """The decoders in these formats by name, each with the settings in which it decodes fastest, or prefills
-        (``prefill``). ``stock``: transformers' too; ``drafts``: llama.cpp also with a draft model, if there is one."""
+        (``prefill``). ``stock``: transformers', OpenVINO's and ONNX Runtime's too; ``drafts``: llama.cpp also with a
+        draft model, if there is one."""
         context = max(self.settings.prefills) + _TUNING_TOKENS if prefill else self._context
         made: list[Any] = []
         try:
@@ -163,6 +166,9 @@ class ShapeComparison:
                 made += [self.llama(name, context) for name in formats]
             if stock:
                 made += self._generates([name for name in formats if bits_of(name) >= 16])
+                made += runtimes(
+                    self.weights, formats, self._threads, self.settings.longest_text, self.kept.say
+                )
             chosen = {decoder.name: Chosen(decoder, self._setup(decoder, prefill)) for decoder in made}
             if drafts:
                 for drafting in self._drafting(chosen):
@@ -170,7 +176,7 @@ class ShapeComparison:
             yield chosen
         finally:
             for decoder in made:
-                if isinstance(decoder, Llama):
+                if isinstance(decoder, PeerProcess):
                     decoder.close()
             made.clear()
             gc.collect()

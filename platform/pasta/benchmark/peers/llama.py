@@ -5,15 +5,9 @@ No Python runs between tokens but what takes the largest logit, as on our side.
 
 import contextlib
 import ctypes
-import functools
 import importlib
-import importlib.util
-import multiprocessing
-import signal
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pasta.benchmark.peers.decoders import Timing, step_ms
+from pasta.benchmark.peers.process import PeerProcess, why_missing
 from pasta.errors import UserError
 from pasta.stages.records import Record
 
-INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
 #: Most tokens of a prompt that are fed at once. n_ubatch is the same: it splits no batch further.
 _BATCH = 512
 
 
 def why_no_llama() -> str:
     """Say in one line why llama.cpp cannot be measured; empty if it can."""
-    missing = [
-        package
-        for module, package in (("llama_cpp", "llama-cpp-python"), ("gguf", "gguf"))
-        if importlib.util.find_spec(module) is None
-    ]
-    return f"{' and '.join(missing)} not installed: {INSTALL}" if missing else ""
+    return why_missing({"llama_cpp": "llama-cpp-python", "gguf": "gguf"})
 
 
 class LlamaModel:
@@ -249,23 +238,16 @@ class LlamaSession:
         self._llama.call(LlamaDecoder.end, self._number)
 
 
-class Llama:
-    """A ``Peer``: one GGUF file, in a process of its own.
-
-    In torch's process it took twice as long on two cores, and it died of SIGILL where torch had given back the tiles of
-    AMX that it had shaped.
-    """
+class Llama(PeerProcess):
+    """A ``Peer``: one GGUF file, in a process of its own."""
 
     def __init__(self, path: Path, format_name: str, threads: Sequence[int], tokens: int) -> None:
-        self.name, self.format_name = f"llama.cpp {format_name}", format_name
+        super().__init__(f"llama.cpp {format_name}", LlamaDecoder, path, tokens)
+        self.format_name = format_name
         self.setups: Sequence[Record] = [
             {"threads": count, "flash": flash} for count in threads for flash in (True, False)
         ]
         self._setup: Record = self.setups[-1]
-        self._made = path, tokens
-        # Ctrl-C is for the process that measures; it ends this one.
-        ignore = signal.SIGINT, signal.SIG_IGN
-        self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), signal.signal, ignore)
 
     def use(self, setup: Record) -> None:
         """Decode with these settings from now on."""
@@ -279,25 +261,3 @@ class Llama:
     def session(self, prompts: Sequence[Sequence[int]], steps: int, shared: int = 1) -> LlamaSession:
         """A session whose sequences follow ``prompts``, or of ``shared`` sequences after one prompt."""
         return LlamaSession(self, self.call(LlamaDecoder.begin, self._setup, prompts, steps, shared))
-
-    def call(self, what: Callable[..., Any], *arguments: Any) -> Any:
-        """Have the process do it. Raises ``UserError`` if it has ended."""
-        try:
-            return self._process.submit(_call, *self._made, what, *arguments).result()
-        except BrokenProcessPool:
-            raise UserError(
-                f"{self.name}: its process has ended; see docs/commands.md for how to build it"
-            ) from None
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.shutdown()
-
-
-@functools.cache
-def _decoder(path: Path, tokens: int) -> LlamaDecoder:
-    return LlamaDecoder(path, tokens)
-
-
-def _call(path: Path, tokens: int, what: Callable[..., Any], *arguments: Any) -> Any:
-    return what(_decoder(path, tokens), *arguments)

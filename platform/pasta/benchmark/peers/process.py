@@ -1,0 +1,57 @@
+"""Runs a peer in a process of its own, and says which packages of peers are missing."""
+
+import functools
+import importlib.util
+import multiprocessing
+import signal
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from pasta.errors import UserError
+
+INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
+
+
+def why_missing(packages: Mapping[str, str]) -> str:
+    """Say in one line which of the packages, by module, are not installed; empty if all are."""
+    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+    return f"{' and '.join(missing)} not installed: {INSTALL}" if missing else ""
+
+
+class PeerProcess:
+    """A process that ``make(*made)`` has made a decoder in.
+
+    In torch's process llama.cpp took twice as long on two cores, and it died of SIGILL where torch had given back the
+    tiles of AMX that it had shaped.
+    """
+
+    def __init__(self, name: str, make: Callable[..., Any], *made: Any) -> None:
+        self.name = name
+        self._made = make, *made
+        # Ctrl-C is for the process that measures; it ends this one.
+        ignore = signal.SIGINT, signal.SIG_IGN
+        self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), signal.signal, ignore)
+
+    def call(self, what: Callable[..., Any], *arguments: Any) -> Any:
+        """Have the process call ``what`` with its decoder and ``arguments``. Raises ``UserError`` if it has ended."""
+        try:
+            return self._process.submit(_call, self._made, what, *arguments).result()
+        except BrokenProcessPool:
+            raise UserError(
+                f"{self.name}: its process has ended; see docs/commands.md for how to build it"
+            ) from None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.shutdown()
+
+
+@functools.cache
+def _decoder(make: Callable[..., Any], *made: Any) -> Any:
+    return make(*made)
+
+
+def _call(made: tuple[Any, ...], what: Callable[..., Any], *arguments: Any) -> Any:
+    return what(_decoder(*made), *arguments)
