@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from pasta.engine import Engine, EngineConfig, Request, kernels
 from pasta.engine.packing import Int8Linear
 from tests.support.kernels import built, needs_kernels
+from tests.support.models import tiny
 
 pytestmark = needs_kernels
 
@@ -71,3 +73,29 @@ def test_a_process_that_forks_has_threads_on_both_sides(layer, x, alone):
         os._exit(0 if torch.equal(layer(x), alone) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert torch.equal(layer(x), alone)
+
+
+def test_claimed_threads_are_the_kernels_alone_until_they_are_given_back(layer, x, alone):
+    with pytest.raises(LookupError), kernels.claimed_threads():
+        assert torch.get_num_threads() == 1
+        assert torch.equal(layer(x), alone)
+        raise LookupError
+    assert torch.get_num_threads() == 3
+
+
+def test_kernels_keep_their_threads_while_these_are_claimed(layer, x):
+    torch.set_num_threads(11)  # more than elsewhere in this process
+    before = len(os.listdir("/proc/self/task"))
+    with kernels.claimed_threads():
+        layer(x)
+    assert len(os.listdir("/proc/self/task")) > before
+
+
+@pytest.mark.parametrize(("packed", "threads_of_torch"), [(True, 1), (False, 3)])
+def test_an_engine_claims_the_threads_where_kernels_compute_all_of_its_model(packed, threads_of_torch):
+    """torch's own operators are then too small to share, and its threads would spin on cores that the kernels need."""
+    engine, seen = Engine(tiny(packed=packed), EngineConfig(num_slots=1)), set()
+    engine.runner.before_forward = lambda: seen.add(torch.get_num_threads())
+    engine.generate(Request(prompt_ids=[1, 2, 3], parallel=False))
+    assert seen == {threads_of_torch}
+    assert torch.get_num_threads() == 3

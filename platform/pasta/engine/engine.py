@@ -76,17 +76,13 @@ class Engine:
     def submit(self, request: Request) -> str:
         """Queue a request; returns its id. Raises ``UserError`` if it can never fit."""
         request_id = request.request_id or f"request-{next(self._numbers)}"
-        if any(slot and slot.request.request_id == request_id for slot in self._slots) or any(
-            waiting[0] == request_id for waiting in self._waiting
-        ):
+        if request_id in self.lanes_by_request:
             raise UserError(f"request_id: {request_id!r} is in use; expected a new one")
         if request.snapshot is not None and self.num_free <= 0:
             # Its home waits for this chunk: engines whose requests wait for each other's slots would deadlock.
             raise EngineFull("snapshot: no slot is free for a chunk")
-        limits = self.fit(request)
-        self._waiting.append(
-            (request_id, request.replace(request_id=request_id), limits, time.perf_counter())
-        )
+        request = request.replace(request_id=request_id)
+        self._waiting.append((request_id, request, self.fit(request), time.perf_counter()))
         return request_id
 
     def fit(self, request: Request) -> Limits:
@@ -226,6 +222,10 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one step for every request that can go on; returns its events."""
+        with self.runner.threads():
+            return self._step()
+
+    def _step(self) -> list[Event]:
         if self.turns.pending and not self._waiting and not self.num_active:
             self.turns.step()
             return []

@@ -15,6 +15,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from pasta.engine import kernels
 from pasta.engine.attention import grouped_attention
 from pasta.engine.families import depends_on_length
+from pasta.engine.packing import Packed
 
 #: Activations between gate and up that have a kernel, by transformers' class; the value says whether it is GELU.
 _GATES = {"SiLUActivation": False, "SiLU": False, "GELUTanh": True, "PytorchGELUTanh": True}
@@ -173,6 +174,12 @@ def attends_by_kernels(model: nn.Module) -> bool:
     """Whether every attention of ``model`` runs on the kernels."""
     attention = [module for module in model.modules() if isinstance(module, FusedAttention)]
     return bool(attention) and all(module.use_kernels for module in attention)
+
+
+def computes_by_kernels(model: nn.Module) -> bool:
+    """Whether the kernels for this CPU compute all of ``model`` that takes long: attention and linear layers."""
+    linears = [module for module in model.modules() if isinstance(module, nn.Linear | Packed)]
+    return attends_by_kernels(model) and all(isinstance(each, Packed) and each.by_kernel for each in linears)
 
 
 def whole_rows(model: nn.Module) -> int:

@@ -12,6 +12,8 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,16 @@ def _triton_compiles(device: torch.device) -> bool:
 def operators(device: torch.device) -> Any:
     """The kernels by their names, for tensors on this device."""
     return torch.ops.pasta if device.type == "cpu" else _for_gpus()
+
+
+@contextmanager
+def claimed_threads() -> Iterator[None]:
+    """Have torch's own operators that this thread calls run in it alone; the kernels for this CPU keep all threads."""
+    torch.ops.pasta.claim_threads(True)
+    try:
+        yield
+    finally:
+        torch.ops.pasta.claim_threads(False)
 
 
 def _for_gpus() -> Any:

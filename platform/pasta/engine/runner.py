@@ -1,6 +1,7 @@
 """Builds the inputs of one forward over rows of several requests, and knows what is where in the cache."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import NamedTuple
 
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from pasta.engine.compiling import CompiledForward
 from pasta.engine.device import DeviceState
-from pasta.engine.fusing import FusedAttention, attends_by_kernels, whole_rows
+from pasta.engine.fusing import FusedAttention, attends_by_kernels, computes_by_kernels, whole_rows
 from pasta.engine.graphs import GraphShapes, GuessGraphs, Recorder, StepGraphs
+from pasta.engine.kernels import claimed_threads
 from pasta.engine.loading import LoadedModel
 from pasta.engine.recording import ChosenBy, LaterSteps
 from pasta.engine.request import EngineConfig
@@ -76,6 +78,10 @@ class Runner:
         fused = any(isinstance(module, FusedAttention) for module in self.model.modules())
         self._can_be_flat = fused and self.device.type == "cpu" and not self.state.compiles
         self._attends_flat = attends_by_kernels(self.model)
+        #: A step's threads: those of the kernels alone, where they compute the model.
+        self.threads: Callable[[], AbstractContextManager[None]] = (
+            claimed_threads if computes_by_kernels(self.model) else nullcontext
+        )
         #: What ``pasta.engine.fusing.whole_rows`` says of the model.
         self.whole_rows = whole_rows(self.model)
         #: The states [N, hidden] from which the last forward's logits were made, if draft heads read them. Those of a

@@ -36,6 +36,7 @@ TORCH_LIBRARY(pasta, m) {
   m.def(
       "follow(Tensor(a!) inputs, Tensor tokens, Tensor places, Tensor keys, Tensor modes, Tensor goes_on, int fed, "
       "int flat) -> bool");
+  m.def("claim_threads(bool begins) -> ()", &claim_threads);
   m.def("fetch_ahead(bool one, bool several, bool more) -> ()", &fetch_ahead);
   m.def("likeliest_permitted(Tensor logits, Tensor numbers, Tensor forbidden, int promise) -> Tensor");
 }

@@ -18,6 +18,10 @@
 #include <chrono>
 #include <mutex>
 #include <thread>
+#include <utility>
+
+// OpenMP's, which torch has loaded; a torch that is built without it has none.
+extern "C" __attribute__((weak)) void omp_set_num_threads(int);
 
 namespace {
 
@@ -122,10 +126,26 @@ class Team {
   alignas(64) std::atomic<int> asleep_ = 0;
 };
 
-// Calls run(begin, end) for all of 0 to `tasks`, which are so much work together, by as many threads as torch has.
+// How many threads this thread's kernels have while torch's own operators have but this one; 0 where both have as many.
+thread_local int claimed = 0;
+
+// Begins or ends that. OpenMP's threads spin for milliseconds after an operator, on cores that those here need; where
+// they sleep instead, they take as long to wake as an operator of a step takes.
+void claim_threads(bool begins) {
+  if (omp_set_num_threads == nullptr) return;
+  if (begins && claimed == 0) {
+    claimed = at::get_num_threads();
+    omp_set_num_threads(1);
+  } else if (!begins && claimed > 0) {
+    omp_set_num_threads(std::exchange(claimed, 0));
+  }
+}
+
+// Calls run(begin, end) for all of 0 to `tasks`, which are so much work together, by as many threads as torch has, or
+// had before they were claimed.
 template <class Run>
 void parallel(int64_t tasks, int64_t work, const Run& run) {
-  const int threads = work < kInline ? 1 : at::get_num_threads();
+  const int threads = work < kInline ? 1 : claimed > 0 ? claimed : at::get_num_threads();
   threads == 1 ? run(int64_t{0}, tasks) : Team::ours().share(tasks, threads - 1, run);
 }
 
