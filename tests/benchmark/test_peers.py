@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from jobs.benchmark import MODELS, main
-from pasta.benchmark.peers import bench, comparison, engine, llama
+from pasta.benchmark.peers import engine, llama, process, runtimes
 from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_steps
@@ -23,6 +23,7 @@ from pasta.benchmark.peers.gguf_file import add_vocabulary, interleaved, read_we
 from pasta.benchmark.peers.llama import Llama, LlamaDecoder
 from pasta.benchmark.peers.llama_drafts import DraftingLlama, Speculation
 from pasta.benchmark.peers.plot import draw_growth
+from pasta.benchmark.peers.process import INSTALL
 from pasta.benchmark.peers.report import decode_report, growth_report, prefill_report, replay_report
 from pasta.benchmark.peers.settings import PeerSettings
 from pasta.benchmark.peers.weights import Weights, formats_that_fit, make_weights
@@ -49,9 +50,9 @@ def place(tmp_path_factory):
     return root
 
 
-def saved(directory, family):
+def saved(directory, family, config=None):
     """A tiny model of this family in a directory, as weights under comparison."""
-    config = copy.deepcopy(CONFIGS[family])
+    config = copy.deepcopy(config or CONFIGS[family])
     config.intermediate_size = 64  # a multiple of q8_0's blocks
     loaded = random_model(config, byte_level(), device="cpu", packed=False)
     loaded.model.save_pretrained(directory / family)
@@ -83,9 +84,9 @@ def run(place, out, *options):
 
 @pytest.fixture
 def no_llama(monkeypatch):
-    """A machine where llama.cpp is not installed."""
-    for module in (bench, comparison):
-        monkeypatch.setattr(module, "why_no_llama", lambda: f"it is missing: {llama.INSTALL}")
+    """A machine where neither llama.cpp nor another runtime is installed."""
+    for module in (llama, runtimes):
+        monkeypatch.setattr(module, "why_missing", lambda packages: f"it is missing: {INSTALL}")
 
 
 @pytest.mark.slow
@@ -142,11 +143,13 @@ def test_transformers_still_compiles_on_a_cpu_where_it_is_told_to():
     assert "_compile_all_devices" in inspect.getsource(transformers.GenerationMixin), gone
 
 
-def test_why_llama_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
-    monkeypatch.setattr(llama.importlib.util, "find_spec", lambda name: None)
-    reason = llama.why_no_llama()
-    assert reason.startswith("llama-cpp-python and gguf not installed: CMAKE_ARGS=")
-    assert "\n" not in reason
+def test_why_a_peer_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
+    monkeypatch.setattr(process.importlib.util, "find_spec", lambda name: None)
+    reasons = {"llama.cpp": llama.why_no_llama(), **runtimes.why_left_out()}
+    packages = {"llama.cpp": "llama-cpp-python and gguf", "OpenVINO": "openvino-genai"}
+    packages["ONNX Runtime"] = "onnxruntime-genai and onnx and onnx-ir"
+    install = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
+    assert reasons == {name: f"{missing} not installed: {install}" for name, missing in packages.items()}
 
 
 @pytest.mark.parametrize(
@@ -550,6 +553,31 @@ def test_an_answer_that_a_limit_cut_is_not_compared():
     }
     assert (found["plain"], found["plain_independent"], found["cut"]) == (4.0, 4.0, 1)
     assert "cut" not in {metric.key.rpartition(".")[2] for metric in answers_report("wide", [whole])[0]}
+
+
+@pytest.mark.slow
+def test_other_runtimes_decode_as_many_tokens_as_asked(tmp_path):
+    pytest.importorskip("openvino_genai")
+    pytest.importorskip("onnxruntime_genai")
+    weights = saved(tmp_path, "wide", LlamaConfig(**WIDE))
+    made = runtimes.runtimes(weights, ["bfloat16", "int8"], [1, 2], 256, print)
+    assert [peer.name for peer in made] == ["OpenVINO q8_0", "ONNX Runtime int8"]
+    for peer in made:
+        for setup in peer.setups:
+            peer.use(setup)
+            assert peer.decode([1, 2, 3], 5).tokens == 4
+        peer.close()
+
+
+@pytest.mark.slow
+def test_a_model_that_onnx_runtime_cannot_convert_is_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime_genai")
+    monkeypatch.setattr(runtimes, "why_left_out", lambda: {"OpenVINO": "it is another one"})
+    weights = saved(tmp_path, "qwen3")
+    assert weights.fingerprint  # found before the file is gone
+    (tmp_path / "qwen3" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"^ONNX Runtime cannot convert '.*qwen3': .*$"):
+        runtimes.runtimes(weights, ["int8"], [1], 256, print)
 
 
 @pytest.mark.slow

@@ -76,10 +76,13 @@ def test_a_process_that_forks_has_threads_on_both_sides(layer, x, alone):
 
 
 def test_claimed_threads_are_the_kernels_alone_until_they_are_given_back(layer, x, alone):
-    with pytest.raises(LookupError), kernels.claimed_threads():
+    def fail():
         assert torch.get_num_threads() == 1
         assert torch.equal(layer(x), alone)
         raise LookupError
+
+    with pytest.raises(LookupError), kernels.claimed_threads():
+        fail()
     assert torch.get_num_threads() == 3
 
 

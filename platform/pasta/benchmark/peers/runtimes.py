@@ -26,6 +26,9 @@ _PACKAGES = {
     "ONNX Runtime": {"onnxruntime_genai": "onnxruntime-genai", "onnx": "onnx", "onnx_ir": "onnx-ir"},
 }
 
+#: Tokens that ONNX Runtime's cache has room for at least: it refuses less than a sliding window.
+_LEAST_ROOM = 256
+
 
 def why_left_out() -> dict[str, str]:
     """For each of the two that cannot be measured, by name, why not, in one line."""
@@ -115,7 +118,7 @@ class OnnxDecoder:
             config.overlay(json.dumps({"model": {"decoder": {"session_options": options}}}))
             self._models[threads] = genai.Model(config)
         params = genai.GeneratorParams(self._models[threads])
-        length = len(prompt) + count
+        length = max(len(prompt) + count, _LEAST_ROOM)
         params.set_search_options(max_length=length, min_length=length, do_sample=False)
         generator = genai.Generator(self._models[threads], params)
         generator.append_tokens(np.array([prompt], dtype=np.int32))
