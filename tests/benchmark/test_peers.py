@@ -146,7 +146,7 @@ def test_transformers_still_compiles_on_a_cpu_where_it_is_told_to():
 def test_why_a_peer_cannot_be_measured_is_one_line_with_the_command(monkeypatch):
     monkeypatch.setattr(process.importlib.util, "find_spec", lambda name: None)
     reasons = {"llama.cpp": llama.why_no_llama(), **runtimes.why_left_out()}
-    packages = {"llama.cpp": "llama-cpp-python and gguf", "OpenVINO": "openvino-genai"}
+    packages = {"llama.cpp": "llama-cpp-python and gguf", "OpenVINO": "openvino-genai and gguf"}
     packages["ONNX Runtime"] = "onnxruntime-genai and onnx and onnx-ir"
     install = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
     assert reasons == {name: f"{missing} not installed: {install}" for name, missing in packages.items()}

@@ -22,7 +22,7 @@ from pasta.stages.records import Record
 
 #: The packages of each, by module.
 _PACKAGES = {
-    "OpenVINO": {"openvino_genai": "openvino-genai"},
+    "OpenVINO": {"openvino_genai": "openvino-genai", "gguf": "gguf"},
     "ONNX Runtime": {"onnxruntime_genai": "onnxruntime-genai", "onnx": "onnx", "onnx_ir": "onnx-ir"},
 }
 
