@@ -35,8 +35,8 @@ def decoders(url: str) -> list[dict[str, int]]:
     return found
 
 
-def long_answer(url: str, number: int, begun: threading.Barrier) -> str:
-    """Stream an answer of thousands of tokens; returns the last event."""
+def long_answer(url: str, number: int, begun: threading.Event, go_on: threading.Event) -> str:
+    """Stream an answer of thousands of tokens, after its first event not before ``go_on``; returns the last event."""
     body = {
         "model": "pasta-atlas",
         "messages": [{"role": "user", "content": f"Count to {number}"}],
@@ -49,19 +49,25 @@ def long_answer(url: str, number: int, begun: threading.Barrier) -> str:
         assert response.status_code == 200, response.read()
         for line in response.iter_lines():
             if line and not last:
-                begun.wait(120)
+                begun.set()
+                go_on.wait(120)
             last = line or last
     return last.removeprefix("data: ")
 
 
 def test_a_dead_interpreter_costs_its_own_requests_one_retryable_error(service: Service) -> None:
-    begun = threading.Barrier(NUM_REQUESTS + 1)
+    killed = threading.Event()
+    answers = []
     with concurrent.futures.ThreadPoolExecutor(NUM_REQUESTS) as pool:
-        answers = [pool.submit(long_answer, service.url, n, begun) for n in range(NUM_REQUESTS)]
-        begun.wait(120)
+        for n in range(NUM_REQUESTS):
+            # One after another: a Gateway knows what it has sent before, and gives each Interpreter some. Requests at
+            # the same moment may all go to one.
+            answers.append(pool.submit(long_answer, service.url, n, begun := threading.Event(), killed))
+            assert begun.wait(120)
         interpreters = [p for p in service.descendants() if ":Interpreter" in " ".join(p.cmdline())]
         assert len(interpreters) == 2
         os.kill(interpreters[0].pid, signal.SIGKILL)
+        killed.set()
         ends = [answer.result() for answer in answers]
     failed = [json.loads(end)["error"]["code"] for end in ends if end != "[DONE]"]
     assert set(failed) <= {"service_unavailable"}
@@ -71,5 +77,5 @@ def test_a_dead_interpreter_costs_its_own_requests_one_retryable_error(service: 
         lambda: not sum(d["active"] + d["waiting"] + d["open"] for d in decoders(service.url)), 60.0
     )
     assert sum(d["reaped"] for d in decoders(service.url)) == 0
-    again = long_answer(service.url, 7, threading.Barrier(1))
+    again = long_answer(service.url, 7, threading.Event(), killed)
     assert again == "[DONE]"
