@@ -3,12 +3,12 @@
 #pragma once
 
 #include "between.h"
+#include "query_heads.h"
 #include "threads.h"
 
 namespace {
 
-constexpr int64_t kFewRows = 64;      // more queries than this, a prompt's, are one large product in torch
-constexpr int64_t kMostVectors = 32;  // registers that a head fills
+constexpr int64_t kFewRows = 64;  // more queries than this, a prompt's, are one large product in torch
 
 // A head of a row: normalised if there is a weight, then rotated by its position.
 template <class T, class To>
@@ -32,218 +32,6 @@ void rotate(const T* head, const float* weight, float eps, const T* cos, const T
 struct Sizes {
   int64_t batch, queries, heads, groups, dim, keys, width;  // width: tokens of a slot in the cache
 };
-
-// A query head against a key: sixteen sums, which together are their product. VECTORS registers hold the head; 0: as many
-// as it takes.
-template <class T, int VECTORS>
-class Query {
- public:
-  void read(const T* query, int64_t dim) {
-    vectors_ = (dim + kLanes - 1) / kLanes;
-    tail_ = tail(dim - (vectors_ - 1) * kLanes);
-    for (int64_t v = 0; v < vectors(); ++v) query_[v] = load(query + v * kLanes, there(v));
-  }
-  Floats operator()(const T* key) const {
-    const int64_t last = vectors() - 1;
-    Floats sums = mul(query_[last], load(key + last * kLanes, there(last)));
-    for (int64_t v = 0; v < last; ++v) sums = fmadd(query_[v], load(key + v * kLanes), sums);
-    return sums;
-  }
-  // The same of a key that is in registers already.
-  using Register = Floats;
-  static void read_key(const T* key, Register* to) {
-    for (int64_t v = 0; v < VECTORS; ++v) to[v] = load(key + v * kLanes);
-  }
-  Floats by(const Register* key) const {
-    Floats sums = mul(query_[VECTORS - 1], key[VECTORS - 1]);
-    for (int64_t v = 0; v < VECTORS - 1; ++v) sums = fmadd(query_[v], key[v], sums);
-    return sums;
-  }
-  static constexpr int64_t kNumbers = VECTORS * kLanes;
-
-  // N query heads against a key that is read once for all of them.
-  template <int N>
-  static __m128 several(const Query* queries, const T* key) {
-    const int64_t last = queries->vectors() - 1;
-    Floats sums[4] = {zeros(), zeros(), zeros(), zeros()};
-    Floats part = load(key + last * kLanes, queries->there(last));
-    for (int n = 0; n < N; ++n) sums[n] = mul(queries[n].query_[last], part);
-    for (int64_t v = 0; v < last; ++v) {
-      part = load(key + v * kLanes);
-      for (int n = 0; n < N; ++n) sums[n] = fmadd(queries[n].query_[v], part, sums[n]);
-    }
-    return sum_of_each(sums[0], sums[1], sums[2], sums[3]);
-  }
-
- private:
-  int64_t vectors() const { return VECTORS ? VECTORS : vectors_; }
-  Tail there(int64_t v) const { return VECTORS || v + 1 < vectors_ ? kAll : tail_; }
-  Floats query_[VECTORS ? VECTORS : kMostVectors];
-  int64_t vectors_;
-  Tail tail_;
-};
-
-#ifdef __AVX512BF16__
-template <int VECTORS>
-class Query<BFloat16, VECTORS> {
- public:
-  void read(const BFloat16* query, int64_t dim) {
-    vectors_ = (dim + kPairs - 1) / kPairs;
-    const int64_t left = dim - (vectors_ - 1) * kPairs;
-    tail_ = left == kPairs ? ~0u : (1u << left) - 1;
-    for (int64_t v = 0; v < vectors(); ++v) query_[v] = pairs(query, v);
-  }
-  Floats operator()(const BFloat16* key) const {
-    Floats sums = zeros();
-    for (int64_t v = 0; v < vectors(); ++v) sums = _mm512_dpbf16_ps(sums, query_[v], pairs(key, v));
-    return sums;
-  }
-  using Register = __m512bh;
-  static void read_key(const BFloat16* key, Register* to) {
-    for (int64_t v = 0; v < VECTORS; ++v) to[v] = (__m512bh)_mm512_loadu_si512(key + v * kPairs);
-  }
-  Floats by(const Register* key) const {
-    Floats sums = zeros();
-    for (int64_t v = 0; v < VECTORS; ++v) sums = _mm512_dpbf16_ps(sums, query_[v], key[v]);
-    return sums;
-  }
-  static constexpr int64_t kPairs = 2 * kLanes, kNumbers = VECTORS * kPairs;
-
- private:
-  int64_t vectors() const { return VECTORS ? VECTORS : vectors_; }
-  __m512bh pairs(const BFloat16* row, int64_t v) const {
-    const __mmask32 mask = VECTORS || v + 1 < vectors_ ? ~0u : tail_;
-    return (__m512bh)_mm512_maskz_loadu_epi16(mask, row + v * kPairs);
-  }
-  __m512bh query_[VECTORS ? VECTORS : kMostVectors / 2];
-  int64_t vectors_;
-  __mmask32 tail_;
-};
-#endif
-
-// The scores of keys against a query to their share of the values, not yet divided by the returned total.
-Floats soften(float* scores, int64_t count, float scaling, float softcap) {
-  Floats highest = all(-std::numeric_limits<float>::infinity());
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Tail there = tail(count - i);
-    Floats s = mul(load(scores + i, there), all(scaling));
-    if (softcap > 0) {  // cap * tanh(s / cap) = cap * (2 sigmoid(2 s / cap) - 1)
-      const Floats twice = mul(s, all(2.f / softcap));
-      s = mul(all(softcap), fmsub(all(2.f), sigmoid(twice), all(1.f)));
-    }
-    store(scores + i, s, there);
-    highest = most(there, highest, s);
-  }
-  const Floats peak = all(largest(highest));
-  Floats totals = zeros();
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Tail there = tail(count - i);
-    const Floats p = kept(there, exponential(sub(load(scores + i, there), peak)));
-    totals = add(totals, p);
-    store(scores + i, p, there);
-  }
-  return all(count ? sum(totals) : 1.f);
-}
-
-constexpr int kTogether = 4;  // query heads that read a key and a value once for all of them
-constexpr int64_t kKeysAhead = 8;
-
-// Has a row come into the cache. The processor itself fetches ahead to the end of a page, which holds few keys.
-template <class T>
-void fetch(const T* row, int64_t dim) {
-  for (int64_t d = 0; d < dim; d += 64 / sizeof(T)) _mm_prefetch(reinterpret_cast<const char*>(row + d), _MM_HINT_T0);
-}
-
-// A query head, of the cache's type T: where it is, where its output goes, and the keys [at[0]], [at[1]], … of its key
-// head that it sees.
-template <class T, class Out>
-struct Head {
-  const T* query;
-  Out* to;
-  const int32_t* at;
-  int64_t count;
-};
-
-// N query heads, of which the first `common` keys are the same. Each does the same arithmetic in the same order as it
-// would alone. scores: N times `stride` numbers of scratch space.
-template <class T, class Out, int VECTORS, int N>
-void attend_together(const Head<T, Out>* heads, int64_t common, const T* keys, const T* values, int64_t dim,
-                     float scaling, float softcap, float* scores, int64_t stride) {
-  if constexpr (VECTORS > 0) dim = Query<T, VECTORS>::kNumbers;
-  Query<T, VECTORS> product[N];
-  for (int n = 0; n < N; ++n) product[n].read(heads[n].query, dim);
-  const auto score = [&](int n, int64_t i, int64_t stop) {
-    const auto sums = [&](int64_t k) __attribute__((always_inline)) { return product[n](keys + heads[n].at[std::min(k, stop - 1)] * dim); };
-    _mm_storeu_ps(scores + n * stride + i, sum_of_each(sums(i), sums(i + 1), sums(i + 2), sums(i + 3)));
-  };
-  for (int64_t i = 0; i < common; i += 4) {
-    for (int64_t k = i; k < i + 4; ++k) {  // the values are read when all keys have been
-      fetch(keys + heads[0].at[std::min(k + kKeysAhead, common - 1)] * dim, dim);
-      fetch(values + heads[0].at[std::min(k, common - 1)] * dim, dim);
-    }
-    if constexpr (kManyRegisters && VECTORS > 0 && N > 1) {  // four keys stay in registers for all heads
-      typename Query<T, VECTORS>::Register key[4][VECTORS];
-      for (int k = 0; k < 4; ++k)
-        Query<T, VECTORS>::read_key(keys + heads[0].at[std::min(i + k, common - 1)] * dim, key[k]);
-      for (int n = 0; n < N; ++n)
-        _mm_storeu_ps(scores + n * stride + i, sum_of_each(product[n].by(key[0]), product[n].by(key[1]),
-                                                           product[n].by(key[2]), product[n].by(key[3])));
-    } else if constexpr (!kManyRegisters && N > 1) {
-      __m128 of[4];  // of a key each
-      for (int k = 0; k < 4; ++k)
-        of[k] = Query<T, VECTORS>::template several<N>(product, keys + heads[0].at[std::min(i + k, common - 1)] * dim);
-      _MM_TRANSPOSE4_PS(of[0], of[1], of[2], of[3]);
-      for (int n = 0; n < N; ++n) _mm_storeu_ps(scores + n * stride + i, of[n]);
-    } else {
-      for (int n = 0; n < N; ++n) score(n, i, common);
-    }
-  }
-  Floats total[N];
-  for (int n = 0; n < N; ++n) {
-    for (int64_t i = common; i < heads[n].count; i += 4) score(n, i, heads[n].count);
-    total[n] = soften(scores + n * stride, heads[n].count, scaling, softcap);
-  }
-  // So much of a value at a time that its sums stay in registers over all keys.
-  constexpr int kPart = kManyRegisters ? 4 : 1;
-  for (int64_t first = 0; first < dim; first += kPart * kLanes) {
-    Tail there[kPart];
-    Floats sum[N][kPart];
-    for (int v = 0; v < kPart; ++v) {
-      const int64_t left = dim - first - v * kLanes;
-      there[v] = tail(std::max<int64_t>(left, 0));
-      for (int n = 0; n < N; ++n) sum[n][v] = zeros();
-    }
-    for (int64_t i = 0; i < common; ++i) {
-      const T* value = values + heads[0].at[i] * dim + first;
-      Floats part[kPart];
-      for (int v = 0; v < kPart; ++v) part[v] = load(value + v * kLanes, there[v]);
-      for (int n = 0; n < N; ++n) {
-        const Floats p = all(scores[n * stride + i]);
-        for (int v = 0; v < kPart; ++v) sum[n][v] = fmadd(p, part[v], sum[n][v]);
-      }
-    }
-#pragma GCC unroll 4  // else the sums leave their registers, in the loop above too
-    for (int n = 0; n < N; ++n) {
-      for (int64_t i = common; i < heads[n].count; ++i) {
-        const T* value = values + heads[n].at[i] * dim + first;
-        const Floats p = all(scores[n * stride + i]);
-        for (int v = 0; v < kPart; ++v) sum[n][v] = fmadd(p, load(value + v * kLanes, there[v]), sum[n][v]);
-      }
-      for (int v = 0; v < kPart; ++v)
-        store(heads[n].to + first + v * kLanes, div(sum[n][v], total[n]), there[v]);
-    }
-  }
-}
-
-template <class T, class Out, int VECTORS>
-void attend_heads(const Head<T, Out>* heads, int64_t count, int64_t common, const T* keys, const T* values,
-                  int64_t dim, float scaling, float softcap, float* scores, int64_t stride) {
-  const auto run = [&](auto attend) { attend(heads, common, keys, values, dim, scaling, softcap, scores, stride); };
-  if (count == 4) run(attend_together<T, Out, VECTORS, 4>);
-  if (count == 3) run(attend_together<T, Out, VECTORS, 3>);
-  if (count == 2) run(attend_together<T, Out, VECTORS, 2>);
-  if (count == 1) run(attend_together<T, Out, VECTORS, 1>);
-}
 
 // Which tokens of [B, Q] are fed, slot by slot: row r is token at[r], and those of slot b are the rows from starts[b] to
 // starts[b + 1]. All, or the `flat` ones [R].
@@ -271,11 +59,12 @@ struct Fed {
 
 // Which keys each row sees, by its token's row of a mask: row r those from starts[r] to starts[r + 1].
 struct Seen {
-  std::vector<int32_t> keys;
+  std::unique_ptr<int32_t[]> keys;
   std::vector<int64_t> starts;
 
   template <class T>
-  Seen(const T* masks, const Fed& fed, int64_t width) : keys(fed.rows() * width + kLanes), starts(fed.rows() + 1) {
+  Seen(const T* masks, const Fed& fed, int64_t width)
+      : keys(new int32_t[fed.rows() * width + kLanes]), starts(fed.rows() + 1) {
     int64_t found = 0;
     for (int64_t r = 0; r < fed.rows(); ++r) {
       const T* mask = masks + fed.at[r] * width;
@@ -307,13 +96,16 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
   const int64_t key_heads = n.heads / n.groups;
   const Seen seen(mask, fed, n.keys);
   // Of each slot: the query heads of a key head, how many of its first keys those that are attended together share.
+  // And of each slot: how many the rows of all of them share.
   std::vector<std::vector<int64_t>> common(n.batch);
+  std::vector<int64_t> shared(n.batch, 0);
   const auto query_heads = [&](int64_t b) { return (fed.starts[b + 1] - fed.starts[b]) * n.groups; };
   for (int64_t b = 0; b < n.batch; ++b) {
     for (int64_t row = fed.starts[b], own = query_heads(b), from = 0; from < own; from += kTogether) {
       const int64_t last = std::min(from + kTogether, own) - 1;
       common[b].push_back(common_keys(seen, row + from / n.groups, row + last / n.groups));
     }
+    if (query_heads(b) >= kWorthTiles) shared[b] = common_keys(seen, fed.starts[b], fed.starts[b + 1] - 1);
   }
   constexpr int64_t kNumbers = Query<T, 1>::kNumbers;
   const auto attend = n.dim == 2 * kNumbers   ? attend_heads<T, Out, 2>
@@ -323,20 +115,17 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
   parallel(n.batch * key_heads, fed.rows() * n.heads * n.keys * n.dim / kLanes, [&](int64_t begin, int64_t end) {
     const int64_t stride = n.keys + 2 * kLanes;
     std::vector<float> scores(kTogether * stride);
+    std::vector<Head<T, Out>> heads;
     for (int64_t task = begin; task < end; ++task) {
       const int64_t b = task / key_heads, j = task % key_heads, own = query_heads(b);
       const int64_t start = (j * slots * n.width + (first + b) * n.width) * n.dim;
-      for (int64_t from = 0; from < own; from += kTogether) {
-        Head<T, Out> heads[kTogether];
-        const int64_t count = std::min<int64_t>(kTogether, own - from);
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t row = fed.starts[b] + (from + i) / n.groups;
-          const int64_t at = (row * n.heads + j * n.groups + (from + i) % n.groups) * n.dim;
-          heads[i] = {q + at, out + at, &seen.keys[seen.starts[row]], seen.starts[row + 1] - seen.starts[row]};
-        }
-        attend(heads, count, common[b][from / kTogether], keys + start, values + start, n.dim, scaling, softcap,
-               scores.data(), stride);
+      heads.resize(own);
+      for (int64_t i = 0; i < own; ++i) {
+        const int64_t row = fed.starts[b] + i / n.groups;
+        const int64_t at = (row * n.heads + j * n.groups + i % n.groups) * n.dim;
+        heads[i] = {q + at, out + at, &seen.keys[seen.starts[row]], seen.starts[row + 1] - seen.starts[row]};
       }
+      attend(heads, common[b], shared[b], keys + start, values + start, n.dim, scaling, softcap, scores.data(), stride);
     }
   });
 }
@@ -397,25 +186,27 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
     cache_t* few_to = few ? q.mutable_data_ptr<cache_t>() : nullptr;
     scalar_t* many_to = few ? nullptr : q.mutable_data_ptr<scalar_t>();
     const int64_t* place = places.const_data_ptr<int64_t>();
-    for (int64_t r = 0; r < fed.rows(); ++r) {
-      const int64_t to_place = place[fed.at[r]];
-      const scalar_t* row = qkv.const_data_ptr<scalar_t>() + r * (n.heads + 2 * key_heads) * n.dim;
-      const scalar_t* c = cos.const_data_ptr<scalar_t>() + r * n.dim;
-      const scalar_t* s = sin.const_data_ptr<scalar_t>() + r * n.dim;
-      for (int64_t h = 0; h < n.heads; ++h, row += n.dim) {
-        const int64_t at = (r * n.heads + h) * n.dim;
-        if (few)
-          rotate(row, data_or_null(q_weight), eps, c, s, n.dim, few_to + at);
-        else
-          rotate(row, data_or_null(q_weight), eps, c, s, n.dim, many_to + at);
+    parallel(fed.rows(), qkv.numel(), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t to_place = place[fed.at[r]];
+        const scalar_t* row = qkv.const_data_ptr<scalar_t>() + r * (n.heads + 2 * key_heads) * n.dim;
+        const scalar_t* c = cos.const_data_ptr<scalar_t>() + r * n.dim;
+        const scalar_t* s = sin.const_data_ptr<scalar_t>() + r * n.dim;
+        for (int64_t h = 0; h < n.heads; ++h, row += n.dim) {
+          const int64_t at = (r * n.heads + h) * n.dim;
+          if (few)
+            rotate(row, data_or_null(q_weight), eps, c, s, n.dim, few_to + at);
+          else
+            rotate(row, data_or_null(q_weight), eps, c, s, n.dim, many_to + at);
+        }
+        for (int64_t j = 0; j < key_heads; ++j, row += n.dim)
+          rotate(row, data_or_null(k_weight), eps, c, s, n.dim, k_to + (j * slots * width + to_place) * n.dim);
+        for (int64_t j = 0; j < key_heads; ++j, row += n.dim) {
+          cache_t* to = v_to + (j * slots * width + to_place) * n.dim;
+          for (int64_t d = 0; d < n.dim; d += kLanes) store(to + d, load(row + d, tail(n.dim - d)), tail(n.dim - d));
+        }
       }
-      for (int64_t j = 0; j < key_heads; ++j, row += n.dim)
-        rotate(row, data_or_null(k_weight), eps, c, s, n.dim, k_to + (j * slots * width + to_place) * n.dim);
-      for (int64_t j = 0; j < key_heads; ++j, row += n.dim) {
-        cache_t* to = v_to + (j * slots * width + to_place) * n.dim;
-        for (int64_t d = 0; d < n.dim; d += kLanes) store(to + d, load(row + d, tail(n.dim - d)), tail(n.dim - d));
-      }
-    }
+    });
     if (few) {
       out = at::empty(q.sizes(), qkv.options());
       attend_few(few_to, k_to, v_to, slots, mask.const_data_ptr<scalar_t>(), fed, n, before.size(0),
