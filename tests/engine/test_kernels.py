@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from pasta.engine import kernels
-from pasta.engine.fusing import KernelNorm, KernelRotary, use_kernels
+from pasta.engine.fusing import FusedMLP, KernelNorm, KernelRotary, use_kernels
 from pasta.engine.masks import additive, expand, within_window
 from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, pack_linears
 from pasta.engine.sampling import NO_PROMISE, gumbel, likeliest, likeliest_permitted, permit
@@ -122,6 +122,34 @@ def test_a_gate_computes_what_torch_does(gelu, width):
     torch.testing.assert_close(torch.ops.pasta.gated(x, gelu), act * up, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", [*formats(), "int4"])
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize(("rows", "bias"), [(1, False), (7, True), (64, False)])
+def test_a_gated_layer_is_the_layer_and_then_the_gate(name, gelu, rows, bias):
+    layer = linear(name, 96, 384, bias)
+    x = torch.randn(rows, 96, dtype=layer._takes)
+    assert torch.equal(layer.gated(x, gelu), torch.ops.pasta.gated(layer(x), gelu))
+
+
+def test_a_gated_layer_has_halves_of_whole_blocks():
+    layer = linear("float32", 96, 192)
+    assert not layer.can_gate
+    with pytest.raises(RuntimeError, match="a gate's halves must be whole blocks"):
+        layer.gated(torch.zeros(1, 96), gelu=False)
+
+
+@pytest.mark.parametrize("inner", [96, 128])
+def test_an_mlp_on_kernels_computes_what_transformers_own_does(inner):
+    config = LlamaConfig(hidden_size=64, intermediate_size=inner)
+    x, mlp = torch.randn(3, 64), LlamaMLP(config).requires_grad_(False)
+    model = nn.ModuleDict({"mlp": FusedMLP(mlp)})
+    expected = mlp(x)
+    pack_linears(model)
+    use_kernels(model)
+    assert model["mlp"].gate_up_proj.can_gate == (inner == 128)
+    torch.testing.assert_close(model["mlp"](x), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_numbers_that_are_none_stay_none_in_their_row():
     x = torch.randn(3, 64)
     x[1, 7] = float("nan")
@@ -135,22 +163,21 @@ def test_numbers_that_are_none_stay_none_in_their_row():
 
 
 class Layer:
-    """A layer's attention on 4 heads of 8 that share 2 key heads, in the second of two slots of 128 tokens."""
+    """A layer's attention on 4 heads that share 2 key heads, in the second of two slots of 128 tokens."""
 
-    def __init__(self, queries, dtype=torch.float32, cached=None):
+    def __init__(self, queries, dtype=torch.float32, cached=None, dim=8):
         torch.manual_seed(0)
-        self.blocks = [torch.randn(2, 2 * 128, 8).to(cached or dtype) for _ in range(2)]
-        self.qkv = torch.randn(1, queries, 8 * 8).to(dtype)
+        self.dim = dim
+        self.blocks = [torch.randn(2, 2 * 128, dim).to(cached or dtype) for _ in range(2)]
+        self.qkv = torch.randn(1, queries, 8 * dim).to(dtype)
 
     def __call__(self, rows, mask):
         """The queries ``rows`` (a slice), which are also the tokens ``rows`` of the slot."""
         qkv = self.qkv[:, rows]
-        one, zero = torch.ones_like(qkv[..., :8]), torch.zeros_like(qkv[..., :8])
-        places = torch.arange(128, 256)[rows]
-        before = torch.zeros(1)
-        return torch.ops.pasta.attend(
-            qkv, one, zero, None, None, 0.0, *self.blocks, places, before, 128, mask, None, 2, 8**-0.5, 0.0
-        )
+        one, zero = torch.ones_like(qkv[..., : self.dim]), torch.zeros_like(qkv[..., : self.dim])
+        given = qkv, one, zero, None, None, 0.0, *self.blocks, torch.arange(128, 256)[rows]
+        sizes = torch.zeros(1), 128, mask, None, 2, self.dim**-0.5, 0.0
+        return torch.ops.pasta.attend(*given, *sizes)
 
 
 def test_attention_does_not_read_keys_that_a_row_does_not_see():
@@ -177,11 +204,14 @@ TYPES = [
 
 @pytest.mark.parametrize(("dtype", "cached"), TYPES)
 @pytest.mark.parametrize(("queries", "exact"), [(5, True), (64, True), (65, False)])
-def test_attention_of_one_query_is_that_of_many(queries, exact, dtype, cached):
-    """As many as decode at once are equal to the bit; more, a prompt's, go through torch's own operator."""
-    mask = torch.zeros(1, 1, queries, 70, dtype=dtype)
-    mask[0, 0].masked_fill_(torch.ones(queries, 70).triu(3).bool(), torch.finfo(dtype).min)
-    layer = Layer(queries, dtype, cached)
+@pytest.mark.parametrize("dim", [8, 64, 128])
+def test_attention_of_one_query_is_that_of_many(dim, queries, exact, dtype, cached):
+    """As many as decode at once are equal to the bit, those of which many see the same keys too; more, a prompt's, go
+    through torch's own operator."""
+    mask = torch.zeros(1, 1, queries, 128, dtype=dtype)
+    mask[0, 0].masked_fill_(torch.ones(queries, 128).triu(60).bool(), torch.finfo(dtype).min)
+    mask[..., 40] = torch.finfo(dtype).min
+    layer = Layer(queries, dtype, cached, dim)
     together = layer(slice(0, queries), mask)
     assert together.dtype == dtype
     tolerance = 0.0 if exact else 1e-5 if cached == torch.float32 else 2e-2

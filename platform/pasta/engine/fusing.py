@@ -100,13 +100,14 @@ class FusedMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., hidden] to the same shape."""
-        gate_up = self.gate_up_proj(x)
         gelu = _GATES.get(type(self.act_fn).__name__)
-        if gelu is not None and _runs_kernels(self):
-            inner = kernels.operators(x.device).gated(gate_up, gelu)
-        else:
-            gate, up = gate_up.chunk(2, dim=-1)
+        if gelu is None or not _runs_kernels(self):
+            gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
             inner = self.act_fn(gate) * up
+        elif isinstance(self.gate_up_proj, Packed) and self.gate_up_proj.can_gate:
+            inner = self.gate_up_proj.gated(x, gelu)
+        else:
+            inner = kernels.operators(x.device).gated(self.gate_up_proj(x), gelu)
         out: Tensor = self.down_proj(inner)
         return out
 

@@ -30,6 +30,10 @@ def _int8_linear(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor, bias:
     return out if bias is None else out + bias
 
 
+#: What the kernels make of a layer's outputs (``cpp/linear.h``: ``Gate``).
+_NO_GATE, _SILU, _GELU = 0, 1, 2
+
+
 class Packed(nn.Module):
     """A linear layer in a weight layout of its own; ``takes`` is the type of its inputs."""
 
@@ -55,6 +59,19 @@ class Packed(nn.Module):
         """An input [rows, in]."""
         return torch.ones(rows, self._inputs, dtype=self._takes)
 
+    @property
+    def can_gate(self) -> bool:
+        """Whether ``gated`` works here: both halves must be whole blocks of the kernels' layout."""
+        return self.by_kernel and self._outputs % (2 * _OUTPUTS) == 0
+
+    def gated(self, x: Tensor, gelu: bool) -> Tensor:
+        """x [..., in] to act(first half of the outputs) * second half [..., out / 2]: GELU's tanh form, or SiLU. It has
+        the values of ``forward`` and then the operator ``gated``, and does not write and read what lies between."""
+        return self._by_kernel(x, _GELU if gelu else _SILU)
+
+    def _by_kernel(self, x: Tensor, gate: int) -> Tensor:
+        raise NotImplementedError
+
 
 class PackedLinear(Packed):
     """Replaces an ``nn.Linear`` at inference; it keeps no row-major weight."""
@@ -73,11 +90,13 @@ class PackedLinear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] to [..., out]."""
-        out: Tensor = (
-            torch.ops.pasta.linear(x, self._weight, self._bias, self._outputs)
-            if self.by_kernel
-            else _PRODUCT(x, self._weight, self._bias)
-        )
+        if self.by_kernel:
+            return self._by_kernel(x, _NO_GATE)
+        out: Tensor = _PRODUCT(x, self._weight, self._bias)
+        return out
+
+    def _by_kernel(self, x: Tensor, gate: int) -> Tensor:
+        out: Tensor = torch.ops.pasta.linear(x, self._weight, self._bias, self._outputs, gate)
         return out
 
 
@@ -145,10 +164,14 @@ class Int8Linear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] to [..., out]."""
+        if self.by_kernel:
+            return self._by_kernel(x, _NO_GATE)
+        out: Tensor = _INT8_PRODUCT(x, self._weight, self._scales, self._zeros, self._bias)
+        return out
+
+    def _by_kernel(self, x: Tensor, gate: int) -> Tensor:
         layer = (x, self._weight, self._scales, self._zeros, self._bias)
-        out: Tensor = (
-            torch.ops.pasta.linear_int8(*layer, self._outputs) if self.by_kernel else _INT8_PRODUCT(*layer)
-        )
+        out: Tensor = torch.ops.pasta.linear_int8(*layer, self._outputs, gate)
         return out
 
 
@@ -177,7 +200,10 @@ class Int4Linear(Packed):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] to [..., out]."""
-        out: Tensor = torch.ops.pasta.linear_int4(x, self._weight, self._bias, self._outputs)
+        return self._by_kernel(x, _NO_GATE)
+
+    def _by_kernel(self, x: Tensor, gate: int) -> Tensor:
+        out: Tensor = torch.ops.pasta.linear_int4(x, self._weight, self._bias, self._outputs, gate)
         return out
 
 

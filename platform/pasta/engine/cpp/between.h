@@ -3,6 +3,7 @@
 #pragma once
 
 #include "numbers.h"
+#include "threads.h"
 
 namespace {
 
@@ -28,13 +29,25 @@ Tensor rms_norm(const Tensor& x_any, const Tensor& weight, double eps) {
     using scalar_t = decltype(number);
     const scalar_t* from = x.const_data_ptr<scalar_t>();
     scalar_t* to = out.mutable_data_ptr<scalar_t>();
-    for (int64_t r = 0; r < rows; ++r)
-      normalise(from + r * width, weight.const_data_ptr<float>(), eps, width, to + r * width);
+    const float* weight_at = weight.const_data_ptr<float>();
+    parallel(rows, rows * width, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) normalise(from + r * width, weight_at, eps, width, to + r * width);
+    });
   });
   return out;
 }
 
-// gate_up [..., 2 * width] to act(gate) * up [..., width]: SiLU, or GELU's tanh form.
+// act(gate) * up: SiLU, or GELU's tanh form.
+Floats gated(Floats gate, Floats up, bool gelu) {
+  Floats inner = gate;
+  if (gelu) {  // x * (1 + tanh(u)) / 2 is x * sigmoid(2u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
+    const Floats cubic = fmadd(mul(gate, gate), all(0.044715f), all(1.f));
+    inner = mul(mul(gate, cubic), all(1.5957691216f));
+  }
+  return mul(mul(gate, sigmoid(inner)), up);
+}
+
+// The same of gate_up [..., 2 * width] to [..., width].
 Tensor gated(const Tensor& gate_up_any, bool gelu) {
   const Tensor gate_up = gate_up_any.contiguous();
   auto sizes = gate_up.sizes().vec();
@@ -48,13 +61,8 @@ Tensor gated(const Tensor& gate_up_any, bool gelu) {
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t i = 0; i < width; i += kLanes) {
         const Tail there = tail(width - i);
-        const Floats x = load(from + 2 * r * width + i, there), up = load(from + (2 * r + 1) * width + i, there);
-        Floats inner = x;
-        if (gelu) {  // x * (1 + tanh(u)) / 2 is x * sigmoid(2u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
-          const Floats cubic = fmadd(mul(x, x), all(0.044715f), all(1.f));
-          inner = mul(mul(x, cubic), all(1.5957691216f));
-        }
-        store(to + r * width + i, mul(mul(x, sigmoid(inner)), up), there);
+        const Floats gate = load(from + 2 * r * width + i, there), up = load(from + (2 * r + 1) * width + i, there);
+        store(to + r * width + i, gated(gate, up, gelu), there);
       }
     }
   });

@@ -54,16 +54,16 @@ std::tuple<Tensor, Tensor> draft(const Tensor& hidden, const Tensor& chosen_any,
     }
     const int64_t at = 3 * k;
     const Tensor units =
-        linear_int8(known.narrow(1, 0, (k + 2) * size), up[at], up[at + 1], up[at + 2], std::nullopt, width);
+        linear_int8(known.narrow(1, 0, (k + 2) * size), up[at], up[at + 1], up[at + 2], std::nullopt, width, kNoGate);
     float* unit = units.mutable_data_ptr<float>();
     for (int64_t i = 0; i < lanes * width; i += kLanes) {
       const Tail there = tail(lanes * width - i);
       const Floats u = load(unit + i, there);
       store(unit + i, mul(u, sigmoid(u)), there);
     }
-    const Tensor said = linear_int8(units, down[at], down[at + 1], down[at + 2], std::nullopt, size);
+    const Tensor said = linear_int8(units, down[at], down[at + 1], down[at + 2], std::nullopt, size, kNoGate);
     const int64_t choices = guessed.size(0);
-    const Tensor logits = linear_int8(said, output[0], output[1], output[2], std::nullopt, choices);
+    const Tensor logits = linear_int8(said, output[0], output[1], output[2], std::nullopt, choices, kNoGate);
     for (int64_t r = 0; r < lanes; ++r) {
       const auto best = likeliest(logits.const_data_ptr<float>() + r * choices, choices);
       found[r * depth + k] = token_of[best.first];

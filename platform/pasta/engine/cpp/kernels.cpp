@@ -16,9 +16,9 @@
 #include "steps.h"
 
 TORCH_LIBRARY(pasta, m) {
-  m.def("linear(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
-  m.def("linear_int8(Tensor x, Tensor weight, Tensor scales, Tensor offsets, Tensor? bias, int outputs) -> Tensor");
-  m.def("linear_int4(Tensor x, Tensor weight, Tensor? bias, int outputs) -> Tensor");
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias, int outputs, int gate=0) -> Tensor");
+  m.def("linear_int8(Tensor x, Tensor weight, Tensor scales, Tensor offsets, Tensor? bias, int outputs, int gate=0) -> Tensor");
+  m.def("linear_int4(Tensor x, Tensor weight, Tensor? bias, int outputs, int gate=0) -> Tensor");
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor");
   m.def("gated(Tensor gate_up, bool gelu) -> Tensor");
   m.def("rotary(Tensor positions, Tensor frequencies, float scale, ScalarType type) -> (Tensor, Tensor)");
@@ -46,7 +46,7 @@ TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("linear_int8", &linear_int8);
   m.impl("linear_int4", &linear_int4);
   m.impl("rms_norm", &rms_norm);
-  m.impl("gated", &gated);
+  m.impl("gated", static_cast<Tensor (*)(const Tensor&, bool)>(&gated));
   m.impl("rotary", &rotary);
   m.impl("attend", &attend);
   m.impl("draft", &draft);

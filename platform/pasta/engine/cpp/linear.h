@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "numbers.h"
+#include "between.h"
 #include "threads.h"
 
 #ifdef __AVX512F__
@@ -60,10 +60,43 @@ void by_rows(const int32_t* x, int64_t width, int64_t rows, const int32_t* w, in
   });
 }
 
-// x: rows of `steps` steps; w [outputs / 64, steps, 64] steps of weights; finish(output, block, sums) takes the results
-// of the sixteen outputs from `output` on: those of row r are in sums[r * kBlocks + block].
+// What an operator makes of the outputs of a product: nothing, or half as many, act(first half) * second half.
+enum Gate : int64_t { kNoGate, kSilu, kGelu };
+
+// Writes the sixteen outputs from n on to every row of to [rows, outputs]. of(n, there, part) gives, by row, what a
+// product of the row has in output n, or in output `outputs` + n for part 1, which only a gate has.
+template <class T, class Of>
+void write_outputs(T* to, int64_t rows, int64_t outputs, int64_t n, int64_t gate, const Of& of) {
+  if (n >= outputs) return;
+  const Tail there = tail(outputs - n);
+  const auto own = of(n, there, 0);
+  if (gate == kNoGate) {
+    for (int64_t r = 0; r < rows; ++r) store(to + r * outputs + n, own(r), there);
+    return;
+  }
+  const auto up = of(outputs + n, there, 1);
+  for (int64_t r = 0; r < rows; ++r)
+    store(to + r * outputs + n, gated(as<T>(own(r)), as<T>(up(r)), gate == kGelu), there);
+}
+
+// y * scale + bias, if there is one; told how to round, for else the compiler chooses at each place.
+Floats scaled(Floats y, float scale, bool has_bias, Floats bias) {
+  return has_bias ? fmadd(y, all(scale), bias) : mul(y, all(scale));
+}
+
+// How many outputs an operator has whose product has so many. Those of a gate's halves lie in blocks of their own.
+int64_t outputs_after(int64_t gate, int64_t outputs) {
+  TORCH_CHECK(gate == kNoGate || outputs % (2 * kOutputs) == 0, "linear: a gate's halves must be whole blocks");
+  return gate == kNoGate ? outputs : outputs / 2;
+}
+
+// x: rows of `steps` steps; w [blocks, steps, 64] steps of weights. finish(n, block, sums) takes the results of the
+// sixteen outputs from n on: those of row r are in sums[r * kBlocks + block]. With a gate n is in the first half of the
+// blocks, and row r of as many outputs of the second half is at sums[(rows + r) * kBlocks + block].
 template <class F, class Finish>
-void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, int64_t outputs, const Finish& finish) {
+void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, int64_t blocks, int64_t gate,
+             const Finish& finish) {
+  const int64_t parts = gate == kNoGate ? 1 : 2, tasks = blocks / parts;
   bool tiled = false, wide = false;
   if constexpr (F::kTiles) tiled = rows >= F::kTiledFrom && steps % kTileSteps == 0 && tiles_allowed();
   const bool fetched = !tiled && fetches(rows, F::kMostRows);
@@ -74,17 +107,21 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
     wide_rows.resize(wide ? 2 * rows * steps : 0);
     for (int64_t r = 0; wide && r < rows; ++r) F::widen_row(x + r * steps, steps, &wide_rows[2 * r * steps]);
   }
-  parallel(outputs / kOutputs, steps * outputs, [&](int64_t begin, int64_t end) {
-    std::vector<typename F::Sum> sums(rows * kBlocks);
+  parallel(tasks, steps * blocks * kOutputs, [&](int64_t begin, int64_t end) {
+    std::vector<typename F::Sum> room_of_sums(parts * rows * kBlocks);
     std::vector<Ints> room(wide ? 2 * kChunk * kBlocks : 0);  // aligned, as its registers are
     auto* wide_weights = reinterpret_cast<int32_t*>(room.data());
     Tiles tiles;
-    for (int64_t block = begin; block < end; ++block) {
-      if (tiled) std::fill(sums.begin(), sums.end(), F::zero());
+    for (int64_t turn = begin * parts; turn < end * parts; ++turn) {
+      const int64_t task = turn / parts, part = turn % parts;
+      // Where the weights of a turn begin: first those of a gate, then those of what it gates.
+      const auto at = [=](int64_t turn) { return w + (turn / parts + turn % parts * tasks) * steps * kOutputs; };
+      auto* sums = room_of_sums.data() + part * rows * kBlocks;
+      if (tiled) std::fill(sums, sums + rows * kBlocks, F::zero());
       for (int64_t first = 0; first < steps; first += chunk) {
         const int64_t count = std::min(chunk, steps - first);
-        const int32_t* weights = w + (block * steps + first) * kOutputs;
-        const int32_t* ahead = weights + count * kOutputs;
+        const int32_t* weights = at(turn) + first * kOutputs;
+        const int32_t* ahead = first + count < steps ? weights + count * kOutputs : at(turn + 1);
         if constexpr (F::kTiles) {
           for (int64_t r = 0; tiled && r < rows; r += kTileRows) {
             tiles.use(std::min(kTileRows, rows - r));
@@ -94,37 +131,41 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
         if constexpr (F::kWidens) {
           if (wide) {
             F::widen_weights(weights, count, wide_weights);
-            by_rows<typename F::Wide>(&wide_rows[2 * first], 2 * steps, rows, wide_weights, 2 * count, sums.data(),
+            by_rows<typename F::Wide>(&wide_rows[2 * first], 2 * steps, rows, wide_weights, 2 * count, sums,
                                       first == 0, ahead, fetched);
           }
         }
-        if (!tiled && !wide) by_rows<F>(x + first, steps, rows, weights, count, sums.data(), first == 0, ahead, fetched);
+        if (!tiled && !wide) by_rows<F>(x + first, steps, rows, weights, count, sums, first == 0, ahead, fetched);
       }
-      for (int64_t b = 0; b < kBlocks; ++b) finish(block * kOutputs + b * kLanes, b, sums.data());
+      if (part + 1 < parts) continue;
+      for (int64_t b = 0; b < kBlocks; ++b) finish(task * kOutputs + b * kLanes, b, room_of_sums.data());
     }
   });
 }
 
-// x [..., in] float32 or bfloat16, weight [blocks, steps, 4, 16] of four bytes each, bias [outputs] float32.
-Tensor linear(const Tensor& x_any, const Tensor& weight, const std::optional<Tensor>& bias, int64_t outputs) {
+// x [..., in] float32 or bfloat16, weight [blocks, steps, 4, 16] of four bytes each, bias [outputs] float32, gate: one
+// of Gate. Returns [..., outputs], or half as many after a gate.
+Tensor linear(const Tensor& x_any, const Tensor& weight, const std::optional<Tensor>& bias, int64_t outputs,
+              int64_t gate) {
   const Tensor x = x_any.contiguous();
   auto sizes = x.sizes().vec();
-  const int64_t steps = weight.size(1), padded = weight.size(0) * kOutputs;
-  const int64_t rows = x.numel() / sizes.back();
-  sizes.back() = outputs;
+  const int64_t steps = weight.size(1), blocks = weight.size(0);
+  const int64_t rows = x.numel() / sizes.back(), made = outputs_after(gate, outputs);
+  sizes.back() = made;
   const Tensor out = at::empty(sizes, x.options());
   const float* bias_at = data_or_null(bias);
   const auto run = [&](auto format, auto* to) {
     product<decltype(format)>(
         static_cast<const int32_t*>(x.const_data_ptr()), rows, steps,
-        static_cast<const int32_t*>(weight.const_data_ptr()), padded, [=](int64_t n, int64_t b, const Floats* sums) {
-          if (n >= outputs) return;
-          const Tail there = tail(outputs - n);
-          const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
-          for (int64_t r = 0; r < rows; ++r) {
-            const Floats y = sums[r * kBlocks + b];
-            store(to + r * outputs + n, bias_at == nullptr ? y : add(y, more), there);
-          }
+        static_cast<const int32_t*>(weight.const_data_ptr()), blocks, gate,
+        [=](int64_t n, int64_t b, const Floats* sums) {
+          write_outputs(to, rows, made, n, gate, [=](int64_t n, Tail there, int64_t part) {
+            const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
+            return [=](int64_t r) {
+              const Floats y = sums[(part * rows + r) * kBlocks + b];
+              return bias_at == nullptr ? y : add(y, more);
+            };
+          });
         });
   };
   if (x.scalar_type() == at::kFloat) {
@@ -156,35 +197,45 @@ float quantise(const float* row, int64_t width, uint8_t* to) {
   return scale + sum(wrong);
 }
 
-// x [..., in] float32; weight as in `linear`, 8-bit numbers; scales and bias [outputs] float32; offsets [outputs] int32:
-// 128 times the sum of an output's weights.
+// Numbers of this thread for as long as it needs them, not zeroed: new memory for each product would have to come into
+// the cache. Its next product writes over them.
+int32_t* scratch(int64_t count) {
+  thread_local std::vector<int32_t> numbers;
+  if (count > static_cast<int64_t>(numbers.size())) numbers.resize(count);
+  return numbers.data();
+}
+
+// x [..., in] float32; weight, bias and gate as in `linear`, 8-bit numbers; scales [outputs] float32; offsets [outputs]
+// int32: 128 times the sum of an output's weights.
 Tensor linear_int8(const Tensor& x_any, const Tensor& weight, const Tensor& scales, const Tensor& offsets,
-                   const std::optional<Tensor>& bias, int64_t outputs) {
+                   const std::optional<Tensor>& bias, int64_t outputs, int64_t gate) {
   const Tensor x = x_any.contiguous();
   auto sizes = x.sizes().vec();
   const int64_t width = sizes.back(), rows = x.numel() / width;
-  const int64_t steps = weight.size(1), padded = weight.size(0) * kOutputs;
-  std::vector<int32_t> quantised(rows * steps, 0);
+  const int64_t steps = weight.size(1), blocks = weight.size(0), made = outputs_after(gate, outputs);
+  int32_t* quantised = scratch(rows * steps);  // what a row's last step has too much meets weights of zero
   std::vector<float> row_scales(rows);
   const float* from = x.const_data_ptr<float>();
-  for (int64_t r = 0; r < rows; ++r)
-    row_scales[r] = quantise(from + r * width, width, reinterpret_cast<uint8_t*>(&quantised[r * steps]));
-  sizes.back() = outputs;
+  parallel(rows, rows * width, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      row_scales[r] = quantise(from + r * width, width, reinterpret_cast<uint8_t*>(&quantised[r * steps]));
+  });
+  sizes.back() = made;
   const Tensor out = at::empty(sizes, x.options());
   float* to = out.mutable_data_ptr<float>();
   const float *scale = scales.const_data_ptr<float>(), *bias_at = data_or_null(bias), *by_row = row_scales.data();
   const int32_t* offset = offsets.const_data_ptr<int32_t>();
-  product<Int8>(quantised.data(), rows, steps, static_cast<const int32_t*>(weight.const_data_ptr()), padded,
+  product<Int8>(quantised, rows, steps, static_cast<const int32_t*>(weight.const_data_ptr()), blocks, gate,
                 [=](int64_t n, int64_t b, const Ints* sums) {
-                  if (n >= outputs) return;
-                  const Tail there = tail(outputs - n);
-                  const Floats by_output = load(scale + n, there);
-                  const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
-                  for (int64_t r = 0; r < rows; ++r) {
-                    Floats y = mul(as_floats(sums[r * kBlocks + b], offset + n, there), by_output);
-                    y = mul(y, all(by_row[r]));
-                    store(to + r * outputs + n, bias_at == nullptr ? y : add(y, more), there);
-                  }
+                  write_outputs(to, rows, made, n, gate, [=](int64_t n, Tail there, int64_t part) {
+                    const Floats by_output = load(scale + n, there);
+                    const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
+                    return [=](int64_t r) {
+                      const Ints sum = sums[(part * rows + r) * kBlocks + b];
+                      const Floats y = mul(as_floats(sum, offset + n, there), by_output);
+                      return scaled(y, by_row[r], bias_at != nullptr, more);
+                    };
+                  });
                 });
   return out;
 }

@@ -69,41 +69,50 @@ __attribute__((noinline)) const int32_t* groups_of_rows(const int32_t* x, const 
   return ahead;
 }
 
-// x [..., in] float32; weight [outputs / 64, in / 32, 288] of four bytes each; bias [outputs] float32.
-Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optional<Tensor>& bias, int64_t outputs) {
+// x [..., in] float32; weight [outputs / 64, in / 32, 288] of four bytes each; bias and gate as in `linear`.
+Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optional<Tensor>& bias, int64_t outputs,
+                   int64_t gate) {
   const Tensor x = x_any.contiguous();
   auto sizes = x.sizes().vec();
   const int64_t width = sizes.back(), rows = x.numel() / width, groups = weight.size(1), blocks = weight.size(0);
   TORCH_CHECK(width == groups * kGroupSteps * 4, "linear_int4: rows and weights of another width");
-  std::vector<int32_t> quantised(rows * groups * kGroupSteps), offsets(rows * groups);
+  const int64_t made = outputs_after(gate, outputs), parts = gate == kNoGate ? 1 : 2, tasks = blocks / parts;
+  int32_t* quantised = scratch(rows * groups * (kGroupSteps + 1));
+  int32_t* offsets = quantised + rows * groups * kGroupSteps;
   std::vector<float> row_scales(rows);
-  for (int64_t r = 0; r < rows; ++r) {
-    auto* row = reinterpret_cast<int8_t*>(&quantised[r * groups * kGroupSteps]);
-    row_scales[r] = quantise(x.const_data_ptr<float>() + r * width, width, reinterpret_cast<uint8_t*>(row));
-    for (int64_t g = 0; g < groups; ++g, row += 4 * kGroupSteps) {
-      int32_t sum = 0;
-      for (int64_t i = 0; i < 4 * kGroupSteps; ++i) {
-        row[i] = static_cast<int8_t>(row[i] - kZero);
-        sum += row[i];
+  parallel(rows, rows * width, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      auto* row = reinterpret_cast<int8_t*>(&quantised[r * groups * kGroupSteps]);
+      row_scales[r] = quantise(x.const_data_ptr<float>() + r * width, width, reinterpret_cast<uint8_t*>(row));
+      for (int64_t g = 0; g < groups; ++g, row += 4 * kGroupSteps) {
+        int32_t sum = 0;
+        for (int64_t i = 0; i < 4 * kGroupSteps; ++i) {
+          row[i] = static_cast<int8_t>(row[i] - kZero);
+          sum += row[i];
+        }
+        offsets[r * groups + g] = -8 * sum;
       }
-      offsets[r * groups + g] = -8 * sum;
     }
-  }
-  sizes.back() = outputs;
+  });
+  sizes.back() = made;
   const Tensor out = at::empty(sizes, x.options());
   float* to = out.mutable_data_ptr<float>();
   const auto* weights = static_cast<const int32_t*>(weight.const_data_ptr());
   const float* bias_at = data_or_null(bias);
   const bool fetched = fetches(rows, Int4::kMostRows);
-  parallel(blocks, blocks * groups * kGroupSteps * kOutputs, [&](int64_t begin, int64_t end) {
-    std::vector<Floats> room(rows * kBlocks);  // aligned, as its registers are
-    for (int64_t block = begin; block < end; ++block) {
-      std::fill(room.begin(), room.end(), zeros());
-      auto* sums = reinterpret_cast<float*>(room.data());
+  const float* by_row = row_scales.data();
+  parallel(tasks, blocks * groups * kGroupSteps * kOutputs, [&](int64_t begin, int64_t end) {
+    std::vector<Floats> room(parts * rows * kBlocks);  // aligned, as its registers are
+    for (int64_t turn = begin * parts; turn < end * parts; ++turn) {
+      const int64_t task = turn / parts, part = turn % parts;
+      const auto at = [=](int64_t turn) { return weights + (turn / parts + turn % parts * tasks) * groups * kGroup; };
+      Floats* const begun = room.data() + part * rows * kBlocks;
+      std::fill(begun, begun + rows * kBlocks, zeros());
+      auto* sums = reinterpret_cast<float*>(begun);
       for (int64_t first = 0; first < groups; first += kChunkGroups) {
         const int64_t some = std::min(kChunkGroups, groups - first);
-        const int32_t* w = weights + (block * groups + first) * kGroup;
-        const int32_t* ahead = w + some * kGroup;
+        const int32_t* w = at(turn) + first * kGroup;
+        const int32_t* ahead = first + some < groups ? w + some * kGroup : at(turn + 1);
         int64_t r = 0;
         in_passes<Int4::kMostRows>(rows, fetched, [&](auto together, int64_t passes) {
           const auto pass = fetched ? groups_of_rows<together, true> : groups_of_rows<together, false>;
@@ -112,15 +121,15 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
           r += together;
         });
       }
+      if (part + 1 < parts) continue;
       for (int64_t b = 0; b < kBlocks; ++b) {
-        const int64_t n = block * kOutputs + b * kLanes;
-        if (n >= outputs) break;
-        const Tail there = tail(outputs - n);
-        const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
-        for (int64_t r = 0; r < rows; ++r) {
-          const Floats y = mul(room[r * kBlocks + b], all(row_scales[r]));
-          store(to + r * outputs + n, bias_at == nullptr ? y : add(y, more), there);
-        }
+        const Floats* const all_sums = room.data();
+        write_outputs(to, rows, made, task * kOutputs + b * kLanes, gate, [=](int64_t n, Tail there, int64_t part) {
+          const Floats more = bias_at == nullptr ? zeros() : load(bias_at + n, there);
+          return [=](int64_t r) {
+            return scaled(all_sums[(part * rows + r) * kBlocks + b], by_row[r], bias_at != nullptr, more);
+          };
+        });
       }
     }
   });

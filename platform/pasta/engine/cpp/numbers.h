@@ -38,6 +38,15 @@ Floats exponential(Floats x) {
 
 Floats sigmoid(Floats x) { return div(all(1.f), add(all(1.f), exponential(sub(zeros(), x)))); }
 
+// Numbers as a tensor of type T holds them.
+template <class T>
+Floats as(Floats x) {
+  if constexpr (std::is_same_v<T, float>) return x;
+  T held[kLanes];
+  store(held, x);
+  return load(held);
+}
+
 // Calls run with a number of the type that a tensor holds.
 template <class Run>
 void by_type(at::ScalarType type, const Run& run) {
