@@ -4,9 +4,10 @@
     python -m jobs.benchmark peers --shapes shipped --parts check,decode
     python -m jobs.benchmark peers --shapes configs/models/replay-llama-400m.json --documents runs/data/alpaca-syntactic
 
-Peers are transformers' generate and llama.cpp, whose files the command writes itself. llama.cpp is an extra that
-nothing else needs: CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]' builds it; without it llama.cpp is left out.
-All run on the CPU. The same command resumes an interrupted run.
+Peers are transformers' generate, llama.cpp and, in the parts decode and prefill, OpenVINO GenAI and ONNX Runtime GenAI;
+the command writes their files itself. All but the first are an extra that nothing else needs:
+CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]' installs them and builds llama.cpp; what is not installed is left
+out. All run on the CPU. The same command resumes an interrupted run.
 """
 
 import argparse
