@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from jobs.benchmark import MODELS, main
-from pasta.benchmark.peers import engine, llama, process, runtimes
+from pasta.benchmark.peers import decoders, engine, llama, process, runtimes
 from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.check import check_tokens
-from pasta.benchmark.peers.decoders import Timing, fastest_setup, step_ms, time_steps
+from pasta.benchmark.peers.decoders import Chosen, Timing, fastest_setup, step_ms, time_steps
 from pasta.benchmark.peers.engine import Ours, OurSession
 from pasta.benchmark.peers.gguf_file import add_vocabulary, interleaved, read_weights, write_gguf
 from pasta.benchmark.peers.llama import Llama, LlamaDecoder
@@ -141,6 +141,14 @@ def test_transformers_still_compiles_on_a_cpu_where_it_is_told_to():
     )
     assert hasattr(transformers.CompileConfig(), "_compile_all_devices"), gone
     assert "_compile_all_devices" in inspect.getsource(transformers.GenerationMixin), gone
+
+
+def test_a_decoder_is_measured_when_the_threads_of_the_one_before_have_gone_to_sleep(monkeypatch):
+    done = []
+    monkeypatch.setattr(decoders.time, "sleep", lambda seconds: done.append(seconds >= 0.1))
+    peer = SimpleNamespace(use=done.append)
+    assert Chosen(peer, {"threads": 2}).use() is peer
+    assert done == [{"threads": 2}, True]
 
 
 def test_why_a_peer_cannot_be_measured_is_one_line_with_the_command(monkeypatch):

@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 from pasta.stages.records import Record
 
+#: Before a decoder is measured.
+_REST_S = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -66,8 +69,10 @@ class Chosen:
     setup: Record = field(default_factory=dict)
 
     def use(self) -> Peer:
-        """The decoder, switched to them."""
+        """The decoder, switched to them, once the threads of the one before have gone to sleep: OpenMP's and ONNX
+        Runtime's spin on for milliseconds after their work, on the cores that this one needs."""
         self.decoder.use(self.setup)
+        time.sleep(_REST_S)
         return self.decoder
 
 
