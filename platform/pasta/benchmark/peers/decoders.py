@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pasta.stages.records import Record
 
-#: Before a decoder is measured.
+#: Seconds that a decoder rests before it is measured.
 _REST_S = 0.1
 
 
@@ -63,7 +63,7 @@ class Peer(Protocol):
 
 @dataclass
 class Chosen:
-    """A decoder with the settings in which it was fastest, by name."""
+    """A decoder with the settings that it is measured in, by name."""
 
     decoder: Peer
     setup: Record = field(default_factory=dict)
@@ -82,8 +82,7 @@ def fastest_setup(decoder: Peer, prompt: Sequence[int], count: int, prefill: boo
     best: dict[int, float] = {}
     for _ in range(2 if len(decoder.setups) > 1 else 1):
         for number, setup in enumerate(decoder.setups):
-            decoder.use(setup)
-            timing = decoder.decode(prompt, count)
+            timing = Chosen(decoder, setup).use().decode(prompt, count)
             found = timing.first_s if prefill else timing.least_s
             best[number] = min(best.get(number, found), found)
     return decoder.setups[min(best, key=best.__getitem__)]
