@@ -95,9 +95,9 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
                 const Sizes& n, int64_t first, float scaling, float softcap, Out* out) {
   const int64_t key_heads = n.heads / n.groups;
   const Seen seen(mask, fed, n.keys);
-  // Of each slot: the query heads of a key head, how many of its first keys those that are attended together share.
-  // And of each slot: how many the rows of all of them share.
+  // Of each slot: how many of the first keys the query heads share that are attended together.
   std::vector<std::vector<int64_t>> common(n.batch);
+  // And how many all of its rows share, where tiles are worth it.
   std::vector<int64_t> shared(n.batch, 0);
   const auto query_heads = [&](int64_t b) { return (fed.starts[b + 1] - fed.starts[b]) * n.groups; };
   for (int64_t b = 0; b < n.batch; ++b) {
@@ -105,7 +105,7 @@ void attend_few(const T* q, const T* keys, const T* values, int64_t slots, const
       const int64_t last = std::min(from + kTogether, own) - 1;
       common[b].push_back(common_keys(seen, row + from / n.groups, row + last / n.groups));
     }
-    if (query_heads(b) >= kWorthTiles) shared[b] = common_keys(seen, fed.starts[b], fed.starts[b + 1] - 1);
+    if (KeyTiles<T, 1>::kHere && query_heads(b) >= kWorthTiles) shared[b] = common_keys(seen, fed.starts[b], fed.starts[b + 1] - 1);
   }
   constexpr int64_t kNumbers = Query<T, 1>::kNumbers;
   const auto attend = n.dim == 2 * kNumbers   ? attend_heads<T, Out, 2>

@@ -38,7 +38,7 @@ Tensor rms_norm(const Tensor& x_any, const Tensor& weight, double eps) {
 }
 
 // act(gate) * up: SiLU, or GELU's tanh form.
-Floats gated(Floats gate, Floats up, bool gelu) {
+Floats apply_gate(Floats gate, Floats up, bool gelu) {
   Floats inner = gate;
   if (gelu) {  // x * (1 + tanh(u)) / 2 is x * sigmoid(2u), u = sqrt(2 / pi) * (x + 0.044715 x^3)
     const Floats cubic = fmadd(mul(gate, gate), all(0.044715f), all(1.f));
@@ -47,7 +47,7 @@ Floats gated(Floats gate, Floats up, bool gelu) {
   return mul(mul(gate, sigmoid(inner)), up);
 }
 
-// The same of gate_up [..., 2 * width] to [..., width].
+// gate_up [..., 2 * width] to act(gate) * up [..., width].
 Tensor gated(const Tensor& gate_up_any, bool gelu) {
   const Tensor gate_up = gate_up_any.contiguous();
   auto sizes = gate_up.sizes().vec();
@@ -62,7 +62,7 @@ Tensor gated(const Tensor& gate_up_any, bool gelu) {
       for (int64_t i = 0; i < width; i += kLanes) {
         const Tail there = tail(width - i);
         const Floats gate = load(from + 2 * r * width + i, there), up = load(from + (2 * r + 1) * width + i, there);
-        store(to + r * width + i, gated(gate, up, gelu), there);
+        store(to + r * width + i, apply_gate(gate, up, gelu), there);
       }
     }
   });

@@ -46,7 +46,7 @@ TORCH_LIBRARY_IMPL(pasta, CPU, m) {
   m.impl("linear_int8", &linear_int8);
   m.impl("linear_int4", &linear_int4);
   m.impl("rms_norm", &rms_norm);
-  m.impl("gated", static_cast<Tensor (*)(const Tensor&, bool)>(&gated));
+  m.impl("gated", &gated);
   m.impl("rotary", &rotary);
   m.impl("attend", &attend);
   m.impl("draft", &draft);

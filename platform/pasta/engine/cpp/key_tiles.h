@@ -25,21 +25,21 @@ struct Word<float> {
   static constexpr bool kLastFirst = true, kHere = true;
 };
 
+#ifdef __AVX512BF16__
 template <>
 struct Word<BFloat16> {
-#ifdef __AVX512BF16__
   static Floats add(Floats sum, int32_t query, __m512i keys) {
     return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(query), (__m512bh)keys);
   }
   static Floats first(int32_t query, __m512i keys) { return add(zeros(), query, keys); }
-  static constexpr bool kHere = true;
-#else
-  static Floats add(Floats sum, int32_t, __m512i) { return sum; }
-  static Floats first(int32_t, __m512i) { return zeros(); }
-  static constexpr bool kHere = false;
-#endif
-  static constexpr bool kLastFirst = false;
+  static constexpr bool kLastFirst = false, kHere = true;
 };
+#else
+template <>
+struct Word<BFloat16> {
+  static constexpr bool kHere = false;
+};
+#endif
 
 // Keys of VECTORS registers each. A tile has sixteen of them: their first four bytes, their second, and so on.
 template <class T, int VECTORS>

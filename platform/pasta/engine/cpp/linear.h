@@ -76,7 +76,7 @@ void write_outputs(T* to, int64_t rows, int64_t outputs, int64_t n, int64_t gate
   }
   const auto up = of(outputs + n, there, 1);
   for (int64_t r = 0; r < rows; ++r)
-    store(to + r * outputs + n, gated(as<T>(own(r)), as<T>(up(r)), gate == kGelu), there);
+    store(to + r * outputs + n, apply_gate(as<T>(own(r)), as<T>(up(r)), gate == kGelu), there);
 }
 
 // y * scale + bias, if there is one; told how to round, for else the compiler chooses at each place.
@@ -90,13 +90,22 @@ int64_t outputs_after(int64_t gate, int64_t outputs) {
   return gate == kNoGate ? outputs : outputs / 2;
 }
 
+// The order in which threads take the blocks of a product: a task is a block, or a gate's and then the block that it gates.
+struct Order {
+  int64_t parts, tasks;
+
+  Order(int64_t blocks, int64_t gate) : parts(gate == kNoGate ? 1 : 2), tasks(blocks / parts) {}
+  // Turn `parts` * task + part: which block it computes.
+  int64_t block(int64_t turn) const { return turn / parts + turn % parts * tasks; }
+};
+
 // x: rows of `steps` steps; w [blocks, steps, 64] steps of weights. finish(n, block, sums) takes the results of the
 // sixteen outputs from n on: those of row r are in sums[r * kBlocks + block]. With a gate n is in the first half of the
 // blocks, and row r of as many outputs of the second half is at sums[(rows + r) * kBlocks + block].
 template <class F, class Finish>
 void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, int64_t blocks, int64_t gate,
              const Finish& finish) {
-  const int64_t parts = gate == kNoGate ? 1 : 2, tasks = blocks / parts;
+  const Order order(blocks, gate);
   bool tiled = false, wide = false;
   if constexpr (F::kTiles) tiled = rows >= F::kTiledFrom && steps % kTileSteps == 0 && tiles_allowed();
   const bool fetched = !tiled && fetches(rows, F::kMostRows);
@@ -107,21 +116,20 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
     wide_rows.resize(wide ? 2 * rows * steps : 0);
     for (int64_t r = 0; wide && r < rows; ++r) F::widen_row(x + r * steps, steps, &wide_rows[2 * r * steps]);
   }
-  parallel(tasks, steps * blocks * kOutputs, [&](int64_t begin, int64_t end) {
-    std::vector<typename F::Sum> room_of_sums(parts * rows * kBlocks);
+  parallel(order.tasks, steps * blocks * kOutputs, [&](int64_t begin, int64_t end) {
+    std::vector<typename F::Sum> room_of_sums(order.parts * rows * kBlocks);
     std::vector<Ints> room(wide ? 2 * kChunk * kBlocks : 0);  // aligned, as its registers are
     auto* wide_weights = reinterpret_cast<int32_t*>(room.data());
     Tiles tiles;
-    for (int64_t turn = begin * parts; turn < end * parts; ++turn) {
-      const int64_t task = turn / parts, part = turn % parts;
-      // Where the weights of a turn begin: first those of a gate, then those of what it gates.
-      const auto at = [=](int64_t turn) { return w + (turn / parts + turn % parts * tasks) * steps * kOutputs; };
+    for (int64_t turn = begin * order.parts; turn < end * order.parts; ++turn) {
+      const int64_t task = turn / order.parts, part = turn % order.parts;
+      const auto weights_of = [=](int64_t turn) { return w + order.block(turn) * steps * kOutputs; };
       auto* sums = room_of_sums.data() + part * rows * kBlocks;
       if (tiled) std::fill(sums, sums + rows * kBlocks, F::zero());
       for (int64_t first = 0; first < steps; first += chunk) {
         const int64_t count = std::min(chunk, steps - first);
-        const int32_t* weights = at(turn) + first * kOutputs;
-        const int32_t* ahead = first + count < steps ? weights + count * kOutputs : at(turn + 1);
+        const int32_t* weights = weights_of(turn) + first * kOutputs;
+        const int32_t* ahead = first + count < steps ? weights + count * kOutputs : weights_of(turn + 1);
         if constexpr (F::kTiles) {
           for (int64_t r = 0; tiled && r < rows; r += kTileRows) {
             tiles.use(std::min(kTileRows, rows - r));
@@ -137,7 +145,7 @@ void product(const int32_t* x, int64_t rows, int64_t steps, const int32_t* w, in
         }
         if (!tiled && !wide) by_rows<F>(x + first, steps, rows, weights, count, sums, first == 0, ahead, fetched);
       }
-      if (part + 1 < parts) continue;
+      if (part + 1 < order.parts) continue;
       for (int64_t b = 0; b < kBlocks; ++b) finish(task * kOutputs + b * kLanes, b, room_of_sums.data());
     }
   });

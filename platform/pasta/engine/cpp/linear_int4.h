@@ -76,7 +76,8 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
   auto sizes = x.sizes().vec();
   const int64_t width = sizes.back(), rows = x.numel() / width, groups = weight.size(1), blocks = weight.size(0);
   TORCH_CHECK(width == groups * kGroupSteps * 4, "linear_int4: rows and weights of another width");
-  const int64_t made = outputs_after(gate, outputs), parts = gate == kNoGate ? 1 : 2, tasks = blocks / parts;
+  const int64_t made = outputs_after(gate, outputs);
+  const Order order(blocks, gate);
   int32_t* quantised = scratch(rows * groups * (kGroupSteps + 1));
   int32_t* offsets = quantised + rows * groups * kGroupSteps;
   std::vector<float> row_scales(rows);
@@ -101,18 +102,18 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
   const float* bias_at = data_or_null(bias);
   const bool fetched = fetches(rows, Int4::kMostRows);
   const float* by_row = row_scales.data();
-  parallel(tasks, blocks * groups * kGroupSteps * kOutputs, [&](int64_t begin, int64_t end) {
-    std::vector<Floats> room(parts * rows * kBlocks);  // aligned, as its registers are
-    for (int64_t turn = begin * parts; turn < end * parts; ++turn) {
-      const int64_t task = turn / parts, part = turn % parts;
-      const auto at = [=](int64_t turn) { return weights + (turn / parts + turn % parts * tasks) * groups * kGroup; };
+  parallel(order.tasks, blocks * groups * kGroupSteps * kOutputs, [&](int64_t begin, int64_t end) {
+    std::vector<Floats> room(order.parts * rows * kBlocks);  // aligned, as its registers are
+    for (int64_t turn = begin * order.parts; turn < end * order.parts; ++turn) {
+      const int64_t task = turn / order.parts, part = turn % order.parts;
+      const auto weights_of = [=](int64_t turn) { return weights + order.block(turn) * groups * kGroup; };
       Floats* const begun = room.data() + part * rows * kBlocks;
       std::fill(begun, begun + rows * kBlocks, zeros());
       auto* sums = reinterpret_cast<float*>(begun);
       for (int64_t first = 0; first < groups; first += kChunkGroups) {
         const int64_t some = std::min(kChunkGroups, groups - first);
-        const int32_t* w = at(turn) + first * kGroup;
-        const int32_t* ahead = first + some < groups ? w + some * kGroup : at(turn + 1);
+        const int32_t* w = weights_of(turn) + first * kGroup;
+        const int32_t* ahead = first + some < groups ? w + some * kGroup : weights_of(turn + 1);
         int64_t r = 0;
         in_passes<Int4::kMostRows>(rows, fetched, [&](auto together, int64_t passes) {
           const auto pass = fetched ? groups_of_rows<together, true> : groups_of_rows<together, false>;
@@ -121,7 +122,7 @@ Tensor linear_int4(const Tensor& x_any, const Tensor& weight, const std::optiona
           r += together;
         });
       }
-      if (part + 1 < parts) continue;
+      if (part + 1 < order.parts) continue;
       for (int64_t b = 0; b < kBlocks; ++b) {
         const Floats* const all_sums = room.data();
         write_outputs(to, rows, made, task * kOutputs + b * kLanes, gate, [=](int64_t n, Tail there, int64_t part) {
