@@ -161,7 +161,7 @@ class _Generation(Structured):
     repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
     logit_bias: LogitBias | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_N, description="answers to each prompt")
-    best_of: int | None = Field(default=None, ge=1, le=MAX_N, description="1, or the same as n")
+    best_of: int | None = Field(default=None, ge=1, le=MAX_N, description="the same as n")
     seed: int | None = Field(default=None, ge=-MAX_SEED - 1, le=MAX_SEED)
     stop: (
         Annotated[str, Field(min_length=1)]

@@ -41,7 +41,7 @@ TOKENIZE = (TokenizeText, read_tokenize_request, {"model": "m"})
         ),
         (CHAT, {"messages": [{"role": "assistant", "content": "a", "refusal": "no"}]}, False),
         (CHAT, {"n": 3, "best_of": 3}, True),
-        (TEXT, {"n": 2, "best_of": 1}, True),
+        (TEXT, {"n": 1, "best_of": 1}, True),
         (TEXT, {"n": 9, "best_of": 9}, False),
         (CHAT, {"max_tokens": 5.0}, True),
         (CHAT, {"max_tokens": 5.5}, False),
