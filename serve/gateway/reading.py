@@ -100,7 +100,7 @@ def refuse_unsupported(data: dict[str, Any], no_effect: Mapping[str, tuple[Any, 
 
 
 def refuse_best_of(best_of: int | None, n: int | None) -> None:
-    """Raise ``ApiError`` 400 if ``best_of`` is another number than that of the answers, ``n``, which are all returned."""
+    """Raise ``ApiError`` 400 if ``best_of`` is another number than that of the answers, which are all returned."""
     if best_of not in (None, n or 1):
         raise ApiError(
             f"best_of: {best_of} is not supported by this service, which returns every answer; expected as many as n, "

@@ -41,6 +41,16 @@ LEAVES_OUT_REASONING = TEMPLATE.replace(
     "m['content'] }}",
     "(m['content'].split('</think>')[-1].lstrip('\\n') if m['role'] == 'assistant' else m['content']) }}",
 )
+#: Bielik's way: it writes the reasoning anew, without white space around it.
+WRITES_REASONING = TEMPLATE.replace(
+    "m['content'] }}",
+    "('<think>' + m['content'].split('</think>')[0].split('<think>')[-1].strip() + '</think>' "
+    "+ m['content'].split('</think>')[-1].lstrip('\\n') if '</think>' in m['content'] else m['content']) }}",
+)
+#: DeepSeek's way: an answer without words leaves no turn.
+LEAVES_OUT_EMPTY = TEMPLATE.replace(
+    "{% for m in messages %}", "{% for m in messages if m['content'] or m['role'] == 'user' %}"
+)
 #: Llama 2's way: the user's first message is trimmed together with the system message before it.
 TRIMS_BOTH = (
     "{% if messages[0]['role'] == 'system' %}{{ '<|user|>' + ('<<' + messages[0]['content'] + '>>' "
@@ -63,14 +73,25 @@ def turns(*contents, first="user"):
             LEAVES_OUT_REASONING.replace(".lstrip('\\n')", ""),
             turns("Say tea.", "<think></think>\n\nTea.", "Once more."),
         ),
+        (WRITES_REASONING, turns("Say <|end|>.", "<think>\nTea? <|end|>\n</think>\n\nTea.", "Again.")),
+        (LEAVES_OUT_EMPTY, turns("Say tea.", "", "Well?")),
+        (TEMPLATE, turns("", "", "")),
     ],
-    ids=["trims one role", "trims two as one", "leaves out reasoning", "leaves out reasoning only"],
+    ids=[
+        "trims one role",
+        "trims two as one",
+        "leaves out reasoning",
+        "leaves out reasoning only",
+        "writes reasoning anew",
+        "leaves out an empty turn",
+        "has nothing but empty turns",
+    ],
 )
 def test_a_template_may_leave_out_parts_of_contents(template, messages):
     own = with_template(template)
     ids = encode_messages(own, messages)
     assert own.decode_text(ids) == own._render_template(messages)
-    plain = own.encode_prompt([{**message, "content": "x"} for message in messages])
+    plain = own.encode_prompt([{**message, "content": message["content"] and "x"} for message in messages])
     assert [i for i in ids if i in own.special_ids] == [i for i in plain if i in own.special_ids]
 
 

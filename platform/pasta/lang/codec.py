@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from pasta.errors import first_line
-from pasta.lang.contents import align, placeholders, without_reasoning
+from pasta.lang.contents import align, ways
 from pasta.lang.detokenizer import Detokenizer
 from pasta.lang.document import (
     CONTROL_TOKENS,
@@ -205,10 +205,10 @@ class Codec:
         tokenizer has no chat template or the template rejects the messages.
         """
         text = self._render_template(messages)
-        for same in (messages, *without_reasoning(messages)):
+        for same, marked, contents in ways(messages):
             if same is not messages and self._render_template(same) != text:
                 continue
-            contents, pieces = self._template_pieces(same)
+            pieces = self._template_pieces(marked, contents)
             if (parts := align(text, pieces, contents)) is not None:
                 break
         else:
@@ -366,7 +366,7 @@ class Codec:
     def _turn_end(self) -> int | None:
         if not getattr(self._tokenizer, "chat_template", None):
             return None
-        (mark,) = placeholders([""])
+        mark = "ANSWER"
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
         try:
             text = self._tokenizer.apply_chat_template(turns, tokenize=False)
@@ -375,16 +375,13 @@ class Codec:
         ids = token_ids(self._tokenizer, text.partition(mark)[2].lstrip())
         return ids[0] if ids and ids[0] in self.special_ids else None
 
-    def _template_pieces(self, messages: Sequence[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:
-        """The contents by their placeholders, and the template's text for these, cut at each of them."""
-        contents = [str(message["content"]) for message in messages]
-        marks = placeholders(contents)
-        marked = [{**message, "content": mark} for message, mark in zip(messages, marks, strict=True)]
+    def _template_pieces(self, marked: Sequence[Mapping[str, str]], contents: Mapping[str, str]) -> list[str]:
+        """The template's text for messages of placeholders, cut at each of them."""
         template = self._render_template(marked)
-        if left_out := [m["role"] for m, mark in zip(messages, marks, strict=True) if mark not in template]:
-            raise CodecError(f"chat template: it leaves out a message of role {left_out[0]!r}")
-        pieces = re.split("(" + "|".join(map(re.escape, marks)) + ")", template)
-        return dict(zip(marks, contents, strict=True)), pieces
+        for message in marked:
+            if message["content"] in contents and message["content"] not in template:
+                raise CodecError(f"chat template: it leaves out a message of role {message['role']!r}")
+        return re.split(f"({'|'.join(contents)})", template) if contents else [template]
 
     def _render_template(self, messages: Sequence[Mapping[str, str]]) -> str:
         try:

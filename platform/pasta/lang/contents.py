@@ -3,16 +3,48 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-#: Ends the reasoning that Qwen 3, DeepSeek R1 and others put before an answer.
-_REASONING_END = "</think>"
+#: Around the reasoning that Qwen 3, DeepSeek R1 and others put before an answer.
+_REASONING, _REASONING_END = "<think>", "</think>"
 
 
-def placeholders(contents: Sequence[str]) -> list[str]:
-    """Return a placeholder for each content: a string that occurs in none of them."""
-    stem, everything = "MESSAGE", "".join(contents)
+Messages = Sequence[Mapping[str, str]]
+
+
+def ways(messages: Messages) -> Iterator[tuple[Messages, Messages, dict[str, str]]]:
+    """How a template may have taken messages: these or what it leaves of them, the same with a placeholder for each
+    content, and the contents by their placeholders. As they are; without reasoning; with reasoning put elsewhere."""
+    yield (messages, *_marked(messages, apart=False))
+    if any(_REASONING_END in _answer(message) for message in messages):
+        for same in without_reasoning(messages):
+            yield (same, *_marked(same, apart=False))
+        yield (messages, *_marked(messages, apart=True))
+
+
+def _marked(messages: Messages, *, apart: bool) -> tuple[Messages, dict[str, str]]:
+    """Messages with placeholders, strings that occur in no content, and what they stand for. An empty content stays: a
+    template may treat it in its own way. ``apart``: the reasoning and the rest of an answer have one each."""
+    stem, everything = "MESSAGE", "".join(str(message["content"]) for message in messages)
     while stem in everything:
         stem += "X"
-    return [f"{stem}{index}END" for index in range(len(contents))]
+    contents: dict[str, str] = {}
+
+    def mark(content: str) -> str:
+        if not content:
+            return ""
+        name = f"{stem}{len(contents)}END"
+        contents[name] = content
+        return name
+
+    marked = []
+    for message in messages:
+        content = str(message["content"])
+        reasoning, end, rest = _answer(message).rpartition(_REASONING_END)
+        if apart and end:
+            content = f"{_REASONING}{mark(reasoning.removeprefix(_REASONING))}{end}{mark(rest)}"
+        else:
+            content = mark(content)
+        marked.append({**message, "content": content})
+    return marked, contents
 
 
 def align(text: str, pieces: Sequence[str], contents: Mapping[str, str]) -> list[str] | None:
@@ -41,7 +73,7 @@ def align(text: str, pieces: Sequence[str], contents: Mapping[str, str]) -> list
     return parts[::-1]
 
 
-def without_reasoning(messages: Sequence[Mapping[str, str]]) -> Iterator[list[Mapping[str, str]]]:
+def without_reasoning(messages: Messages) -> Iterator[list[Mapping[str, str]]]:
     """The messages without the reasoning in the assistant's: as templates leave it out, with and without the newlines
     behind it. None if there is no reasoning."""
     if not any(_REASONING_END in _answer(message) for message in messages):

@@ -430,7 +430,9 @@ def test_the_best_of_as_many_answers_as_are_asked_for_are_all_of_them():
     assert read(seed=1, best_of=None).order("id") == read(seed=1, best_of=1).order("id")
 
 
-@pytest.mark.parametrize("fields", [{"best_of": 2}, {"best_of": 3, "n": 2}, {"best_of": 2, "n": 3}, {"best_of": 1, "n": 2}])
+@pytest.mark.parametrize(
+    "fields", [{"best_of": 2}, {"best_of": 3, "n": 2}, {"best_of": 2, "n": 3}, {"best_of": 1, "n": 2}]
+)
 def test_the_best_of_another_number_of_answers_is_refused(fields):
     for refused in (lambda: read(**fields), lambda: continued(prompt="a", **fields)):
         with pytest.raises(ApiError, match="is not supported by this service") as caught:
