@@ -128,6 +128,15 @@ def test_the_shaded_region_ends_at_the_front():
         assert shade.contains_point((x, y)) == dominated
 
 
+def test_a_baseline_may_have_a_line_of_its_own():
+    records, verdicts = evaluation(2)
+    methods = METHODS | {"twin": section("sequential", line="one by one", label="float32")}
+    summary = summarise_evaluation(records, verdicts, baseline="twin", methods=methods)
+    with report_style():
+        labels = [label.get_text() for label in draw_pareto(summary).figure.findobj(Annotation)]
+    assert "one by one: float32" in labels
+
+
 @pytest.mark.parametrize("extra", [0, 20])
 def test_each_method_has_a_look_of_its_own(extra):
     records, verdicts, methods = many(1)

@@ -84,8 +84,9 @@ def _pick(colors: Sequence[str], markers: str, number: int) -> tuple[str, str]:
 
 
 def line_color(summary: Summary, line: str) -> str:
-    """The hue of a line."""
-    lines = list(dict.fromkeys(m.line for m in summary.candidates if m.line is not None))
+    """The hue of a line. One that the baseline alone is on comes last, so that the others keep theirs."""
+    methods = [*summary.candidates, summary.methods[summary.baseline]]
+    lines = list(dict.fromkeys(method.line for method in methods if method.line is not None))
     return _LINES[lines.index(line) % len(_LINES)]
 
 
