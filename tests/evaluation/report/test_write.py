@@ -137,10 +137,19 @@ def test_it_shows_where_each_method_fails_with_an_example(report):
 @pytest.mark.slow
 def test_without_a_judge_there_is_speed_and_no_front(tmp_path):
     records, _ = evaluation(2)
-    _, paths, text = written(tmp_path, records, [])
+    _, paths, text = written(tmp_path, records, [], config={"repeats": 1, "judge": None})
     assert "No judge was configured" in text
     assert {path.name for path in paths} >= {"speedups.png", "token_budget.png"}
     assert not {path.name for path in paths} & {"pareto.png"}
+
+
+def test_a_judge_that_was_not_asked_yet_is_not_said_to_be_none(tmp_path):
+    records = [prompt("a", {"twin": answer(), "pasta": answer()})]
+    methods = {"twin": section("sequential"), "pasta": section()}
+    # as --report-only writes it while answers are decoded
+    _, _, text = written(tmp_path, records, [], methods)
+    assert "No judge was configured" not in text
+    assert "The judge has given no verdict yet: nothing is said of quality." in text
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def report_text(
         "## What came out",
         "\n".join(f"- {finding}" for finding in findings(summary)),
         _results(summary),
-        _notes(summary),
+        _notes(summary, config),
         *areas_section(summary),
         "## Figures" if figures else "",
         "\n\n".join(figures),
@@ -117,13 +117,14 @@ def _percent(rate: Any) -> str:
     return f"{rate.value:.1f}" if rate.low is None else f"{rate.value:.1f} ({rate.low:.1f}–{rate.high:.1f})"
 
 
-def _notes(summary: Summary) -> str:
+def _notes(summary: Summary, config: Mapping[str, Any]) -> str:
     quality = (
         "the probability that the judge prefers the answer to the baseline’s, both orders averaged"
         if summary.pairwise
         else "the mean over answers of the judge’s grade, from 0 to 1 (the grader’s: an answer’s share of right "
         "statements)"
     )
+    unjudged = "The judge has given no verdict yet" if config.get("judge") else "No judge was configured"
     notes = [
         "In brackets: 95% bootstrap intervals over prompts; differences are paired. Means of speedups are geometric.",
         "Realised speedup is a ratio of wall clock, batch 1, greedy; theoretical speedup is tokens of the baseline’s "
@@ -131,7 +132,7 @@ def _notes(summary: Summary) -> str:
         "ended by themselves.",
         f"Quality is {quality}, answers that a limit cut included."
         if summary.has_quality
-        else "No judge was configured: nothing is said of quality.",
+        else f"{unjudged}: nothing is said of quality.",
         "First token: median of the time to it.",
     ]
     if any(m.win_rates for m in summary.candidates):
