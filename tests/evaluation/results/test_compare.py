@@ -75,6 +75,18 @@ def test_scores_weigh_the_twin_s_tokens_over_the_critical_path_with_quality(writ
     assert (score.kind, score.a, score.b) == ("difference", 100 / 50 + 4 * 0.5, 100 / 40 + 4 * 0.5)
 
 
+def test_a_score_that_no_pair_has_is_said_to_be_missing(write):
+    a = write("a", records(2))  # without a judge
+    found = compared(a, a, scores=(score_measure(4.0),))
+    assert not any(entry.name.startswith("score") for entry in found.changes)
+    (note,) = found.notes
+    assert note == (
+        "score, λ = 4: no prompt has one on both sides; it takes a quality and a theoretical speedup of each answer"
+    )
+    judged = write("b", records(2), qualities(0.5, 1.0))
+    assert not compared(judged, judged, scores=(score_measure(4.0),)).notes
+
+
 def test_a_change_that_differs_from_prompt_to_prompt_is_not_shown_by_few(write):
     a = write("a", records(4), qualities(0.5, 0.5, 0.5, 0.5))
     b = write("b", records(4), qualities(0.9, 0.1, 0.8, 0.3))

@@ -5,7 +5,7 @@ critical path) of geometric ones; every interval is a 95% percentile bootstrap o
 (``pasta.statistics``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -204,6 +204,7 @@ def compare_sides(a: Side, b: Side, top: int = 5, scores: Sequence[Measure] = ()
         )
     speed = REALISED if any(_values(REALISED, pair) for pair in pairs) else THEORETICAL
     configuration = differences(a, b)
+    changes = _changes(pairs, (*MEASURES, *scores))
     return Comparison(
         a=_described(a),
         b=_described(b),
@@ -214,11 +215,11 @@ def compare_sides(a: Side, b: Side, top: int = 5, scores: Sequence[Measure] = ()
             only_b=tuple(key for key in b.outcomes if key not in a.outcomes),
             altered=tuple(altered),
         ),
-        changes=_changes(pairs, (*MEASURES, *scores)),
+        changes=changes,
         families=_families(pairs, (QUALITY, speed)),
         speed=speed.name,
         moved=_moved(pairs, QUALITY, "quality", top) | _moved(pairs, speed, "speed", top),
-        notes=_notes(a, b, configuration),
+        notes=(*_notes(a, b, configuration), *_missing(scores, changes)),
     )
 
 
@@ -348,6 +349,17 @@ def _notes(a: Side, b: Side, configuration: Sequence[Difference]) -> tuple[str, 
     unfinished = [str(side.evaluation.directory) for side in (a, b) if not side.evaluation.finished]
     notes += [f"{directory}: not finished; what is there is compared" for directory in unfinished]
     return tuple(notes)
+
+
+def _missing(scores: Sequence[Measure], changes: Sequence[Change]) -> Iterator[str]:
+    """The scores that were asked for and that no pair has."""
+    there = {change.name for change in changes}
+    for score in scores:
+        if score.name not in there:
+            yield (
+                f"{score.name}: no prompt has one on both sides; it takes a quality and a theoretical speedup of each "
+                "answer"
+            )
 
 
 def _machines(side: Side) -> set[tuple[str | None, ...]]:
