@@ -308,7 +308,8 @@ def _reply(completion: Any) -> Reply:
         raise ValueError("no chat completion: its message has no content")
     usage, logprobs = completion.usage, getattr(choice, "logprobs", None)
     return Reply(
-        text=text,
+        # A server that counts in UTF-16 may cut a character in half, which no file can hold.
+        text=text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"),
         finish_reason=str(choice.finish_reason),
         alternatives=tuple(_alternatives(token) for token in (logprobs.content or ()) if token)
         if logprobs

@@ -60,6 +60,13 @@ def test_an_answer_that_is_cut_shows() -> None:
     assert ask(lambda *_: (status, body))[0].finish_reason == "length"
 
 
+def test_half_of_a_character_that_a_limit_cut_can_be_recorded() -> None:
+    # as a server sends it that counts in UTF-16
+    answer, _ = ask(lambda *_: completion("Hot \ud83c\udf75, and hot \ud83c"))
+    assert answer.text == "Hot 🍵, and hot \ufffd"
+    assert answer.text.encode()
+
+
 def test_an_endpoint_that_counts_nothing_has_no_tokens() -> None:
     status, body = completion("It is.")  # type: ignore[misc]
     del body["usage"]
