@@ -3,6 +3,8 @@
 import copy
 import json
 import math
+import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -213,6 +215,14 @@ def test_a_reward_model_s_quality_is_the_chance_to_beat_the_baseline(tmp_path):
     assert nile.quality != wet.quality
     assert alone.quality == pytest.approx(0.5, abs=1e-5)
     assert alone.note["reward"] == pytest.approx(nile.note["reward"], abs=1e-4)
+
+
+def test_an_answer_equal_to_the_baseline_s_is_exactly_as_good(tmp_path):
+    judge = RewardJudge(replace(reward_model(tmp_path), dtype="bfloat16", batch_size=8))
+    rng = random.Random(0)
+    texts = ["".join(rng.choices("abcdefgh ", k=rng.randint(5, 80))) for _ in range(60)]
+    found = judge.judge([Case(ASK, text, (text, f"other {text}")) for text in texts])
+    assert {same.quality for same, _ in found} == {0.5}
 
 
 def test_a_row_s_reward_does_not_depend_on_its_batch_where_the_end_token_fills_rows_up(tmp_path):

@@ -62,14 +62,18 @@ class RewardJudge:
 
     def judge(self, cases: Sequence[Case]) -> list[list[Verdict]]:
         """A verdict for each answer; one that is too long for the model, or gets no finite reward, is invalid."""
+        # Equal texts are read once: a row's reward depends a little on the batch that it is in.
+        distinct = [dict.fromkeys((case.baseline, *case.answers)) for case in cases]
         rows = [
-            self._encode(case.messages, answer) for case in cases for answer in (case.baseline, *case.answers)
+            self._encode(case.messages, text)
+            for case, texts in zip(cases, distinct, strict=True)
+            for text in texts
         ]
         rewards = iter(self._rewards(rows))
         out = []
-        for case in cases:
-            baseline, *answers = (next(rewards) for _ in range(1 + len(case.answers)))
-            out.append([self._verdict(reward, baseline) for reward in answers])
+        for case, texts in zip(cases, distinct, strict=True):
+            of = {text: next(rewards) for text in texts}
+            out.append([self._verdict(of[answer], of[case.baseline]) for answer in case.answers])
         return out
 
     def usage(self) -> dict[str, float]:
