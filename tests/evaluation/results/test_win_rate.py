@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pasta.errors import UserError
-from pasta.evaluation.results.win_rate import NO_LENGTHS, SEPARABLE, Preference, preferences_of, win_rates
+from pasta.evaluation.results.win_rate import (
+    NO_LENGTHS,
+    ONE_SIDED,
+    SEPARABLE,
+    Preference,
+    preferences_of,
+    win_rates,
+)
 
 #: Probabilities a judge gives with token log-probabilities: neither certain nor at a fixed step.
 shares = st.floats(0.01, 0.99)
@@ -141,9 +148,10 @@ def test_verdicts_that_length_alone_decides_have_no_rate():
 
 
 def test_wins_everywhere_say_nothing_about_length():
-    rates = win_rates([Preference(1.0, n, 200) for n in (100, 250, 300)])
-    assert rates.raw.value == 100
-    assert rates.length_controlled_without_difficulty.reason == SEPARABLE
+    for every in (1.0, 0.0):
+        rates = win_rates([Preference(every, n, 200) for n in (100, 250, 300)])
+        assert rates.raw.value == 100 * every
+        assert rates.length_controlled_without_difficulty.reason == ONE_SIDED
 
 
 def test_certain_verdicts_that_overlap_in_length_have_a_rate():

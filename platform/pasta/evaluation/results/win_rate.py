@@ -41,6 +41,7 @@ _MOST_HALVINGS = 20
 NO_LENGTHS = (
     "every answer differs from the baseline's by the same length: what length does cannot be told apart"
 )
+ONE_SIDED = "every verdict is the same, all won or all lost: the model has no finite solution"
 SEPARABLE = "differences in length alone decide every verdict: the model has no finite solution"
 
 
@@ -160,7 +161,8 @@ def _controlled(preferences: Array, delta: Array, seed: int) -> tuple[WinRate, f
     x = np.tanh(delta / delta.std(ddof=1))
     theta, phi = fit_likelihood(preferences, x, np.ones((1, len(x))))
     if not math.isfinite(theta[0]):
-        return WinRate(None, reason=SEPARABLE), None
+        is_one_sided = preferences[0] in (0, 1) and (preferences == preferences[0]).all()
+        return WinRate(None, reason=ONE_SIDED if is_one_sided else SEPARABLE), None
     value = 100 * float(_sigmoid(theta)[0])
     draw = np.random.default_rng(seed)
     shares = np.full(len(x), 1 / len(x))
