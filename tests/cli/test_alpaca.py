@@ -55,7 +55,16 @@ def test_answers_are_exported(tmp_path, capsys):
         ("tea!", "mine"),
         ("ice!", "mine"),
     ]
-    assert "they are not AlpacaEval's 805" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "they are not AlpacaEval's 805" in said
+    assert "not finished" not in said
+
+
+def test_an_export_of_what_is_there_so_far_says_so(tmp_path, capsys):
+    records = [prompt("tea", {"twin": answer(), "pasta": answer()})]
+    place = write_evaluation(tmp_path / "e", records, finished=False)
+    assert run(["alpaca", "export", str(place), "pasta", "--out", str(tmp_path / "out.json")]) == 0
+    assert f"{place}: not finished; what is there is exported\n" in capsys.readouterr().out
 
 
 def test_a_mistake_is_one_line_and_leaves_no_file(tmp_path):

@@ -61,9 +61,12 @@ def annotations(file: Path, *, official: bool, as_json: bool) -> int:
 
 def export(directory: Path, method: str, out: Path, generator: str | None) -> int:
     """Write a method's answers as AlpacaEval's outputs; returns the exit code. Raises UserError."""
-    outputs = outputs_of(read_evaluation(directory), method, generator)
+    evaluation = read_evaluation(directory)
+    outputs = outputs_of(evaluation, method, generator)
     write_whole(out, outputs_json(outputs))
     print(f"{len(outputs)} outputs of {outputs[0].generator} written to {out}")
+    if not evaluation.finished:
+        print(f"{directory}: not finished; what is there is exported")
     if not is_complete(outputs):
         print(
             "they are not AlpacaEval's 805: compare them with outputs to the same prompts (--reference_outputs)"
