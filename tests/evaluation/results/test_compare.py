@@ -230,6 +230,14 @@ def test_keys_of_the_configuration_that_differ_are_named(write):
     assert "the model has the same name and another content" in found.notes
 
 
+def test_the_baseline_s_own_model_is_known_when_it_is_the_method_that_is_compared(write):
+    methods = {"twin": {"kind": "sequential", "model": "m"}, "pasta": {"kind": "pasta", "model": "m"}}
+    a = write("a", records(2), methods=methods, inputs={f"methods.{name}.model": "1" for name in methods})
+    found = compare_sides(read_side(f"{a}:twin"), read_side(f"{a}:pasta"))
+    assert [entry.key for entry in found.configuration] == ["method.kind"]
+    assert not found.notes
+
+
 def test_what_makes_figures_incomparable_is_said(write):
     methods = {"twin": {"kind": "sequential", "model": "t"}, "pasta": {"kind": "pasta"}}
     a = write("a", records(2), methods=methods, judge={"kind": "grader"})

@@ -240,10 +240,10 @@ def _settings(side: Side) -> dict[str, Any]:
     sections = {"method": methods.get(side.method), "baseline": methods.get(side.baseline)}
     settings = by_dotted_key({**sections, **config})
     settings = {key: value for key, value in settings.items() if key.rpartition(".")[2] not in _IGNORED}
-    names = {f"methods.{side.method}.": "method.", f"methods.{side.baseline}.": "baseline."}
+    names = {"method.": f"methods.{side.method}.", "baseline.": f"methods.{side.baseline}."}
     for name, fingerprint in evaluation.inputs.items():
         if name.startswith("methods."):
-            for prefix, shown in names.items():
+            for shown, prefix in names.items():
                 if name.startswith(prefix):
                     settings[f"content of {shown}{name.removeprefix(prefix)}"] = fingerprint
         else:
