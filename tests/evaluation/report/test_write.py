@@ -208,6 +208,16 @@ def test_what_a_model_or_a_user_wrote_stays_text(tmp_path):
 
 
 @pytest.mark.slow
+def test_methods_whose_names_are_alike_have_a_picture_each(tmp_path):
+    names = ["fastest", "bias+1", "bias@1", "bias 1"]
+    seconds = {"twin": 1.0, **{name: 0.3 + 0.1 * n for n, name in enumerate(names)}}
+    answers = {name: threaded(seconds=[spent]) for name, spent in seconds.items()}
+    methods = {name: section() for name in names} | {"twin": section("sequential")}
+    _, paths, _ = written(tmp_path, [prompt("a", answers)], [], methods)
+    assert len({path for path in paths if path.parent.name == "lanes"}) == 3
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_characters_that_the_pictures_font_lacks_are_no_warnings(tmp_path):
     records = [prompt("a", {"twin": answer(), "pasta": threaded()}, text="日本とは?")]

@@ -113,6 +113,8 @@ def _draw(directory: Path, summary: Summary, outcomes: Mapping[str, Sequence[Out
                 continue
             if (canvas := draw_lanes(summary, outcomes[method.name], method.name)) is not None:
                 name = f"{_LANES}/{_file_name(method.name)}.png"
+                while name in drawn:  # a method of almost the same name has it
+                    name = f"{name.removesuffix('.png')}_.png"
                 save(canvas, directory / name)
                 drawn.append(name)
     return drawn
