@@ -41,6 +41,16 @@ def test_an_annotate_stage_and_an_evaluation_can_be_read(tmp_path):
     assert len(read_trace(path, method="pasta")) == 1
 
 
+def test_a_prompt_that_an_evaluation_s_method_skipped_is_left_out_with_its_reason(tmp_path):
+    messages = [{"role": "user", "content": "Drinks?"}]
+    skipped = {"skipped": "prompt of 4096 tokens"}
+    answers = [{"key": "0", "messages": messages, "answers": {"pasta": each}} for each in (LINE, skipped)]
+    traced = read_trace(written(tmp_path, *answers), method="pasta")
+    trace = make_trace(traced, Codec(WordTokenizer()), 1000)
+    assert len(trace.scripts) == 1
+    assert trace.left_out == {f"{tmp_path / 'trace.jsonl'}:2": "skipped: prompt of 4096 tokens"}
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

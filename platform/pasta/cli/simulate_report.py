@@ -214,8 +214,8 @@ def _notes(results: StudyResults, about: Mapping[str, float]) -> list[str]:
         )
     if about["left_out"]:
         notes.append(
-            f"{about['left_out']:.0f} answers of the trace are left out: too long for a slot, or not to be encoded; "
-            "figures.json says which."
+            f"{about['left_out']:.0f} answers of the trace are left out: too long for a slot, not to be "
+            "encoded, or skipped; figures.json says which."
         )
     return notes
 

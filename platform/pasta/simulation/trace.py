@@ -22,13 +22,15 @@ MAX_PROMPT_TOKENS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One line: a prompt, its annotated answer, and what is known besides. ``key`` is its file and line."""
+    """One line: a prompt, its annotated answer, and what is known besides. ``key`` is its file and line; ``skipped`` is
+    why there is no answer, empty if there is one."""
 
     messages: Messages
     document: Document
     key: str
     prompt_tokens: int | None = None
     arrival_s: float | None = None
+    skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,17 @@ def make_trace(
     slot_tokens: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Workload:
-    """Make a script of each answer. Answers that the tokenizer or a slot cannot hold are left out, with the reason.
+    """Make a script of each answer. Those that the tokenizer or a slot cannot hold, or that an evaluation's method
+    skipped, are left out with the reason.
 
     Raises ``UserError`` if nothing is left.
     """
     encoded: dict[str, Ids] = {}
     left_out: dict[str, str] = {}
     for line in traced:
+        if line.skipped:
+            left_out[line.key] = line.skipped
+            continue
         try:
             prompt = line.prompt_tokens or len(codec.encode_prompt(line.messages))
             encoded[line.key] = Ids.of(codec, line.document, max(prompt, 1), line.arrival_s)
@@ -144,6 +150,10 @@ def _read(value: dict[str, Any], where: str, field: str, method: str | None) -> 
         found = answers.get(method) if isinstance(answers, dict) else None
         if not isinstance(found, dict):
             raise UserError(f"{where}: no answer of method {method!r}, expected an evaluation's answers")
+        if isinstance(why := found.get("skipped"), str):
+            return Traced(
+                _messages(value, where, needed=True), Document(()), where, skipped=f"skipped: {why}"
+            )
         answer = found
     with placed(where):
         annotated = text_of(answer, field)
