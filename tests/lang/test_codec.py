@@ -1,5 +1,6 @@
 """The codec: documents to ids and back on every kind of tokenizer, and no way from text to a control token."""
 
+import copy
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -98,6 +99,14 @@ def test_a_promise_is_spelt_in_separate_pieces():
 
 def test_the_chat_template_says_what_ends_an_answer():
     assert codec().eos_id == byte_level().convert_tokens_to_ids("<|end|>")
+
+
+def test_an_answer_may_end_with_the_turn_or_with_the_text():
+    tokenizer = copy.deepcopy(byte_level())
+    tokenizer.add_special_tokens({"eos_token": "<|eot|>"})
+    c = Codec(tokenizer)
+    assert c.eos_ids == {*tokenizer.convert_tokens_to_ids(["<|end|>", "<|eot|>"])}
+    assert [c.decode([*c.encode_text("x"), end]) for end in c.eos_ids] == [Document((Text("x"),))] * 2
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ class Codec:
 
         Raises :class:`CodecError`, naming the place, if they are not well-formed.
         """
-        ids = list(ids[:-1]) if ids and ids[-1] == self.eos_id else list(ids)
+        ids = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
         items, at = self._decode_items(ids, 0, depth=0)
         assert at == len(ids)
         return Document(items)
