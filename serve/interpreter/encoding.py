@@ -9,6 +9,7 @@ from pasta.engine.structure import Grammar, Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits, RepetitionDetection
 from pasta.lang import Codec, check_start, encode_messages, encode_start
+from pasta.lang.contents import without_reasoning
 from serve.config import ANSWER_ROOM, ModelConfig, ServeConfig
 from serve.interpreter.lengths import LeastTokens
 from serve.wire import DecodeOrder, DecodingMode, Order, PromptInput, Refused
@@ -182,7 +183,14 @@ class RequestEncoder:
 
     def _least_tokens(self, prompt: PromptInput) -> int:
         """A lower bound of the prompt's tokens, by its text alone."""
-        return len(prompt) if _is_ids(prompt) else self._least(*_texts(prompt))
+        if _is_ids(prompt):
+            return len(prompt)
+        if isinstance(prompt, str):
+            return self._least(prompt)
+        messages = cast("list[dict[str, str]]", prompt)
+        # A chat template may leave out the reasoning of earlier answers.
+        kept = next(without_reasoning(messages), messages)
+        return self._least(*(message["content"] for message in kept))
 
     def _too_long(self, tokens: str, name: str) -> RequestRefused:
         return RequestRefused(

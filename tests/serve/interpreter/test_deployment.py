@@ -20,8 +20,11 @@ from serve.interpreter.dispatch import Dispatcher
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
 from serve.wire import Order, Refused
 from tests.support.service import save_tiny_model
+from tests.support.tokenizers import TEMPLATE
 
 HELLO = [{"role": "user", "content": "Hello"}]
+#: As Qwen 3's chat template does with earlier answers.
+LEAVES_OUT_REASONING = TEMPLATE.replace("m['content']", "m['content'].split('</think>')[-1].lstrip('\\n')")
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +151,20 @@ def test_a_long_prompt_of_words_is_refused_without_being_encoded(encoder, monkey
     for prompt in (text, [{"role": "user", "content": text}]):
         with pytest.raises(RequestRefused, match="has at least"):
             encoder.decode_orders(order(prompts=[prompt]))
+
+
+def test_reasoning_that_the_chat_template_leaves_out_does_not_count(tmp_path, config):
+    model = save_tiny_model(tmp_path / "model")
+    (model / "chat_template.jinja").write_text(LEAVES_OUT_REASONING)
+    config = ServeConfig(
+        models={"tiny": {"path": str(model), "device": "cpu"}}, engine={"num_slots": 2, "slot_tokens": 512}
+    )
+    encoder = RequestEncoder(config.models["tiny"], config)
+    thought = {"role": "assistant", "content": "<think>\n" + "Tea or coffee? " * 500 + "</think>\n\nTea."}
+    said = {**thought, "content": "Tea."}
+    asked = {"role": "user", "content": "Once more."}
+    (made,) = encoder.decode_orders(order(prompts=[[*HELLO, thought, asked]]))
+    assert made.prompt_ids == encoder.decode_orders(order(prompts=[[*HELLO, said, asked]]))[0].prompt_ids
 
 
 def test_more_tokens_at_least_than_the_context_leaves_are_refused(encoder):
