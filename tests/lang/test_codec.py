@@ -229,6 +229,15 @@ def test_a_stream_of_ids_gives_the_text_and_never_half_a_character(kind, text):
 
 @kinds
 @fast
+@given(text=st.lists(st.sampled_from(["\ufffd", "\ufffd" * 5, "😀", "é", " the", "a"])).map("".join))
+def test_a_stream_takes_no_written_replacement_character_for_half_of_one(kind, text):
+    stream = TextStream(codec(kind))
+    pieces = [stream.push(token) for token in codec(kind).encode_text(text)]
+    assert "".join(pieces) + stream.flush() == text
+
+
+@kinds
+@fast
 @given(data=st.data())
 def test_any_ids_are_decoded_as_transformers_does(kind, data):
     tokenizer = codec(kind)._tokenizer

@@ -1,6 +1,9 @@
 """Decodes one thread's token ids to text incrementally."""
 
+from functools import lru_cache
+
 from pasta.lang.codec import Codec
+from pasta.lang.tokenizer import CodecError
 
 # A character has at most four bytes: after so many tokens without one, the bytes are no character.
 _LONGEST_WAIT = 8
@@ -21,9 +24,8 @@ class TextStream:
         """Add a token; returns the text that it completes, empty while a character is incomplete."""
         self._window.append(token)
         text = self._codec.decode_text(self._window)
-        incomplete = text.endswith("\ufffd") or len(text) == len(
-            self._shown
-        )  # some tokenizers drop half a character
+        half = text.endswith("\ufffd") and not self._ends_in_written()
+        incomplete = half or len(text) == len(self._shown)  # some tokenizers drop half a character
         if incomplete and len(self._window) - self._num_shown < _LONGEST_WAIT:
             return ""
         new = text[len(self._shown) :]
@@ -31,6 +33,10 @@ class TextStream:
         self._num_shown = len(self._window)
         self._shown = self._text_of_window()
         return new
+
+    def _ends_in_written(self) -> bool:
+        written = _written_replacement(self._codec)
+        return bool(written) and self._window[-len(written) :] == written
 
     def _text_of_window(self) -> str:
         if self._num_shown > 1:
@@ -45,3 +51,12 @@ class TextStream:
         new = self._codec.decode_text(self._window)[len(self._shown) :] if self._window else ""
         self._window, self._num_shown, self._shown = [], 0, ""
         return new
+
+
+@lru_cache(maxsize=32)
+def _written_replacement(codec: Codec) -> list[int]:
+    """The ids of a U+FFFD that a text holds, which stands for no half of a character; none if they are not known."""
+    try:
+        return codec.encode_text("\ufffd")
+    except CodecError:  # to the tokenizer it is an unknown character
+        return []
