@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, check_start, encode_messages, encode_start
+from pasta.lang.contents import ways
 from tests.support.tokenizers import KINDS, TEMPLATE, byte_level, codec
 
 SYSTEM, USER = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Say tea."}
@@ -56,6 +57,16 @@ TRIMS_BOTH = (
     "{% if messages[0]['role'] == 'system' %}{{ '<|user|>' + ('<<' + messages[0]['content'] + '>>' "
     "+ messages[1]['content']).strip() }}{% endif %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+
+
+@pytest.mark.parametrize("content", ["MESSAGE0END", "MESSAGE" + "X" * 10_000, "MESSAGE MESSAGEX MESSAGEXX"])
+def test_contents_that_look_like_placeholders_make_them_no_longer(content):
+    messages = turns(content, "MESSAGE")
+    ((_, _, contents),) = ways(messages)
+    assert [*contents.values()] == [content, "MESSAGE"]
+    assert not any(mark in text for mark in contents for text in contents.values())
+    assert max(map(len, contents)) < 40
+    assert codec().decode_text(codec().encode_prompt(messages)) == codec()._render_template(messages)
 
 
 def turns(*contents, first="user"):

@@ -1,5 +1,6 @@
 """Tells the messages' contents apart from a chat template's own text in a prompt."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,9 +24,7 @@ def ways(messages: Messages) -> Iterator[tuple[Messages, Messages, dict[str, str
 def _marked(messages: Messages, *, apart: bool) -> tuple[Messages, dict[str, str]]:
     """Messages with placeholders, strings that occur in no content, and what they stand for. An empty content stays: a
     template may treat it in its own way. ``apart``: the reasoning and the rest of an answer have one each."""
-    stem, everything = "MESSAGE", "".join(str(message["content"]) for message in messages)
-    while stem in everything:
-        stem += "X"
+    stem = _stem("".join(str(message["content"]) for message in messages))
     contents: dict[str, str] = {}
 
     def mark(content: str) -> str:
@@ -45,6 +44,15 @@ def _marked(messages: Messages, *, apart: bool) -> tuple[Messages, dict[str, str
             content = mark(content)
         marked.append({**message, "content": content})
     return marked, contents
+
+
+def _stem(text: str) -> str:
+    """A string that does not occur in a text, and is short, whatever the text holds."""
+    stem = "MESSAGE"
+    while stem in text:
+        said = hashlib.blake2b(f"{stem}{text}".encode("utf-8", "surrogatepass"), digest_size=8)
+        stem = f"MESSAGE{said.hexdigest().upper()}X"
+    return stem
 
 
 def align(text: str, pieces: Sequence[str], contents: Mapping[str, str]) -> list[str] | None:
