@@ -12,11 +12,17 @@ from pasta.data.collate import ThreadCollator
 from pasta.data.dataset import TOKENIZER_DIR
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
+from pasta.rl.train import check_config
 from pasta.tracking import Tracker
-from pasta.training.config import SftConfig
+from pasta.training import preference
+from pasta.training.config import LoraSection, SftConfig
+from pasta.training.lora import check_targets
+from pasta.training.preference_config import PreferenceConfig
 from pasta.training.run import RunContext
 from pasta.training.sft import make_trainer, prepare, train
+from tests.rl.runs import rl_config, rl_dict
 from tests.support.paths import ROOT
+from tests.training.pair_runs import preference_dict
 from tests.training.runs import sft_dict
 from tests.training.test_model import saved_model
 
@@ -89,3 +95,28 @@ def test_new_tokens_under_zero_3_are_refused(tmp_path: Path) -> None:
     config = _config(tmp_path, True, deepspeed=str(ROOT / "configs/deepspeed/zero3.json"))
     with pytest.raises(UserError, match=r"zero3\.json: under ZeRO-3 PEFT cannot train"):
         prepare(config, tmp_path / "data")
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "layers.0.mlp.up_proj"]])
+def test_layers_of_the_model_may_be_named(tmp_path: Path, targets: Any) -> None:
+    check_targets(LoraSection(targets=targets), str(saved_model(tmp_path)))
+
+
+def _prepare(job: str, directory: Path, lora: dict[str, Any]) -> None:
+    """Check a run with these adapters, as its job does before any worker starts."""
+    if job == "rl":
+        check_config(rl_config(rl_dict(directory, lora=lora)))
+    elif job == "preference":
+        values = preference_dict(directory) | {"lora": lora}
+        preference.prepare(parse_config(values, PreferenceConfig, "tiny.yaml"), directory / "data")
+    else:
+        values = sft_dict(directory) | {"lora": lora}
+        values["model"] = {"init_from": str(saved_model(directory / "start")), "attention": "eager"}
+        prepare(parse_config(values, SftConfig, "tiny.yaml"), directory / "data")
+
+
+@pytest.mark.parametrize("job", ["sft", "preference", "rl"])
+def test_a_name_that_no_layer_has_is_refused_though_others_are_right(tmp_path: Path, job: str) -> None:
+    with pytest.raises(UserError, match=r"lora\.targets: 'v_porj': .* has no such layer; expected .*v_proj"):
+        _prepare(job, tmp_path, {"targets": ["q_proj", "v_porj"]})
+    assert not (tmp_path / "data").exists()

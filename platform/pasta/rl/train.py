@@ -34,7 +34,7 @@ from pasta.stages.records import Record, record_line
 from pasta.stages.stage import input_fingerprint, model_inputs, read_manifest
 from pasta.tracking import Tracker
 from pasta.training.fit import run_trainer
-from pasta.training.lora import peft_config
+from pasta.training.lora import check_targets, peft_config
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, trained_tokenizer
 from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
@@ -77,6 +77,7 @@ def check_config(config: RlConfig) -> PreTrainedTokenizerBase:
     check_run_and_output(config)
     check_judge(config.judge)
     tokenizer = trained_tokenizer(config.model, "model.init_from")
+    check_targets(config.lora, config.model.init_from)
     check_heads_beside(str(config.model.init_from), "model.init_from")
     if config.twin is not None:
         check_vocabularies(

@@ -5,11 +5,29 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel
-from transformers import PreTrainedModel
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from pasta.errors import UserError
 from pasta.training.config import LoraSection
 
 ADAPTER_DIR = "adapter"
+
+
+def check_targets(section: LoraSection | None, model: str | None) -> None:
+    """Raise UserError, naming the key, for a name in ``targets`` that no layer of ``model`` has. PEFT adapts the layers
+    that it finds, and says nothing of the others."""
+    if section is None or isinstance(section.targets, str):
+        return
+    with torch.device("meta"):  # names alone: no weights are made
+        made = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(model)))
+    names = [name for name, layer in made.named_modules() if isinstance(layer, nn.Linear | nn.Embedding)]
+    for target in section.targets:
+        if not any(f".{name}".endswith(f".{target}") for name in names):
+            known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in names))
+            raise UserError(
+                f"lora.targets: {target!r}: {model} has no such layer; expected all-linear, or names such as {known}"
+            )
 
 
 def peft_config(section: LoraSection, rows: dict[str, list[int]] | None = None) -> LoraConfig:

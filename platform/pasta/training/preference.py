@@ -22,7 +22,7 @@ from pasta.rows import read_rows
 from pasta.training.bonbon import PreferenceTrainer, bonbon_beta
 from pasta.training.config import ModelSection
 from pasta.training.fit import run_trainer
-from pasta.training.lora import peft_config
+from pasta.training.lora import check_targets, peft_config
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, compile_layers, inherited_scheme, trained_tokenizer
 from pasta.training.permitted_pairs import PermittedPairCollator
@@ -53,6 +53,7 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
     check_run_and_output(config)
     tokenizer = trained_tokenizer(config.model, "model.init_from")
     _check_positions(config.model, tokenizer)
+    check_targets(config.lora, config.model.init_from)
     reference = config.objective.reference
     if reference is not None:
         other = trained_tokenizer(_reference_section(config, reference), "objective.reference")

@@ -21,7 +21,7 @@ from pasta.training.config import SftConfig
 from pasta.training.fit import run_trainer
 from pasta.training.heads import head_figures, install_draft_heads, model_files, save_heads
 from pasta.training.held_out import documents_of
-from pasta.training.lora import new_rows, peft_config
+from pasta.training.lora import check_targets, new_rows, peft_config
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import (
     ATLAS,
@@ -60,6 +60,7 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
     check_run_and_output(config)
     tokenizer = make_tokenizer(config.model)
     check_trainable(config.model, tokenizer)
+    check_targets(config.lora, config.model.init_from)
     if config.lora is not None and stage == 3 and new_token_ids(config.model, tokenizer):
         raise UserError(
             f"optimisation.deepspeed: {config.optimisation.deepspeed}: under ZeRO-3 PEFT cannot train the rows of "
