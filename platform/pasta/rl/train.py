@@ -37,7 +37,7 @@ from pasta.training.fit import run_trainer
 from pasta.training.lora import check_targets, peft_config
 from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, trained_tokenizer
-from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
+from pasta.training.run import RunContext, check_deepspeed, trainer_arguments
 from pasta.training.save import check_run_and_output
 from pasta.training.transformers_private import outside_deepspeed
 
@@ -73,7 +73,7 @@ def inputs(config: RlConfig) -> dict[str, str | Path]:
 
 def check_config(config: RlConfig) -> PreTrainedTokenizerBase:
     """Check a configuration against the disk; returns the model's tokenizer. Raises UserError."""
-    deepspeed_config(config.optimisation.deepspeed)
+    check_deepspeed(config.optimisation, config.accumulate)
     check_run_and_output(config)
     check_judge(config.judge)
     tokenizer = trained_tokenizer(config.model, "model.init_from")

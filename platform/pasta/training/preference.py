@@ -27,7 +27,7 @@ from pasta.training.masks import install_thread_masks
 from pasta.training.model import build_model, compile_layers, inherited_scheme, trained_tokenizer
 from pasta.training.permitted_pairs import PermittedPairCollator
 from pasta.training.preference_config import ObjectiveSection, PreferenceConfig
-from pasta.training.run import RunContext, deepspeed_config, trainer_arguments
+from pasta.training.run import RunContext, check_deepspeed, trainer_arguments
 from pasta.training.save import check_run_and_output
 
 DPO_BETA = 0.1
@@ -49,7 +49,7 @@ def prepare(config: PreferenceConfig, cache_dir: Path) -> PreparedPairs:
 
     Raises UserError for a missing or unfit model, reference, DeepSpeed file or file of pairs.
     """
-    deepspeed_config(config.optimisation.deepspeed)
+    check_deepspeed(config.optimisation)
     check_run_and_output(config)
     tokenizer = trained_tokenizer(config.model, "model.init_from")
     _check_positions(config.model, tokenizer)

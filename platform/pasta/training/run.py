@@ -9,7 +9,7 @@ from typing import Any
 
 from pasta.config import to_dict
 from pasta.errors import UserError
-from pasta.rows import read_json
+from pasta.rows import read_json, short_repr
 from pasta.stages.run import check_apart
 from pasta.stages.stage import MANIFEST, Manifest, Stage, read_manifest
 from pasta.stages.workers import WorkersSection
@@ -19,6 +19,14 @@ from pasta.training.storage import open_url, remove
 
 #: Keys of ``schedule`` that change no weight.
 _UNSEEN_STEPS = ("log_steps", "save_steps", "keep_checkpoints")
+
+#: Keys of a DeepSpeed file that say what one of ``optimisation`` says, and what is taken where they are missing.
+_OF_RECIPE = {
+    "train_micro_batch_size_per_gpu": ("rows", None),
+    "gradient_accumulation_steps": ("accumulate", "auto"),
+    "gradient_clipping": ("max_grad_norm", 1.0),
+}
+_GATHERS = "stage3_gather_16bit_weights_on_model_save"
 
 Report = Callable[[dict[str, float], Path | None], None]
 
@@ -203,3 +211,35 @@ def zero_stage(path: Path | None) -> int:
             f"optimisation.deepspeed: {path}: zero_optimization: expected a mapping with stage 0 to 3"
         )
     return int(stage)
+
+
+def check_deepspeed(recipe: OptimisationSection, accumulate: int | None = None) -> int:
+    """Return the ZeRO stage of the recipe's DeepSpeed file, 0 without one. ``accumulate`` is how many forwards make a
+    step, if the recipe does not say it.
+
+    Raises UserError as ``zero_stage`` does, and for a file under which the recipe is not followed, or no model is
+    written at the end.
+    """
+    path, stage = recipe.deepspeed, zero_stage(recipe.deepspeed)
+    loaded = deepspeed_config(path)
+    if loaded is None:
+        return stage
+    if "zero_optimization" not in loaded:
+        raise UserError(
+            f"optimisation.deepspeed: {path}: zero_optimization: expected a mapping with stage 0 to 3"
+        )
+    for key, (name, default) in _OF_RECIPE.items():
+        ours = accumulate if name == "accumulate" and accumulate is not None else getattr(recipe, name)
+        if key == "train_micro_batch_size_per_gpu" and key not in loaded and "train_batch_size" in loaded:
+            continue  # the one follows from the other
+        if loaded.get(key, default) not in ("auto", ours):
+            given = f" {short_repr(loaded[key])}" if key in loaded else ""
+            raise UserError(
+                f'optimisation.deepspeed: {path}: {key}{given}: expected "auto", which is optimisation.{name} ({ours})'
+            )
+    if stage == 3 and loaded["zero_optimization"].get(_GATHERS) is not True:
+        raise UserError(
+            f"optimisation.deepspeed: {path}: zero_optimization.{_GATHERS}: expected true; without it no model can be "
+            "written at the end"
+        )
+    return stage

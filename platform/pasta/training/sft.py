@@ -31,7 +31,7 @@ from pasta.training.model import (
     make_tokenizer,
     new_token_ids,
 )
-from pasta.training.run import RunContext, trainer_arguments, zero_stage
+from pasta.training.run import RunContext, check_deepspeed, trainer_arguments
 from pasta.training.save import check_run_and_output
 from pasta.training.trainer import Generation, PlainHeadTrainer, ThreadTrainer
 
@@ -56,7 +56,7 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
 
     Raises UserError for a missing or unfit model, tokenizer, DeepSpeed file or data file.
     """
-    stage = zero_stage(config.optimisation.deepspeed)
+    stage = check_deepspeed(config.optimisation)
     check_run_and_output(config)
     tokenizer = make_tokenizer(config.model)
     check_trainable(config.model, tokenizer)
