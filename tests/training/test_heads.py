@@ -15,6 +15,7 @@ from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.heads import guess, install_draft_heads, model_files, save_heads
+from pasta.training.sft import prepare
 from tests.support.models import CONFIGS
 from tests.support.paths import ROOT
 
@@ -111,6 +112,15 @@ def test_a_configuration_that_makes_no_sense_is_refused_in_one_line(changes, sai
     with pytest.raises(UserError, match=said) as error:
         load_config(CONFIG, SftConfig, [f"{key}={value}" for key, value in changes.items()])
     assert "\n" not in str(error.value)
+
+
+def test_heads_under_zero_3_are_refused(tmp_path):
+    file = ROOT / "configs/deepspeed/zero3.json"
+    config = load_config(CONFIG, SftConfig, [f"optimisation.deepspeed={file}"])
+    with pytest.raises(
+        UserError, match=r"zero3\.json: draft heads read .* expected a file of stage 2 or less"
+    ):
+        prepare(config, tmp_path / "data")
 
 
 def test_a_model_without_weights_is_refused(tmp_path):

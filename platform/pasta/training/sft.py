@@ -57,6 +57,11 @@ def prepare(config: SftConfig, cache_dir: Path, num_processes: int = 1) -> Prepa
     Raises UserError for a missing or unfit model, tokenizer, DeepSpeed file or data file.
     """
     stage = check_deepspeed(config.optimisation)
+    if config.draft_heads is not None and stage == 3:
+        raise UserError(
+            f"optimisation.deepspeed: {config.optimisation.deepspeed}: draft heads read the output layer's weights, "
+            "which ZeRO-3 takes apart; expected a file of stage 2 or less"
+        )
     check_run_and_output(config)
     tokenizer = make_tokenizer(config.model)
     check_trainable(config.model, tokenizer)
