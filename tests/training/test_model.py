@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from transformers import (
 from pasta.errors import UserError
 from pasta.lang import CONTROL_TOKENS
 from pasta.training.config import ModelSection
-from pasta.training.model import build_model, make_room, make_tokenizer, new_token_ids
+from pasta.training.model import build_model, check_trainable, make_room, make_tokenizer, new_token_ids
 from pasta.training.save import save_trained
 from tests.support.tokenizers import TEMPLATE, byte_level
 from tests.training.runs import sft_config
@@ -149,6 +150,29 @@ def test_an_unknown_dimension_is_named(tmp_path: Path) -> None:
     section.architecture.write_text(yaml.safe_dump(architecture))
     with pytest.raises(UserError, match="unknown key 'hiden_size' for model type llama"):
         build_model(section, make_tokenizer(section), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("hidden_size", "wide", "hidden_size.*expected int, got str"),
+        ("vocab_size", 500, "vocab_size: has no place here; it follows from the tokenizer"),
+        ("num_key_value_heads", 3, "no model can be made of it .*; expected dimensions that fit together"),
+        ("intermediate_size", -4, "no model can be made of it"),
+        ("hidden_act", "gulu", "no model can be made of it .KeyError: 'gulu'"),
+    ],
+)
+def test_dimensions_of_which_no_model_can_be_made_are_refused(
+    tmp_path: Path, key: str, value: Any, expected: str
+) -> None:
+    section = sft_config(tmp_path).model
+    assert section.architecture is not None
+    architecture = yaml.safe_load(section.architecture.read_text())
+    architecture["config"][key] = value
+    section.architecture.write_text(yaml.safe_dump(architecture))
+    with pytest.raises(UserError, match=rf"model\.yaml: config: .*{expected}") as error:
+        check_trainable(section, make_tokenizer(section))
+    assert "\n" not in str(error.value)
 
 
 def test_weights_of_another_vocabulary_are_refused(tmp_path: Path) -> None:

@@ -21,12 +21,13 @@ from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import check_source, read_config, read_tokenizer
 from pasta.engine.families import SUPPORTED_ARCHITECTURES
-from pasta.errors import UserError
+from pasta.errors import UserError, first_line, one_line
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, add_control_tokens
 from pasta.lang.positions import Scheme
 from pasta.lang.tokenizer import store_scheme, stored_scheme
 from pasta.rows import read_json
 from pasta.training.config import Architecture, ModelSection
+from pasta.training.transformers_private import outside_deepspeed
 
 
 def make_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
@@ -74,7 +75,7 @@ def other_positions(section: ModelSection) -> str:
 def check_trainable(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -> None:
     """Check whether the model can be built. It is cheap, so that errors are found before workers start."""
     if section.architecture is not None:
-        _scratch_config(section.architecture, tokenizer)
+        _check_runs(_scratch_config(section.architecture, tokenizer), section.architecture)
         return
     assert section.init_from is not None
     config = read_config("model.init_from", section.init_from)
@@ -182,14 +183,31 @@ def _scratch_config(path: Path, tokenizer: PreTrainedTokenizerBase) -> Any:
             raise UserError(f"{path}: config: unknown key {key!r} for model type {architecture.model_type}")
     # A vocabulary of a multiple of 64 keeps matrix products aligned; the rows above the tokenizer's stay unused.
     size = -(-(max(tokenizer.get_vocab().values()) + 1) // 64) * 64
-    return AutoConfig.for_model(
-        architecture.model_type,
-        vocab_size=size,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **architecture.config,
-    )
+    ours = {
+        "vocab_size": size,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    for key in ours:
+        if key in architecture.config:
+            raise UserError(f"{path}: config: {key}: has no place here; it follows from the tokenizer")
+    try:
+        return AutoConfig.for_model(architecture.model_type, **ours, **architecture.config)
+    except Exception as error:  # each class checks its values in its own way
+        raise UserError(f"{path}: config: {one_line(str(error))}") from None
+
+
+def _check_runs(config: Any, path: Path) -> None:
+    """Raise UserError for dimensions of which no model can be made, or none that computes: found without weights."""
+    try:
+        with outside_deepspeed(), torch.device("meta"), torch.no_grad():
+            AutoModelForCausalLM.from_config(config)(torch.zeros(1, 2, dtype=torch.long))
+    except Exception as error:  # sizes that do not fit together fail wherever they meet
+        raise UserError(
+            f"{path}: config: no model can be made of it ({type(error).__name__}: {first_line(error)}); expected "
+            "dimensions that fit together"
+        ) from None
 
 
 def _require_supported(model_type: str, source: str | Path) -> None:
