@@ -51,7 +51,7 @@ def fit(
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
     with sole_writer(config.output_dir):
-        stage.start()
+        stage.start(data_dir)
         _fit(train, config, stage, data_dir, address)
     print(f"{config.name}: model written to {config.output_dir}")
 

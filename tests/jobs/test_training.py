@@ -17,7 +17,7 @@ from pasta.engine.head_files import SETTINGS
 from pasta.errors import UserError
 from pasta.stages.records import write_json
 from pasta.stages.run import sole_writer
-from pasta.stages.stage import write_manifest
+from pasta.stages.stage import Stage, write_manifest
 from pasta.training.config import SftConfig
 from pasta.training.sft import train
 from tests.support.interrupts import interrupting_at
@@ -103,7 +103,7 @@ def test_a_restart_that_was_cut_is_not_done_though_the_model_before_is_there(tmp
     config.output_dir.mkdir()
     write_manifest(config.output_dir, sft.stage(config).to_manifest({}, "v1"))
     assert sft.stage(config).is_done
-    sft.stage(config, restart=True).start()
+    sft.stage(config, restart=True).start(tmp_path)
     assert not sft.stage(config).is_done
 
 
@@ -114,8 +114,32 @@ def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path
     config = parse_config(values, SftConfig, "tiny.yaml")
     write_json(model / SETTINGS, {"identity": sft.stage(config).identity})
     assert sft.stage(config).is_done
-    sft.stage(config, restart=True).start()
+    sft.stage(config, restart=True).start(tmp_path)
     assert not sft.stage(config).is_done
+
+
+def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A teacher answers differently the second time, and its stage has the identity that it had."""
+    monkeypatch.setattr(training, "_fit", lambda *_: None)
+    values = sft_dict(tmp_path)
+    made = tmp_path / "annotated"
+    made.mkdir()
+    shard = made / "annotated-00000.jsonl"
+    Path(values["data"]["source"]).rename(shard)
+    write_manifest(made, Stage("annotate", {}, {}).to_manifest({}, "v1"))
+    values["data"]["source"] = str(made)
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    sft.run(config)
+    sft.run(config)
+    before = sft.stage(config).identity
+    shard.write_text("\n".join(shard.read_text().splitlines()[1:]) + "\n")
+    assert sft.stage(config).identity == before
+    with pytest.raises(UserError, match=r"^data\.source: .*annotated: has changed since .* or --restart"):
+        sft.run(config)
+    sft.run(config, restart=True)
+    sft.run(config)
 
 
 def test_a_model_is_done_whatever_steps_it_was_logged_and_saved_at(tmp_path: Path) -> None:

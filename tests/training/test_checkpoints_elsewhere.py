@@ -46,7 +46,7 @@ def test_restart_removes_this_run_s_and_no_other_s(tmp_path):
     assert ours.is_dir()
     stage = sft.stage(elsewhere, restart=True)
     assert ours.is_dir(), "nothing is deleted before the run starts"
-    stage.start()
+    stage.start(tmp_path)
     assert not ours.exists()
     assert others.is_dir()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pasta.config import to_dict
 from pasta.errors import UserError
+from pasta.files import read_text, write_whole
 from pasta.rows import read_json, short_repr
 from pasta.stages.run import check_apart
 from pasta.stages.stage import MANIFEST, Manifest, Stage, read_manifest
@@ -27,6 +28,10 @@ _OF_RECIPE = {
     "gradient_clipping": ("max_grad_norm", 1.0),
 }
 _GATHERS = "stage3_gather_16bit_weights_on_model_save"
+
+#: The input whose content a stage's identity need not tell, and the file in a run's directory that names the data made
+#: of it.
+_DATA, _BEGAN = "data.source", "data.txt"
 
 Report = Callable[[dict[str, float], Path | None], None]
 
@@ -98,14 +103,27 @@ class TrainingStage(Stage):
         """Whether an earlier run left unfinished work."""
         return not self._restarts and self.run_dir.is_dir()
 
-    def start(self) -> None:
-        """Forget unfinished work if this run begins anew."""
+    def start(self, data_dir: Path) -> None:
+        """Forget unfinished work if this run begins anew; else see to it that ``data_dir`` holds what it began with.
+
+        Raises UserError if it does not: a stage of data that was made again has the identity that it had.
+        """
         if self._restarts:
             shutil.rmtree(self.run_dir, ignore_errors=True)
             if self.checkpoints is not None:
                 remove(self.checkpoints)
             self._forget_output()
             self._restarts = False
+        if _DATA not in self.inputs:  # the atlas, or prompts: they follow from the configuration
+            return
+        began = self.run_dir / _BEGAN
+        if not began.is_file():
+            write_whole(began, data_dir.name + "\n")
+        elif read_text(began).strip() != data_dir.name:
+            raise UserError(
+                f"{_DATA}: {self.inputs[_DATA]['path']}: has changed since this run began ({self.run_dir}); expected "
+                "the same data, or --restart to train on these from the start"
+            )
 
     def _forget_output(self) -> None:
         """Keep an earlier run's model from passing for this one's if this one is cut."""
