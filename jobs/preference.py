@@ -15,7 +15,7 @@ from jobs.training import RESTART, RESUMES, fit
 from pasta.entrypoint import run_main
 from pasta.stages.run import nothing_to_do, resumable
 from pasta.training.preference_config import PreferenceConfig
-from pasta.training.run import TrainingStage
+from pasta.training.run import TrainingStage, slow_start
 from serve.imports import uncollected
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def run(config: PreferenceConfig, *, restart: bool = False, address: str | None 
     with resumable(config.name, RESUMES):
         prepared = prepare(config, config.run_dir.absolute() / "data")
         _describe(config, prepared, effective_beta(config.objective))
+        if said := slow_start(config.optimisation, prepared.num_pairs, config.workers.num_workers):
+            print(f"{config.name}: {said}")
         fit(train, config, training, data_dir=prepared.path, address=address)
     return 0
 

@@ -15,7 +15,7 @@ from jobs.training import RESTART, RESUMES, fit
 from pasta.entrypoint import run_main
 from pasta.stages.run import nothing_to_do, resumable
 from pasta.training.config import SftConfig
-from pasta.training.run import TrainingStage
+from pasta.training.run import TrainingStage, slow_start
 from serve.imports import uncollected
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
         if said := other_positions(config.model):
             print(f"{config.name}: {said}")
         _describe(config, prepared)
+        if said := slow_start(config.optimisation, prepared.num_rows, config.workers.num_workers):
+            print(f"{config.name}: {said}")
         fit(train, config, training, data_dir=prepared.path, address=address)
     return 0
 

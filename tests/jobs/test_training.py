@@ -142,6 +142,26 @@ def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
     sft.run(config)
 
 
+@pytest.mark.parametrize("job", [sft, preference])
+def test_a_run_of_epochs_that_ends_before_its_rate_has_risen_says_so(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three pairs on two workers of one row each, two forwards a step: a step an epoch."""
+    monkeypatch.setattr(training, "_fit", lambda *_: None)
+    values = sft_dict(tmp_path) if job is sft else preference_dict(tmp_path)
+    if job is sft:
+        values["data"] |= {"documents": 3, "eval_documents": 0, "row_length": 1}
+    else:
+        values["data"] |= {"pairs": 3, "eval_pairs": 0}
+    values["workers"] = {"num_workers": 2, "use_gpu": False}
+    del values["optimisation"]["max_steps"]
+    values["optimisation"] |= {"rows": 1, "accumulate": 2, "epochs": 3.0}
+    for steps, said in ((2, False), (3, True)):
+        values["optimisation"]["warmup_steps"] = steps
+        job.run(parse_config(values, job.CONFIG, "tiny.yaml"))
+        assert ("warmup_steps: 3, but the run has 3 steps" in capsys.readouterr().out) == said
+
+
 def test_a_model_is_done_whatever_steps_it_was_logged_and_saved_at(tmp_path: Path) -> None:
     """Also one of a commit that took them into the identity."""
     values = sft_dict(tmp_path)

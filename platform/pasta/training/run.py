@@ -1,6 +1,7 @@
 """Shared by supervised and preference runs: a worker's context, and the arguments of its trainer."""
 
 import copy
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -159,6 +160,20 @@ def uses_bfloat16(recipe: OptimisationSection, *, use_gpu: bool) -> bool:
     if use_gpu:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return onednn_packs(torch.bfloat16)
+
+
+def slow_start(recipe: OptimisationSection, num_rows: int, num_workers: int) -> str:
+    """A warning line if a run of epochs over so many rows (or pairs) ends before its rate has risen; else empty."""
+    if recipe.max_steps is not None:  # checked with the configuration
+        return ""
+    forwards = math.ceil(num_rows / (recipe.rows * num_workers))
+    steps = math.ceil(recipe.epochs * max(math.ceil(forwards / recipe.accumulate), 1))
+    if recipe.warmup_steps < steps:
+        return ""
+    return (
+        f"optimisation.warmup_steps: {recipe.warmup_steps}, but the run has {steps} steps: the rate never reaches "
+        "learning_rate; expected less"
+    )
 
 
 def trainer_arguments(
