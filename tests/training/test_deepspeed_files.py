@@ -30,7 +30,7 @@ def _file(directory: Path, stage: int = 2, **changes: Any) -> Path:
 
 
 def _recipe(path: Path, **keys: Any) -> OptimisationSection:
-    values = {"rows": 4, "accumulate": 2, "max_grad_norm": 0.5, **keys}
+    values = {"rows": 4, "accumulate": 2, "max_grad_norm": 0.5, "precision": "fp32", **keys}
     return OptimisationSection(learning_rate=1e-3, deepspeed=path, **values)
 
 
@@ -47,6 +47,12 @@ def test_a_file_may_say_what_the_recipe_says(tmp_path: Path) -> None:
     }
     assert check_deepspeed(_recipe(_file(tmp_path, **same))) == 2
     assert check_deepspeed(_recipe(_file(tmp_path, **same)), accumulate=2) == 2
+    bf16 = _file(tmp_path, bf16={"enabled": True}, fp16={"enabled": False})
+    assert (
+        check_deepspeed(_recipe(bf16, precision="bf16"))
+        == check_deepspeed(_recipe(bf16, precision="auto"))
+        == 2
+    )
     # DeepSpeed's own value, and the recipe's default.
     assert check_deepspeed(_recipe(_file(tmp_path, gradient_clipping=None), max_grad_norm=1.0)) == 2
     batch = {"train_micro_batch_size_per_gpu": None, "train_batch_size": "auto"}
@@ -64,6 +70,8 @@ def test_a_file_may_say_what_the_recipe_says(tmp_path: Path) -> None:
         ),
         ({"train_micro_batch_size_per_gpu": 1}, 'train_micro_batch_size_per_gpu 1: expected "auto"'),
         ({"train_micro_batch_size_per_gpu": None}, 'train_micro_batch_size_per_gpu: expected "auto"'),
+        ({"fp16": {"enabled": True}}, 'fp16.enabled True: expected "auto", which .*precision .fp32'),
+        ({"bf16": {"enabled": True}}, 'bf16.enabled True: expected "auto", which .*precision .fp32'),
         ({"zero_optimization": None}, "zero_optimization: expected a mapping with stage 0 to 3"),
         ({"zero_optimization": {"stage": 3}}, f"zero_optimization.{GATHERS}: expected true"),
         ({"zero_optimization": {"stage": 3, GATHERS: "auto"}}, f"zero_optimization.{GATHERS}: expected true"),

@@ -270,6 +270,15 @@ def check_deepspeed(recipe: OptimisationSection, accumulate: int | None = None) 
             raise UserError(
                 f'optimisation.deepspeed: {path}: {key}{given}: expected "auto", which is optimisation.{name} ({ours})'
             )
+    bf16 = {"bf16": True, "fp32": False}.get(recipe.precision)  # auto: what the workers' machines have
+    for key, ours in (("fp16", False), ("bf16", bf16)):
+        section = loaded.get(key)
+        given = section.get("enabled", "auto") if isinstance(section, dict) else "auto"
+        if ours is not None and given not in ("auto", ours):
+            raise UserError(
+                f'optimisation.deepspeed: {path}: {key}.enabled {short_repr(given)}: expected "auto", which follows '
+                f"from optimisation.precision ({recipe.precision})"
+            )
     if stage == 3 and loaded["zero_optimization"].get(_GATHERS) is not True:
         raise UserError(
             f"optimisation.deepspeed: {path}: zero_optimization.{_GATHERS}: expected true; without it no model can be "
