@@ -41,11 +41,15 @@ class KeepsCheckpointList(UserCallback):
 def mend_checkpoint_list(directory: str, filesystem: FileSystem | None = None) -> str | None:
     """Put the copy into the place of a list that was cut. Returns what was done, in a line; None if nothing was.
 
-    Without a copy there is no checkpoint before the one whose writing was cut: the run begins anew.
+    A list that is whole is copied: its controller may have been killed before it did so. Without a copy there is
+    no checkpoint before the one whose writing was cut: the run begins anew.
     """
     filesystem = filesystem or LocalFileSystem()
     path = f"{directory}/{FILE}"
-    if not _is_there(filesystem, path) or _is_whole(_read(filesystem, path)):
+    if not _is_there(filesystem, path):
+        return None
+    if _is_whole(found := _read(filesystem, path)):
+        _write(filesystem, path + KEPT, found)
         return None
     if not _is_there(filesystem, path + KEPT):
         filesystem.delete_file(path)

@@ -36,6 +36,15 @@ def test_a_whole_list_stays_as_it_is(tmp_path):
     assert json.loads((tmp_path / FILE).read_text()) == {"checkpoints": [1, 2]}
 
 
+def test_a_whole_list_without_its_copy_is_copied_before_the_next_one_is_written(tmp_path):
+    """Its controller was killed between the two, or was an earlier commit's, which made no copy."""
+    (tmp_path / FILE).write_text(json.dumps({"checkpoints": [1]}))
+    assert mend_checkpoint_list(str(tmp_path)) is None
+    (tmp_path / FILE).write_bytes(b"")
+    assert "the one before it is taken" in mend_checkpoint_list(str(tmp_path))
+    assert json.loads((tmp_path / FILE).read_text()) == {"checkpoints": [1]}
+
+
 def test_a_first_list_that_was_cut_is_removed_for_there_is_none_before(tmp_path):
     (tmp_path / FILE).write_bytes(b"")
     assert mend_checkpoint_list(str(tmp_path)) == (
