@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pasta.lang import Chunk, Document
 from pasta.simulation.load import Poisson, Replayed, Users
 from pasta.simulation.replica import ReplicaSizes
 from pasta.simulation.slots import Schedule
-from tests.support.simulations import Flat, cluster, drinks, scripts_of, some_scripts
+from tests.support.simulations import Flat, cluster, drinks, scripts_of, some_scripts, words
 
 SCRIPTS = some_scripts()
 chosen = st.lists(st.sampled_from(SCRIPTS), min_size=1, max_size=12)
@@ -228,3 +229,17 @@ def test_a_chunk_that_finds_no_slot_is_decoded_at_home():
     assert run.served[0].returns == 1
     assert run.served[0].spills == 0
     assert run.served[0].end_s > 0
+
+
+def test_chunks_elsewhere_jump_forward_only_if_their_engine_does():
+    inner = Chunk("green tea", 10, (words(3),))
+    (both,) = scripts_of([Document((words(3), Chunk("tea", 30, (words(3), inner, words(3))), words(4)))])
+
+    def steps(*, jump_forward):
+        sizes = ReplicaSizes(4, 1024, 64, jump_forward=jump_forward)
+        made = cluster([both.parallel], sizes=sizes, placement="spread", replicas=2)
+        assert made.run(1).served[0].spills > 0
+        return [replica.work.steps for replica in made.replicas]
+
+    slow, fast = steps(jump_forward=False), steps(jump_forward=True)
+    assert all(plain > jumped for plain, jumped in zip(slow, fast, strict=True))

@@ -256,10 +256,11 @@ class Cluster:
             return
         body = _Body(owner.request, chosen, left.path, owner)
         script, visible = owner.request.script, len(left.snapshot.token_ids)
-        self._assign(
-            body,
-            lambda: LiveSlot(script, lambda estimate: self._stays(body, estimate, visible), left.snapshot),
-        )
+
+        def stays(estimate: int) -> bool:
+            return self._stays(body, estimate, visible)
+
+        self._assign(body, lambda: LiveSlot(script, stays, left.snapshot, jump_forward=self._jumps))
         self._tell(now + self.section.hop_s, chosen, lambda t: self._take_in(body, t))
 
     def _take_in(self, body: _Body, now: float) -> None:
