@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from pasta.lang import Chunk, Document
 from pasta.simulation.load import Poisson, Replayed, Users
-from pasta.simulation.replica import ReplicaSizes
-from pasta.simulation.slots import Schedule
+from pasta.simulation.replica import Piece, Replica, ReplicaSizes
+from pasta.simulation.slots import LiveSlot, Schedule
 from tests.support.simulations import Flat, cluster, drinks, scripts_of, some_scripts, words
 
 SCRIPTS = some_scripts()
@@ -243,3 +243,29 @@ def test_chunks_elsewhere_jump_forward_only_if_their_engine_does():
 
     slow, fast = steps(jump_forward=False), steps(jump_forward=True)
     assert all(plain > jumped for plain, jumped in zip(slow, fast, strict=True))
+
+
+def test_an_answer_that_takes_a_chunk_back_does_not_wait_for_the_prompts_of_others():
+    """As in the engine (``Engine._pick_bulk``)."""
+    (both,) = scripts_of([drinks(30, 30)])
+    (long,) = scripts_of([drinks()], prompt_tokens=60)
+    replica, slots = Replica(ReplicaSizes(4, 1024, 4), Flat()), []
+
+    def begin():
+        slots.append(LiveSlot(both.parallel, lambda estimate: estimate == 0))
+        return slots[0]
+
+    begun, left = Piece(begin), []
+    replica.submit(begun)
+    while not left:
+        replica.begin(0.0)
+        left = replica.finish(0.0)[1]
+    for _ in range(3):
+        replica.submit(Piece(lambda: LiveSlot(long.sequential)))
+    replica.begin(0.0)
+    replica.finish(0.0)
+    replica.adopt(begun, left[0][1].path)
+    emitted = slots[0].emitted
+    replica.begin(0.0)
+    replica.finish(0.0)
+    assert slots[0].emitted > emitted

@@ -211,12 +211,14 @@ class Replica:
         heapq.heappush(self._free, number)
 
     def _pick_bulk(self) -> int | None:
-        """The slot whose prompt is prefilled in this step, in turn."""
+        """The slot that is fed many tokens in this step: of a begun answer, else one with a prompt, in turn."""
         if not self._bulk:
             return None
         size = self.sizes.num_slots
-        number = min(self._bulk, key=lambda bulk: (bulk - self._next_bulk) % size)
-        self._next_bulk = number + 1
+        begun = [number for number in self._bulk if self._pieces[number].first_step >= 0]
+        number = min(begun or self._bulk, key=lambda bulk: (bulk - self._next_bulk) % size)
+        if not begun:
+            self._next_bulk = number + 1
         return number
 
     def _feed_lanes(self) -> float:
