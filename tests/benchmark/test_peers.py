@@ -174,6 +174,7 @@ def test_why_a_peer_cannot_be_measured_is_one_line_with_the_command(monkeypatch)
         (["--lanes", "2,8"], "--lanes: 2,8, expected integers from 1 to 64, 1 among them"),
         (["--requests", "1,99"], "--requests: 1,99, expected integers from 1 to 64, 1 among them"),
         (["--contexts", "8"], "--contexts: 8, expected integers of at least 64"),
+        (["--contexts", "64", "--rounds", "15"], "--contexts: 64, expected at least 68 with --rounds 15"),
         (["--prefills", "1,64"], "--prefills: 1,64, expected integers of at least 2"),
         (["--answer-prompts", "1"], "--answer-prompts: 1, expected at least 2"),
         (["--draft-acceptance", "1.5"], "--draft-acceptance: 1.5, expected a number from 0 to 1"),

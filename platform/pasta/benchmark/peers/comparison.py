@@ -18,15 +18,15 @@ from pasta.benchmark.peers.llama import Llama, why_no_llama
 from pasta.benchmark.peers.llama_drafts import DraftingLlama
 from pasta.benchmark.peers.process import PeerProcess
 from pasta.benchmark.peers.runtimes import runtimes
-from pasta.benchmark.peers.settings import FORMATS, PeerSettings
+from pasta.benchmark.peers.settings import FORMATS, STEPS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
 from pasta.engine.supported import why_not_format
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
 
-#: Steps of each session in a round; tokens of a run that chooses settings.
-STEPS, _TUNING_TOKENS = 8, 12
+#: Tokens of a run that chooses settings.
+_TUNING_TOKENS = 12
 _GENERATE: dict[str, dict[str, Any]] = {
     "dynamic cache": {},
     "static cache": {"cache_implementation": "static"},
@@ -119,15 +119,14 @@ class ShapeComparison:
         file, todo, progress = self._points(part, points, asked)
         if not todo:
             return file
-        steps = settings.rounds * (STEPS + 1)
         with self.decoders(self.narrow) as chosen:
             for point in todo:
-                prompts, lanes = held(point, steps)
+                prompts, lanes = held(point, settings.steps)
                 with contextlib.ExitStack() as stack:
                     sessions: dict[str, tuple[PeerSession, Callable[[], Any]]] = {}
                     for name, each in chosen.items():
                         decoder: Any = each.use()
-                        opened = decoder.session(prompts, steps, lanes)
+                        opened = decoder.session(prompts, settings.steps, lanes)
                         stack.callback(opened.close)
                         sessions[name] = (opened, each.use)
                     rounds = [time_steps(sessions, STEPS) for _ in range(settings.rounds)]

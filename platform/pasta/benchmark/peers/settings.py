@@ -11,7 +11,8 @@ SHIPPED = "shipped"
 PARTS = ("check", "decode", "prefill", "lanes", "requests", "context", "answers", "replay")
 #: Our formats, the most bits first, with the bits of a weight and the format of llama.cpp that has as many.
 FORMATS = {"float32": (32, "f32"), "bfloat16": (16, "bf16"), "int8": (8, "q8_0"), "int4": (4, "q4_0")}
-
+#: Single steps that are timed in a round, after one that is not counted.
+STEPS = 8
 #: Ends the name of a llama.cpp that has a draft model.
 DRAFTS = ", drafts"
 
@@ -78,6 +79,16 @@ class PeerSettings:
                 raise UserError(
                     f"{option_of(name)}: {','.join(map(str, numbers))}, expected integers of at least {least}"
                 )
+        # Before a point are half of its steps, and a prompt.
+        if "context" in self.parts and min(self.contexts) <= (before := self.steps // 2):
+            raise UserError(
+                f"--contexts: {min(self.contexts)}, expected at least {before + 1} with --rounds {self.rounds}"
+            )
+
+    @property
+    def steps(self) -> int:
+        """The steps of each session over all rounds, those that are not counted too."""
+        return self.rounds * (STEPS + 1)
 
     @property
     def longest_text(self) -> int:
