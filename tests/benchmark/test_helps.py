@@ -53,3 +53,22 @@ def test_an_answer_that_the_length_limit_cuts_is_limited(reason):
 
     task = SimpleNamespace(messages=[], independent=True)
     assert Bench()._measure(1, task)["limited"] == (reason == "length")
+
+
+def test_no_prompt_is_timed_while_an_engine_records_its_forward(tmp_path):
+    """An engine's first answer takes longer than its others, also in a run that goes on."""
+
+    class Bench(HelpBench):
+        def __init__(self):
+            self.measured = []
+
+        def _measure(self, number, task):
+            self.measured.append(task)
+            return {"measured": len(self.measured)}
+
+    kept = SimpleNamespace(progress=lambda *about: SimpleNamespace(add=lambda: None))
+    for tasks, measured in (("a", ["a", "a"]), ("ab", ["a", "b"]), ("ab", [])):
+        file, bench = RecordFile(tmp_path / "help.jsonl", {}), Bench()
+        bench.run(file, tasks, kept)
+        assert bench.measured == measured
+        assert {record["measured"] for record in file.records.values()} == {2}

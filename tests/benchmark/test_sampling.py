@@ -1,10 +1,14 @@
 """The three ways of sampling draw the same tokens; only their time differs."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from pasta.benchmark.sampling import WAYS, SamplingBench, sampling_report
+from pasta.benchmark import sampling
+from pasta.benchmark.sampling import GROUPS, WAYS, SamplingBench, measure_groups, sampling_report
 from pasta.candidates.config import SamplingSection
 from pasta.data.prompts import Prompt
+from pasta.stages.records import RecordFile
 from tests.support.models import tiny
 
 
@@ -18,3 +22,21 @@ def test_every_way_of_sampling_draws_the_same_candidates():
     assert [metric.key for metric in metrics] == ["sampling.rate", "sampling.prompt", "sampling.answer"]
     assert metrics[0].value == record["shard"][0] / record["shard"][1]
     assert "| one answer at a time" in tables["Sampling, tiny"]
+
+
+def test_no_group_is_timed_while_an_engine_records_its_forward(tmp_path, monkeypatch):
+    measured = []
+
+    class Bench:
+        def __init__(self, loaded, max_tokens):
+            self.engines = {}
+
+        def measure(self, prompts):
+            measured.append(len(prompts))
+            return {"measured": len(measured)}
+
+    monkeypatch.setattr(sampling, "SamplingBench", Bench)
+    file = RecordFile(tmp_path / "sampling.jsonl", {})
+    measure_groups(file, None, 8, SimpleNamespace(add=lambda: None))
+    assert measured == [1, *[sampling.GROUP_PROMPTS] * GROUPS]
+    assert [record["measured"] for record in file.records.values()] == [*range(2, GROUPS + 2)]

@@ -60,9 +60,13 @@ class SamplingBench:
 
 
 def measure_groups(file: RecordFile, loaded: LoadedModel, max_tokens: int, progress: Progress) -> None:
-    """Measure the groups that ``file`` lacks: held-out prompts of the atlas."""
+    """Measure the groups that ``file`` lacks, held-out prompts of the atlas, after a prompt that warms the engines
+    up."""
     bench = SamplingBench(loaded, max_tokens)
     prompts = [Prompt(task.messages) for task in heldout_prompts(GROUP_PROMPTS * GROUPS)]
+    bench.measure(prompts[:1])
+    for engine in bench.engines.values():
+        engine.prefixes.forget()
     for number in range(len(file), GROUPS):
         file.add(str(number), bench.measure(prompts[number::GROUPS]))
         progress.add()
