@@ -250,6 +250,17 @@ def test_a_prompt_longer_than_the_context_is_refused_in_one_line():
         engine(slot_tokens=64).submit(ask("word " * 100))
 
 
+@pytest.mark.parametrize("token", [-1, 512])
+def test_a_token_that_the_model_lacks_is_refused_before_it_ends_the_step_of_others(token):
+    e = engine()
+    e.submit(Request([5, 6], limits=Limits(max_tokens=3), parallel=False))
+    with pytest.raises(UserError, match=f"prompt: token {token}, but the model has the tokens 0 to 511"):
+        e.submit(Request([5, token, 6]))
+    while e.has_work:
+        events = e.step()
+    assert events[-1].outcome().finish_reason == "length"
+
+
 def test_a_used_request_id_is_refused():
     e = engine()
     e.submit(ask(request_id="a"))

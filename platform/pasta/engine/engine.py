@@ -32,6 +32,7 @@ from pasta.engine.request import (
     ThreadProgress,
     TokenEvent,
     UnknownRequest,
+    checked_length,
 )
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
@@ -88,16 +89,15 @@ class Engine:
     def fit(self, request: Request) -> Limits:
         """Return the request's limits, reduced to the model's context and the cache of a slot.
 
-        Raises ``UserError`` if the prompt leaves no room for an answer.
+        Raises ``UserError`` if the model cannot read the prompt, or it leaves no room for an answer.
         """
         if request.parallel and not self.codec.parallel:
             raise UserError("parallel: true, but this model has no control tokens; expected false")
         if request.structure is not None and request.parallel:
             raise UserError("parallel: true, but a structured answer has no promises; expected false")
-        prompt = len(request.prompt_ids) if request.snapshot is None else len(request.snapshot.token_ids)
+        ids = request.prompt_ids if request.snapshot is None else request.snapshot.token_ids
         context = min(self.config.slot_tokens, self.loaded.max_positions)
-        if prompt < 1:
-            raise UserError("prompt: it is empty, expected at least one token")
+        prompt = checked_length(ids, self.runner.model_config.vocab_size)
         room = context - prompt - 1
         if room < 1:
             raise UserError(f"prompt: {prompt} tokens, but the context holds {context}; shorten the prompt")

@@ -217,6 +217,17 @@ class Request:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
+def checked_length(prompt: Sequence[int], vocab_size: int) -> int:
+    """Return the number of a prompt's tokens. Raises ``UserError`` if there are none, or one is not the model's: an
+    embedding that lacks it would end the step of all requests."""
+    if not len(prompt):
+        raise UserError("prompt: it is empty, expected at least one token")
+    for token in (min(prompt), max(prompt)):
+        if not 0 <= token < vocab_size:
+            raise UserError(f"prompt: token {token}, but the model has the tokens 0 to {vocab_size - 1}")
+    return len(prompt)
+
+
 @dataclass(slots=True)
 class Event:
     """Something that happened to a request: ``time`` in seconds of ``time.perf_counter``, engine ``step``.
