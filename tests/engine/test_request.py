@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pasta.engine import EngineConfig, SamplingParams
+from pasta.engine import EngineConfig, Request, SamplingParams
 from pasta.engine.section import EngineSection
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings, EngineSizes
@@ -85,3 +85,10 @@ def test_a_recording_is_switched_on_or_off_or_left_to_the_engine():
     assert EngineConfig().trace_forward is None
     with pytest.raises(ValueError, match="trace_forward 1: expected true or false"):
         EngineConfig(trace_forward=1)
+
+
+@pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
+@pytest.mark.parametrize("value", [-1, 1.5, True])
+def test_a_number_of_log_probabilities_that_is_none_is_refused_before_it_ends_a_step(name, value):
+    with pytest.raises(UserError, match=f"{name}: {value}, expected None or an integer of at least 0"):
+        Request([5], **{name: value})

@@ -192,6 +192,8 @@ class Request:
     follows ``structure``, if there is one; there are no promises then. ``prompt_logprobs`` is the number of likeliest
     tokens to report beside each token of the prompt but the first (``None``: nothing); a cached prefix has none.
     ``conversation``: the prompt is a chat's, whose next turn may follow.
+
+    Raises ``UserError`` for a number of log-probabilities that is none.
     """
 
     prompt_ids: Sequence[int] = ()
@@ -211,6 +213,12 @@ class Request:
     conversation: bool = False
     prompt_logprobs: int | None = None
     request_id: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("logprobs", "prompt_logprobs"):
+            value = getattr(self, name)
+            if value is not None and not (_is_integer(value) and value >= 0):
+                raise UserError(f"{name}: {value!r}, expected None or an integer of at least 0")
 
     def replace(self, **changes: object) -> "Request":
         """A copy with some fields changed."""
