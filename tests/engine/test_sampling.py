@@ -114,3 +114,24 @@ def test_noise_is_standard_gumbel_and_independent_from_token_to_token():
     centred = noise - noise.mean()
     assert abs((centred[:, 1:] * centred[:, :-1]).mean().item()) < 0.02
     assert abs((centred[1:] * centred[:-1]).mean().item()) < 0.02
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_bias_that_the_logits_type_cannot_hold_is_a_large_one(dtype, temperature):
+    rows = torch.tensor([[2.0, 1.0, 0.5, 0.0, -1.0, 3.0]] * 2, dtype=dtype)
+    allowed = torch.ones_like(rows, dtype=torch.bool)
+    allowed[1, PROMISE] = False
+    for streams in zip(keys(20), keys(20, seed=1), strict=True):
+        found = [
+            choose(
+                rows,
+                allowed,
+                [SamplingParams(temperature=temperature, promise_bias=bias)] * 2,
+                streams,
+                PROMISE,
+            )
+            for bias in (1e3, 1e308)
+        ]
+        assert found[0] == found[1]
+        assert found[1][0] == PROMISE != found[1][1]

@@ -33,7 +33,7 @@ class SamplingParams:
 
     ``min_p`` keeps tokens of at least that probability times the likeliest one's. ``stop`` strings (after
     ``min_tokens``) and ``stop_token_ids`` end the answer, in reading order, and are not part of it. ``promise_bias`` is
-    added to the logit of opening a promise.
+    added to the logit of opening a promise, 10,000 of it at most.
 
     The rest acts on a thread's text, not inside its tags (pasta/engine/penalties.py): ``logit_bias`` are ids with what
     is added to their logits; the penalties are vLLM's, over the text that the thread sees. Until a thread sees

@@ -20,6 +20,8 @@ from pasta.lang.grammar import TagGrammar
 _CONSTRAINTS = 256
 #: More tokens than any vocabulary has.
 _MOST = 1 << 62
+#: A bias that no logit outweighs. A larger one may be infinite in the logits' type: no number where it is forbidden.
+_MOST_BIAS = 1e4
 #: Rows of ``Choices.numbers``.
 NUM_CHOICES = 7
 #: Stands for an unknown token among those that are known in advance.
@@ -123,7 +125,8 @@ class ConstraintTable:
 
 def _as_integers(params: SamplingParams) -> tuple[int, ...]:
     """The rows of ``Choices.numbers`` that do not depend on the row's place: an integer, and the bits of doubles."""
-    doubles = params.promise_bias, params.temperature, params.top_p, params.min_p
+    bias = min(params.promise_bias, _MOST_BIAS)
+    doubles = bias, params.temperature, params.top_p, params.min_p
     return min(params.top_k, _MOST), *struct.unpack("4q", struct.pack("4d", *doubles))
 
 
