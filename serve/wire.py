@@ -46,7 +46,7 @@ class Order:
     log-probabilities. ``http_request_id`` is the request's id in logs (serve/observe/logs.py). ``cache_salt`` names the
     client: only its own requests share prefixes with it. The text follows ``grammar``, if there
     is one. ``echo``: each answer begins with its prompt. ``repetition_detection``: the request's own, instead of the
-    service's. ``marks``: its way so far, if it wants a trace.
+    service's. ``marks``: its way so far, if it wants a trace. ``template_options``: variables of the chat template.
     """
 
     request_id: str
@@ -70,6 +70,7 @@ class Order:
     echo: bool = False
     repetition_detection: RepetitionDetection | None = None
     marks: tuple[Mark, ...] = ()
+    template_options: dict[str, int] = field(default_factory=dict)
 
     @property
     def num_choices(self) -> int:

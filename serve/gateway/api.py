@@ -8,15 +8,15 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from pasta.engine import SamplingParams
 from pasta.engine.request import MAX_LOGIT_BIAS
-from pasta.errors import UserError
-from pasta.interpreter.repetition import LARGEST_PATTERN, RepetitionDetection
+from pasta.interpreter import RepetitionDetection
 from serve.errors import ApiError
 from serve.gateway.body import read_object
 from serve.gateway.openapi import NULL, described, only_with
+from serve.gateway.options import PastaOptions, RepetitionOptions, StreamOptions, Strict, TemplateOptions
 from serve.gateway.reading import (
     CHAT_NO_EFFECT,
     COMPLETION_NO_EFFECT,
@@ -63,18 +63,14 @@ _RULES = (
 )
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class TextPart(_Strict):
+class TextPart(Strict):
     """A part of a message's content."""
 
     type: Literal["text"]
     text: str
 
 
-class Message(_Strict):
+class Message(Strict):
     """One turn of the conversation."""
 
     model_config = ConfigDict(json_schema_extra=described(no_effect=MESSAGE_NO_EFFECT))
@@ -87,64 +83,6 @@ class Message(_Strict):
         """Role and text, as the codec takes them."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
-
-
-class StreamOptions(_Strict):
-    """``include_usage`` asks for a last chunk that holds the usage."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = Field(
-        default=None, description="the usage so far in every chunk, as vLLM and SGLang write it"
-    )
-    include_obfuscation: Literal[False] | None = None
-
-
-class RepetitionOptions(_Strict):
-    """vLLM's ``repetition_detection``: a thread whose last tokens are ``min_count`` copies of a pattern ends. Where a
-    request does not say, the service's configuration does."""
-
-    max_pattern_size: int = Field(
-        default=0, ge=0, le=LARGEST_PATTERN, description="tokens of the longest pattern; 0: no detection"
-    )
-    min_pattern_size: int = Field(default=1, ge=0, le=LARGEST_PATTERN, description="0 and 1 are the same")
-    min_count: int = Field(default=2, ge=2, le=LARGEST_PATTERN)
-
-    def detection(self) -> RepetitionDetection:
-        """What the interpreter takes. Raises ``ApiError`` 400 that names the parameter."""
-        if not self.max_pattern_size:
-            return RepetitionDetection()
-        try:
-            return RepetitionDetection(self.max_pattern_size, self.min_pattern_size or 1, self.min_count)
-        except UserError as error:
-            name = f"repetition_detection.{error}"
-            raise ApiError(f"{name}.", param=name.partition(":")[0]) from None
-
-
-class PastaOptions(_Strict):
-    """This service's extension of the request."""
-
-    mode: Literal["parallel", "sequential"] | None = Field(
-        default=None, description="sequential: no promises, one token after another"
-    )
-    placement: Literal["local", "spread", "auto"] | None = Field(
-        default=None, description="where chunks are decoded: at home, over all replicas, or as it pays"
-    )
-    max_threads: int | None = Field(
-        default=None, ge=1, le=64, description="threads of this answer, the main one included"
-    )
-    promise_bias: float = Field(
-        default=0.0, ge=-100, le=100, description="added to the logit of opening a promise"
-    )
-    drafts: bool = Field(
-        default=True, description="let the engine draft tokens; false decodes the same answer without"
-    )
-    events: bool = Field(
-        default=False, description="stream every thread's tokens as they come (needs stream)"
-    )
-    document: bool = Field(default=False, description="return the answer in PASTA-LANG too")
-    trace: bool = Field(
-        default=False, description="return what each thread did, and when: a trace that Perfetto opens"
-    )
 
 
 class _Generation(Structured):
@@ -262,6 +200,7 @@ class ChatRequest(_Generation):
     )
 
     messages: list[Message] = Field(min_length=1, fail_fast=True)
+    chat_template_kwargs: TemplateOptions | None = None
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = Field(
         default=None, description="report each text token's log-probability under the model itself"
@@ -277,7 +216,8 @@ class ChatRequest(_Generation):
         """The order for the Interpreter. Without a seed a random one is drawn."""
         messages = [message.plain() for message in self.messages]
         logprobs = (self.top_logprobs or 0) if self.logprobs else None
-        return self._order(request_id, [messages], self.most_tokens, logprobs)
+        order = self._order(request_id, [messages], self.most_tokens, logprobs)
+        return dataclasses.replace(order, template_options=self.chat_template_kwargs or {})
 
 
 class CompletionRequest(_Generation):

@@ -231,7 +231,13 @@ class Gateway:
     async def tokenize(self, request: Request) -> JSONResponse:
         with self._open(request):
             given = await self._read(request, read_tokenize_request)
-            tokens = await self._encoded(given.model, "tokenize", given.input, given.add_special_tokens)
+            tokens = await self._encoded(
+                given.model,
+                "tokenize",
+                given.input,
+                given.add_special_tokens,
+                given.chat_template_kwargs or {},
+            )
             pieces = [[token] for token in tokens]
             shown = (
                 await self._encoded(given.model, "detokenize", pieces) if given.return_token_strs else None

@@ -32,7 +32,6 @@ CHAT_NO_EFFECT: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "audio": (),
-    "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "echo": (False,),
     "function_call": ("none", "auto"),

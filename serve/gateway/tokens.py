@@ -8,6 +8,7 @@ from serve.errors import ApiError
 from serve.gateway.api import Message, TokenId
 from serve.gateway.body import read_object
 from serve.gateway.openapi import described, exactly_one
+from serve.gateway.options import TemplateOptions
 from serve.gateway.reading import refuse_unsupported_in_messages, validated
 from serve.wire import PromptInput
 
@@ -28,6 +29,7 @@ class TokenizeText(_Tokens):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool = Field(default=True, description="begin a text as /v1/completions does")
     add_generation_prompt: Literal[True] = True
+    chat_template_kwargs: TemplateOptions | None = None
     return_token_strs: bool | None = None
 
     @property
@@ -49,6 +51,9 @@ def read_tokenize_request(body: bytes) -> TokenizeText:
     request = validated(data, TokenizeText)
     if (request.prompt is None) == (request.messages is None):
         raise ApiError("prompt: expected either it or messages.", param="prompt")
+    if request.chat_template_kwargs and request.messages is None:
+        name = "chat_template_kwargs"
+        raise ApiError(f"{name}: it goes with messages; a prompt has no chat template.", param=name)
     return request
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from time import time
@@ -202,10 +202,12 @@ class InterpreterDeployment:
                         updates.append(result)
                 yield updates if echo is None else echo.passed(updates, decoded, session.end)
 
-    async def tokenize(self, model: str, prompt: PromptInput, begin: bool) -> list[int] | Refused:
+    async def tokenize(
+        self, model: str, prompt: PromptInput, begin: bool, options: Mapping[str, int] | None = None
+    ) -> list[int] | Refused:
         """The token ids of a text or a conversation."""
         thread = self._encoding_long if RequestEncoder.is_long(prompt) else self._encoding
-        return await self._encoded(model, lambda encoder: encoder.tokenize(prompt, begin), thread)
+        return await self._encoded(model, lambda encoder: encoder.tokenize(prompt, begin, options), thread)
 
     async def detokenize(self, model: str, tokens: list[list[int]]) -> list[str] | Refused:
         """The text of each list of token ids."""

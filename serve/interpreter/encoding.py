@@ -1,6 +1,7 @@
 """Turns a request into orders to decode: encodes its prompts, and checks them against the model's context. No I/O."""
 
 import dataclasses
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, cast
 
@@ -10,8 +11,10 @@ from pasta.errors import UserError
 from pasta.interpreter import Limits, RepetitionDetection
 from pasta.lang import Codec, check_start, encode_messages, encode_start
 from pasta.lang.contents import without_reasoning
+from pasta.rows import short_repr
 from serve.config import ANSWER_ROOM, ModelConfig, ServeConfig
 from serve.interpreter.lengths import LeastTokens
+from serve.interpreter.template import variables
 from serve.wire import DecodeOrder, DecodingMode, Order, PromptInput, Refused
 
 _SEEDS = 2**63
@@ -59,6 +62,8 @@ class RequestEncoder:
         self.codec = Codec(tokenizer, sequential=sequential)
         self._encoder = Codec(AutoTokenizer.from_pretrained(model.location), sequential=sequential)
         self.structures = Structures(self._encoder)
+        #: Variables of the chat template that a request may set.
+        self.template_options = variables(tokenizer.chat_template)
         self._least = LeastTokens(tokenizer.get_vocab(), self.codec.special_ids, self.codec.decode_text)
         _ = self.codec.grammar  # built at start-up, so that the first request does not wait for it
         positions = int(AutoConfig.from_pretrained(model.location).max_position_embeddings)
@@ -159,14 +164,16 @@ class RequestEncoder:
         except UserError as error:
             raise RequestRefused(f"{name}: {error}", param=name) from None
 
-    def tokenize(self, prompt: PromptInput, begin: bool) -> list[int]:
-        """The token ids of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation.
-        Raises :class:`RequestRefused`."""
+    def tokenize(
+        self, prompt: PromptInput, begin: bool, options: Mapping[str, int] | None = None
+    ) -> list[int]:
+        """The token ids of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation
+        under the chat template's ``options``. Raises :class:`RequestRefused`."""
         name = "prompt" if isinstance(prompt, str) else "messages"
         if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
             raise self._too_long(f"at least {least}", name)
         long = self.is_long(prompt)
-        ids = self._encode(prompt, name, long)
+        ids = self._encode(prompt, name, long, options)
         first = len(self._codec(long).begin_ids) if isinstance(prompt, str) and not begin else 0
         return ids[first:]
 
@@ -199,10 +206,19 @@ class RequestEncoder:
             code="context_length_exceeded",
         )
 
-    def _encode(self, prompt: PromptInput, name: str, long: bool) -> list[int]:
+    def _encode(
+        self, prompt: PromptInput, name: str, long: bool, options: Mapping[str, int] | None
+    ) -> list[int]:
         """The token ids of the prompt, which the request's parameter ``name`` holds; ``long``: in the thread for long
         ones."""
         codec = self._codec(long)
+        if unknown := sorted({*(options or ())} - self.template_options):
+            known = ", ".join(sorted(self.template_options)) or "none"
+            raise RequestRefused(
+                f"chat_template_kwargs: the chat template of this model has no variable {short_repr(unknown[0])}; "
+                f"expected {known}.",
+                param="chat_template_kwargs",
+            )
         try:
             if isinstance(prompt, str):
                 return encode_start(codec, prompt)
@@ -210,7 +226,7 @@ class RequestEncoder:
                 ids = cast("list[int]", prompt)
                 check_start(codec, ids)
                 return ids
-            return encode_messages(codec, cast("list[dict[str, str]]", prompt))
+            return encode_messages(codec, cast("list[dict[str, str]]", prompt), options)
         except UserError as error:
             raise RequestRefused(f"{name}: {error}.", param=name) from None
 
@@ -224,7 +240,7 @@ class RequestEncoder:
         # Encoding is slow and other requests wait for it: refuse a prompt first that cannot be short enough.
         if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
             raise self._too_long(f"at least {least}", name)
-        prompt_ids = self._encode(prompt, name, long)
+        prompt_ids = self._encode(prompt, name, long, order.template_options)
         if not prompt_ids:
             raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
         if len(prompt_ids) > self.max_prompt_tokens:

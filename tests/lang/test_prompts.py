@@ -106,6 +106,21 @@ def test_a_template_may_leave_out_parts_of_contents(template, messages):
     assert [i for i in ids if i in own.special_ids] == [i for i in plain if i in own.special_ids]
 
 
+#: Qwen 3's way to leave out the reasoning of the answer to come.
+THINKS_OR_NOT = (
+    TEMPLATE + "{% if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}"
+    "{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+)
+
+
+def test_a_variable_of_the_template_changes_its_text_and_nothing_else():
+    own = with_template(THINKS_OR_NOT)
+    plain, empty = encode_messages(own, [USER]), own.encode_text("<think>\n\n</think>\n\n")
+    assert encode_messages(own, [USER], {"enable_thinking": True}) == plain
+    ids = encode_messages(own, [USER], {"enable_thinking": False})
+    assert own.decode_text(ids) == own.decode_text([*plain, *empty])
+
+
 def test_a_template_that_writes_other_text_for_a_content_is_refused():
     own = with_template(TEMPLATE.replace("m['content'] }}", "m['content'] | upper }}"))
     with pytest.raises(CodecError, match="rewrites message contents"):

@@ -53,6 +53,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
 def answerable(body: dict[str, Any], model: str, token: int) -> dict[str, Any]:
     """The same request for a model that is served, with a short answer, ids of its vocabulary, and a valid grammar."""
     body["model"] = model
+    body.pop("chat_template_kwargs", None)  # the model's chat template has no variables
     if "tokens" in body:  # of /detokenize
         body["tokens"] = [token for _ in body["tokens"]]
     if "prompt" in body:

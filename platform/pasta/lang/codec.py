@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from pasta.errors import first_line
-from pasta.lang.contents import align, ways
+from pasta.lang.contents import align, pieces_of, ways
 from pasta.lang.detokenizer import Detokenizer
 from pasta.lang.document import (
     CONTROL_TOKENS,
@@ -197,18 +197,20 @@ class Codec:
 
     # -- prompts ---------------------------------------------------------------------------------------
 
-    def encode_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a chat prompt, ready for the assistant's answer.
+    def encode_prompt(
+        self, messages: Sequence[Mapping[str, str]], options: Mapping[str, int] | None = None
+    ) -> list[int]:
+        """Token ids of a chat prompt, ready for the assistant's answer. ``options`` are variables of the chat template.
 
         The chat template's own text is encoded with its special tokens, each message's content as plain
         text: nothing that a user sends can become a special token. Raises :class:`CodecError` if the
         tokenizer has no chat template or the template rejects the messages.
         """
-        text = self._render_template(messages)
+        text = self._render_template(messages, options)
         for same, marked, contents in ways(messages):
-            if same is not messages and self._render_template(same) != text:
+            if same is not messages and self._render_template(same, options) != text:
                 continue
-            pieces = self._template_pieces(marked, contents)
+            pieces = pieces_of(self._render_template(marked, options), marked, contents)
             if (parts := align(text, pieces, contents)) is not None:
                 break
         else:
@@ -375,18 +377,12 @@ class Codec:
         ids = token_ids(self._tokenizer, text.partition(mark)[2].lstrip())
         return ids[0] if ids and ids[0] in self.special_ids else None
 
-    def _template_pieces(self, marked: Sequence[Mapping[str, str]], contents: Mapping[str, str]) -> list[str]:
-        """The template's text for messages of placeholders, cut at each of them."""
-        template = self._render_template(marked)
-        for message in marked:
-            if message["content"] in contents and message["content"] not in template:
-                raise CodecError(f"chat template: it leaves out a message of role {message['role']!r}")
-        return re.split(f"({'|'.join(contents)})", template) if contents else [template]
-
-    def _render_template(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _render_template(
+        self, messages: Sequence[Mapping[str, str]], options: Mapping[str, int] | None = None
+    ) -> str:
         try:
             text: str = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True
+                list(messages), tokenize=False, add_generation_prompt=True, **(options or {})
             )
         except Exception as error:  # Jinja's errors and a missing template: faults of the model directory
             raise CodecError(f"chat template: {first_line(error)}") from error

@@ -1,14 +1,25 @@
 """Tells the messages' contents apart from a chat template's own text in a prompt."""
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from pasta.lang.tokenizer import CodecError
 
 #: Around the reasoning that Qwen 3, DeepSeek R1 and others put before an answer.
 _REASONING, _REASONING_END = "<think>", "</think>"
 
 
 Messages = Sequence[Mapping[str, str]]
+
+
+def pieces_of(template: str, marked: Messages, contents: Mapping[str, str]) -> list[str]:
+    """The template's text for messages of placeholders, cut at each of them. Raises ``CodecError`` if it lacks one."""
+    for message in marked:
+        if message["content"] in contents and message["content"] not in template:
+            raise CodecError(f"chat template: it leaves out a message of role {message['role']!r}")
+    return re.split(f"({'|'.join(contents)})", template) if contents else [template]
 
 
 def ways(messages: Messages) -> Iterator[tuple[Messages, Messages, dict[str, str]]]:

@@ -12,20 +12,23 @@ from pasta.lang.codec import Codec
 from pasta.lang.tokenizer import CodecError
 
 
-def encode_messages(codec: Codec, messages: Sequence[Mapping[str, str]]) -> list[int]:
-    """Encode chat messages. If the chat template takes no system message, it is put before the user's first message.
+def encode_messages(
+    codec: Codec, messages: Sequence[Mapping[str, str]], options: Mapping[str, int] | None = None
+) -> list[int]:
+    """Encode chat messages, with variables of the chat template as ``options``. If it takes no system message, that is
+    put before the user's first message.
 
     Gemma's template takes none, and much instruction data has system messages. Raises ``CodecError``.
     """
     try:
-        return codec.encode_prompt(messages)
+        return codec.encode_prompt(messages, options)
     except CodecError:
         roles = [message["role"] for message in messages[:2]]
         if roles != ["system", "user"]:
             raise
         system, user, *rest = messages
         joined = {"role": "user", "content": f"{system['content']}\n\n{user['content']}"}
-        return codec.encode_prompt([joined, *rest])
+        return codec.encode_prompt([joined, *rest], options)
 
 
 def turn_tail(codec: Codec) -> list[int] | None:

@@ -270,6 +270,12 @@ def test_a_prompt_and_its_answer_may_have_as_many_tokens_as_the_model_s_length(c
         ("/tokenize", {"model": MODEL}, 400, "prompt"),
         ("/tokenize", {"model": MODEL, "prompt": "a" * 200_000}, 400, "prompt"),
         ("/tokenize", {"model": "none", "prompt": "a"}, 404, "model"),
+        (
+            "/tokenize",
+            {"model": MODEL, "messages": HELLO, "chat_template_kwargs": {"thinking": True}},
+            400,
+            "chat_template_kwargs",
+        ),
         ("/detokenize", {"model": MODEL, "tokens": [1, 10**6]}, 400, "tokens"),
         ("/detokenize", {"model": MODEL, "tokens": ["a"]}, 400, "tokens[0]"),
     ],

@@ -430,6 +430,15 @@ def test_the_best_of_as_many_answers_as_are_asked_for_are_all_of_them():
     assert read(seed=1, best_of=None).order("id") == read(seed=1, best_of=1).order("id")
 
 
+def test_variables_of_the_chat_template_are_numbers_and_truth_values():
+    given = {"enable_thinking": False, "budget": 512}
+    assert read(seed=1, chat_template_kwargs=given).order("id").template_options == given
+    for wrong in ({"a": "<|end|>"}, {"a": None}, {"a": 1.5}, {"a": [1]}, {"a": 2**40}, "a"):
+        with pytest.raises(ApiError) as caught:
+            read(chat_template_kwargs=wrong)
+        assert str(caught.value.param).startswith("chat_template_kwargs")
+
+
 @pytest.mark.parametrize(
     "fields", [{"best_of": 2}, {"best_of": 3, "n": 2}, {"best_of": 2, "n": 3}, {"best_of": 1, "n": 2}]
 )

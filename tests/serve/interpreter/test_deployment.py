@@ -167,6 +167,37 @@ def test_reasoning_that_the_chat_template_leaves_out_does_not_count(tmp_path, co
     assert made.prompt_ids == encoder.decode_orders(order(prompts=[[*HELLO, said, asked]]))[0].prompt_ids
 
 
+def test_a_request_sets_variables_of_the_chat_template(tmp_path, encoder):
+    model = save_tiny_model(tmp_path / "model")
+    (model / "chat_template.jinja").write_text(TEMPLATE + "{% if not thinking %}Plainly.{% endif %}")
+    config = ServeConfig(
+        models={"tiny": {"path": str(model), "device": "cpu"}}, engine={"num_slots": 2, "slot_tokens": 512}
+    )
+    own = RequestEncoder(config.models["tiny"], config)
+    plain = encoder.decode_orders(order())[0].prompt_ids
+    prompts = {
+        thinking: own.decode_orders(order(template_options={"thinking": thinking}))[0].prompt_ids
+        for thinking in (True, False)
+    }
+    assert prompts[True] == plain
+    assert own.detokenize(prompts[False]) == own.detokenize(plain) + "Plainly."
+    assert own.tokenize(HELLO, True, {"thinking": False}) == prompts[False]
+
+
+def test_a_variable_that_the_chat_template_lacks_is_refused(encoder):
+    for ask in (
+        lambda: encoder.decode_orders(order(template_options={"thinking": False})),
+        lambda: encoder.tokenize(HELLO, True, {"thinking": False}),
+    ):
+        with pytest.raises(RequestRefused) as caught:
+            ask()
+        refused = caught.value.refused
+        assert (refused.status, refused.param) == (400, "chat_template_kwargs")
+        assert refused.message == (
+            "chat_template_kwargs: the chat template of this model has no variable 'thinking'; expected none."
+        )
+
+
 def test_more_tokens_at_least_than_the_context_leaves_are_refused(encoder):
     """With ``max_tokens`` the Gateway compares the two."""
     (most,) = encoder.decode_orders(order())
