@@ -50,7 +50,8 @@ def fit(
     through; the job, which has prepared the data too, tells the user how to go on (``resumable``).
     """
     print(f"{config.name}: run directory {stage.run_dir}", flush=True)
-    with sole_writer(config.output_dir):
+    # Runs of one configuration that write two models share a run's directory.
+    with sole_writer(config.output_dir), sole_writer(stage.run_dir, "run_dir"):
         stage.start(data_dir)
         _fit(train, config, stage, data_dir, address)
     print(f"{config.name}: model written to {config.output_dir}")

@@ -64,7 +64,7 @@ HTTP = (
     MetricSpec(
         "pasta_requests",
         "counter",
-        "Answers by how they ended: stop, length, error, or abandoned by the client",
+        "Answers by how they ended: stop, length, repetition, error, or abandoned by the client",
         (*_OF, "finish_reason"),
     ),
     MetricSpec(

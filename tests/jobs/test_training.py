@@ -68,6 +68,10 @@ def test_two_runs_do_not_train_one_model(tmp_path: Path, monkeypatch: pytest.Mon
     with sole_writer(config.output_dir), refused:
         training.fit(train, config, stage, data_dir=tmp_path, address=None)
     assert stage.run_dir.exists(), "the other run's"
+    refused = pytest.raises(UserError, match=r"^run_dir: .*: another run is writing there")
+    with sole_writer(stage.run_dir), refused:
+        training.fit(train, config, stage, data_dir=tmp_path, address=None)
+    assert stage.run_dir.exists(), "the other run's"
 
 
 class Prepared(SimpleNamespace):

@@ -53,6 +53,19 @@ def test_a_mistake_is_named(section: str, key: str, value: Any, message: str):
     assert "\n" not in str(error.value)
 
 
+def test_the_model_does_not_take_the_twin_s_place():
+    with pytest.raises(ConfigError, match=r"output_dir: runs/out: is twin; name another directory"):
+        rl_config({**VALID, "twin": "runs/other/../out"})
+
+
+def test_a_link_to_the_output_is_the_output(tmp_path: Path):
+    (tmp_path / "start").symlink_to(tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"is model\.init_from"):
+        rl_config(
+            {**VALID, "output_dir": str(tmp_path / "out"), "model": {"init_from": str(tmp_path / "start")}}
+        )
+
+
 def test_a_threshold_that_no_answer_reaches_is_refused():
     judge = {"kind": "reward", "reward": {"model": "runs/judge"}}
     with pytest.raises(

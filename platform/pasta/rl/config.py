@@ -144,6 +144,7 @@ class RlConfig(TrainingConfig):
 
     def _check_model(self) -> None:
         self.check_goes_on_from("a model that jobs.sft has trained")
+        self.check_is_not("twin", self.twin)
         if self.model.positions is not None:
             raise ValueError(
                 f"model.positions {self.model.positions!r}: expected none; the engines sample from the model as it is"

@@ -1,5 +1,6 @@
 """The configuration of a training run: every key of ``configs/sft/*.yaml`` and ``configs/models/*.yaml``."""
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,9 +203,12 @@ class TrainingConfig:
 
     def check_elsewhere(self) -> None:
         """Raise ValueError if the run would put its model in the place of the one that it starts from."""
-        start = self.model.init_from
-        if start is not None and Path(start).absolute() == self.output_dir.absolute():
-            raise ValueError(f"output_dir: {self.output_dir}: is model.init_from; name another directory")
+        self.check_is_not("model.init_from", self.model.init_from)
+
+    def check_is_not(self, key: str, model: str | None) -> None:
+        """Raise ValueError if ``output_dir`` is the directory of this model, which ``key`` names, by whatever path."""
+        if model is not None and os.path.realpath(model) == os.path.realpath(self.output_dir):
+            raise ValueError(f"output_dir: {self.output_dir}: is {key}; name another directory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
