@@ -66,6 +66,8 @@ _PROMPT_ITEM = "a text, a token id from 0 on or a list of such ids"
 _STOP = "a text or a list of texts"
 #: Parameters that are a schema.
 _SCHEMAS, _SCHEMA = ("guided_json", "structured_outputs.json"), "an object, or JSON text of one"
+#: What a variable of the chat template may be.
+_VARIABLES, _VARIABLE = "chat_template_kwargs", f"true, false or an integer below {2**31}"
 #: What pydantic's path of a mistake in a key ends with, behind the key.
 _KEY = "[key]"
 _UNION_MEMBER = re.compile(r"(str|constrained-str|(list|dict)\[.*\])$")
@@ -126,6 +128,8 @@ def _explain(error: ValidationError) -> ApiError:
     # Leave the names of a union's members out of the path.
     if name == "response_format":
         rest = rest[1:]
+    if name == _VARIABLES:
+        rest = rest[:1]
     path = [key for key in rest if isinstance(key, int) or not (key == _KEY or _UNION_MEMBER.match(key))]
     value = first["input"]
     if name == "prompt" and _is_mixed(errors[0]["input"]):
@@ -146,6 +150,8 @@ def _explain(error: ValidationError) -> ApiError:
         expected = _STOP
     if param in _SCHEMAS:
         expected = _SCHEMA
+    if name == _VARIABLES and path:
+        expected = _VARIABLE
     return ApiError(f"{param}: expected {expected}, got {_show(value)}.", param=param)
 
 
