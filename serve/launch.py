@@ -87,6 +87,11 @@ def read_service_config(path: str | Path) -> ServiceConfig:
             raise UserError(
                 f"{path}: {key}{extra[0]} has no effect when serving from this process; remove it, or use serve deploy"
             )
+    variables = parse_config(
+        {"env_vars": runtime_env.get("env_vars") or {}},
+        dict[str, dict[str, str]],
+        f"{path}: applications.0.runtime_env",
+    )
     args = parse_config(application.get("args") or {}, ServeConfig, f"{path}: applications.0.args")
     http = data.get("http_options") or {}
     check_port_number(http.get("port", 0), f"{path}: http_options.port")
@@ -112,7 +117,7 @@ def read_service_config(path: str | Path) -> ServiceConfig:
         port=http.get("port", 8000),
         route_prefix=prefix,
         args=args,
-        env_vars=dict(runtime_env.get("env_vars") or {}),
+        env_vars=variables["env_vars"],
         ssl_certfile=http.get("ssl_certfile"),
         ssl_keyfile=http.get("ssl_keyfile"),
     )

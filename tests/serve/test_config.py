@@ -144,6 +144,14 @@ def test_a_valid_configuration_passes(tmp_path, model):
             lambda top, app: app["args"].update(keys={"file": ""}),
             "keys.file: expected one line of text, got ''",
         ),
+        (
+            lambda top, app: app["runtime_env"]["env_vars"].update(OMP_NUM_THREADS=1),
+            "applications.0.runtime_env: env_vars.OMP_NUM_THREADS: expected a valid string, got 1",
+        ),
+        (
+            lambda top, app: app["runtime_env"].update(env_vars=["A=1"]),
+            "applications.0.runtime_env: env_vars: expected a",
+        ),
     ],
 )
 def test_a_wrong_key_is_named(tmp_path, change, says):
