@@ -28,6 +28,8 @@ from pasta.files import read_text, write_whole
 logger = logging.getLogger("ray.serve")
 _PREFIX = "sk-pasta-"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# What a message says that it got: where somebody has put a key itself into the file, that is the key.
+_GOT = re.compile(r", got .*?(?=( \(and \d+ more\))?$)")
 
 
 class KeyEntry(BaseModel):
@@ -41,8 +43,11 @@ class KeyEntry(BaseModel):
 
 
 def read_keys(path: Path, *, may_be_empty: bool = False) -> dict[str, KeyEntry]:
-    """Read a file of keys; returns them by name. Raises ``UserError`` in one line."""
-    return parse_config(read_yaml(path, may_be_empty=may_be_empty), dict[str, KeyEntry], str(path))
+    """Read a file of keys; returns them by name. Raises ``UserError`` in one line, without a value: it is logged."""
+    try:
+        return parse_config(read_yaml(path, may_be_empty=may_be_empty), dict[str, KeyEntry], str(path))
+    except UserError as error:
+        raise UserError(_GOT.sub("", str(error))) from None
 
 
 def new_key(path: Path, name: str, key: str | None = None, **limits: int | None) -> str:

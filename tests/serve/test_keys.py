@@ -74,6 +74,23 @@ def test_a_mistake_in_the_file_is_one_line(file, text, says):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "form", ["%s", "ann: %s", "ann: {sha256: %s}", "ann: {sha256: [%s], max_concurrent: 0}"]
+)
+def test_a_key_that_somebody_has_put_into_the_file_itself_is_not_said(file, caplog, form):
+    new_key(file, "ann")
+    ring = KeyRing(file)
+    key = "sk-pasta-" + 43 * "k"
+    file.write_text(form % key)
+    with pytest.raises(UserError, match="expected ") as caught:
+        read_keys(file)
+    assert "kk" not in str(caught.value)
+    with caplog.at_level(logging.ERROR, "ray.serve"):
+        assert ring.find(key) is None
+    assert "cannot read the changed keys" in caplog.text
+    assert "kk" not in caplog.text
+
+
 def test_a_changed_file_is_taken_up_and_a_broken_one_is_not(file, caplog):
     ann = new_key(file, "ann")
     ring = KeyRing(file)
