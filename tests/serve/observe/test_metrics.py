@@ -204,6 +204,15 @@ def test_queries_group_and_select_by_labels_that_their_metrics_have():
         assert labels <= own | {"le", "replica"}, query
 
 
+def test_a_chosen_model_is_shown_alone():
+    by_name = {metric.exported: metric for metric in METRICS.values()}
+    for query in queries():
+        if not query.startswith("label_values"):
+            for name in named(query):
+                of_models = "model" in by_name[name].labels
+                assert ('{model=~"$model"}' in query) == of_models, query
+
+
 def test_only_histograms_have_quantiles_and_only_counters_rates():
     kinds = {metric.exported: metric.kind for metric in METRICS.values()}
     for query in queries():
