@@ -18,6 +18,7 @@ import yaml
 from jobs import pipeline
 from pasta.config import parse_config, read_yaml
 from serve.config import ServeConfig
+from serve.interpreter.dispatch import NO_REPLICA_S
 from tests.docker.kuberay_schema import KINDS
 from tests.support.paths import ROOT
 
@@ -257,3 +258,9 @@ def test_a_cluster_is_kept_until_its_requests_have_ended():
     assert spec["upgradeStrategy"]["type"] == "NewCluster"
     for pod in pods(manifest("RayService")):
         assert pod["terminationGracePeriodSeconds"] <= spec["rayClusterDeletionDelaySeconds"]
+
+
+def test_the_guide_says_for_how_long_requests_wait_where_no_decoder_is_left():
+    guide = " ".join((ROOT / "docs/kubernetes.md").read_text().split())
+    assert NO_REPLICA_S == 30.0
+    assert "where no Decoder is left, for half a minute; if its successor still loads then" in guide
