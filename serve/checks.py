@@ -1,5 +1,6 @@
 """Checks of a service's configuration before any worker starts: its models, its keys, and this machine."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,6 +55,7 @@ def check_service(config: ServeConfig) -> None:
 
 def check_machine(config: ServeConfig) -> None:
     """Raise ``UserError``, naming the key, if Decoders on this machine cannot run what is configured."""
+    _check_reserved(config)
     if config.decoder.stand_in_ms is not None:
         return
     for name, model in config.models.items():
@@ -71,6 +73,24 @@ def check_machine(config: ServeConfig) -> None:
         engines=config.decoder.num_replicas,
         sees_gpus=config.decoder.num_gpus > 0,
     )
+
+
+def _check_reserved(config: ServeConfig) -> None:
+    """Raise ``UserError``, naming the key, if replicas reserve what Ray on this machine does not have: they would wait
+    for it for ever."""
+    front, decoder = config.front, config.decoder
+    for section, resources in (("front", front.resources), ("decoder", decoder.resources)):
+        for name in resources:
+            raise UserError(
+                f"{section}.resources: this machine has no {name!r}; remove it, or use serve deploy on a cluster"
+            )
+    each, here = decoder.tensor_parallel * decoder.num_cpus, os.cpu_count() or 1
+    for_front = (front.gateways + front.interpreters) * front.num_cpus
+    if round(decoder.num_replicas * each + for_front, 4) > here:  # Ray counts by ten-thousandths
+        raise UserError(
+            f"decoder.num_replicas: {decoder.num_replicas} of {each:g} CPUs (decoder.num_cpus), and {for_front:g} for "
+            f"front, but this machine has {here}; expected fewer"
+        )
 
 
 def _check_tensor_parallel(config: ServeConfig) -> None:

@@ -214,6 +214,7 @@ def running(
         try:
             ray = _start_ray(config, metrics_port, ingress, quiet=quiet, progress=progress)
             with handling(signal.SIGTERM, _raise_exit):  # again: ray.init has replaced the handler
+                _check_gpus(config.args)
                 gateway = _deploy(config, port, quiet=quiet, progress=progress)
                 check_interrupt()
                 try:
@@ -253,6 +254,19 @@ def _start_ray(
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=not quiet,
             logging_level=logging.ERROR if quiet else logging.WARNING,
+        )
+
+
+def _check_gpus(config: ServeConfig) -> None:
+    """Raise ``UserError`` if the Decoders reserve more GPUs than Ray has found: they would wait for them for ever."""
+    import ray
+
+    decoder, found = config.decoder, ray.cluster_resources().get("GPU", 0)
+    each = decoder.tensor_parallel * decoder.num_gpus
+    if round(decoder.num_replicas * each, 4) > found:
+        raise UserError(
+            f"decoder.num_replicas: {decoder.num_replicas} of {each:g} GPUs (decoder.num_gpus), but Ray finds "
+            f"{found:g} on this machine; expected fewer"
         )
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from pasta.errors import UserError
 from pasta.interpreter import RepetitionDetection
-from serve.checks import check_served_models, check_service
+from serve.checks import check_machine, check_served_models, check_service
 from serve.config import ServeConfig
 from serve.ingress import check_started
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
@@ -310,6 +310,44 @@ def test_what_this_machine_cannot_run_is_named_before_anything_starts(
     monkeypatch, tmp_path, model, change, says
 ):
     assert machine_mistake(monkeypatch, tmp_path, model, change) == says
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"front": {"resources": {"front": 0.01}}}, "front.resources: this machine has no 'front'; "),
+        ({"decoder": {"resources": {"fast": 1}}}, "decoder.resources: this machine has no 'fast'; "),
+        (
+            {"decoder": {"num_replicas": 10, "stand_in_ms": 5.0}},
+            "decoder.num_replicas: 10 of 0.2 CPUs (decoder.num_cpus), and 0.2 for front, but this machine has 2; ",
+        ),
+        (
+            {"decoder": {"num_replicas": 1, "num_cpus": 1, "tensor_parallel": 2}},
+            "decoder.num_replicas: 1 of 2 CPUs (decoder.num_cpus), and 0.2 for front, but this machine has 2; ",
+        ),
+    ],
+)
+def test_replicas_that_would_wait_for_room_for_ever_are_named(tmp_path, model, monkeypatch, change, says):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    served = {"models": {"a": {"path": str(model)}}, "engine": {"num_slots": 1, "slot_tokens": 512}}
+    with pytest.raises(UserError) as caught:
+        check_machine(ServeConfig.model_validate(served | change))
+    assert str(caught.value).startswith(says)
+    check_machine(ServeConfig.model_validate(served | {"decoder": {"num_replicas": 9}}))
+
+
+def test_decoders_that_reserve_more_gpus_than_ray_finds_are_named(tmp_path, model, monkeypatch):
+    def reserve(_, application):
+        application["args"]["decoder"] = {"num_replicas": 2, "num_gpus": 0.75}
+
+    config = read_service_config(edited(service_config(tmp_path, model), reserve))
+    monkeypatch.setattr("serve.launch._start_ray", lambda *_, **__: None)
+    monkeypatch.setattr("serve.launch._stop", lambda: None)
+    monkeypatch.setattr("serve.launch.check_local", lambda _: None)
+    monkeypatch.setattr("serve.launch._deploy", lambda *_, **__: pytest.fail("they would wait for ever"))
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": 1.0})
+    said = mistake(running(dataclasses.replace(config, port=0)).__enter__)
+    assert said.startswith("decoder.num_replicas: 2 of 0.75 GPUs (decoder.num_gpus), but Ray finds 1 on ")
 
 
 def test_a_cluster_s_decoders_find_out_themselves_what_they_can_run(tmp_path, model):
