@@ -104,7 +104,7 @@ class Decoder:
         """
         engine = self._engines[order.model]
         submitted, submitted_at = perf_counter(), time()
-        decoding, result = True, None
+        decoding, cancelled, result = True, False, None
         self._leases.open(order.request_id, lambda: self._reap(engine, order))
         self._interpreters.owners[order.request_id] = order.interpreter
         try:
@@ -125,6 +125,8 @@ class Decoder:
                     elif done is not None and done.result is not None:
                         result = done.result
                         message.append(self._decoded(order, result, submitted_at))
+                    elif done is not None:
+                        cancelled = True
                     if message:
                         yield message
         except EngineFull as error:
@@ -141,6 +143,9 @@ class Decoder:
             self._interpreters.owners.pop(order.request_id, None)
             if result is not None:  # written after the last message, so that no answer waits for it
                 self._log(order, result)
+            elif decoding or cancelled:
+                request, attempt = order.http_request_id, order.request_id
+                logs.log(logger, "cancelled", request, attempt=attempt, model=order.model)
             if decoding:
                 self._num_cancelled += was_open
                 # Leave also if the stream was closed before the engine had answered.

@@ -1,8 +1,13 @@
 """A Decoder forgets what is cancelled, whenever that happens."""
 
 import asyncio
+import dataclasses
+import logging
 import threading
 
+import pytest
+
+from pasta.engine import DoneEvent, TokenEvent
 from pasta.engine.structure import Grammar
 from pasta.interpreter import Limits
 from serve.decoder.deployment import Decoder
@@ -20,6 +25,13 @@ ORDER = DecodeOrder(
 )
 
 
+class RequestStub:
+    """What an order becomes for the engine."""
+
+    def replace(self, structure):
+        return self
+
+
 class Engine:
     """Remembers what it was given."""
 
@@ -28,6 +40,7 @@ class Engine:
 
     async def submit(self, request):
         self.submitted.append(request)
+        return "r"
 
     async def cancel(self, request_id):
         pass
@@ -61,3 +74,34 @@ def test_what_is_cancelled_while_its_grammar_compiles_is_never_decoded():
         assert len(decoder._leases) == 0
 
     asyncio.run(scenario())
+
+
+class Decoding(Engine):
+    """Decodes one token of a request, and then says that it is cancelled."""
+
+    async def events(self, request_id):
+        yield [TokenEvent(request_id, 0.0, 1, 0, 7, "a", (), None)]
+        yield [DoneEvent(request_id, 0.0, 1, 0, "cancelled", None)]
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "cancelled"])
+def test_a_decoder_that_took_part_in_an_answer_that_was_given_up_has_a_line_of_it(left, caplog, monkeypatch):
+    monkeypatch.setattr(Decoder, "_request", lambda *_: RequestStub())
+
+    async def scenario():
+        decoder = Decoder.__new__(Decoder)
+        decoder._engines, decoder._structures = {"m": Decoding()}, {}
+        decoder._leases, decoder._interpreters = Leases(10.0), Interpreters(10.0)
+        decoder._num_cancelled, decoder._cancelling = 0, set()
+        stream = decoder.decode(dataclasses.replace(ORDER, grammar=None, http_request_id="my-id"))
+        assert await anext(stream) == [[]]
+        assert await anext(stream)
+        if left:
+            await stream.aclose()
+        else:
+            assert await anext(stream, "over") == "over"
+
+    caplog.set_level(logging.INFO, "ray.serve")
+    asyncio.run(scenario())
+    (line,) = (each for each in caplog.records if each.name == "ray.serve")
+    assert (line.getMessage(), line.request, line.attempt, line.model) == ("cancelled", "my-id", "r", "m")
