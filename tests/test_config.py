@@ -112,6 +112,16 @@ def test_anchors_and_merge_keys_work(load):
     assert config.second == Optimizer(1.0, kind="sgd")
 
 
+def test_an_override_changes_one_place_and_not_its_aliases(load):
+    config = load(
+        "name: a\noptimizer: &o {kind: sgd}\nsecond: *o\nextra: {one: &d {a: {b: 1}}, two: {<<: *d}}",
+        "second.kind=adam",
+        "extra.two.a.b=2",
+    )
+    assert (config.optimizer.kind, config.second.kind) == ("sgd", "adam")
+    assert config.extra == {"one": {"a": {"b": 1}}, "two": {"a": {"b": 2}}}
+
+
 def test_overrides_are_applied_on_top(load):
     config = load(
         "name: a\nsources: [{path: x}]",

@@ -4,7 +4,6 @@ A configuration is a (nested) dataclass or pydantic model. Nothing is guessed: u
 keys and values of another type are refused, each with one line. ``pasta.core_yaml`` reads the YAML.
 """
 
-import copy
 import dataclasses
 import difflib
 import hashlib
@@ -105,7 +104,7 @@ def parse_config(data: Mapping[str, Any], cls: type[T], source: str) -> T:
 
 def _checked(read: Mapping[str, Any], overrides: Sequence[str], cls: type[T], file: str, source: str) -> T:
     """What ``read`` is with these overrides. Names are checked, and ``source`` is named for a mistake."""
-    data = copy.deepcopy(dict(read))
+    data = _own(read)
     for override in overrides:
         _apply(data, override, file)
     for key, text in _names(data, cls):
@@ -114,6 +113,14 @@ def _checked(read: Mapping[str, Any], overrides: Sequence[str], cls: type[T], fi
         except ValueError as error:
             raise _wrong(source, f"{key}: {error}") from None
     return parse_config(data, cls, source)
+
+
+def _own(value: Any) -> Any:
+    """A copy of plain values in which nothing stands in two places, as what an alias names does: an override changes
+    one place."""
+    if isinstance(value, Mapping):
+        return {key: _own(each) for key, each in value.items()}
+    return [_own(each) for each in value] if isinstance(value, list) else value
 
 
 def _wrong(source: str, mistake: str, more: str = "") -> ConfigError:
