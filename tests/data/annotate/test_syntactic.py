@@ -60,6 +60,15 @@ def test_the_first_sentence_of_an_item_may_be_its_title() -> None:
     assert shown(answer, untitled="sentence") == expected
 
 
+def test_a_first_sentence_that_ends_in_a_list_inside_the_item_is_cut_before_it() -> None:
+    answer = "- Fruit\n  - apples: they are red fruit. They grow.\n  - pears: green.\n- Ice is cold."
+    expected = (
+        "- Fruit[Fruit|\n  - apples:[apples| they are red fruit. They grow.]\n  - pears:[pears| green.]]\n"
+        "- Ice is cold."
+    )
+    assert shown(answer, untitled="sentence", max_depth=2) == expected
+
+
 def test_topics_may_be_as_short_as_they_can() -> None:
     answer = "- Tea: it is hot.\n- Ice: it is cold."
     assert shown(answer, topics="shortest") == "- Tea:[x| it is hot.]\n- Ice:[x| it is cold.]"
@@ -128,7 +137,12 @@ def test_what_is_neither_list_nor_paragraphs_is_left_alone(answer: str) -> None:
 @settings(deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(PIECES), texts), max_size=20).map("".join))
 def test_any_text_is_stripped_to_again(answer: str) -> None:
-    for options in (SyntacticSection(), SyntacticSection(head="chunk", max_depth=3, sync="conclusion")):
+    nested = SyntacticSection(untitled="sentence", max_depth=3)
+    for options in (
+        SyntacticSection(),
+        SyntacticSection(head="chunk", max_depth=3, sync="conclusion"),
+        nested,
+    ):
         assert render(annotate_text(answer, options)) == answer
 
 

@@ -298,6 +298,9 @@ def _item(
                 inner += _item(answer, lines, nested, options, depth + 1)
     if not answer[start:end].strip():
         return inner
+    if inner and start > inner[0].at:  # the first sentence ends inside the list, the title before it
+        lists = (block for block in _blocks(lines, first + 1, last, options) if block.items)
+        start = _text_end(lines, next(lists).first)
     return [Mark(start, "open", topic), *inner, Mark(end, "close")]
 
 
