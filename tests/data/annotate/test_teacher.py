@@ -41,6 +41,7 @@ def ask(
     answer: Callable[[dict[str, Any], int], Answer],
     records: list[Instruction] = RECORDS,
     attempts: int = 2,
+    temperature: float = 0.0,
     **endpoint: Any,
 ) -> tuple[dict[str, Proposal], list[dict[str, Any]]]:
     """Proposals by record id, and the requests that the server saw."""
@@ -57,7 +58,8 @@ def ask(
             }
         )
         validator = Validator(ChecksSection(min_speedup=0.0), Codec(byte_level()))
-        teacher = Teacher(TeacherSection(section, attempts=attempts), validator, keys=Keys(KEY))
+        options = TeacherSection(section, temperature=temperature, attempts=attempts)
+        teacher = Teacher(options, validator, keys=Keys(KEY))
         teacher.annotate(records, lambda record, proposal: found.__setitem__(record.id, proposal))
     return found, server.requests
 
@@ -168,6 +170,19 @@ def test_a_record_that_the_endpoint_cannot_take_is_given_up_alone(failure: Answe
     assert found["2"].reason == reason
     assert failure is not None
     assert failure[1]["error"]["message"] in found["2"].detail
+
+
+def test_a_refused_record_is_given_up_alone_by_a_model_that_takes_one_temperature() -> None:
+    """As reasoning models of OpenAI's do, which take 1 only."""
+
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        if body["temperature"] != 1.0:
+            return 400, {"error": {"message": "temperature: only 1 is supported"}}
+        return completion("yes") if is_probe(body) else (400, {"error": {"message": "content policy"}})
+
+    found, _ = ask(answer, RECORDS[:1], temperature=1.0)
+    assert found["0"].reason == "refused"
+    assert "content policy" in found["0"].detail
 
 
 def test_an_annotation_that_was_cut_off_is_not_used() -> None:

@@ -165,7 +165,7 @@ class Teacher:
                     messages, max_tokens=options.max_tokens, temperature=options.temperature, **seed
                 )
             except EndpointError as error:
-                refused, cost = await _given_up(endpoint, error)
+                refused, cost = await _given_up(endpoint, error, options.temperature)
                 return refused, usage + cost
             usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
             if reply.finish_reason == "length":
@@ -192,10 +192,12 @@ async def _fault(
     return (None if fault is None else RefusedAnnotation(candidate.annotated, *fault)), usage
 
 
-async def _given_up(endpoint: Endpoint, error: EndpointError) -> tuple[RefusedAnnotation, TeacherUsage]:
-    """Turn a failed request into a proposal that rejects its record. Raises the error again if the record is not at
-    fault."""
-    reply = await endpoint.blame_request(error)
+async def _given_up(
+    endpoint: Endpoint, error: EndpointError, temperature: float = 0.0
+) -> tuple[RefusedAnnotation, TeacherUsage]:
+    """Turn a request that failed at ``temperature`` into a proposal that rejects its record. Raises the error again if
+    the record is not at fault."""
+    reply = await endpoint.blame_request(error, temperature=temperature)
     usage = TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
     reason = "refused" if error.status is not None else "no answer"
     return RefusedAnnotation(None, reason, str(error)), usage
