@@ -9,6 +9,7 @@ from pasta.data.annotate.repair import Unrepairable
 from pasta.data.annotate.validator import ChecksSection, Validator
 from pasta.data.atlas import estimated, heldout_prompts
 from pasta.lang import Chunk, Codec, Document, Item, Sync, Text, render, to_text
+from pasta.lang.document import in_tens
 from tests.support.documents import random_document
 from tests.support.tokenizers import byte_level
 
@@ -41,6 +42,15 @@ def test_estimates_are_the_true_length_rounded_up_to_tens(codec: Codec) -> None:
     for chunk, length in zip(checked.document.chunks(), checked.figures["chunk_tokens"], strict=True):
         assert length == len(codec.encode(Document(chunk.items)))
         assert chunk.tokens == max(math.ceil(length / 10), 1) * 10
+
+
+def test_estimates_of_nested_chunks_become_true_however_large_they_are(codec: Codec) -> None:
+    inner = Chunk("inner", 4000, (Text(" a part in a part"),))
+    first, second = check(codec, [part("The outer part.", inner), Text(" The end.")]).document.chunks()
+    assert second.items == inner.items
+    assert [each.tokens for each in (first, second)] == [
+        in_tens(len(codec.encode(Document(each.items)))) for each in (first, second)
+    ]
 
 
 def test_the_truth_of_the_atlas_passes_unchanged(codec: Codec) -> None:

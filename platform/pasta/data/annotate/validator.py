@@ -143,7 +143,8 @@ class Validator:
                 else None
             )
             if fault is None:
-                out.append(Chunk(item.topic, item.tokens, inner))
+                # What a teacher wrote may be more than can be encoded; the true length is put in later.
+                out.append(Chunk(item.topic, min(item.tokens, MAX_ESTIMATE), inner))
             else:
                 repairs[f"{fault}, dissolved"] += 1
                 out += inner
