@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pasta.data.annotate.annotator import Proposal
+from pasta.data.annotate.annotator import Proposal, TeacherUsage
 from pasta.data.annotate.independence import IndependenceSection
 from pasta.data.annotate.prompt import EXAMPLES
 from pasta.data.annotate.teacher import Keys, Teacher, TeacherSection
@@ -262,6 +262,23 @@ def test_a_verdict_that_cannot_be_read_is_asked_for_again_and_then_refuses() -> 
     found, _ = propose([TWO], lambda _: "Well, it depends.")
     assert (found.reason, found.judged.requests) == ("not judged", 2)
     assert "Well, it depends." in found.detail
+
+
+def test_what_a_judge_was_paid_before_it_refused_to_be_asked_again_is_counted() -> None:
+    def judged(body: dict[str, Any], number: int) -> Answer:
+        if number == 0:
+            return completion("Well, it depends.")
+        return completion("yes") if is_probe(body) else (400, {"error": {"message": "too long"}})
+
+    found: list[Proposal] = []
+    with endpoint_server(lambda *_: completion(TWO)) as server, endpoint_server(judged) as judge:
+        asked = IndependenceSection(EndpointSection(judge.url, "m"))
+        section = TeacherSection(EndpointSection(server.url, "m"), independence_judge=asked)
+        validator = Validator(ChecksSection(min_speedup=0.0), Codec(byte_level()))
+        Teacher(section, validator).annotate([PLAIN], lambda _, proposal: found.append(proposal))
+    assert found[0].reason == "not judged"
+    assert "too long" in found[0].detail
+    assert found[0].judged == TeacherUsage(2, 14, 2)
 
 
 def test_a_proposal_survives_the_journal() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from pasta.bounds import check_not_negative, check_positive
 from pasta.data.annotate.annotator import NO_USAGE, TeacherUsage
 from pasta.data.annotate.prompt import task_text
-from pasta.data.endpoint import Endpoint, EndpointSection
+from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection
 from pasta.interpreter import linearise
 from pasta.lang import Codec, Document, annotated_ids
 
@@ -122,7 +122,8 @@ class IndependenceJudge:
     ) -> tuple[tuple[str, str] | None, TeacherUsage]:
         """Why a document's parts are not independent, as a reason and its detail, or None; and what that cost.
 
-        Reasons are ``dependent`` and ``not judged`` (no verdict that can be read). Raises EndpointError.
+        Reasons are ``dependent`` and ``not judged`` (no verdict that can be read, or a request that the endpoint does
+        not take). Raises EndpointError.
         """
         stretches = stretches_of(document, self._codec)
         asked = {number for number, stretch in enumerate(stretches, start=1) if stretch.hidden}
@@ -132,9 +133,12 @@ class IndependenceJudge:
         chat = questions_for(messages, stretches)
         for attempt in range(self._options.format_retries + 1):
             again = [{"role": "assistant", "content": said}, {"role": "user", "content": _AGAIN}]
-            reply = await self.endpoint.chat(
-                [*chat, *again] if attempt else chat, max_tokens=self._options.max_tokens, temperature=0.0
-            )
+            try:
+                reply = await self.endpoint.chat(
+                    [*chat, *again] if attempt else chat, max_tokens=self._options.max_tokens, temperature=0.0
+                )
+            except EndpointError as error:
+                return ("not judged", str(error)), usage + await self._cost_of_blame(error)
             said = reply.text
             usage = usage + TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
             verdicts = {int(number): word.lower() == "yes" for number, word in _LINE.findall(said)}
@@ -146,6 +150,11 @@ class IndependenceJudge:
                 detail = f"{_short(stretch.text)} needs a part that it does not see"
                 return ("dependent", detail), usage
         return ("not judged", f"the judge of independence said {_short(said)}"), usage
+
+    async def _cost_of_blame(self, error: EndpointError) -> TeacherUsage:
+        """What it cost to find that a failed request was itself at fault. Raises the error again if it was not."""
+        reply = await self.endpoint.blame_request(error)
+        return TeacherUsage(1, reply.prompt_tokens, reply.completion_tokens)
 
 
 def _short(text: str) -> str:

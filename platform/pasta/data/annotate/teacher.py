@@ -184,16 +184,12 @@ async def _fault(
     judge: IndependenceJudge, record: Instruction, candidate: _Valid
 ) -> tuple[RefusedAnnotation | None, TeacherUsage]:
     """Why a proposal's parts are not independent, by the judge."""
-    try:
-        fault, usage = await judge.fault(record.messages, candidate.checked.document)
-    except EndpointError as error:
-        gone, usage = await _given_up(judge.endpoint, error)
-        fault = ("not judged", gone.detail)
+    fault, usage = await judge.fault(record.messages, candidate.checked.document)
     return (None if fault is None else RefusedAnnotation(candidate.annotated, *fault)), usage
 
 
 async def _given_up(
-    endpoint: Endpoint, error: EndpointError, temperature: float = 0.0
+    endpoint: Endpoint, error: EndpointError, temperature: float
 ) -> tuple[RefusedAnnotation, TeacherUsage]:
     """Turn a request that failed at ``temperature`` into a proposal that rejects its record. Raises the error again if
     the record is not at fault."""
