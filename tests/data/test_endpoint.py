@@ -162,6 +162,24 @@ def test_everybody_waits_when_the_endpoint_asks_for_it():
         assert time.monotonic() - begun >= 0.4
 
 
+def test_tries_are_apart_even_if_the_endpoint_asks_for_no_pause(monkeypatch: pytest.MonkeyPatch):
+    """Servers round less than a second down to 0: all tries at once would end the run within that second."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    limited = (429, {"error": {"message": "slow down"}}, {"Retry-After": "0"})
+    with endpoint_server(lambda _, number: limited if number < 2 else completion("A")) as server:
+        monkeypatch.setattr(asyncio, "sleep", noted)
+        ask(Endpoint(section(server.url, backoff_s=100.0, max_backoff_s=150.0), None))
+    first, second = (pause for pause in pauses if pause > 1)
+    assert 50.0 <= first <= 100.0
+    assert 75.0 <= second <= 150.0
+
+
 def test_a_key_in_the_place_of_its_variable_s_name_is_refused_and_not_repeated():
     with pytest.raises(
         ValueError, match="api_key_env: expected the name of an environment variable"

@@ -331,4 +331,4 @@ def _retry_after(error: "openai.APIStatusError") -> float | None:
         seconds = float(error.response.headers.get("retry-after", ""))
     except ValueError:
         return None
-    return seconds if 0 <= seconds < math.inf else None
+    return seconds if 0 < seconds < math.inf else None  # 0 is less than a second, rounded down
