@@ -180,6 +180,16 @@ def test_tries_are_apart_even_if_the_endpoint_asks_for_no_pause(monkeypatch: pyt
     assert 75.0 <= second <= 150.0
 
 
+def test_tries_without_end_wait_no_longer_than_the_longest_pause(monkeypatch: pytest.MonkeyPatch):
+    async def never(*_, **__) -> None:
+        raise TypeError("no answer")
+
+    endpoint = Endpoint(section("http://127.0.0.1:1", retries=1100, max_backoff_s=1e-6), None)
+    monkeypatch.setattr(endpoint._client.chat.completions, "create", never)
+    with pytest.raises(EndpointError, match="1101 tries in a row"):
+        ask(endpoint)
+
+
 def test_a_key_in_the_place_of_its_variable_s_name_is_refused_and_not_repeated():
     with pytest.raises(
         ValueError, match="api_key_env: expected the name of an environment variable"

@@ -28,6 +28,8 @@ REFUSED_REQUEST = (400, 413, 422)
 _PROBE = [{"role": "user", "content": "Answer with the word yes."}]
 _PROBE_TOKENS = 16
 _LOOK_AGAIN_S = 0.1
+#: Of a pause; more of them than a number can hold would be an error.
+_MOST_DOUBLINGS = 1000
 _SHOWN = 160
 #: Temperatures that OpenAI's API takes.
 TEMPERATURES = (0.0, 2.0)
@@ -244,7 +246,8 @@ class Endpoint:
 
     async def _back_off(self, attempt: int, asked: float | None) -> None:
         section = self.section
-        pause = min(section.backoff_s * 2**attempt, section.max_backoff_s) * random.uniform(0.5, 1.0)
+        doubled = 2.0 ** min(attempt, _MOST_DOUBLINGS)
+        pause = min(section.backoff_s * doubled, section.max_backoff_s) * random.uniform(0.5, 1.0)
         if asked is not None:
             # A rate limit holds for all requests to the endpoint: the others wait too.
             pause = min(asked, section.max_backoff_s)
