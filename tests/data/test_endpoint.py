@@ -198,6 +198,22 @@ def test_a_key_in_the_place_of_its_variable_s_name_is_refused_and_not_repeated()
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://host:port/v1", "http://host:99999/v1", "http://[::1/v1", "http://1.2.3.400/v1", "http:///v1"],
+)
+def test_an_address_that_no_request_can_be_sent_to_is_refused_before_a_worker_starts(url: str):
+    with pytest.raises(ValueError, match=r"base_url .*: expected an address such as"):
+        section(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost", "http://10.0.0.1:8000/v1", "https://[::1]:8443/v1/", "http://a-b.c/x"]
+)
+def test_an_address_may_be_a_name_or_a_number(url: str):
+    Endpoint(section(url), None)
+
+
 def test_a_wrong_section_is_refused():
     with pytest.raises(ValueError, match="base_url 'localhost:1': expected an address"):
         section("localhost:1")

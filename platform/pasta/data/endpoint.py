@@ -6,6 +6,7 @@ once, in one line.
 """
 
 import asyncio
+import ipaddress
 import math
 import random
 import re
@@ -13,6 +14,7 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
 from pasta.errors import UserError, first_line
@@ -33,6 +35,7 @@ _MOST_DOUBLINGS = 1000
 _SHOWN = 160
 #: Temperatures that OpenAI's API takes.
 TEMPERATURES = (0.0, 2.0)
+_NUMBERS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -73,7 +76,7 @@ class EndpointSection:
     extra_body: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.base_url.startswith(("http://", "https://")):
+        if not _is_address(self.base_url):
             raise ValueError(
                 f"base_url {self.base_url!r}: expected an address such as https://api.openai.com/v1"
             )
@@ -320,6 +323,19 @@ def _reply(completion: Any) -> Reply:
         prompt_tokens=int(usage.prompt_tokens or 0) if usage else 0,
         completion_tokens=int(usage.completion_tokens or 0) if usage else 0,
     )
+
+
+def _is_address(url: str) -> bool:
+    if not url.startswith(("http://", "https://")):
+        return False
+    try:
+        address = urlsplit(url)
+        host, _ = address.hostname or "", address.port
+        if ":" in host or _NUMBERS.fullmatch(host):
+            ipaddress.ip_address(host)
+    except ValueError:  # a port that is no number, an address without its end
+        return False
+    return bool(host)
 
 
 def _alternatives(token: Any) -> dict[str, float]:
