@@ -8,12 +8,19 @@ from pasta.judges.config import JudgeSection
 
 
 def read_key(endpoint: EndpointSection, where: str) -> str | None:
-    """The endpoint's key, None if it needs none. Raises UserError, saying ``where``, if its variable is not set."""
+    """The endpoint's key, None if it needs none. Raises UserError, saying ``where``, if its variable is not set or
+    holds what cannot be sent."""
     name = endpoint.api_key_env
     if name is None:
         return None
     if not (key := os.environ.get(name)):
         raise UserError(f"{where}.api_key_env: {name} is not set; export it, or say null if no key is needed")
+    # The message must not repeat it. A request with it fails as if the endpoint could not be reached.
+    if not (key.isascii() and key.isprintable()) or key != key.strip():
+        raise UserError(
+            f"{where}.api_key_env: {name} holds what no key has: a line break, a space at an end, or a character "
+            "beyond ASCII; export the key alone"
+        )
     return key
 
 

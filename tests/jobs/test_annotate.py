@@ -313,6 +313,19 @@ def test_a_mistake_is_one_line_and_exit_code_2_before_any_worker_starts(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY} ", "…"])
+def test_a_key_that_cannot_be_sent_is_named_and_not_shown(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret's file often ends with a line break, and guides write … for a key."""
+    monkeypatch.setenv("PASTA_TEST_KEY", key)
+    monkeypatch.setattr(annotate, "run_shards", lambda *_: pytest.fail("workers were started"))
+    path = write_config(tmp_path, data__annotator="teacher", data__teacher=teacher("http://127.0.0.1:1/v1"))
+    with pytest.raises(UserError, match="PASTA_TEST_KEY holds what no key has: a line break") as caught:
+        run(path)
+    assert key.strip() not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["atlas", "atlas-teacher", "slimorca", "alpaca-syntactic"])
 def test_shipped_configurations_are_valid(name: str) -> None:
     config = load_config(ROOT / "configs" / "annotate" / f"{name}.yaml", annotate.AnnotateConfig)
