@@ -111,6 +111,14 @@ def test_what_cannot_pass_is_asked_once(status, body, expected):
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("status", [400, 500])
+def test_half_a_character_in_an_error_can_be_written_to_a_file(status: int):
+    bad = (status, {"error": {"message": "no tea \ud83c"}})
+    with endpoint_server(lambda *_: bad) as server, pytest.raises(EndpointError) as error:
+        ask(Endpoint(section(server.url), None))
+    assert "no tea \ufffd" in str(error.value).encode().decode()
+
+
 def test_nobody_there_is_an_error_that_names_the_address():
     with endpoint_server(lambda *_: None) as server:
         url = server.url
