@@ -46,7 +46,7 @@ def to_instruction(record: Any, place: str, form: Format = "auto") -> Instructio
     """Read a record; of several assistant turns the last is the answer and what follows it is left out.
 
     Formats: ``messages`` (role, content), ``conversations`` (from, value), ``instruction`` (instruction and perhaps
-    input and system; output). Raises BrokenRecord.
+    input; output). A text ``system`` beside any of them comes first. Raises BrokenRecord.
     """
     if not isinstance(record, Mapping):
         raise BrokenRecord("expected an object with messages, conversations, or instruction and output")
@@ -96,10 +96,13 @@ def _turns(record: Mapping[str, Any], form: Format) -> list[tuple[str, str]]:
         if role is None:
             raise BrokenRecord(f"{where}: unknown role {value[role_key]!r}")
         turns.append((role, _text(value[text_key], where)))
-    # Our own records keep the answer beside the messages.
+    # Our own records keep the answer beside the messages, and some data sets the system message.
     answer = record.get("answer")
     if turns[-1][0] == "user" and isinstance(answer, str):
         turns.append(("assistant", _text(answer, "answer")))
+    key = next((key for key in _SYSTEM if isinstance(record.get(key), str) and record[key]), None)
+    if key is not None and turns[0][0] != "system":
+        turns.insert(0, ("system", _text(record[key], key)))
     return turns
 
 

@@ -33,6 +33,18 @@ def test_conversations_are_renamed_to_roles() -> None:
     assert read.answer == "A drink."
 
 
+@pytest.mark.parametrize("key", ["system", "system_prompt"])
+def test_a_system_message_beside_the_conversation_comes_first(key: str) -> None:
+    """As LLaMA-Factory has it in data of ShareGPT's form."""
+    turns = [{"from": "human", "value": "What is tea?"}, {"from": "gpt", "value": "A drink."}]
+    system = {"role": "system", "content": "Be brief."}
+    assert to_instruction({"conversations": turns, key: "Be brief."}, "x:1").messages == (system, ASKED)
+    asked = [system, ASKED, {"role": "assistant", "content": "A drink."}]
+    assert to_instruction({"messages": asked, key: "Be long."}, "x:1").messages == (system, ASKED)
+    for nothing in ("", None, 3):
+        assert to_instruction({"conversations": turns, key: nothing}, "x:1").messages == (ASKED,)
+
+
 def test_a_developer_s_message_is_a_system_message() -> None:
     turns = [
         {"role": "developer", "content": "Be brief."},
