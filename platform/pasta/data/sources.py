@@ -30,6 +30,7 @@ from pasta.stages.stage import read_manifest
 
 _KEY = "data.source.path"
 _SUFFIXES: dict[str, "Kind"] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
+_SPLIT = "train"
 _PEEKED = 50
 _KEPT_CHARS = 4000
 Kind = Literal["jsonl", "json", "parquet", "dataset", "atlas"]
@@ -49,7 +50,7 @@ class SourceSection:
 
     path: str
     format: Format = "auto"
-    split: str = "train"
+    split: str = _SPLIT
     subset: str | None = None
     revision: str | None = None
     records: int | None = None
@@ -319,6 +320,11 @@ def _load_dataset(source: SourceSection) -> Any:
             f"{_KEY}: {source.path}: no such data set could be loaded ({first_line(error)})"
         ) from None
     if not isinstance(loaded, datasets.DatasetDict):
+        if os.path.isdir(source.path) and source.split not in (_SPLIT, str(loaded.split)):
+            raise UserError(
+                f"data.source.split: {source.path} is one data set without splits; expected {_SPLIT}, got "
+                f"{source.split!r}"
+            )
         return loaded
     if source.split not in loaded:
         raise UserError(

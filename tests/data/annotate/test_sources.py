@@ -80,6 +80,15 @@ def test_a_missing_split_is_named(tmp_path: Path) -> None:
         read(tmp_path / "set", split="test")
 
 
+def test_one_data_set_on_disk_has_no_splits_but_the_one_it_was(tmp_path: Path) -> None:
+    records = datasets.Dataset.from_list(RECORDS)
+    records.save_to_disk(str(tmp_path / "set"))
+    with pytest.raises(UserError, match=r"data.source.split: .*set is one data set without splits; .*'test'"):
+        read(tmp_path / "set", split="test")
+    datasets.Dataset.from_list(RECORDS, split="test").save_to_disk(str(tmp_path / "test"))
+    assert answers(read(tmp_path / "test", split="test")) == answers(read(tmp_path / "test")) == ANSWERS
+
+
 def test_a_directory_that_only_looks_like_a_data_set_is_one_clear_line(tmp_path: Path) -> None:
     for name in ("state.json", "dataset_info.json"):
         (tmp_path / name).write_text("{}")
