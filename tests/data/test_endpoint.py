@@ -159,6 +159,14 @@ def test_tokens_that_a_reply_did_not_take_are_there_for_the_next_request():
         assert time.monotonic() - begun < 8
 
 
+def test_a_reply_without_usage_took_what_was_expected_of_it():
+    uncounted = (200, {**completion("A")[1], "usage": None})
+    with endpoint_server(lambda *_: uncounted) as server:
+        endpoint = Endpoint(section(server.url, tokens_per_minute=600.0), None)
+        ask(endpoint, max_tokens=60_000)
+    assert endpoint._tokens.pause > 600  # of a hundred minutes
+
+
 def test_everybody_waits_when_the_endpoint_asks_for_it():
     def answer(_, number):
         return completion("A") if number else (429, {}, {"Retry-After": "0.4"})

@@ -178,7 +178,8 @@ class Endpoint:
                         **options,
                     )
                 reply = self._counted(_reply(completion))
-                self._tokens.give_back(expected_tokens - reply.prompt_tokens - reply.completion_tokens)
+                if taken := reply.prompt_tokens + reply.completion_tokens:  # not every server counts
+                    self._tokens.give_back(expected_tokens - taken)
                 return reply
             except openai.APIStatusError as error:
                 failure = self._status_failure(error)
