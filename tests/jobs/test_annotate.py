@@ -326,6 +326,15 @@ def test_a_key_that_cannot_be_sent_is_named_and_not_shown(
     assert key.strip() not in str(caught.value)
 
 
+def test_what_is_finished_needs_no_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_config(tmp_path, data__annotator="teacher", data__teacher=teacher("http://127.0.0.1:1/v1"))
+    output = annotate.stage(load_config(path, annotate.AnnotateConfig))
+    output.start()
+    output.finish({}, "v1")
+    assert run(path) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["atlas", "atlas-teacher", "slimorca", "alpaca-syntactic"])
 def test_shipped_configurations_are_valid(name: str) -> None:
     config = load_config(ROOT / "configs" / "annotate" / f"{name}.yaml", annotate.AnnotateConfig)
