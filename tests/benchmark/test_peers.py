@@ -1,5 +1,6 @@
 """The comparison with peers: weights are converted as they are, records resume, tables and errors are right."""
 
+import contextlib
 import copy
 import inspect
 import json
@@ -17,6 +18,7 @@ from jobs.benchmark import MODELS, main
 from pasta.benchmark.peers import decoders, engine, llama, process, runtimes
 from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.check import check_tokens
+from pasta.benchmark.peers.comparison import ShapeComparison
 from pasta.benchmark.peers.decoders import Chosen, Timing, fastest_setup, step_ms, time_steps
 from pasta.benchmark.peers.engine import Ours, OurSession
 from pasta.benchmark.peers.gguf_file import add_vocabulary, interleaved, read_weights, write_gguf
@@ -115,6 +117,35 @@ def test_every_part_runs_without_llama_and_resumes(place, tmp_path, capsys, no_l
     assert "2 rounds, 2 found from an earlier run" in capsys.readouterr().err
     assert (tmp_path / "peers.small.decode.jsonl").read_text() == before
     assert again["tables"] == written["tables"]
+
+
+@pytest.mark.parametrize("part", ["decode", "prefill"])
+@pytest.mark.parametrize(("module", "peer"), [(llama, "llama.cpp f32"), (runtimes, "OpenVINO q8_0")])
+def test_a_peer_that_is_removed_or_installed_meanwhile_is_not_mixed_with_the_rounds_before(
+    place, tmp_path, monkeypatch, no_llama, part, module, peer
+):
+    """Else the rounds of one table would have different decoders, and one installed later would never be measured."""
+    found, measured = {"version": "1"}, []
+
+    class Steady:
+        def decode(self, prompt, count):
+            return Timing(0.1, count, 0.1 * count, 0.1, 0.1, count)
+
+    @contextlib.contextmanager
+    def steady(self, formats, **_):
+        names = ["ours float32", *[peer] * bool(found["version"])]
+        measured.append(names)
+        yield {name: SimpleNamespace(use=Steady) for name in names}
+
+    monkeypatch.setattr(ShapeComparison, "decoders", steady)
+    monkeypatch.setattr(module, "why_missing", lambda _: "" if found["version"] else "missing")
+    monkeypatch.setattr(module, "versions_of", lambda _: {"package": found["version"]}, raising=False)
+    for count, found["version"] in enumerate(["1", "", "2"], start=1):
+        for _ in range(2):  # with the same peers it resumes
+            _, written = run(place, tmp_path, "--parts", part, "--shapes", str(place / "replay-small.json"))
+            (table,) = written["tables"].values()
+            assert (peer in table) == bool(found["version"])
+            assert len(measured) == count
 
 
 def test_answers_to_another_number_of_prompts_are_measured_anew(place):

@@ -14,10 +14,10 @@ from pasta.benchmark.measurement import Measurement
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.decoders import Chosen, Peer, PeerSession, fastest_setup, time_steps
 from pasta.benchmark.peers.engine import Generate, Ours
-from pasta.benchmark.peers.llama import Llama, why_no_llama
+from pasta.benchmark.peers.llama import Llama, llama_versions, why_no_llama
 from pasta.benchmark.peers.llama_drafts import DraftingLlama
 from pasta.benchmark.peers.process import PeerProcess
-from pasta.benchmark.peers.runtimes import runtimes
+from pasta.benchmark.peers.runtimes import runtime_versions, runtimes
 from pasta.benchmark.peers.settings import FORMATS, STEPS, PeerSettings
 from pasta.benchmark.peers.weights import Weights, bits_of, formats_that_fit
 from pasta.data.atlas import heldout_prompts
@@ -57,7 +57,7 @@ class ShapeComparison:
         """Rounds in which every decoder decodes the same number of tokens after the same prompt, in turn."""
         settings = self.settings
         asked = {"tokens": settings.tokens, "prompt": settings.prompt_tokens, "compiled": settings.compiled}
-        file = self.open("decode", asked)
+        file = self.open("decode", asked | {"runtimes": runtime_versions()})
         progress = self.kept.progress(
             f"decode, {self.weights.name}", settings.rounds, "rounds", min(len(file), settings.rounds)
         )
@@ -76,7 +76,8 @@ class ShapeComparison:
     def prefill(self) -> RecordFile:
         """One record for each length of a prompt: milliseconds until the first token, round by round."""
         settings = self.settings
-        file, todo, progress = self._points("prefill", settings.prefills, {"rounds": settings.rounds})
+        asked = {"rounds": settings.rounds, "runtimes": runtime_versions()}
+        file, todo, progress = self._points("prefill", settings.prefills, asked)
         if todo:
             prompts = self._prompts(settings.rounds, max(settings.prefills))
             with self.decoders(self.narrow, stock=True, prefill=True) as chosen:
@@ -279,6 +280,8 @@ class ShapeComparison:
         return machine_identity() | {
             "code": code_fingerprint(),
             "weights": self.weights.fingerprint,
+            # Without a peer, or with another version of it, rounds are others: one that is installed later is measured.
+            "llama.cpp": llama_versions(),
             "formats": list(self.formats),
             "threads": self.settings.threads,
             "wait_policy": self.settings.wait_policy,

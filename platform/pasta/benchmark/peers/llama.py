@@ -15,17 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pasta.benchmark.peers.decoders import Timing, step_ms
-from pasta.benchmark.peers.process import PeerProcess, why_missing
+from pasta.benchmark.peers.process import PeerProcess, versions_of, why_missing
 from pasta.errors import UserError
 from pasta.stages.records import Record
 
+#: The packages that it takes, by module.
+_PACKAGES = {"llama_cpp": "llama-cpp-python", "gguf": "gguf"}
 #: Most tokens of a prompt that are fed at once. n_ubatch is the same: it splits no batch further.
 _BATCH = 512
 
 
 def why_no_llama() -> str:
     """Say in one line why llama.cpp cannot be measured; empty if it can."""
-    return why_missing({"llama_cpp": "llama-cpp-python", "gguf": "gguf"})
+    return why_missing(_PACKAGES)
+
+
+def llama_versions() -> dict[str, str]:
+    """The versions of what is measured as llama.cpp; empty if it cannot be measured."""
+    return {} if why_no_llama() else versions_of(_PACKAGES.values())
 
 
 class LlamaModel:

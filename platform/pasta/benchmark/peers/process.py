@@ -1,10 +1,11 @@
 """Runs a peer in a process of its own, and says which packages of peers are missing."""
 
 import functools
+import importlib.metadata
 import importlib.util
 import multiprocessing
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -18,6 +19,17 @@ def why_missing(packages: Mapping[str, str]) -> str:
     """Say in one line which of the packages, by module, are not installed; empty if all are."""
     missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
     return f"{' and '.join(missing)} not installed: {INSTALL}" if missing else ""
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """The version of each package; empty for one that its installer has not recorded under this name."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = ""
+    return found
 
 
 class PeerProcess:

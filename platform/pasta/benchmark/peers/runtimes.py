@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pasta.benchmark.peers.decoders import Timing
-from pasta.benchmark.peers.process import PeerProcess, why_missing
+from pasta.benchmark.peers.process import PeerProcess, versions_of, why_missing
 from pasta.benchmark.peers.settings import FORMATS
 from pasta.benchmark.peers.weights import Weights, bits_of
 from pasta.benchmark.widening import make_directory
@@ -33,6 +33,14 @@ _LEAST_ROOM = 256
 def why_left_out() -> dict[str, str]:
     """For each of the two that cannot be measured, by name, why not, in one line."""
     return {name: why for name, packages in _PACKAGES.items() if (why := why_missing(packages))}
+
+
+def runtime_versions() -> dict[str, dict[str, str]]:
+    """The versions of those that can be measured, by name."""
+    missing = why_left_out()
+    return {
+        name: versions_of(packages.values()) for name, packages in _PACKAGES.items() if name not in missing
+    }
 
 
 def runtimes(
