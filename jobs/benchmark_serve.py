@@ -298,24 +298,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = LoadSettings(**fields_of(LoadSettings, options) | {"out": out, "scenarios": scenarios})
     _check_url(options, settings)
     check_out(settings.out)
-    if settings.peer is not None:
-        asyncio.run(_check_peer(settings.peer))
+    if (url := settings.peer) is not None:
+        settings = dataclasses.replace(settings, peer_model=asyncio.run(_peer_model(url, options.peer_model)))
     quiet_transformers()
     command = benchmark_command("serve", *given)
     benchmark = ServeBenchmark(settings, read_service_config(options.config), options.source, command)
     api_key = os.environ.get(options.api_key_env) if options.url else None
     if code := run_benchmark(lambda: benchmark.run(options.url, api_key), out):
         return code
-    found = benchmark.violations()
-    for line in found:
+    for line in (found := benchmark.violations()):
         print(f"error: {line}", file=sys.stderr)
     return _FAILED if found else 0
 
 
-async def _check_peer(url: str) -> None:
-    """Raise ``UserError`` if nobody answers there, before a service is started."""
+async def _peer_model(url: str, chosen: str | None) -> str:
+    """The peer's model. Raises ``UserError`` if nobody answers there, before a service is started."""
     async with connect(url) as client:
-        await first_model(client.http, url)
+        first = await first_model(client.http, url)
+    return chosen or first
 
 
 def _check_url(options: argparse.Namespace, settings: LoadSettings) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from jobs import benchmark, benchmark_serve
+from pasta.benchmark.load import peer as load_peer
 from pasta.errors import UserError
 from serve.config import FrontSettings, KeySettings
 from serve.interpreter.admission import Admission, Overloaded
@@ -93,6 +94,25 @@ def test_a_peer_is_compared_with_both_ways_at_each_number_of_clients(
     assert {body["model"] for body in peer.requests} == {"slow"}
     out = capsys.readouterr().out
     assert all(re.search(rf"^\| {n} +\| {side} ", out, re.M) for n in (1, 2) for side in ("peer", "parallel"))
+
+
+def test_a_peer_that_has_another_model_by_now_is_measured_anew(server, config, tmp_path, monkeypatch):
+    """A server is started again with another file, on the port of the one before."""
+    own, first = contextlib.nullcontext(server.url), ["q8_0"]
+
+    async def listed(*_):
+        return first[0]
+
+    monkeypatch.setattr(benchmark_serve.ServeBenchmark, "_service", lambda *_: own)
+    for module in (benchmark_serve, load_peer):
+        monkeypatch.setattr(module, "first_model", listed)
+    with load_server() as peer:
+        for first[0], asked in (("q8_0", {"q8_0"}), ("q8_0", set()), ("q4_0", {"q4_0"})):
+            peer.requests.clear()
+            code, written = run(config, tmp_path / "peer.json", "--peer", peer.url, "--clients", "1")
+            assert code == 0
+            assert {body["model"] for body in peer.requests} == asked
+            assert written["settings"]["peer_model"] == first[0]
 
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(server, config, tmp_path, capsys, monkeypatch):
