@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from jobs.benchmark import MODELS, main
-from pasta.benchmark.peers import decoders, engine, llama, process, runtimes
+from pasta.benchmark.peers import bench, decoders, engine, llama, process, runtimes
 from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.comparison import ShapeComparison
@@ -146,6 +146,24 @@ def test_a_peer_that_is_removed_or_installed_meanwhile_is_not_mixed_with_the_rou
             (table,) = written["tables"].values()
             assert (peer in table) == bool(found["version"])
             assert len(measured) == count
+
+
+def test_a_replay_reports_the_documents_that_are_drawn_not_those_of_an_earlier_run(
+    place, tmp_path, monkeypatch, no_llama
+):
+    reported = []
+
+    def noted(shape, records):
+        reported.append(len(records))
+        return replay_report(shape, records)
+
+    monkeypatch.setattr(bench, "replay_report", noted)
+    (tmp_path / "documents.jsonl").write_text((json.dumps(ROW) + "\n") * 9)
+    options = ["--parts", "replay", "--shapes", str(place / "replay-small.json")]
+    options += ["--documents", str(tmp_path / "documents.jsonl")]
+    for count, seed in (("4", "0"), ("2", "0"), ("3", "1")):
+        run(place, tmp_path, *options, "--replay-prompts", count, "--replay-seed", seed)
+    assert reported == [4, 2, 3]
 
 
 def test_answers_to_another_number_of_prompts_are_measured_anew(place):

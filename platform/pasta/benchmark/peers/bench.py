@@ -74,7 +74,7 @@ class PeerBenchmark:
         elif part == "answers":
             report.add(*answers_report(shape, [*measure_answers(comparison).records.values()]))
         elif part == "replay":
-            report.add(*replay_report(shape, [*measure_replay(comparison).records.values()]))
+            report.add(*replay_report(shape, measure_replay(comparison)))
         else:
             records = [*getattr(comparison, part)().records.values()]
             report.add(*growth_report(shape, part, records))

@@ -10,13 +10,14 @@ from pasta.benchmark.replay import WORDS, DocumentReplay, Entry, document_identi
 from pasta.benchmark.speed import replay_pair
 from pasta.engine import Engine
 from pasta.lang import Codec
-from pasta.stages.records import Record, RecordFile
+from pasta.stages.records import Record
 
 
-def measure_replay(comparison: ShapeComparison) -> RecordFile:
-    """One record a document: seconds of each decoder, prompt included, and the answer's tokens without its tags.
+def measure_replay(comparison: ShapeComparison) -> list[Record]:
+    """One record for each document that is drawn: seconds of each decoder, prompt included, and the answer's tokens
+    without its tags.
 
-    Tokens are words, as in ``jobs.benchmark replay``.
+    Tokens are words, as in ``jobs.benchmark replay``. Earlier runs may have left records of other documents.
     """
     settings, weights = comparison.settings, comparison.weights
     assert settings.documents is not None
@@ -30,8 +31,9 @@ def measure_replay(comparison: ShapeComparison) -> RecordFile:
     progress = comparison.kept.progress(
         f"replay, {weights.name}", len(counted.entries), "documents", len(counted.entries) - len(entries)
     )
+    drawn = [entry.key for entry in counted.entries]
     if not entries:
-        return file
+        return [file.records[key] for key in drawn]
     shortest = min(counted.entries, key=lambda entry: entry.num_tokens)
     codec = Codec(counted.tokenizer)
     with comparison.decoders(comparison.narrow) as chosen:
@@ -45,7 +47,7 @@ def measure_replay(comparison: ShapeComparison) -> RecordFile:
             record = _measure(entry, chosen, engines)
             file.add(entry.key, record)
             progress.add(1, f"{record['tokens']} tokens")
-    return file
+    return [file.records[key] for key in drawn]
 
 
 def _measure(entry: Entry, chosen: dict[str, Chosen], engines: dict[str, Engine]) -> Record:
