@@ -148,6 +148,13 @@ def test_a_peer_that_is_removed_or_installed_meanwhile_is_not_mixed_with_the_rou
             assert len(measured) == count
 
 
+def test_the_prompt_that_settings_are_chosen_with_may_be_longer_than_those_that_are_timed(
+    place, tmp_path, no_llama
+):
+    options = ["--parts", "prefill", "--shapes", str(place / "replay-small.json"), "--prompt-tokens", "600"]
+    assert run(place, tmp_path, *options)[0] == 0
+
+
 def test_a_replay_reports_the_documents_that_are_drawn_not_those_of_an_earlier_run(
     place, tmp_path, monkeypatch, no_llama
 ):

@@ -41,7 +41,7 @@ class ShapeComparison:
         self.has_llama = not why_no_llama()
         formats = [f for f in settings.formats if not why_not_format(f, torch.device("cpu"))]
         self.formats = formats_that_fit(weights, formats, kept.say)
-        self._context = max(settings.prompt_tokens + settings.tokens, 256)
+        self._context = max(settings.prompt_tokens + max(settings.tokens, _TUNING_TOKENS), 256)
 
     # -- parts -----------------------------------------------------------------------------------------
 
@@ -158,7 +158,10 @@ class ShapeComparison:
         """The decoders in these formats by name, each with the settings in which it decodes fastest, or prefills
         (``prefill``). ``stock``: transformers', OpenVINO's and ONNX Runtime's too; ``drafts``: llama.cpp also with a
         draft model, if there is one."""
-        context = max(self.settings.prefills) + _TUNING_TOKENS if prefill else self._context
+        # The settings are chosen after a prompt of ``prompt_tokens``, which may be longer than all that are timed.
+        context = (
+            max(max(self.settings.prefills) + _TUNING_TOKENS, self._context) if prefill else self._context
+        )
         made: list[Any] = []
         try:
             made += [self.ours(name, context) for name in formats]
