@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig
 
 from jobs.benchmark import MODELS, main
-from pasta.benchmark.peers import bench, decoders, engine, llama, process, runtimes
+from pasta.benchmark.peers import bench, comparison, decoders, engine, llama, process, runtimes
 from pasta.benchmark.peers.answers import answers_report, measure_answers
 from pasta.benchmark.peers.check import check_tokens
 from pasta.benchmark.peers.comparison import ShapeComparison
@@ -248,6 +248,25 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(place, tmp_path, options
     assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
     assert not out.parent.exists()
+
+
+def test_formats_of_which_none_runs_here_are_one_clear_line(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "why_not_format", lambda name, _: f"{name} is not built", raising=False)
+    monkeypatch.setattr(comparison, "why_not_format", lambda name, _: f"{name} is not built")
+    with pytest.raises(UserError, match=r"^--formats: int8,int4: none runs here: int8 is not built$"):
+        run(place, tmp_path, "--formats", "int8,int4", "--parts", "decode")
+
+
+def test_a_shape_that_has_no_room_for_any_of_the_formats_is_left_out(
+    place, tmp_path, monkeypatch, no_llama, capsys
+):
+    monkeypatch.setattr(
+        comparison, "formats_that_fit", lambda weights, formats, _: formats if weights.name == "small" else []
+    )
+    code, written = run(place, tmp_path, "--parts", "decode")
+    assert code == 0
+    assert [*written["tables"]] == ["Sequential decoding, small"]
+    assert "shipped is left out: no other format is in --formats" in capsys.readouterr().err
 
 
 def test_a_family_that_llama_cannot_compute_is_one_clear_line(place, tmp_path):

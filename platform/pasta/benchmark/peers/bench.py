@@ -25,6 +25,8 @@ from pasta.benchmark.peers.runtimes import why_left_out
 from pasta.benchmark.peers.settings import SHIPPED, PeerSettings
 from pasta.benchmark.peers.weights import make_weights
 from pasta.engine import kernels, read_model_config
+from pasta.engine.supported import why_not_format
+from pasta.errors import UserError
 
 
 class PeerBenchmark:
@@ -50,6 +52,9 @@ class PeerBenchmark:
         for shape in settings.shapes:
             weights = make_weights(shape, settings.models, settings.weights, self._kept.say)
             comparison = ShapeComparison(weights, settings, self._kept)
+            if not comparison.formats:
+                self._kept.say(f"{weights.name} is left out: no other format is in --formats")
+                continue
             for part in parts:
                 # A replay of real answers needs a vocabulary that holds their words, own answers a model that has any.
                 if (part != "replay" or shape != SHIPPED) and (part != "answers" or weights.parallel):
@@ -83,6 +88,9 @@ class PeerBenchmark:
     def _check(self) -> None:
         """Check the settings before anything is measured or written."""
         settings = self.settings
+        reasons = [why_not_format(name, torch.device("cpu")) for name in settings.formats]
+        if all(reasons):
+            raise UserError(f"--formats: {','.join(settings.formats)}: none runs here: {reasons[0]}")
         check_models(settings.models)
         for shape in settings.shapes:
             check_converted(read_model_config(settings.models / "twin" if shape == SHIPPED else shape))
