@@ -25,7 +25,7 @@ _FORWARD, _ACTIVATIONS, _WEIGHTS = 1.0, 1.0, 1.0
 
 
 class Unknown(Exception):
-    """What a stage's files do not say, in a user's words."""
+    """Why a stage has no price, in a user's words: what its files do not say, or the simulation has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,10 @@ class GpuHours:
         if key not in self._rates:
             engine = replace(self._config.engine, num_slots=slots, slot_tokens=slot_tokens)
             load = LoadSection(kind="users", users=slots, think_s=0.0)
-            config = replace(self._config, engine=engine, load=load)
+            try:
+                config = replace(self._config, engine=engine, load=load)
+            except ValueError as error:  # the simulation's device has no room for the recipe's slots
+                raise Unknown(str(error)) from None
             study = Study(config, self._trace, self._roofline)
             self._rates[key] = study.point(Series("local" if parallel else None), load, 1).metrics.requests_s
         return self._rates[key]

@@ -70,6 +70,20 @@ def of_100_prompts(config: Any) -> Any:
     return dataclasses.replace(config, prompts=dataclasses.replace(config.prompts, count=100))
 
 
+def test_slots_that_the_simulation_s_device_has_no_room_for_are_said_not_to_be_priced(h100):
+    def wider(name: str, config: Any) -> Any:
+        if name != "sample-1":
+            return config
+        return dataclasses.replace(config, engine=dataclasses.replace(config.engine, num_slots=48))
+
+    found = priced(h100, wider)
+    assert found["sample-1"].hours is None
+    assert found["sample-1"].work.startswith(
+        "not estimated: engine.num_slots 48: with slot_tokens 4096 weights"
+    )
+    assert found["sample-2-4"].hours
+
+
 def test_what_endpoints_do_costs_no_gpu(h100):
     found = priced(h100)
     assert {found["annotate"].hours, found["score-1-inf"].hours} == {0.0}
