@@ -52,8 +52,8 @@ def leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def relocated(config: Any, storage: Path) -> list[str]:
     """``KEY=VALUE`` for every path of ``config`` that begins with runs/: there it begins with ``storage``/runs/.
 
-    Where a mapping has keys with dots, such as a stage's ``set``, KEY names the mapping: a dot in KEY leads to a
-    section.
+    Where a mapping has keys with dots, such as a stage's ``set``, or with ``=``, as methods may have, KEY names the
+    mapping: a dot in KEY leads to a section, and ``=`` ends it.
     """
     return [
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _changed(to_dict(config), storage)
@@ -65,7 +65,7 @@ def _changed(value: Any, storage: Path, key: str = "") -> Iterator[tuple[str, An
     moved = _on(value, storage)
     if moved == value:
         return
-    if isinstance(value, str) or (isinstance(value, dict) and any("." in name for name in value)):
+    if isinstance(value, str) or (isinstance(value, dict) and any({".", "="} & {*name} for name in value)):
         yield key, moved
         return
     for name, inner in value.items() if isinstance(value, dict) else enumerate(value):

@@ -11,6 +11,7 @@ from jobs import pipeline
 from jobs.storage import check_paths, relocated
 from pasta.config import load_config
 from pasta.errors import UserError
+from pasta.evaluation.config import EvaluateConfig
 from pasta.training.preference_config import PreferenceConfig
 from tests.support.paths import ROOT
 
@@ -45,6 +46,19 @@ def test_what_the_cluster_can_find_is_left_alone(value):
     config = {"data": [{"source": value}]}
     check_paths(config, ROOT)
     assert relocated(config, Path("/mnt/pasta")) == []
+
+
+def test_a_method_whose_name_has_an_equals_sign_is_moved(tmp_path):
+    methods = {"twin": {"kind": "sequential", "model": "atlas"}}
+    methods["λ=2"] = {"kind": "pasta", "model": "runs/models/mine"}
+    file = tmp_path / "evaluate.yaml"
+    values = {"name": "mine", "output_dir": "/out", "baseline": "twin", "methods": methods}
+    file.write_text(json.dumps({**values, "prompts": {"count": 2}}))
+    config = load_config(file, EvaluateConfig)
+    moved = load_config(file, EvaluateConfig, relocated(config, Path("/mnt/pasta")))
+    assert moved.run_dir == Path("/mnt/pasta/runs/evaluate")
+    assert moved.methods["λ=2"] == replace(config.methods["λ=2"], model="/mnt/pasta/runs/models/mine")
+    assert moved.methods["twin"] == config.methods["twin"]
 
 
 def test_a_key_that_a_pipeline_sets_in_a_stage_is_moved_and_leaves_the_others_as_they_are(tmp_path):
