@@ -63,11 +63,7 @@ def prepare_submission(
     module = importlib.import_module(f"jobs.{job}")
     directory = None if storage is None else shared(storage)
     if job == "benchmark":
-        if config is not None:
-            raise UserError(
-                "--config: the benchmark has none; python -m jobs.benchmark --help lists its options"
-            )
-        name, command, sections = _benchmark(module, arguments, directory)
+        name, command, sections = _benchmark(module, config, arguments, directory)
     else:
         name, command, sections = _configured(job, module, config, arguments, directory)
     for where, section in sections.items():
@@ -128,12 +124,19 @@ def _sections(job: str, module: ModuleType, options: Namespace) -> dict[str, Any
 
 
 def _benchmark(
-    module: ModuleType, arguments: Sequence[str], storage: Path | None
+    module: ModuleType, config: Path | None, arguments: Sequence[str], storage: Path | None
 ) -> tuple[str, list[str], dict[str, Any]]:
     part = arguments[0] if arguments and arguments[0] in module.PARTS else ""
     parser = module.parser_of(part) if part else module.parser()
     parser.prog = f"python -m jobs.submit benchmark {part}".rstrip()
     command = [*arguments[1:]] if part else [*arguments]
+    if config is not None:
+        # Only the service's parts have this option; here it is read before theirs.
+        if parser.get_default("config") is None:
+            own = f"python -m jobs.benchmark {part}".rstrip()
+            raise UserError(f"--config: {part or 'the benchmark'} has none; {own} --help lists its options")
+        path = config.resolve()
+        command = ["--config", str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else config), *command]
     options = parser.parse_args(command)
     if not part:
         module.settings_of(options)

@@ -6,6 +6,9 @@ import pytest
 
 from jobs.submission import prepare_submission
 from pasta.errors import UserError
+from tests.support.paths import ROOT
+
+GPU = ROOT / "configs/serve/gpu.yaml"
 
 
 def sent(*arguments: str, storage: str | None = "/mnt/pasta") -> list[str]:
@@ -35,6 +38,27 @@ def test_a_part_is_sent_with_its_own_options():
     assert sent("peers", "--parts", "check,decode", "--out", "runs/p.json")[-1] == "/mnt/pasta/runs/p.json"
     with pytest.raises(UserError, match=r"^--prompts: 'runs/mine\.jsonl' is not sent"):
         sent("people", "--prompts", "runs/mine.jsonl", "--out", "/mnt/x.json", storage=None)
+
+
+def test_a_part_that_has_a_configuration_is_sent_with_it():
+    submission = prepare_submission(
+        "benchmark", ["front", "--rounds", "2"], config=GPU, storage="/mnt/pasta", environ={}
+    )
+    assert shlex.split(submission.entrypoint)[3:] == [
+        *("front", "--config", "configs/serve/gpu.yaml", "--rounds", "2"),
+        *("--out", "/mnt/pasta/runs/benchmark/front.json"),
+    ]
+
+
+def test_a_configuration_that_is_not_sent_or_not_read_is_refused(tmp_path):
+    for part, config, says in (
+        ("serve", ROOT / "tests/conftest.py", "--config: 'tests/conftest.py' is not sent to the cluster"),
+        ("people", GPU, "--config: people has none; python -m jobs.benchmark people --help lists"),
+        ("speed", GPU, "--config: the benchmark has none; python -m jobs.benchmark --help lists"),
+    ):
+        with pytest.raises(UserError) as caught:
+            prepare_submission("benchmark", [part], config=config, storage="/mnt/pasta", environ={})
+        assert str(caught.value).startswith(says)
 
 
 def test_without_storage_its_output_would_be_deleted():
