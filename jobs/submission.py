@@ -153,17 +153,19 @@ def _benchmark(
             )
         command += ["--out", str(storage / out)]
     given = {
-        f"--{name.replace('_', '-')}": str(value)
+        f"--{name.replace('_', '-')}": [*map(str, value)] if isinstance(value, tuple) else str(value)
         for name, value in vars(options).items()
-        if name != "out" and value != parser.get_default(name) and isinstance(value, str | Path)
+        if name != "out" and value != parser.get_default(name) and isinstance(value, str | Path | tuple)
     }
     return what, [part, *command] if part else command, {"": given}
 
 
 def _moved(argument: str, storage: Path) -> str:
-    """A value, or an option with its value behind ``=``, on ``storage`` if it is a path that begins with runs/."""
+    """A value, or an option with its value behind ``=``, on ``storage`` if it is a path that begins with runs/: also
+    one of several with commas between them, as --shapes has."""
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-    return f"{option}{equals}{storage / value}" if Path(value).parts[:1] == (RUNS,) else argument
+    parts = (str(storage / part) if Path(part).parts[:1] == (RUNS,) else part for part in value.split(","))
+    return f"{option}{equals}{','.join(parts)}"
 
 
 def _values(variables: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

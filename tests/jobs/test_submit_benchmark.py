@@ -77,6 +77,15 @@ def test_its_inputs_below_runs_are_read_from_storage():
     ]
 
 
+def test_paths_with_commas_between_them_are_moved_and_checked_one_by_one():
+    shapes = "configs/models/wide-400m.json,runs/a.json,shipped,runs/b.json"
+    out = ["--out", "/mnt/pasta/runs/benchmark/peers.json"]
+    moved = "configs/models/wide-400m.json,/mnt/pasta/runs/a.json,shipped,/mnt/pasta/runs/b.json"
+    assert sent("peers", "--shapes", shapes) == ["peers", "--shapes", moved, *out]
+    with pytest.raises(UserError, match=r"^--shapes\.1: 'runs/a\.json' is not sent to the cluster"):
+        sent("peers", "--shapes", shapes, "--out", "/mnt/x.json", storage=None)
+
+
 def test_it_is_not_given_what_is_not_sent():
     with pytest.raises(UserError, match=r"^--documents: 'runs/data/x\.jsonl' is not sent"):
         sent("replay", "--out", "/mnt/x.json", "--documents", "runs/data/x.jsonl", storage=None)
