@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
 #: Held-out prompts of the atlas to choose from.
 _ATLAS_PROMPTS = 200
-_FAILED = 1
 
 
 class ServeBenchmark:
@@ -291,8 +290,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; ``arguments`` are those behind ``serve``."""
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
-    if len(alone := _alone(options)) > 1:
-        raise UserError(f"--{alone[1]}: it does not go with --{alone[0]}; run one after the other")
+    alone = _alone(options)
+    if alone and len(both := [*alone, *["only"] * (options.only is not None)]) > 1:
+        raise UserError(f"--{both[1]}: it does not go with --{both[0]}; run one after the other")
     scenarios: tuple[str, ...] = (*alone,) or (SCENARIOS if options.only is None else (options.only,))
     out = options.out or Path("runs") / "benchmark" / f"{serve_name(options)}.json"
     settings = LoadSettings(**fields_of(LoadSettings, options) | {"out": out, "scenarios": scenarios})
@@ -308,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     for line in (found := benchmark.violations()):
         print(f"error: {line}", file=sys.stderr)
-    return _FAILED if found else 0
+    return 1 if found else 0
 
 
 async def _peer_model(url: str, chosen: str | None) -> str:
