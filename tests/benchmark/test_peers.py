@@ -148,6 +148,22 @@ def test_a_peer_that_is_removed_or_installed_meanwhile_is_not_mixed_with_the_rou
             assert len(measured) == count
 
 
+@pytest.mark.parametrize("part", ["decode", "prefill"])
+def test_rounds_with_a_compiled_peer_are_not_those_without(place, tmp_path, monkeypatch, no_llama, part):
+    """A table of both would have rows of two lengths."""
+    identities = []
+
+    def opened(self, name, identity):
+        identities.append(identity)
+        raise LookupError(name)
+
+    monkeypatch.setattr(ShapeComparison, "open", opened)
+    for compiled in ([], ["--compiled"]):
+        with pytest.raises(LookupError):
+            run(place, tmp_path, "--parts", part, *compiled)
+    assert identities[0] != identities[1]
+
+
 def test_the_prompt_that_settings_are_chosen_with_may_be_longer_than_those_that_are_timed(
     place, tmp_path, no_llama
 ):

@@ -76,7 +76,7 @@ class ShapeComparison:
     def prefill(self) -> RecordFile:
         """One record for each length of a prompt: milliseconds until the first token, round by round."""
         settings = self.settings
-        asked = {"rounds": settings.rounds, "runtimes": runtime_versions()}
+        asked = {"rounds": settings.rounds, "compiled": settings.compiled, "runtimes": runtime_versions()}
         file, todo, progress = self._points("prefill", settings.prefills, asked)
         if todo:
             prompts = self._prompts(settings.rounds, max(settings.prefills))
