@@ -238,6 +238,10 @@ def test_why_a_peer_cannot_be_measured_is_one_line_with_the_command(monkeypatch)
         (["--parts", ""], "--parts: '', expected some of check,decode"),
         (["--formats", ","], "--formats: '', expected some of float32,bfloat16,int8"),
         (["--shapes", ""], "--shapes: '', expected at least one"),
+        (
+            ["--shapes", "a/config.json,b/config.json"],
+            "--shapes: a/config.json and b/config.json are both called 'c",
+        ),
         (["--parts", "decode,fast"], "--parts: 'fast', expected some of check,decode"),
         (["--formats", "int3"], "--formats: 'int3', expected some of float32,bfloat16,int8,int4"),
         (["--formats", "float16"], "--formats: 'float16', expected some of float32,bfloat16,int8"),

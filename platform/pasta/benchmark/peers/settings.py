@@ -62,6 +62,13 @@ class PeerSettings:
         check_names(self, "parts", PARTS)
         if not self.shapes:
             raise UserError("--shapes: '', expected at least one")
+        by_name: dict[str, str] = {}
+        for shape in self.shapes:
+            # Records and tables are named after it.
+            if (other := by_name.setdefault(shape_name(shape), shape)) != shape:
+                raise UserError(
+                    f"--shapes: {other} and {shape} are both called {shape_name(shape)!r}; expected other file names"
+                )
         check_interval(self, "rounds", "replay_prompts", "answer_prompts", "answer_tokens")
         if not 0 <= self.draft_acceptance <= 1:
             raise UserError(f"--draft-acceptance: {self.draft_acceptance}, expected a number from 0 to 1")
