@@ -24,6 +24,7 @@ from pasta.data.timeline import LEGEND, TimelineRow, render_rows
 from pasta.entrypoint import CommandParser, run_main
 from pasta.errors import UserError
 from pasta.lang import Sync
+from serve.config import KeySettings
 from serve.imports import uncollected, without_torch
 from serve.launch import LOCAL, ServiceConfig, read_service_config, running
 
@@ -70,7 +71,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with uncollected():
         without_torch()
-        config = dataclasses.replace(read_service_config(arguments.config), port=arguments.port)
+        config = for_this_machine(read_service_config(arguments.config), arguments.port)
     parallel, sequential = served_pair(config, arguments.config)
     started = time.perf_counter()
     print_drawing("PASTA: the same prompts, answered one token after another and in parallel threads")
@@ -94,6 +95,18 @@ def main() -> int:
         progress("stopping")
     progress("everything that was started is stopped")
     return 0
+
+
+def for_this_machine(config: ServiceConfig, port: int) -> ServiceConfig:
+    """The configuration on a port of this machine alone, without API keys and certificate: only the demo asks."""
+    return dataclasses.replace(
+        config,
+        host="127.0.0.1",
+        port=port,
+        args=config.args.model_copy(update={"keys": KeySettings()}),
+        ssl_certfile=None,
+        ssl_keyfile=None,
+    )
 
 
 def served_pair(config: ServiceConfig, path: Path) -> tuple[str, str]:
