@@ -96,7 +96,7 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
         with _cluster(config.workers, _needs_workers(config.judge, answers, verdicts, len(prompts)), address):
             _decode(config, prompts, answers, keys, job.tracker, address)
             if config.judge is not None:
-                usage = _judge(config, config.judge, answers, verdicts, api_key)
+                usage = _judge(config, config.judge, answers, verdicts, api_key, address)
         summary = _report(config, job.work_dir, job.tracker)
         job.finish("evaluation", usage | summary.headline(), code_version())
     return 0
@@ -220,6 +220,7 @@ def _judge(
     answers: RecordFile,
     verdicts: RecordFile,
     key: str | None,
+    address: str | None = None,
 ) -> dict[str, float]:
     """Rate the answers that are not rated yet; returns figures of the judge's usage, by earlier runs too."""
     tally, directory = VerdictTally(), verdicts.path.parent
@@ -243,7 +244,7 @@ def _judge(
 
     make = partial(answer_judge, judge, directory, key, config.baseline)
     if judge.reward is not None:
-        run_shards(make, left, finished, replace(config.workers, num_workers=1, tensor_parallel=1))
+        run_shards(make, left, finished, replace(config.workers, num_workers=1, tensor_parallel=1), address)
     elif left:
         # Neither grading nor asking an endpoint computes much.
         work = make()

@@ -228,6 +228,20 @@ def test_two_processes_that_share_the_models_of_all_methods_answer_as_one(tmp_pa
     ]
 
 
+def test_a_judge_s_model_runs_on_the_cluster_that_the_command_names(tmp_path, monkeypatch):
+    """Else --address would not count for it: its place would be judged as one of a Ray of this machine's own."""
+    judge = {"kind": "reward", "reward": {"model": "./reward"}}
+    config = load_config(write_config(tmp_path, judge=judge), EvaluateConfig)
+    answers = RecordFile(tmp_path / "answers.jsonl", {})
+    answers.add("1", {"answers": {}})
+    named = []
+    monkeypatch.setattr(evaluate, "run_shards", lambda *given: named.append(given[4:]))
+    verdicts = RecordFile(tmp_path / "verdicts.jsonl", {})
+    assert config.judge is not None
+    evaluate._judge(config, config.judge, answers, verdicts, None, "HEAD:6379")
+    assert named == [("HEAD:6379",)]
+
+
 def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one line that a mistake leaves on stderr, before any worker starts."""
     monkeypatch.setattr(sys, "argv", ["jobs.evaluate", *arguments])
