@@ -422,6 +422,17 @@ def test_the_command_needs_torch_and_transformers_alone_and_exits_with_2_on_bad_
     assert imported - allowed == {"wandb", "jobs", "serve", "torchao"}
 
 
+def test_the_comparison_with_peers_needs_no_pydantic_either(tmp_path):
+    show = (
+        "import runpy, sys\n"
+        "sys.modules |= dict.fromkeys(['pydantic', 'ray', 'wandb', 'datasets'])\n"
+        "sys.argv = ['benchmark', 'peers', '--models', 'nowhere']\n"
+        "runpy.run_module('jobs.benchmark', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", show], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.stderr.startswith("error: --models 'nowhere': no model in twin/"), done.stderr
+
+
 def _imports(file):
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):

@@ -4,10 +4,12 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pasta.files import write_whole
-from pasta.simulation.study import Point, Series, StudyResults, goal_value
+
+if TYPE_CHECKING:
+    from pasta.simulation.study import Point, Series, StudyResults
 
 LOADS, SIZES = "loads.png", "sizes.png"
 #: Okabe and Ito's hues, told apart with any colour vision.
@@ -28,7 +30,7 @@ _RC: Any = {
 }
 
 
-def draw_loads(results: StudyResults, unit: str, title: str, path: Path) -> bool:
+def draw_loads(results: "StudyResults", unit: str, title: str, path: Path) -> bool:
     """Draw latencies, speedup and throughput over the loads of a sweep; false if there are fewer than two loads."""
     if len({point.load for point in results.points}) < 2:
         return False
@@ -59,8 +61,10 @@ def draw_loads(results: StudyResults, unit: str, title: str, path: Path) -> bool
     return True
 
 
-def draw_sizes(results: StudyResults, goals: dict[str, float], title: str, path: Path) -> bool:
+def draw_sizes(results: "StudyResults", goals: dict[str, float], title: str, path: Path) -> bool:
     """Draw each goal's metric over the numbers of replicas that were tried; false if nothing was sized."""
+    from pasta.simulation.study import goal_value  # it needs pydantic, which benchmarks that draw do without
+
     if not results.sizes:
         return False
     with _panels(path, 1, len(goals), title) as (figure, panels):
@@ -124,7 +128,12 @@ def _legend(figure: Any, axes: Any, more: str) -> None:
 
 
 def _lines(
-    axes: Any, points: Sequence[Point], value: Callable[[Point], float], style: str, *, labelled: bool = True
+    axes: Any,
+    points: "Sequence[Point]",
+    value: "Callable[[Point], float]",
+    style: str,
+    *,
+    labelled: bool = True,
 ) -> None:
     for series in dict.fromkeys(point.series for point in points):
         own = [point for point in points if point.series == series]
@@ -132,6 +141,6 @@ def _lines(
         axes.plot(xs, ys, ls=style, label=series.name if labelled else None, **_look(series))
 
 
-def _look(series: Series) -> dict[str, Any]:
+def _look(series: "Series") -> dict[str, Any]:
     placement = series.placement
     return {"color": _COLORS[placement], "marker": _MARKERS[placement], "ms": 4, "lw": 1.4}
