@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else [*arguments]
     options = parser().parse_args(given)
     alone = _alone(options)
-    if alone and len(both := [*alone, *["only"] * (options.only is not None)]) > 1:
+    if alone and len(both := alone if options.only is None else [*alone, "only"]) > 1:
         raise UserError(f"--{both[1]}: it does not go with --{both[0]}; run one after the other")
     scenarios: tuple[str, ...] = (*alone,) or (SCENARIOS if options.only is None else (options.only,))
     out = options.out or Path("runs") / "benchmark" / f"{serve_name(options)}.json"

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from pasta.bounds import check_at_most, check_not_negative, check_positive
 from pasta.errors import UserError, first_line
+from pasta.lang.tokenizer import without_halves
 
 if TYPE_CHECKING:
     import openai
@@ -246,7 +247,7 @@ class Endpoint:
         body = getattr(error, "body", None)
         message = body.get("message") if isinstance(body, dict) else body
         line = first_line(Exception(message) if isinstance(message, str) and message.strip() else error)
-        return _whole(line.replace(self._api_key, "***") if self._api_key else line)[:_SHOWN]
+        return without_halves(line.replace(self._api_key, "***") if self._api_key else line)[:_SHOWN]
 
     async def _back_off(self, attempt: int, asked: float | None) -> None:
         section = self.section
@@ -300,11 +301,6 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _whole(text: str) -> str:
-    """A server's text for a file. One that counts in UTF-16 may cut a character in half, which no file can hold."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def _reply(completion: Any) -> Reply:
     """Read a completion. Raises one of several errors if it is none."""
     if isinstance(completion, str):
@@ -320,7 +316,7 @@ def _reply(completion: Any) -> Reply:
         raise ValueError("no chat completion: its message has no content")
     usage, logprobs = completion.usage, getattr(choice, "logprobs", None)
     return Reply(
-        text=_whole(text),
+        text=without_halves(text),  # a server that counts in UTF-16 may cut a character in half
         finish_reason=str(choice.finish_reason),
         alternatives=tuple(_alternatives(token) for token in (logprobs.content or ()) if token)
         if logprobs

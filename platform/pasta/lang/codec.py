@@ -35,6 +35,7 @@ from pasta.lang.tokenizer import (
     special_ids,
     stored_scheme,
     token_ids,
+    without_halves,
 )
 
 MAX_ESTIMATE = 2000
@@ -122,7 +123,7 @@ class Codec:
 
     def encode_lossy(self, text: str) -> list[int]:
         """A user's text: lone surrogates (broken JSON escapes) become U+FFFD instead of an error."""
-        return self.encode_text(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return self.encode_text(without_halves(text))
 
     def decode_text(self, ids: Sequence[int]) -> str:
         """The text of plain token ids (incomplete UTF-8 shows as U+FFFD)."""

@@ -26,9 +26,9 @@ def ways(messages: Messages) -> Iterator[tuple[Messages, Messages, dict[str, str
     """How a template may have taken messages: these or what it leaves of them, the same with a placeholder for each
     content, and the contents by their placeholders. As they are; without reasoning; with reasoning put elsewhere."""
     yield (messages, *_marked(messages, apart=False))
+    for same in without_reasoning(messages):
+        yield (same, *_marked(same, apart=False))
     if any(_REASONING_END in _answer(message) for message in messages):
-        for same in without_reasoning(messages):
-            yield (same, *_marked(same, apart=False))
         yield (messages, *_marked(messages, apart=True))
 
 

@@ -30,6 +30,11 @@ class Tokenizer(Protocol):
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
 
 
+def without_halves(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which neither a tokenizer nor a file can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def token_ids(tokenizer: Tokenizer, text: str, *, specials: bool = True, begin: bool = False) -> list[int]:
     """The token ids of a text. ``specials``: special tokens that it spells are these, not text. ``begin``: what the
     tokenizer puts around every text is added."""

@@ -240,10 +240,14 @@ def zero_stage(path: Path | None) -> int:
     section = loaded.get("zero_optimization", {})
     stage = section.get("stage", 0) if isinstance(section, dict) else None
     if not isinstance(stage, int) or stage not in range(4):
-        raise UserError(
-            f"optimisation.deepspeed: {path}: zero_optimization: expected a mapping with stage 0 to 3"
-        )
+        raise _no_stage(path)
     return int(stage)
+
+
+def _no_stage(path: Path | None) -> UserError:
+    return UserError(
+        f"optimisation.deepspeed: {path}: zero_optimization: expected a mapping with stage 0 to 3"
+    )
 
 
 def check_deepspeed(recipe: OptimisationSection, accumulate: int | None = None) -> int:
@@ -258,9 +262,7 @@ def check_deepspeed(recipe: OptimisationSection, accumulate: int | None = None) 
     if loaded is None:
         return stage
     if "zero_optimization" not in loaded:
-        raise UserError(
-            f"optimisation.deepspeed: {path}: zero_optimization: expected a mapping with stage 0 to 3"
-        )
+        raise _no_stage(path)
     for key, (name, default) in _OF_RECIPE.items():
         ours = accumulate if name == "accumulate" and accumulate is not None else getattr(recipe, name)
         if key == "train_micro_batch_size_per_gpu" and key not in loaded and "train_batch_size" in loaded:
