@@ -9,9 +9,10 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedd
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from pasta.engine import kernels
-from pasta.engine.fusing import FusedMLP, KernelNorm, KernelRotary, use_kernels
+from pasta.engine.fusing import FusedMLP, KernelNorm, use_kernels
 from pasta.engine.masks import additive, expand, within_window
 from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, pack_linears
+from pasta.engine.rotary import KernelRotary
 from pasta.engine.sampling import NO_PROMISE, gumbel, likeliest, likeliest_permitted, permit
 from tests.support.kernels import built, needs_kernels
 
@@ -104,13 +105,6 @@ def test_rotary_angles_are_what_transformers_own_are(scaling, dtype):
     for turned, wanted in zip(KernelRotary(plain)(x, positions), expected, strict=True):
         assert turned.dtype == dtype
         torch.testing.assert_close(turned, wanted, rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize(("rope_type", "replaced"), [("default", True), ("dynamic", False)])
-def test_rotary_angles_that_depend_on_the_length_are_left_to_transformers(rope_type, replaced):
-    model = nn.Sequential(rotary(rope_type=rope_type, factor=2.0))
-    use_kernels(model)
-    assert isinstance(model[0], KernelRotary) == replaced
 
 
 @pytest.mark.parametrize("gelu", [False, True])

@@ -6,15 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LlamaConfig
 
-from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent, random_model
+from pasta.engine import DoneEvent, Engine, EngineConfig, Request, SamplingParams, TokenEvent
 from pasta.engine import runner as runner_module
 from pasta.interpreter import Limits
 from pasta.placement import prefix_digests
 from tests.support.kernels import built, needs_kernels
-from tests.support.models import SMALL, UNRECORDED, tiny
-from tests.support.tokenizers import byte_level
+from tests.support.models import UNRECORDED, tiny
 
 LOADED = tiny()
 CODEC = LOADED.codec
@@ -306,16 +304,6 @@ def test_tokens_looked_up_hit_and_copied_are_counted():
     e.run(ask(A), ask(A), ask(B))
     counts = e.engine.prefixes.counts
     assert (counts.looked_up, counts.hit, counts.copied) == (4 * 60, 2 * 60, 60)
-
-
-@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
-def test_a_model_whose_keys_depend_on_the_length_shares_nothing(kind):
-    factors = {"long_factor": [1.0] * 4, "short_factor": [1.0] * 4} if kind == "longrope" else {}
-    rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 2048}
-    loaded = random_model(LlamaConfig(**SMALL, rope_parameters=rope | factors), byte_level(), device="cpu")
-    e = engine(loaded)
-    e.generate(ask())
-    assert e.generate(ask()).cached_tokens == 0
 
 
 def test_what_is_held_is_told_by_the_names_of_its_whole_chunks_and_of_the_prompt():

@@ -29,6 +29,7 @@ FAMILIES = {
     "llama": LlamaConfig(**{**SMALL, "vocab_size": 513, "tie_word_embeddings": False}, attention_bias=True),
     "qwen3": CONFIGS["qwen3"],
     "gemma2": CONFIGS["gemma2"],
+    "ministral3": CONFIGS["ministral3"],
 }
 
 
@@ -184,6 +185,14 @@ def test_what_processes_cannot_share_is_one_line(size, settings, dtype, expected
     engine = EngineSettings(**settings)
     with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
         check_tensor_parallel(size, FAMILIES["llama"], engine, dtype, key="a.size", dtype_key="b.dtype")
+
+
+@pytest.mark.parametrize("family", ["olmo2", "olmo3", "phi3"])
+def test_attention_that_needs_all_heads_cannot_be_shared(family):
+    with pytest.raises(
+        UserError, match=f"^tensor_parallel: 2, but the attention of {family} models cannot be"
+    ):
+        check_tensor_parallel(2, CONFIGS[family], EngineSettings(), "auto")
 
 
 def test_one_process_has_any_format():

@@ -32,6 +32,8 @@ def weights_of(family: str, seed: int) -> dict[str, torch.Tensor]:
         ("llama", False, "float32", False),
         ("qwen3", None, "float32", True),
         ("gemma2", None, "float32", False),
+        ("olmo2", None, "float32", False),
+        ("phi3", None, "float32", True),
         ("qwen3", None, "bfloat16", True),
     ],
 )

@@ -8,11 +8,18 @@ from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    GraniteConfig,
     LlamaConfig,
+    Ministral3Config,
+    MinistralConfig,
     MistralConfig,
+    Olmo2Config,
+    Olmo3Config,
+    Phi3Config,
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
 )
 
 from pasta.engine import LoadedModel, random_model
@@ -51,6 +58,40 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "gemma3": Gemma3TextConfig(
         **SMALL, **SLIDING, layer_types=["sliding_attention", "full_attention", "sliding_attention"]
     ),
+    "granite": GraniteConfig(
+        **SMALL,
+        attention_multiplier=0.3,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.5,
+        logits_scaling=2.0,
+    ),
+    "ministral": MinistralConfig(
+        **SMALL,
+        head_dim=8,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    # Scores grow with the position: every 16 tokens here, so that a test's answer passes several steps.
+    "ministral3": Ministral3Config(
+        **SMALL,
+        head_dim=8,
+        sliding_window=None,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 16.0,
+            "original_max_position_embeddings": 16,
+            "llama_4_scaling_beta": 0.1,
+        },
+    ),
+    "olmo2": Olmo2Config(**SMALL),
+    "olmo3": Olmo3Config(
+        **SMALL,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "phi3": Phi3Config(**SMALL, sliding_window=WINDOW, pad_token_id=0, partial_rotary_factor=0.5),
+    "smollm3": SmolLM3Config(**SMALL, pad_token_id=0, no_rope_layers=[1, 0, 1]),
 }
 
 

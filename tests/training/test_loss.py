@@ -47,7 +47,7 @@ def _by_hand(model: torch.nn.Module, config: object, example: Example) -> tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3"])
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma3", "granite", "smollm3"])
 @pytest.mark.parametrize("trainer_class", [ThreadTrainer, PlainHeadTrainer])
 def test_loss_and_gradient_equal_a_computation_by_hand(
     tmp_path: Path, family: str, trainer_class: type[ThreadTrainer]

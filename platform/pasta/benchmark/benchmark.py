@@ -27,7 +27,7 @@ from pasta.benchmark.steps import LaneBench, lane_metrics, lane_table, measure_r
 from pasta.benchmark.widening import with_widened
 from pasta.data.atlas import AtlasTask, heldout_prompts
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, SamplingParams
-from pasta.engine.families import read_model_config
+from pasta.engine.families import context_positions, read_model_config
 from pasta.engine.formats import fastest_of, formats_here
 from pasta.engine.loading import load_model, random_model
 from pasta.engine.supported import resolve_device
@@ -280,7 +280,8 @@ class Benchmark:
         self._use_threads("large")
         documents = sample_documents(read_documents(path), settings.replay_prompts, settings.replay_seed)
         config = read_model_config(settings.model_config)
-        longest = min(settings.longest or config.max_position_embeddings, config.max_position_embeddings)
+        positions = context_positions(config)
+        longest = min(settings.longest or positions, positions)
         identity = document_identity(path, tokenizer) | {"repeats": settings.repeats, "longest": longest}
         file = self._kept.open("documents", self._identity("large") | identity)
         todo = sum(document.key not in file for document in documents)

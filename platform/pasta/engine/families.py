@@ -10,7 +10,22 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 #: ``model_type`` of the families whose masks, positions and cache are tested against their own forward.
-SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+SUPPORTED_ARCHITECTURES = (
+    "llama",
+    "mistral",
+    "ministral",
+    "ministral3",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "granite",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "smollm3",
+)
 
 
 def check_architecture(config: Any, where: str) -> None:
@@ -36,9 +51,12 @@ def read_model_config(path: str | Path) -> "PretrainedConfig":
         raise UserError(f"model configuration {str(path)!r}: {first_line(error)}") from None
 
 
-def depends_on_length(config: Any) -> bool:
-    """Whether a model's rotary embedding of a token depends on the length fed with it (dynamic and longrope
-    scaling)."""
+def context_positions(config: Any) -> int:
+    """How many positions a model has. With longrope scaling those that it was first trained with: past them the
+    embedding of every token would be another one, that of what is cached and of neighbours too."""
     found = getattr(config, "rope_parameters", None) or {}
     kinds = [found, *(value for value in found.values() if isinstance(value, dict))]
-    return any(kind.get("rope_type") in ("dynamic", "longrope") for kind in kinds)
+    first = [
+        kind["original_max_position_embeddings"] for kind in kinds if kind.get("rope_type") == "longrope"
+    ]
+    return int(min([config.max_position_embeddings, *first]))

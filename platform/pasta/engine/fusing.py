@@ -11,32 +11,55 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
 
 from pasta.engine import kernels
 from pasta.engine.attention import grouped_attention
-from pasta.engine.families import depends_on_length
 from pasta.engine.packing import Packed
+from pasta.engine.rotary import KernelRotary, WholeRotary, has_kernel, rotary_dim, rotary_order
 
 #: Activations between gate and up that have a kernel, by transformers' class; the value says whether it is GELU.
 _GATES = {"SiLUActivation": False, "SiLU": False, "GELUTanh": True, "PytorchGELUTanh": True}
 
 
 class FusedAttention(nn.Module):
-    """Replaces a layer's attention: one product for queries, keys and values."""
+    """Replaces a layer's attention: one product for queries, keys and values.
 
-    def __init__(self, attention: Any) -> None:
+    ``turned`` is how many numbers of a head the rotary embedding turns, the first ones. Where that is not all of them
+    (Phi 3), queries and keys are put in the order of ``rotary_order``.
+    """
+
+    def __init__(self, attention: Any, turned: int) -> None:
         super().__init__()
-        self.qkv_proj = _stacked(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.o_proj = attention.o_proj
-        self.q_norm, self.k_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+        config = attention.config
         self.layer_idx: int = attention.layer_idx
         self.head_dim: int = attention.head_dim
         self.num_key_value_groups: int = attention.num_key_value_groups
         self.scaling: float = attention.scaling
-        keys = attention.k_proj.out_features // self.head_dim
-        self._heads = [attention.q_proj.out_features // self.head_dim, keys, keys]
-        config = attention.config
+        if hasattr(attention, "qkv_proj"):  # Phi 3 has them as one product
+            self.qkv_proj = attention.qkv_proj
+        else:
+            self.qkv_proj = _stacked(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.o_proj = attention.o_proj
+        heads = self.qkv_proj.out_features // self.head_dim
+        keys = heads // (self.num_key_value_groups + 2)
+        self._heads = [heads - 2 * keys, keys, keys]
+        if turned < self.head_dim:
+            order = rotary_order(turned, self.head_dim)
+            weight = self.qkv_proj.weight.detach().unflatten(0, (heads, self.head_dim))
+            ordered = torch.cat([weight[:-keys, order], weight[-keys:]])
+            self.qkv_proj.weight = nn.Parameter(ordered.flatten(0, 1), requires_grad=False)
+        q_norm, k_norm = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+        # OLMo's are of all heads together.
+        by_head = q_norm is not None and q_norm.weight.numel() == self.head_dim
+        self.q_norm, self.k_norm = (q_norm, k_norm) if by_head else (None, None)
+        self.all_q_norm, self.all_k_norm = (None, None) if by_head else (q_norm, k_norm)
+        self._turns: bool = getattr(attention, "use_rope", True)  # some layers of SmolLM 3 know no positions
         self._softcap = config.attn_logit_softcapping if config.model_type == "gemma2" else None
+        self._growth = None
+        if config.model_type == "ministral3":
+            known = config.rope_parameters
+            self._growth = known["llama_4_scaling_beta"], known["original_max_position_embeddings"]
         self.use_kernels = False
 
     def forward(
@@ -45,10 +68,13 @@ class FusedAttention(nn.Module):
         position_embeddings: tuple[Tensor, Tensor],
         attention_mask: Tensor,
         past_key_values: Any = None,
+        position_ids: Tensor | None = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
         """hidden_states [B, Q, hidden], or flat [1, R, hidden], to the layer's attention output of the same shape."""
-        qkv, (cos, sin) = self.qkv_proj(hidden_states), position_embeddings
+        qkv, (cos, sin) = self._projected(hidden_states, position_ids), position_embeddings
+        if not self._turns:
+            cos, sin = torch.ones_like(cos), torch.zeros_like(sin)
         if past_key_values is not None and _runs_kernels(self):
             return self.o_proj(self._attend(qkv, cos, sin, attention_mask, past_key_values)), None
         if past_key_values is not None:
@@ -65,6 +91,19 @@ class FusedAttention(nn.Module):
         )
         out = out.flatten(2)
         return self.o_proj(out if past_key_values is None else past_key_values.flatten(out)), None
+
+    def _projected(self, hidden_states: Tensor, position_ids: Tensor | None) -> Tensor:
+        """Queries, keys and values [..., (H + 2 H/G) · D], with what a family does to all heads of a row at once."""
+        qkv: Tensor = self.qkv_proj(hidden_states)
+        if self.all_q_norm is None and self._growth is None:
+            return qkv
+        query, key, value = qkv.split([number * self.head_dim for number in self._heads], dim=-1)
+        if self.all_q_norm is not None and self.all_k_norm is not None:
+            query, key = self.all_q_norm(query), self.all_k_norm(key)
+        if self._growth is not None:  # the rotary embedding turns a longer query the same way
+            scale = get_llama_4_attn_scale(position_ids, *self._growth)[:, 0]
+            query = query * scale.to(query.dtype)
+        return torch.cat([query, key, value], dim=-1)
 
     def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, cache: Any) -> Tensor:
         q_norm, k_norm = self.q_norm, self.k_norm
@@ -94,8 +133,9 @@ class FusedMLP(nn.Module):
 
     def __init__(self, mlp: Any) -> None:
         super().__init__()
-        self.gate_up_proj = _stacked(mlp.gate_proj, mlp.up_proj)
-        self.down_proj, self.act_fn = mlp.down_proj, mlp.act_fn
+        is_phi3 = hasattr(mlp, "gate_up_proj")
+        self.gate_up_proj = mlp.gate_up_proj if is_phi3 else _stacked(mlp.gate_proj, mlp.up_proj)
+        self.down_proj, self.act_fn = mlp.down_proj, mlp.activation_fn if is_phi3 else mlp.act_fn
         self.use_kernels = False
 
     def forward(self, x: Tensor) -> Tensor:
@@ -132,29 +172,14 @@ class KernelNorm(nn.Module):
         return out
 
 
-class KernelRotary(nn.Module):
-    """Replaces a rotary embedding whose frequencies do not change by one operator.
-
-    Only on CPUs, where nothing is compiled.
-    """
-
-    inv_freq: Tensor
-
-    def __init__(self, rotary: Any) -> None:
-        super().__init__()
-        self.register_buffer("inv_freq", rotary.inv_freq.float(), persistent=False)
-        self.scaling = float(rotary.attention_scaling)
-
-    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions [B, Q] to cosines and sines [B, Q, head_dim] in the type of ``x``."""
-        cos, sin = kernels.operators(x.device).rotary(position_ids, self.inv_freq, self.scaling, x.dtype)
-        return cos, sin
-
-
 def fuse_projections(model: Any) -> None:
     """Stack the projections of every decoder layer of ``model``, in place, one layer after another to save memory."""
-    for layer in model.base_model.layers:
-        layer.self_attn = FusedAttention(layer.self_attn)
+    base = model.base_model
+    turned, head_dim = rotary_dim(base.rotary_emb), base.layers[0].self_attn.head_dim
+    if turned < head_dim:
+        base.rotary_emb = WholeRotary(base.rotary_emb, head_dim)
+    for layer in base.layers:
+        layer.self_attn = FusedAttention(layer.self_attn, turned)
         layer.mlp = FusedMLP(layer.mlp)
 
 
@@ -163,7 +188,7 @@ def use_kernels(model: nn.Module) -> None:
     for name, child in model.named_children():
         if type(child).__name__.endswith("RMSNorm"):
             setattr(model, name, KernelNorm(child))
-        elif _is_static_rotary(child):
+        elif has_kernel(child):
             setattr(model, name, KernelRotary(child))
         else:
             use_kernels(child)
@@ -191,18 +216,6 @@ def whole_rows(model: nn.Module) -> int:
     """
     plain = any(type(module) is nn.Linear for module in model.modules())
     return 64 if attends_by_kernels(model) and not plain else 0
-
-
-def _is_static_rotary(module: Any) -> bool:
-    """Whether ``module`` is a rotary embedding with one set of frequencies, whatever the length, where there is a
-    kernel for it: GPUs have none."""
-    frequencies = getattr(module, "inv_freq", None)
-    return (
-        type(module).__name__.endswith("RotaryEmbedding")
-        and frequencies is not None
-        and hasattr(kernels.operators(frequencies.device), "rotary")
-        and not depends_on_length(module.config)
-    )
 
 
 def _runs_kernels(module: Any) -> bool:

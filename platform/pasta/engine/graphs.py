@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pasta.engine.families import depends_on_length
 from pasta.engine.heads import HeadRunner
 from pasta.engine.loading import LoadedModel
 from pasta.engine.request import EngineConfig
@@ -74,8 +73,6 @@ def recorder_for(loaded: LoadedModel, config: EngineConfig) -> Recorder | None:
     why = why_not_captured(device)
     if not why and loaded.ranks is not None:
         why = "several processes share the model"
-    elif not why and depends_on_length(loaded.model.config):
-        why = "the model's rotary scaling depends on how long its input is"
     check_captured(config, why)
     return None if why or config.cuda_graphs == "off" else CudaRecorder(device)
 

@@ -10,13 +10,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from transformers.distributed import DistributedConfig
 
 from pasta.engine.attention import GROUPED
-from pasta.engine.families import check_architecture
+from pasta.engine.families import check_architecture, context_positions
 from pasta.engine.fetching import choose_fetching
 from pasta.engine.formats import NumberFormat, apply_format, choose_format
 from pasta.engine.head_files import fetch_heads, has_heads
 from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
 from pasta.engine.huge_pages import use_huge_pages
 from pasta.engine.ranks import Ranks
+from pasta.engine.rotary import settle_rotary
 from pasta.engine.section import DTYPES, check_dtype, check_format, check_tensor_parallel
 from pasta.engine.sharding import use_local_parts
 from pasta.engine.snapshots import model_directory
@@ -51,7 +52,7 @@ class LoadedModel:
     @property
     def max_positions(self) -> int:
         """The model's context in positions."""
-        return int(self.model.config.max_position_embeddings)
+        return context_positions(self.model.config)
 
 
 def resolve_dtype(name: str) -> torch.dtype:
@@ -186,6 +187,7 @@ def _ready(
     # A trace reads every attribute, and transformers warns of a backbone without a loss.
     model.base_model.loss_type = "ForCausalLM"
     model.requires_grad_(False).to(device).eval()
+    settle_rotary(model)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if ranks is not None:
         use_local_parts(model, ranks)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 #: Families whose forward takes ``{"full_attention": …, "sliding_attention": …}``; others take one tensor.
-_DICT_FAMILIES = frozenset({"qwen2", "qwen3", "gemma2", "gemma3_text"})
+_DICT_FAMILIES = frozenset({"ministral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo3", "smollm3"})
 
 
 def expand(sees: Tensor, q_seg: Tensor, k_seg: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from pasta.engine.families import check_architecture, read_model_config
+from pasta.engine.families import check_architecture, context_positions, read_model_config
 from pasta.engine.section import SCRATCH
 from pasta.engine.snapshots import model_directory
 from pasta.errors import UserError
@@ -54,7 +54,7 @@ def check_cache(
 def num_positions(source: str) -> int | None:
     """How many positions the model at a directory or of a name has; None if it is not on this machine."""
     config = _config(source)
-    return None if config is None else int(config.max_position_embeddings)
+    return None if config is None else context_positions(config)
 
 
 def check_positions(slot_tokens: int, models: Sequence[str]) -> None:

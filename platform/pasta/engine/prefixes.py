@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from pasta.engine.families import depends_on_length
 from pasta.engine.request import EngineConfig
 from pasta.engine.runner import Runner
 from pasta.engine.slot import Slot
@@ -106,7 +105,7 @@ class Prefixes:
         self._chunk = runner.prefilled_at_once(config.prefill_chunk)
         self._grain = 1 if runner.whole_rows else self._chunk
         self._named_by = config.prefill_chunk  # Interpreters, which choose a Decoder, know this chunk only
-        self.enabled = config.reuse_prefixes and not depends_on_length(runner.model_config)
+        self.enabled = config.reuse_prefixes
         # By slot number; the running ones in the order in which they were admitted.
         self._running: dict[int, Prefix] = {}
         self._kept: dict[int, Prefix] = {}

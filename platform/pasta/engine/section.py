@@ -60,6 +60,10 @@ def check_tensor_parallel(
         raise UserError(
             f"{key}: {size} processes cannot share the model's {heads} key-value heads; expected a divisor of {heads}"
         )
+    if "colwise_gather_output" in (model.base_model_tp_plan or {}).values():
+        raise UserError(
+            f"{key}: {size}, but the attention of {model.model_type} models cannot be shared by processes; expected 1"
+        )
     # Other formats' layouts cannot be cut into parts.
     if dtype not in (floats := ("auto", *DTYPES)):
         raise UserError(f"{dtype_key}: {dtype!r}, but {key} is {size}; expected one of {', '.join(floats)}")
