@@ -14,8 +14,11 @@ class UserError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, cut if it is long; the error's type if it has no message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_SHOWN_CHARS]
+    """The first line of an error's message, and those that it announces by a colon; cut if it is long. The error's type
+    if it has no message."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    count = next((n for n, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
+    return " ".join(line.strip() for line in lines[:count])[:_SHOWN_CHARS]
 
 
 def one_line(message: str) -> str:

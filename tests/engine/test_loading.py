@@ -2,8 +2,11 @@
 
 import json
 import logging
+import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, modeling_utils
 
 from pasta.engine import Engine, EngineConfig, Request, load_model, random_model, read_model_config
@@ -71,6 +74,81 @@ def test_a_damaged_tokenizer(saved, tmp_path, content):
         (tmp_path / file).write_text((saved / file).read_text())
     (tmp_path / "tokenizer.json").write_text(content)
     refused("no tokenizer can be read there", tmp_path)
+
+
+def copied(saved, tmp_path, **changes):
+    """A copy of the model, of which the configuration has these ``changes``."""
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    config = json.loads((saved / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    return tmp_path
+
+
+PROJECTION = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        # transformers would go on with random numbers.
+        ({PROJECTION: None}, rf"no weights for {PROJECTION}; expected those of all layers in config\.json"),
+        ({PROJECTION: torch.ones(3, 4)}, rf"{PROJECTION} is 3 x 4, but config\.json makes it 32 x 32"),
+        # It would leave them out, and compute something else.
+        ({PROJECTION[:-6] + "bias": torch.ones(32)}, r"q_proj\.bias, for which config\.json has no place"),
+        (
+            {PROJECTION: torch.ones(32, 32).to(torch.float8_e4m3fn), PROJECTION + "_scale": torch.ones(1)},
+            r"q_proj\.weight_scale, for which config\.json has no place",
+        ),
+    ],
+    ids=["missing", "shape", "bias", "scale"],
+)
+def test_weights_that_are_not_those_of_the_configuration(saved, tmp_path, changes, match):
+    weights = load_file(copied(saved, tmp_path) / "model.safetensors") | changes
+    save_file(
+        {name: tensor for name, tensor in weights.items() if tensor is not None},
+        tmp_path / "model.safetensors",
+        {"format": "pt"},
+    )
+    refused(f"^model '{tmp_path}': .*{match}", tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(file.read_bytes()[:-100]),
+        lambda file: file.write_bytes(b"version https://git-lfs.github.com/spec/v1\n"),
+        lambda file: file.rename(file.with_name("pytorch_model.bin")),
+        lambda file: (
+            file.rename(file.with_name("model-1.safetensors"))
+            .with_name(f"{file.name}.index.json")
+            .write_text("{}")
+        ),
+    ],
+    ids=["cut", "pointer", "other", "index"],
+)
+def test_weights_that_are_damaged(saved, tmp_path, damage):
+    damage(copied(saved, tmp_path) / "model.safetensors")
+    refused(f"^model '{tmp_path}': cannot be loaded \\(", tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors", "fp8", "bitsandbytes", "modelopt"])
+def test_quantised_weights(saved, tmp_path, method):
+    copied(saved, tmp_path, quantization_config={"quant_method": method})
+    refused(f"its weights are quantised \\({method}\\); expected those of a float format", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_hidden_layers": "x"}, "expected int, got str"),
+        ({"head_dim": 7}, "even rotary dimension"),
+        ({"num_attention_heads": 0}, "modulo by zero"),
+        ({"hidden_act": "none"}, "none"),
+        ({"rope_parameters": {"rope_type": "none"}}, "none"),
+    ],
+)
+def test_a_configuration_of_which_no_model_can_be_made(saved, tmp_path, changes, match):
+    refused(f"^model '{tmp_path}': .*{match}", copied(saved, tmp_path, **changes), device="cpu")
 
 
 def test_an_embedding_without_room_for_the_tokenizer():

@@ -96,9 +96,10 @@ def check_model(key: str, source: str) -> Any:
     """Check that a model's configuration, vocabulary and draft heads fit together, without its weights; returns its
     tokenizer.
 
-    Raises UserError, naming ``key``, if there is none or they do not.
+    Raises UserError, naming ``key``, if there is none, they do not, or the engine does not know its family.
     """
     model, tokenizer = read_config(key, source), read_tokenizer(key, source)
+    check_architecture(model, f"{key}: {source}")
     try:
         codec = Codec(tokenizer)
     except CodecError as error:

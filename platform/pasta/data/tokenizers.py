@@ -68,7 +68,7 @@ def read_config(key: str, source: str) -> Any:
     check_source(key, source)
     try:
         return AutoConfig.from_pretrained(source)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # each class checks its values in its own way
         raise UserError(f"{key}: {source}: no model can be read there ({first_line(error)})") from None
 
 

@@ -29,11 +29,17 @@ SUPPORTED_ARCHITECTURES = (
 
 
 def check_architecture(config: Any, where: str) -> None:
-    """Raise ``UserError`` if the engine does not know this family."""
+    """Raise ``UserError`` if the engine does not know this family, or the model's weights are quantised."""
     if config.model_type not in SUPPORTED_ARCHITECTURES:
         raise UserError(
             f"{where}: architecture {config.model_type!r} is not supported; "
             f"expected one of {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+    if (quantised := getattr(config, "quantization_config", None)) is not None:
+        method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        raise UserError(
+            f"{where}: its weights are quantised ({method or 'quantization_config in config.json'}); "
+            "expected those of a float format, which the engine quantises itself"
         )
 
 
@@ -47,7 +53,7 @@ def read_model_config(path: str | Path) -> "PretrainedConfig":
         raise UserError(f"model configuration: {file}: expected an object, got {kind_of(values)}")
     try:
         return AutoConfig.for_model(**values)
-    except (ValueError, TypeError, KeyError) as error:
+    except Exception as error:  # each class checks its values in its own way
         raise UserError(f"model configuration {str(path)!r}: {first_line(error)}") from None
 
 

@@ -16,6 +16,7 @@ from pasta.engine.formats import NumberFormat, apply_format, choose_format
 from pasta.engine.head_files import fetch_heads, has_heads
 from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
 from pasta.engine.huge_pages import use_huge_pages
+from pasta.engine.pretrained import read_pretrained
 from pasta.engine.ranks import Ranks
 from pasta.engine.rotary import settle_rotary
 from pasta.engine.section import DTYPES, check_dtype, check_format, check_tensor_parallel
@@ -82,7 +83,8 @@ def load_model(
     With ``ranks`` this process loads its part of the model, and the others that follow it load theirs. Draft heads are
     left out: they read the whole output layer.
 
-    Raises ``UserError`` in one line if it is missing, has no control tokens, or is of an unsupported family.
+    Raises ``UserError`` in one line if it is missing, damaged or quantised, has no control tokens, or is of an
+    unsupported family.
     """
     check_format(dtype)
     torch_device, where = resolve_device(device), str(path)
@@ -93,7 +95,7 @@ def load_model(
     is_here, number = model_directory(path) is not None, 0
     try:
         config = AutoConfig.from_pretrained(where)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # each configuration checks its values in its own way
         hint = (
             "it has no readable config.json"
             if looks_local or Path(path).is_dir()
@@ -116,17 +118,17 @@ def load_model(
         raise UserError(f"model {where!r}: no tokenizer can be read there ({first_line(error)})") from None
     try:
         codec = Codec(tokenizer, sequential=sequential)
-        model = AutoModelForCausalLM.from_pretrained(
-            where,
-            # Load in the checkpoint's own dtype until the number format is chosen.
-            dtype=dtype if dtype in DTYPES else "auto",
-            attn_implementation=GROUPED,
-            distributed_config=None if ranks is None else DistributedConfig(tp_size=ranks.size),
-        )
     except CodecError as error:
         raise UserError(f"model {where!r}: {error}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"model {where!r}: cannot be loaded ({first_line(error)})") from None
+    model = read_pretrained(
+        AutoModelForCausalLM,
+        where,
+        f"model {where!r}",
+        # Load in the checkpoint's own dtype until the number format is chosen.
+        dtype=dtype if dtype in DTYPES else "auto",
+        attn_implementation=GROUPED,
+        distributed_config=None if ranks is None else DistributedConfig(tp_size=ranks.size),
+    )
     if ranks is None and not is_here:
         fetch_heads(where)
     heads, directory = None, model_directory(path)

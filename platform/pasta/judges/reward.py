@@ -10,6 +10,7 @@ from transformers import AutoModelForSequenceClassification
 from pasta.data.prompts import Messages
 from pasta.data.tokenizers import read_config, read_tokenizer
 from pasta.engine.loading import resolve_dtype
+from pasta.engine.pretrained import read_pretrained
 from pasta.engine.supported import resolve_device
 from pasta.errors import UserError, first_line
 from pasta.judges.config import RewardModelSection
@@ -30,17 +31,13 @@ class RewardJudge:
         self._device = resolve_device(section.device)
         self._tokenizer = check_reward_model(section)
         name = section.model
-        try:
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                name, dtype=resolve_dtype(section.dtype), output_loading_info=True
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UserError(f"{_KEY}: {name}: cannot be loaded ({first_line(error)})") from None
-        if info["missing_keys"]:
-            # transformers would go on with a head of random numbers.
-            raise UserError(
-                f"{_KEY}: {name}: has no weights for {min(info['missing_keys'])}; expected a trained reward model"
-            )
+        model = read_pretrained(
+            AutoModelForSequenceClassification,
+            name,
+            f"{_KEY}: {name}",
+            expected="a trained reward model",
+            dtype=resolve_dtype(section.dtype),
+        )
         rows = model.get_input_embeddings().num_embeddings
         if (size := max(self._tokenizer.get_vocab().values()) + 1) > rows:
             raise UserError(

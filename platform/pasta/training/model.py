@@ -20,7 +20,8 @@ from pasta.config import load_config
 from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import check_source, read_config, read_tokenizer
-from pasta.engine.families import SUPPORTED_ARCHITECTURES
+from pasta.engine.families import check_architecture
+from pasta.engine.pretrained import read_pretrained
 from pasta.errors import UserError, first_line, one_line
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, add_control_tokens
 from pasta.lang.positions import Scheme
@@ -79,7 +80,7 @@ def check_trainable(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -
         return
     assert section.init_from is not None
     config = read_config("model.init_from", section.init_from)
-    _require_supported(config.model_type, section.init_from)
+    check_architecture(config, section.init_from)
     if section.tokenizer is not None:
         _require_same_vocabulary(section.init_from, tokenizer)
 
@@ -114,8 +115,12 @@ def build_model(section: ModelSection, tokenizer: PreTrainedTokenizerBase, seed:
         return AutoModelForCausalLM.from_config(
             config, attn_implementation=section.attention, dtype=torch.float32
         )
-    model = AutoModelForCausalLM.from_pretrained(
-        section.init_from, attn_implementation=section.attention, dtype=torch.float32
+    model = read_pretrained(
+        AutoModelForCausalLM,
+        str(section.init_from),
+        f"model.init_from: {section.init_from}",
+        attn_implementation=section.attention,
+        dtype=torch.float32,
     )
     make_room(model, tokenizer, new_token_ids(section, tokenizer))
     return model
@@ -176,7 +181,7 @@ def compile_layers(model: Any) -> None:
 
 def _scratch_config(path: Path, tokenizer: PreTrainedTokenizerBase) -> Any:
     architecture = load_config(path, Architecture)
-    _require_supported(architecture.model_type, path)
+    check_architecture(architecture, str(path))
     known = set(AutoConfig.for_model(architecture.model_type).to_dict())
     for key in architecture.config:
         if key not in known:
@@ -208,12 +213,6 @@ def _check_runs(config: Any, path: Path) -> None:
             f"{path}: config: no model can be made of it ({type(error).__name__}: {first_line(error)}); expected "
             "dimensions that fit together"
         ) from None
-
-
-def _require_supported(model_type: str, source: str | Path) -> None:
-    if model_type not in SUPPORTED_ARCHITECTURES:
-        known = ", ".join(sorted(SUPPORTED_ARCHITECTURES))
-        raise UserError(f"{source}: architecture {model_type!r} is not supported; expected one of {known}")
 
 
 def _require_same_vocabulary(init_from: str, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -1,0 +1,49 @@
+"""Reads a model's weights from a directory, or by a name on the Hub: the right ones, or an error in one line."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from pasta.errors import UserError, first_line
+
+
+def read_pretrained(
+    auto_class: Any,
+    source: str | Path,
+    where: str,
+    *,
+    expected: str = "those of all layers in config.json",
+    **options: Any,
+) -> Any:
+    """The model ``source`` as an Auto class of transformers reads it with these ``options``.
+
+    Raises ``UserError``, which begins with ``where``, if weights are missing (``expected`` says which they should be),
+    damaged, or not those of the model's configuration: transformers would take random numbers for what is missing, and
+    leave out what is too much.
+    """
+    try:
+        model, info = auto_class.from_pretrained(
+            source, output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+    except Exception as error:  # of damaged files safetensors, torch and transformers raise anything
+        kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+        raise UserError(f"{where}: cannot be loaded ({kind}{first_line(error)})") from None
+    if missing := info["missing_keys"]:
+        raise UserError(f"{where}: has no weights for {min(missing)}; expected {expected}")
+    if mismatched := info["mismatched_keys"]:
+        name, *both = min(mismatched)
+        shapes = [" x ".join(map(str, shape)) for shape in both]
+        raise UserError(f"{where}: {name} is {shapes[0]}, but config.json makes it {shapes[1]}")
+    # A bias, or the scale of quantised weights: without it a layer would compute something else.
+    layers = {
+        name
+        for name, layer in model.named_modules()
+        if isinstance(getattr(layer, "weight", None), nn.Parameter)
+    }
+    if over := [name for name in info["unexpected_keys"] if name.rpartition(".")[0] in layers]:
+        raise UserError(
+            f"{where}: its weights have {min(over)}, for which config.json has no place; "
+            "weights and config.json do not belong together"
+        )
+    return model
