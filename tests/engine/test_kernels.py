@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
-from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRotaryEmbedding
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaMLP, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from pasta.engine import kernels
-from pasta.engine.fusing import FusedMLP, KernelNorm, use_kernels
+from pasta.engine.fusing import FusedAttention, FusedMLP, KernelNorm, use_kernels
 from pasta.engine.masks import additive, expand, within_window
 from pasta.engine.packing import Int4Linear, Int8Linear, PackedLinear, pack_linears
 from pasta.engine.rotary import KernelRotary
@@ -281,6 +281,14 @@ def test_attention_over_a_cache_of_half_the_size_is_near_that_over_a_whole_one(q
     )
     assert not torch.equal(whole, half)
     torch.testing.assert_close(whole, half, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("dim", "fits"), [(512, True), (514, False)])
+def test_heads_that_are_too_large_for_the_kernels_are_left_to_torch(dim, fits):
+    config = LlamaConfig(hidden_size=8, num_attention_heads=1, num_key_value_heads=1, head_dim=dim)
+    model = nn.ModuleDict({"attention": FusedAttention(LlamaAttention(config, 0))})
+    use_kernels(model)
+    assert model["attention"].use_kernels == fits
 
 
 def test_attention_refuses_a_cache_of_a_type_that_it_does_not_know():

@@ -20,6 +20,8 @@ from pasta.engine.rotary import KernelRotary, WholeRotary, has_kernel, rotary_di
 
 #: Activations between gate and up that have a kernel, by transformers' class; the value says whether it is GELU.
 _GATES = {"SiLUActivation": False, "SiLU": False, "GELUTanh": True, "PytorchGELUTanh": True}
+#: Numbers of a head that the kernels have registers for (``cpp/query_heads.h``: ``kMostVectors``).
+_MOST_HEAD_DIM = 512
 
 
 class FusedAttention(nn.Module):
@@ -192,8 +194,10 @@ def use_kernels(model: nn.Module) -> None:
             setattr(model, name, KernelRotary(child))
         else:
             use_kernels(child)
-    if isinstance(model, FusedAttention | FusedMLP):
+    if isinstance(model, FusedMLP):
         model.use_kernels = True
+    elif isinstance(model, FusedAttention):
+        model.use_kernels = model.head_dim <= _MOST_HEAD_DIM
 
 
 def attends_by_kernels(model: nn.Module) -> bool:
