@@ -286,7 +286,7 @@ def test_attention_over_a_cache_of_half_the_size_is_near_that_over_a_whole_one(q
 @pytest.mark.parametrize(("dim", "fits"), [(512, True), (514, False)])
 def test_heads_that_are_too_large_for_the_kernels_are_left_to_torch(dim, fits):
     config = LlamaConfig(hidden_size=8, num_attention_heads=1, num_key_value_heads=1, head_dim=dim)
-    model = nn.ModuleDict({"attention": FusedAttention(LlamaAttention(config, 0))})
+    model = nn.ModuleDict({"attention": FusedAttention(LlamaAttention(config, 0), config.head_dim)})
     use_kernels(model)
     assert model["attention"].use_kernels == fits
 

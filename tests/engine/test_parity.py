@@ -185,6 +185,20 @@ def test_a_traced_forward_with_packed_linears_runs_without_python(with_kernels):
     assert "prim::PythonOp" not in kinds
 
 
+@families
+def test_a_window_counts_where_transformers_own_model_has_one(family):
+    """Llama's and Gemma's ignore one in their configuration."""
+    config = CONFIGS[family].__class__(**CONFIGS[family].to_dict() | {"sliding_window": 4})
+    model = random_model(config, byte_level(), device="cpu", packed=False).model
+    ids = torch.arange(5, 35)[None]
+    positions = torch.arange(ids.shape[1])[None]
+    masks = to_model_masks(
+        config, positions[:, :, None] >= positions[:, None, :], positions, positions, torch.float32
+    )
+    ours, own = (model(input_ids=ids, attention_mask=mask, use_cache=False).logits for mask in (masks, None))
+    torch.testing.assert_close(ours, own, rtol=0, atol=TOLERANCE)
+
+
 def test_the_tests_reach_past_the_sliding_windows():
     ids = tiny("mistral").codec.encode(random_document(0, depth=3))
     with_windows = [family for family, config in CONFIGS.items() if sliding_window(config)]

@@ -10,6 +10,8 @@ from torch import Tensor
 
 #: Families whose forward takes ``{"full_attention": …, "sliding_attention": …}``; others take one tensor.
 _DICT_FAMILIES = frozenset({"ministral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo3", "smollm3"})
+#: Families whose layers may have a window. The forward of others ignores one in their configuration.
+_WINDOW_FAMILIES = _DICT_FAMILIES | {"mistral", "ministral3", "phi3"}
 
 
 def expand(sees: Tensor, q_seg: Tensor, k_seg: Tensor, q_index: Tensor, k_index: Tensor) -> Tensor:
@@ -28,7 +30,7 @@ def expand(sees: Tensor, q_seg: Tensor, k_seg: Tensor, q_index: Tensor, k_index:
 
 def sliding_window(config: Any) -> int | None:
     """The window of a model's sliding-attention layers in positions; ``None`` if it has none."""
-    window = getattr(config, "sliding_window", None)
+    window = getattr(config, "sliding_window", None) if config.model_type in _WINDOW_FAMILIES else None
     if not window or not getattr(config, "use_sliding_window", True):
         return None
     layer_types = getattr(config, "layer_types", None)
