@@ -104,10 +104,10 @@ def _check_tensor_parallel(config: ServeConfig) -> None:
         )
     if len(config.models) > 1:
         raise UserError(f"{key}: {size}, but models has {len(config.models)}; expected one model, or 1")
-    from transformers import AutoConfig
+    from pasta.engine.families import pretrained_config
 
     ((name, model),) = config.models.items()
-    found = AutoConfig.from_pretrained(model.location)
+    found = pretrained_config(model.location)
     check_tensor_parallel(size, found, config.engine, model.dtype, key=key, dtype_key=f"models.{name}.dtype")
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from pasta.engine import SamplingParams
-from pasta.engine.families import context_positions
+from pasta.engine.families import context_positions, pretrained_config
 from pasta.engine.structure import Grammar, Structures
 from pasta.errors import UserError
 from pasta.interpreter import Limits, RepetitionDetection
@@ -54,7 +54,7 @@ class RequestEncoder:
     """
 
     def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
-        from transformers import AutoConfig, AutoTokenizer
+        from transformers import AutoTokenizer
 
         self.model = model
         self._placement = config.placement
@@ -67,7 +67,7 @@ class RequestEncoder:
         self.template_options = variables(tokenizer.chat_template)
         self._least = LeastTokens(tokenizer.get_vocab(), self.codec.special_ids, self.codec.decode_text)
         _ = self.codec.grammar  # built at start-up, so that the first request does not wait for it
-        positions = context_positions(AutoConfig.from_pretrained(model.location))
+        positions = context_positions(pretrained_config(model.location))
         #: The most tokens of a prompt and its ``max_tokens`` together.
         self.context = min(config.engine.slot_tokens, positions) - ANSWER_ROOM + 1
         self.max_prompt_tokens = config.limits.max_prompt_tokens or self.context

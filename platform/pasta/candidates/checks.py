@@ -4,12 +4,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
 from pasta.candidates.config import SampleConfig
 from pasta.data.prompts import Prompt
 from pasta.data.tokenizers import read_config, read_tokenizer
-from pasta.engine.families import check_architecture
+from pasta.engine.families import check_architecture, pretrained_config, text_part
 from pasta.engine.head_files import check_heads_beside, has_heads
 from pasta.engine.section import SCRATCH, EngineSection, check_tensor_parallel
 from pasta.engine.snapshots import model_directory
@@ -32,7 +32,7 @@ def check_shared(size: int, models: Iterable[str | None], engine: EngineSection)
     for source in models if size > 1 else ():
         if source is None:
             continue
-        found = AutoConfig.from_pretrained(source)
+        found = pretrained_config(source)
         check_architecture(found, source)
         check_tensor_parallel(size, found, engine, engine.dtype, key=key, dtype_key="engine.dtype")
         directory = model_directory(source)
@@ -98,7 +98,7 @@ def check_model(key: str, source: str) -> Any:
 
     Raises UserError, naming ``key``, if there is none, they do not, or the engine does not know its family.
     """
-    model, tokenizer = read_config(key, source), read_tokenizer(key, source)
+    model, tokenizer = text_part(read_config(key, source)), read_tokenizer(key, source)
     check_architecture(model, f"{key}: {source}")
     try:
         codec = Codec(tokenizer)

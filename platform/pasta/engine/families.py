@@ -28,6 +28,23 @@ SUPPORTED_ARCHITECTURES = (
 )
 
 
+#: ``model_type`` of models that see images and write text by a model of a family above: that part of them is read.
+_WITH_TEXT_PART = ("gemma3", "mistral3")
+
+
+def text_part(config: Any) -> Any:
+    """A configuration, or that of the part which writes text."""
+    return config.get_text_config() if config.model_type in _WITH_TEXT_PART else config
+
+
+def pretrained_config(source: str | Path) -> Any:
+    """The configuration at a directory or of a name on the Hub; of the part that writes text, where there are others.
+    Raises what transformers raises, which is anything."""
+    from transformers import AutoConfig
+
+    return text_part(AutoConfig.from_pretrained(source))
+
+
 def check_architecture(config: Any, where: str) -> None:
     """Raise ``UserError`` if the engine does not know this family, or the model's weights are quantised."""
     if config.model_type not in SUPPORTED_ARCHITECTURES:
@@ -52,7 +69,7 @@ def read_model_config(path: str | Path) -> "PretrainedConfig":
     if not isinstance(values, dict):
         raise UserError(f"model configuration: {file}: expected an object, got {kind_of(values)}")
     try:
-        return AutoConfig.for_model(**values)
+        return text_part(AutoConfig.for_model(**values))
     except Exception as error:  # each class checks its values in its own way
         raise UserError(f"model configuration {str(path)!r}: {first_line(error)}") from None
 

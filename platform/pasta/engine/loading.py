@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers.distributed import DistributedConfig
 
 from pasta.engine.attention import GROUPED
-from pasta.engine.families import check_architecture, context_positions
+from pasta.engine.families import check_architecture, context_positions, pretrained_config
 from pasta.engine.fetching import choose_fetching
 from pasta.engine.formats import NumberFormat, apply_format, choose_format
 from pasta.engine.head_files import fetch_heads, has_heads
@@ -94,7 +94,7 @@ def load_model(
         )
     is_here, number = model_directory(path) is not None, 0
     try:
-        config = AutoConfig.from_pretrained(where)
+        config = pretrained_config(where)
     except Exception as error:  # each configuration checks its values in its own way
         hint = (
             "it has no readable config.json"

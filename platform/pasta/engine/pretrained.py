@@ -4,8 +4,17 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from pasta.engine.families import text_part
 from pasta.errors import UserError, first_line
+
+#: Names of weights in a model of several parts, and in one that is the part which writes text. Checkpoints have either
+#: of two forms, by the version of transformers that saved them.
+_OF_TEXT_PART = {
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^(?:model\.)?language_model\.(?:model\.)?": "model.",
+}
 
 
 def read_pretrained(
@@ -23,6 +32,10 @@ def read_pretrained(
     leave out what is too much.
     """
     try:
+        if auto_class is AutoModelForCausalLM:
+            whole = AutoConfig.from_pretrained(source)
+            if (text := text_part(whole)) is not whole:
+                options |= {"config": text, "key_mapping": _OF_TEXT_PART}
         model, info = auto_class.from_pretrained(
             source, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )

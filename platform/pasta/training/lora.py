@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from pasta.engine.families import pretrained_config
 from pasta.errors import UserError
 from pasta.training.config import LoraSection
 
@@ -20,7 +21,7 @@ def check_targets(section: LoraSection | None, model: str | None) -> None:
     if section is None or isinstance(section.targets, str):
         return
     with torch.device("meta"):  # names alone: no weights are made
-        made = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(model)))
+        made = AutoModelForCausalLM.from_config(pretrained_config(str(model)))
     names = [name for name, layer in made.named_modules() if isinstance(layer, nn.Linear | nn.Embedding)]
     for target in section.targets:
         if not any(f".{name}".endswith(f".{target}") for name in names):

@@ -20,7 +20,7 @@ from pasta.config import load_config
 from pasta.data.atlas.tokenizer import train_tokenizer
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import check_source, read_config, read_tokenizer
-from pasta.engine.families import check_architecture
+from pasta.engine.families import check_architecture, pretrained_config, text_part
 from pasta.engine.pretrained import read_pretrained
 from pasta.errors import UserError, first_line, one_line
 from pasta.lang import CONTROL_TOKENS, Codec, CodecError, add_control_tokens
@@ -79,7 +79,7 @@ def check_trainable(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -
         _check_runs(_scratch_config(section.architecture, tokenizer), section.architecture)
         return
     assert section.init_from is not None
-    config = read_config("model.init_from", section.init_from)
+    config = text_part(read_config("model.init_from", section.init_from))
     check_architecture(config, section.init_from)
     if section.tokenizer is not None:
         _require_same_vocabulary(section.init_from, tokenizer)
@@ -93,7 +93,7 @@ def trained_tokenizer(section: ModelSection, key: str) -> PreTrainedTokenizerBas
         check_trainable(section, tokenizer)
     except UserError as error:
         raise UserError(str(error).replace("model.init_from", key)) from None
-    rows, tokens = AutoConfig.from_pretrained(source).vocab_size, 1 + max(tokenizer.get_vocab().values())
+    rows, tokens = pretrained_config(source).vocab_size, 1 + max(tokenizer.get_vocab().values())
     plain = AutoTokenizer.from_pretrained(source).get_vocab()
     if any(token not in plain for token in CONTROL_TOKENS):
         raise UserError(
