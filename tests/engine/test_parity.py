@@ -18,8 +18,14 @@ from tests.support.tokenizers import byte_level
 
 #: Without a window, and with one that alternates: make test-unit checks these two, make test all families.
 QUICK = ("llama", "gemma3")
+
+
+def marks(family):
+    return () if family in QUICK else pytest.mark.slow
+
+
 families = pytest.mark.parametrize(
-    "family", [pytest.param(family, marks=() if family in QUICK else pytest.mark.slow) for family in CONFIGS]
+    "family", [pytest.param(family, marks=marks(family)) for family in CONFIGS]
 )
 TOLERANCE = 1e-4
 
@@ -84,8 +90,14 @@ def engine_logits(loaded, prompt, ids, config, monkeypatch):
     return out, result
 
 
-@families
-@pytest.mark.parametrize(("seed", "traced"), [(0, False), (1, False), (2, False), (0, True)])
+@pytest.mark.parametrize(
+    ("family", "seed", "traced"),
+    [
+        pytest.param(family, seed, traced, marks=marks(family))
+        for family in CONFIGS
+        for seed, traced in [(0, True), *((seed, False) for seed in range(4 if family in QUICK else 1))]
+    ],
+)
 def test_logits_equal_the_training_forward(family, seed, traced, monkeypatch):
     loaded = tiny(family)
     codec = loaded.codec
