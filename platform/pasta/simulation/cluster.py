@@ -17,6 +17,17 @@ from pasta.simulation.slots import Left, LiveSlot, Schedule, ScheduledSlot, Simu
 
 #: Placing a request reads the load of all replicas: too many make it slow.
 MOST_REPLICAS = 1024
+#: The most of a section's other numbers. Beside longer times the clock would lose what an answer takes, and end in
+#: infinities; a wider spread draws times of which no number is.
+MOST: dict[str, float] = {
+    "gpus_per_replica": 1_000_000,
+    "hop_s": 1_000_000,
+    "request_s": 1_000_000,
+    "request_spread": 10,
+    "step_factor": 1_000_000,
+    "token_s": 1_000_000,
+    "crowding": 1_000_000,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,7 @@ class ClusterSection:
             self, "gpus_per_replica", "hop_s", "request_s", "request_spread", "cores", "token_s", "crowding"
         )
         check_positive(self, "step_factor")
+        check_at_most(self, **MOST)
         if self.token_s and not self.cores:
             raise ValueError(f"token_s {self.token_s}: expected with cores, and only then")
         if not self.cores:
