@@ -1,4 +1,5 @@
 import itertools
+import json
 import shlex
 import subprocess
 import sys
@@ -105,6 +106,11 @@ def test_yaml_is_version_1_2(tmp_path):
         "a": "no", "b": 10, "c": 16, "d": "2024-01-01", "e": "1:30", "f": None,
         "g": float("inf"), "h": "true", "i": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["/mnt/🍵 é", "a\U0010ffffb", '"\\', "𝕏"])
+def test_values_that_json_has_escaped_are_read_as_they_were(text):
+    assert parse_yaml(json.dumps({text: [text]}), "a.yaml") == {text: [text]}
 
 
 def test_anchors_and_merge_keys_work(load):

@@ -1,8 +1,9 @@
 """YAML by version 1.2's core schema, with PyYAML's parser: the one reader of YAML text.
 
-``2e-3`` is a number, ``no`` a string and ``010`` ten. Refused, each with its line and column: a key that is repeated or
-no text, other tags than the core schema's, a value inside itself, nesting beyond ``MAX_DEPTH``, aliases that stand for
-more than ``MAX_VALUES`` values, integers beyond 64 bits, and text that no path or JSON can hold.
+``2e-3`` is a number, ``no`` a string, ``010`` ten, and ``"\\ud83c\\udf75"`` one character, as in JSON. Refused, each
+with its line and column: a key that is repeated or no text, other tags than the core schema's, a value inside itself,
+nesting beyond ``MAX_DEPTH``, aliases that stand for more than ``MAX_VALUES`` values, integers beyond 64 bits, and text
+that no path or JSON can hold.
 """
 
 import re
@@ -109,13 +110,21 @@ class _Loader(yaml.SafeLoader):
 
     def construct_text(self, node: ScalarNode) -> str:
         """A string that a path, JSON and UTF-8 can hold."""
-        text: str = self.construct_scalar(node)
+        text: str = _with_pairs_joined(self.construct_scalar(node))
         if "\0" in text or not _is_unicode(text):
             problem = (
                 f"{short_repr(text)}: expected text without NUL characters and halves of surrogate pairs"
             )
             raise ConstructorError(None, None, problem, node.start_mark)
         return text
+
+
+def _with_pairs_joined(text: str) -> str:
+    """``text`` with each pair of surrogates as the character that it stands for: so JSON escapes characters beyond 16
+    bits, and our own commands write values as JSON."""
+    if _is_unicode(text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _is_unicode(text: str) -> bool:
