@@ -160,14 +160,15 @@ def print_log(server: JobServer, job: str) -> int:
 
 
 def resources(options: argparse.Namespace) -> dict[str, Any]:
-    """The driver's reservations, as Ray's client names them. Raises UserError for negative amounts."""
+    """The driver's reservations, as Ray's client names them. Raises UserError for amounts that are not positive, or
+    without an end."""
     amounts: dict[str, Any] = {
         f"entrypoint_{name}": getattr(options, f"entrypoint_{name}")
         for name in ("num_cpus", "num_gpus", "memory")
     }
     given = {name: amount for name, amount in amounts.items() if amount is not None}
     for name, amount in given.items():
-        if not amount > 0:
+        if not 0 < amount < float("inf"):
             raise UserError(f"--{name.replace('_', '-')} {amount}: expected a positive number")
     if options.entrypoint_resources:
         given["entrypoint_resources"] = dict(options.entrypoint_resources)

@@ -12,6 +12,7 @@ from jobs.cluster import code_version
 from jobs.job_server import API_SERVER, JobServer, _line, _Log, exit_code, outcome
 from jobs.storage import SENT
 from jobs.submission import prepare_submission
+from pasta.core_yaml import parse_yaml
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from tests.support.paths import ROOT
@@ -100,11 +101,11 @@ class TestPaths:
         assert sets(sent.entrypoint)["model.init_from"] == '"/mnt/pasta/runs/models/mine"'
         assert sets(sent.entrypoint)["data.source"] == '"/mnt/pasta/runs/scores/mine"'
 
-    def test_a_pipeline_moves_the_paths_of_its_stages_itself(self):
-        sent = prepare_submission(
-            "pipeline", ["--dry-run"], config=PIPELINE, storage="/mnt/our #1", environ={}
-        )
-        assert sets(sent.entrypoint) == {"storage": '"/mnt/our #1"'}
+    @pytest.mark.parametrize("storage", ["/mnt/our #1", "/mnt/🍵 é"])
+    def test_a_pipeline_moves_the_paths_of_its_stages_itself(self, storage):
+        sent = prepare_submission("pipeline", ["--dry-run"], config=PIPELINE, storage=storage, environ={})
+        ((key, text),) = sets(sent.entrypoint).items()
+        assert (key, parse_yaml(text, "override")) == ("storage", storage)
 
     def test_a_place_to_write_that_the_cluster_would_delete_is_refused(self):
         message = mistake("evaluate", [], config=EVALUATE)
@@ -308,6 +309,7 @@ class TestCommandLine:
             (("--address", "http://user:s3cret@host:8265"), "--address host:8265: expected"),
             (("--address", "http://host:eight"), "--address http://host:eight: expected"),
             (("--entrypoint-num-cpus", "-1"), "--entrypoint-num-cpus -1.0: expected a positive number"),
+            (("--entrypoint-num-gpus", "inf"), "--entrypoint-num-gpus inf: expected a positive number"),
         ],
     )
     def test_a_mistake_is_one_line_and_exit_code_2(self, monkeypatch, capsys, options, says):
