@@ -139,7 +139,8 @@ def plan_shards(source: SourceSection, shard_records: int) -> list[Shard]:
     if len(ranges) > MAX_SHARDS:
         raise UserError(f"data.shard_records: {shard_records} makes {len(ranges):,} shards; make it larger")
     shards = [Shard(index, *each) for index, each in enumerate(ranges)]
-    first = list(itertools.islice(read_source_shard(shards[0], source), _PEEKED))
+    records = itertools.chain.from_iterable(read_source_shard(shard, source) for shard in shards)
+    first = list(itertools.islice(records, _PEEKED))
     broken = [record for record in first if isinstance(record, Broken)]
     if broken and len(broken) == len(first):
         others = f" (nor could any of the first {len(first)} records be read)" if len(first) > 1 else ""

@@ -53,6 +53,15 @@ def test_blank_lines_are_no_records_of_those_that_are_asked_for(tmp_path: Path) 
     assert answers(read(path)) == ANSWERS
 
 
+def test_broken_records_at_the_beginning_are_no_reason_to_refuse_the_others(tmp_path: Path) -> None:
+    for size in (1, 2, 3, 100):
+        found = read(write_jsonl(tmp_path / "a.jsonl", ["x", {"text": "y"}, *RECORDS]), size=size)
+        assert [type(record) for record in found[:3]] == [Broken, Broken, Instruction]
+        assert answers(found) == ANSWERS
+    write_jsonl(tmp_path / "0.jsonl", ["x"])
+    assert answers(read(tmp_path)) == ANSWERS
+
+
 def test_a_json_array(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(RECORDS))
