@@ -50,6 +50,24 @@ def test_an_engine_decodes_with_new_weights_as_one_that_was_made_with_them(
     assert result.cached_tokens == 0
 
 
+@pytest.mark.parametrize(("packed", "parallel"), [(False, True), (None, True), (None, False)])
+def test_weights_that_were_equal_when_the_forward_was_recorded_may_differ_later(
+    packed: bool | None, parallel: bool
+):
+    """The norms of a model that has not been trained yet are all ones."""
+    weights = weights_of("llama", 1)
+    for number, (name, value) in enumerate(weights.items()):
+        if "norm" in name:
+            assert value.eq(1.0).all()
+            weights[name] = torch.rand(value.shape, generator=torch.Generator().manual_seed(number)) + 0.5
+    first, second = (engine_of("llama", 0, packed, "float32", True) for _ in range(2))
+    request = REQUEST.replace(parallel=parallel)
+    first.generate(request)
+    for engine in (first, second):
+        update_weights(engine, weights)
+    assert first.generate(request).response_ids == second.generate(request).response_ids
+
+
 def test_weights_of_another_model_are_refused():
     engine = engine_of("llama", 0, False, "float32", False)
     weights = weights_of("llama", 1)

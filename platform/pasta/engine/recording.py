@@ -4,6 +4,7 @@ The loop is TorchScript. Python between two steps takes as long as the forward o
 mostly because it finds none of its own code and data in the caches, which that forward has filled with weights.
 """
 
+import itertools
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
@@ -58,10 +59,30 @@ def recorded_forward(forward: nn.Module, example: tuple[Tensor, ...]) -> torch.j
 
 
 def frozen(module: nn.Module) -> Any:
-    """A recorded forward, or a loop over one, with its weights as constants."""
+    """A recorded forward, or a loop over one, with its weights as constants: it goes on with what is copied into them.
+
+    TorchScript makes one constant of those that are equal, and so would give all of them the new weights of the first:
+    the others stay attributes.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, too
-        return torch.jit.freeze(torch.jit.script(module).eval())
+        script = torch.jit.script(module).eval()
+        return torch.jit.freeze(script, preserved_attrs=_equal_weights(script))
+
+
+def _equal_weights(module: nn.Module) -> list[str]:
+    """The names of the weights that equal one before them, such as the norms of a model that is not trained yet."""
+    names: list[str] = []
+    known: dict[tuple[torch.dtype, torch.Size], list[Tensor]] = {}
+    for name, weight in itertools.chain(module.named_parameters(), module.named_buffers()):
+        if weight.layout != torch.strided:  # in oneDNN's layout it is no constant
+            continue
+        others = known.setdefault((weight.dtype, weight.shape), [])
+        if any(torch.equal(weight, other) for other in others):
+            names.append(name)
+        else:
+            others.append(weight)
+    return names
 
 
 class StepLoop(nn.Module):
