@@ -70,7 +70,12 @@ HTTP = (
     MetricSpec(
         "pasta_slow_readers", "counter", "Responses that were given up: their clients did not read them"
     ),
-    MetricSpec("pasta_prompt_tokens", "counter", "Tokens of prompts that were answered", _OF),
+    MetricSpec(
+        "pasta_prompt_tokens",
+        "counter",
+        "Tokens of prompts that were answered, once however many answers each has",
+        _OF,
+    ),
     MetricSpec("pasta_generation_tokens", "counter", "Tokens decoded for answers, tags counted", _OF),
     MetricSpec("pasta_threads", "counter", "Threads of answers, the main ones counted", _OF),
     MetricSpec(
@@ -201,8 +206,9 @@ class Observation(NamedTuple):
 class Answered:
     """One answer that ended, as the Gateway saw it. Times in seconds since the request arrived.
 
-    ``finish_reason`` is stop, length or repetition; error if it failed; abandoned if the client went away. ``pasta`` is
-    the answer's extension object, empty if the answer did not finish.
+    ``finish_reason`` is stop, length or repetition; error if it failed; abandoned if the client went away.
+    ``prompt_tokens`` is 0 for all answers to a prompt but the first to finish. ``pasta`` is the answer's extension
+    object, empty if the answer did not finish.
     """
 
     model: str
@@ -233,7 +239,7 @@ def of_answer(answered: Answered) -> list[Observation]:
         "pasta_e2e_request_latency_seconds": answered.total_s,
         "pasta_request_queue_time_seconds": timings["queue_ms"] / 1000,
         "pasta_request_sync_wait_seconds": timings["sync_wait_ms"] / 1000,
-        "pasta_request_prompt_tokens": answered.prompt_tokens,
+        "pasta_request_prompt_tokens": answered.prompt_tokens or None,
         "pasta_request_generation_tokens": tokens,
         "pasta_request_threads": answered.pasta["threads"],
         "pasta_request_parallelism_ratio": _over(tokens, answered.pasta["steps"]),

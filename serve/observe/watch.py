@@ -63,8 +63,8 @@ class Watch:
         elif isinstance(update, Delta) and update.text and update.index not in self._first:
             self._first[update.index] = self._clock() - self._begun
         elif isinstance(update, Finished):
-            self._finished[update.index] = update
             self._answered(update.index, update.finish_reason, update)
+            self._finished[update.index] = update
 
     def broke(self, error: Exception) -> None:
         """Note the error that ends the request."""
@@ -91,10 +91,15 @@ class Watch:
                 reason,
                 self._clock() - self._begun,
                 self._first.get(index),
-                finished.prompt_tokens if finished else 0,
+                finished.prompt_tokens if finished and self._is_first(index) else 0,
                 finished.pasta if finished else {},
             )
         )
+
+    def _is_first(self, index: int) -> bool:
+        """Whether no other answer to the same prompt has finished before."""
+        n = self._order.n
+        return all(other // n != index // n for other in self._finished)
 
     def _log(self) -> None:
         done, error = [*self._finished.values()], self._error

@@ -28,11 +28,11 @@ class Clock:
         return round(self.now, 6)
 
 
-def order(n=1) -> Order:
+def order(n=1, prompts=("Hello",)) -> Order:
     return Order(
         request_id="chatcmpl-1",
         model="pasta-atlas",
-        prompts=["Hello"],
+        prompts=[*prompts],
         n=n,
         logprobs=None,
         max_tokens=None,
@@ -45,7 +45,7 @@ def order(n=1) -> Order:
     )
 
 
-def follow(updates, caplog, n=1, error=None, leave_after=None):
+def follow(updates, caplog, n=1, prompts=("Hello",), error=None, leave_after=None):
     """Observations, the log's lines, and what the client got."""
     observed, got = [], []
 
@@ -56,7 +56,7 @@ def follow(updates, caplog, n=1, error=None, leave_after=None):
             raise error
 
     async def run():
-        watch = Watch("r-1", order(n), "parallel", key="ann", record=observed.extend, clock=Clock())
+        watch = Watch("r-1", order(n, prompts), "parallel", key="ann", record=observed.extend, clock=Clock())
         async with aclosing(watched(source(), watch)) as passing:
             async for batch in passing:
                 got.extend(batch)
@@ -107,9 +107,18 @@ def test_each_choice_is_an_answer(caplog):
     assert (lines[0].finish_reason, lines[0].num_choices, lines[0].tokens) == ("stop,length", 2, 402)
 
 
+def test_a_prompt_is_counted_once_however_many_answers_it_has(caplog):
+    prompts = [Accepted(37)]
+    prompts += [Finished("stop", 7 if index > 1 else 30, 9, PASTA, index=index) for index in (1, 3, 0, 2)]
+    observed, _, _ = follow(prompts, caplog, 2, ["Hello", "Bye"])
+    for name in ("pasta_prompt_tokens", "pasta_request_prompt_tokens"):
+        assert sorted(o.value for o in observed if o.name == name) == [7, 30]
+    assert len(counted(observed)) == 4
+
+
 def test_the_line_has_the_tokens_of_all_prompts(caplog):
     prompts = [Accepted(37), Finished("stop", 30, 9, PASTA), Finished("stop", 7, 9, PASTA, index=1)]
-    (line,) = follow(prompts, caplog, 2)[1]
+    (line,) = follow(prompts, caplog, prompts=["Hello", "Bye"])[1]
     assert line.prompt_tokens == 37
 
 
