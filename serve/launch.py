@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import signal
 import socket
 import ssl
@@ -29,12 +30,15 @@ from serve.ray_start import ROOT, environment_with, free_port, python_path, star
 IMPORT_PATH = "serve.app:build"
 #: The shipped models on this machine: what make serve, the demo and the benchmarks start.
 LOCAL = ROOT / "configs" / "serve" / "local.yaml"
+#: Names of applications: Ray Serve makes names of files and of replicas from them.
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OBJECT_STORE_BYTES = 200 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class ServiceConfig:
-    """A configs/serve/*.yaml file: where to listen, what to serve, and the replicas' environment.
+    """A configs/serve/*.yaml file: where to listen, what to serve, the replicas' environment, and the application's
+    name in Ray Serve.
 
     With a certificate and its key (paths of PEM files) it listens for HTTPS.
     """
@@ -46,6 +50,7 @@ class ServiceConfig:
     env_vars: dict[str, str]
     ssl_certfile: str | None = None
     ssl_keyfile: str | None = None
+    name: str = "pasta"
 
     @property
     def http_options(self) -> dict[str, Any]:
@@ -87,6 +92,17 @@ def read_service_config(path: str | Path) -> ServiceConfig:
             raise UserError(
                 f"{path}: {key}{extra[0]} has no effect when serving from this process; remove it, or use serve deploy"
             )
+    # On one machine the head is every node.
+    if (location := data.get("proxy_location", "HeadOnly")) == "Disabled":
+        raise UserError(
+            f"{path}: proxy_location: {location!r}, expected HeadOnly or EveryNode: a service from this process is "
+            "reached over HTTP"
+        )
+    name = application.get("name", ServiceConfig.name)
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"{path}: applications.0.name: {name!r}, expected 1 to 64 letters, digits, '.', '_' or '-'"
+        )
     variables = parse_config(
         {"env_vars": runtime_env.get("env_vars") or {}},
         dict[str, dict[str, str]],
@@ -120,6 +136,7 @@ def read_service_config(path: str | Path) -> ServiceConfig:
         env_vars=variables["env_vars"],
         ssl_certfile=http.get("ssl_certfile"),
         ssl_keyfile=http.get("ssl_keyfile"),
+        name=name,
     )
 
 
@@ -293,7 +310,7 @@ def _deploy(config: ServiceConfig, port: int, *, quiet: bool, progress: Callable
     own_port = proxy_port(config.args.front.proxy, config.host, port)
     proxy = _start_serve({**config.http_options, "port": own_port})
     try:
-        gateway = serve.run(build(config.args), name="pasta", route_prefix=config.route_prefix)
+        gateway = serve.run(build(config.args), name=config.name, route_prefix=config.route_prefix)
     except RuntimeError as error:
         raise UserError(_failure(str(error))) from error
     proxy.result()

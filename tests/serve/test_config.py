@@ -5,6 +5,7 @@ import json
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -13,6 +14,7 @@ import yaml
 
 from pasta.errors import UserError
 from pasta.interpreter import RepetitionDetection
+from serve import launch
 from serve.checks import check_machine, check_served_models, check_service
 from serve.config import ServeConfig
 from serve.ingress import check_started
@@ -98,6 +100,12 @@ def test_a_valid_configuration_passes(tmp_path, model):
         (lambda top, app: app.update(deployments=[{"name": "Decoder"}]), "deployments has no effect"),
         (lambda top, app: app.update(import_path="serve.other:build"), "serve.app:build"),
         (
+            lambda top, app: top.update(proxy_location="Disabled"),
+            "proxy_location: 'Disabled', expected HeadOnly",
+        ),
+        (lambda top, app: app.update(name=""), "names must be nonempty"),
+        (lambda top, app: app.update(name="a#b"), "applications.0.name: 'a#b', expected"),
+        (
             lambda top, app: top["applications"].append(app | {"name": "b", "route_prefix": "/b"}),
             "exactly one",
         ),
@@ -159,6 +167,16 @@ def test_a_wrong_key_is_named(tmp_path, change, says):
     message = mistake(read_service_config, file)
     assert says in message
     assert str(file) in message
+
+
+def test_the_application_has_the_name_in_the_file(tmp_path, monkeypatch):
+    file = edited(service_config(tmp_path, tmp_path), lambda top, app: app.update(name="answers"))
+    ran = []
+    monkeypatch.setattr("ray.serve.run", lambda *_, name, **__: ran.append(name))
+    monkeypatch.setattr("serve.app.build", lambda _: None)
+    monkeypatch.setattr(launch, "_start_serve", lambda _: SimpleNamespace(result=lambda: None))
+    launch._deploy(read_service_config(file), 0, quiet=False, progress=lambda _: None)
+    assert ran == ["answers"]
 
 
 def test_a_missing_model_is_named(tmp_path):
