@@ -1,12 +1,13 @@
 """The messages between deployments: plain data, without torch, Ray or HTTP."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, TypeVar, dataclass_transform
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import field
+from typing import Any, Literal
 
 from pasta.engine import SamplingParams
 from pasta.engine.structure import Grammar
 from pasta.interpreter import Limits, Path, RepetitionDetection, Snapshot
+from pasta.messages import message
 from pasta.placement import Policy
 
 DecodingMode = Literal["parallel", "sequential"]
@@ -15,29 +16,9 @@ PromptInput = list[dict[str, str]] | str | list[int]
 #: A stage on a request's way through the service, and when it began, in seconds since the epoch: processes of one
 #: machine share this clock, those of several nodes nearly.
 Mark = tuple[str, float]
-T = TypeVar("T")
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def _message(cls: type[T]) -> type[T]:
-    """A frozen dataclass, which a process with older code may send, in a rolling update: fields that it does not have
-    yet get their defaults. So new fields go last, and have one."""
-    made: Any = dataclass(frozen=True, slots=True)(cls)
-    made.__setstate__ = _set_state
-    return made
-
-
-def _set_state(message: Any, state: Sequence[Any]) -> None:
-    """Set the values of a message that is unpickled, in the order of its fields."""
-    known = fields(message)
-    for each, value in zip(known, state, strict=False):
-        object.__setattr__(message, each.name, value)
-    for each in known[len(state) :]:
-        value = each.default if each.default_factory is MISSING else each.default_factory()
-        object.__setattr__(message, each.name, value)
-
-
-@_message
+@message
 class Order:
     """Gateway → Interpreter: a validated request for ``n`` answers to each of its prompts.
 
@@ -85,7 +66,7 @@ class Order:
         return self.mode or ("sequential" if self.echo else default)
 
 
-@_message
+@message
 class DecodeOrder:
     """Interpreter → Decoder: decode one response, or a chunk of one whose home is another Decoder (``snapshot``).
 
@@ -121,7 +102,7 @@ TokenLogprobs = tuple[float, tuple[tuple[int, float], ...]]
 TokenItem = tuple[Path, int, float] | tuple[Path, int, float, TokenLogprobs]
 
 
-@_message
+@message
 class Lent:
     """Decoder → Interpreter, after the token that forked it: the Interpreter has chunk ``path`` decoded on a replica of
     its choice, within ``limits``, and returns its tokens."""
@@ -130,7 +111,7 @@ class Lent:
     limits: Limits
 
 
-@_message
+@message
 class Told:
     """Decoder → Interpreter, on request and as a response ends: the names of the ``prefixes`` that each model's engine
     holds (``pasta.placement.prefix_digests``), the threads and waiting requests that it decodes for other Interpreters,
@@ -142,7 +123,7 @@ class Told:
     other_slots: Mapping[str, int] = field(default_factory=dict)
 
 
-@_message
+@message
 class Decoded:
     """Decoder → Interpreter, last: how the response ended. Times in seconds since submission.
 
@@ -164,14 +145,14 @@ class Decoded:
     told: Told | None = None
 
 
-@_message
+@message
 class Accepted:
     """Interpreter → Gateway, first: a Decoder has accepted the request."""
 
     prompt_tokens: int
 
 
-@_message
+@message
 class TextToken:
     """A token of the text, its log-probability (a prompt's first token has none), the likeliest others, and the offset
     in the text where it begins."""
@@ -182,7 +163,7 @@ class TextToken:
     offset: int = 0
 
 
-@_message
+@message
 class Delta:
     """Interpreter → Gateway: the next text of choice ``index`` in reading order, with the events and the
     log-probabilities that the request asked for. ``completion_tokens`` of the choice are decoded by now, tags and text
@@ -198,7 +179,7 @@ class Delta:
         return bool(self.text or self.events or self.logprobs)
 
 
-@_message
+@message
 class Finished:
     """Interpreter → Gateway, last of choice ``index``: token counts, and the extension object ``pasta``.
 
@@ -214,7 +195,7 @@ class Finished:
     cached_tokens: int = 0
 
 
-@_message
+@message
 class Refused:
     """Decoder → Interpreter or Interpreter → Gateway, as the only message: the request cannot be served."""
 
@@ -232,7 +213,7 @@ class Refused:
     by: str = ""
 
 
-@_message
+@message
 class Version:
     """What a Decoder decodes: its service's version (``ServeConfig.version``), and the number format of each model.
 

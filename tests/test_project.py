@@ -25,10 +25,21 @@ SHARED = {"data", "engine", "interpreter", "lang", "stages", "tracking", *BASE}
 RESULTS = {"markdown"}
 WALLS: dict[str, tuple[set[str], set[str] | None]] = {
     "lang": ({"lang", "errors"}, set()),
-    "interpreter": ({"interpreter", "lang", "errors"}, set()),
+    "interpreter": ({"interpreter", "lang", "errors", "messages"}, set()),
     "simulation": ({"simulation", "placement", "interpreter", "lang", *BASE}, {"matplotlib"}),
     "engine": (
-        {"engine", "placement", "sizes", "bounds", "interpreter", "lang", "errors", "files", "rows"},
+        {
+            "engine",
+            "placement",
+            "sizes",
+            "bounds",
+            "interpreter",
+            "lang",
+            "errors",
+            "files",
+            "rows",
+            "messages",
+        },
         {
             "torch",
             "transformers",

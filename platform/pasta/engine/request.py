@@ -11,6 +11,7 @@ from pasta.bounds import check_switches
 from pasta.errors import UserError
 from pasta.interpreter import Limits, Path, Snapshot, Trace
 from pasta.lang import Document
+from pasta.messages import message
 from pasta.rows import short_repr
 from pasta.sizes import EngineSettings
 
@@ -27,7 +28,7 @@ _PENALTIES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class SamplingParams:
     """How tokens are chosen. ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off.
 

@@ -8,7 +8,7 @@ import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from pasta.errors import UserError, first_line
 from pasta.lang import Codec
+from pasta.messages import message
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -36,7 +37,7 @@ MAX_MULTIPLE = 10_000
 MAX_PATTERNS = 64
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Grammar:
     """What an answer's text must follow: a JSON schema, as JSON, or a regular expression that matches all of it.
 

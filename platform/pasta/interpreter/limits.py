@@ -7,6 +7,7 @@ from pasta.errors import UserError
 from pasta.interpreter.repetition import RepetitionDetection
 from pasta.lang.document import MAX_DEPTH
 from pasta.lang.grammar import TagGrammar
+from pasta.messages import message
 
 #: Most characters of a generated topic token: a topic further from its limit needs no check of each token.
 MAX_TOPIC_PIECE = 16
@@ -15,7 +16,7 @@ LARGEST_LIMIT = 1 << 30
 Base = Literal["text", "topic", "none"]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Limits:
     """Bounds on one response. Raises ``UserError`` when one is not an integer from 1 to 2³⁰, or ``max_depth`` is more
     than documents may have (100).

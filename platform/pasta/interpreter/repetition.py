@@ -1,15 +1,16 @@
 """Detects that a thread writes the same tokens again and again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from pasta.errors import UserError
+from pasta.messages import message
 
 #: Each token is compared with as many before it; a thread that repeats more than this is cut by its other limits.
 LARGEST_PATTERN = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RepetitionDetection:
     """Ends a thread whose last tokens are ``min_count`` copies of one pattern of ``min_pattern_size`` to
     ``max_pattern_size`` tokens; with ``max_pattern_size`` 0 none. The names are vLLM's.

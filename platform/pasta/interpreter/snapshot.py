@@ -1,13 +1,14 @@
 """What another engine needs to decode a chunk: the tokens that the chunk sees, and which of them see which."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from pasta.interpreter.thread import Path
+from pasta.messages import message
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Snapshot:
     """The tokens visible to a chunk at its fork: parallel lists of ids, positions and segments.
 
