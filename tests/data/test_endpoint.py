@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
-from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection, all_of
+from pasta.data.endpoint import Endpoint, EndpointError, EndpointSection, all_of, retry_after_s
 from tests.support.endpoint import completion, endpoint_server
 
 ASK = [{"role": "user", "content": "Which one?"}]
@@ -176,6 +178,29 @@ def test_everybody_waits_when_the_endpoint_asks_for_it():
         begun = time.monotonic()
         ask(endpoint, times=2)
         assert time.monotonic() - begun >= 0.4
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 30.0),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", 30.0),
+        ("Sun Nov  6 08:49:37 1994", 30.0),
+        ("Sun, 06 Nov 1994 08:49:00 GMT", None),  # past
+        ("Sun, 06 Nov 1994 08:61:37 GMT", None),
+        (f"Sun, 06 Nov {10**20} 08:49:37 GMT", None),
+        ("soon", None),
+        ("nan", None),
+        ("2.5", 2.5),
+    ],
+)
+def test_the_pause_that_an_endpoint_asks_for_may_be_a_date_on_its_clock(given, seconds):
+    assert retry_after_s({"date": "Sun, 06 Nov 1994 08:49:07 GMT", "retry-after": given}) == seconds
+
+
+def test_a_date_without_the_endpoint_s_clock_is_on_ours():
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True)
+    assert retry_after_s({"retry-after": at, "date": "?"}) == pytest.approx(99.5, abs=5)
 
 
 def test_tries_are_apart_even_if_the_endpoint_asks_for_no_pause(monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,8 @@ import re
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -184,7 +186,7 @@ class Endpoint:
                 return reply
             except openai.APIStatusError as error:
                 failure = self._status_failure(error)
-                pause = _retry_after(error)
+                pause = retry_after_s(error.response.headers)
             except openai.APITimeoutError:
                 failure, pause = f"no answer within {section.timeout_s:g} s", None
             except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
@@ -346,9 +348,22 @@ def _alternatives(token: Any) -> dict[str, float]:
     return found
 
 
-def _retry_after(error: "openai.APIStatusError") -> float | None:
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The seconds that the headers of a response (names in lower case) ask to wait: ``Retry-After`` is a number of them
+    or a date, which counts from the ``Date`` of the response. ``None`` if it asks for no pause, or for none that can be
+    read."""
+    given = headers.get("retry-after", "")
     try:
-        seconds = float(error.response.headers.get("retry-after", ""))
+        seconds = float(given)
     except ValueError:
-        return None
+        until, now = _seconds(given), _seconds(headers.get("date", ""))
+        seconds = math.nan if until is None else until - (time.time() if now is None else now)
     return seconds if 0 < seconds < math.inf else None  # 0 is less than a second, rounded down
+
+
+def _seconds(date: str) -> float | None:
+    """The seconds since the epoch of an HTTP date, which is in GMT; ``None`` if it is none."""
+    try:
+        return parsedate_to_datetime(date).replace(tzinfo=UTC).timestamp()
+    except (ValueError, OverflowError):
+        return None
