@@ -159,6 +159,18 @@ def test_what_is_no_grammar_or_cannot_be_enforced_is_one_line(grammar):
     assert "\n" not in str(refused.value)
 
 
+def test_schemas_of_one_of_which_several_may_match_are_told_what_to_write_instead():
+    with pytest.raises(UserError) as refused:
+        STRUCTURES.compile(Grammar("json_schema", '{"oneOf": [{"type": "integer"}, {"type": "number"}]}'))
+    assert "coerce" not in str(refused.value)
+    assert "anyOf" in str(refused.value)
+    distinct = [
+        {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]} for kind in "ab"
+    ]
+    STRUCTURES.compile(Grammar("json_schema", json.dumps({"oneOf": distinct})))
+    STRUCTURES.compile(Grammar("json_schema", '{"oneOf": [{"type": "integer"}, {"type": "string"}]}'))
+
+
 @pytest.mark.parametrize("multiple", [0.01, 5, 2.5, 10_000])
 def test_common_multiples_compile(multiple):
     STRUCTURES.compile(Grammar("json_schema", json.dumps({"type": "number", "multipleOf": multiple})))

@@ -35,6 +35,11 @@ MAX_CHARS = 100_000
 MAX_MULTIPLE = 10_000
 #: The most ``patternProperties`` of a schema: llguidance compares each pattern with each other one, 7 s for 300.
 MAX_PATTERNS = 64
+#: Instead of llguidance's message, which names an option of its own.
+_ONE_OF = (
+    "oneOf: a value may match several of its schemas, which cannot be ruled out; write anyOf, or schemas that no value "
+    "has in common, such as of different types, or with a required property of different const"
+)
 
 
 @message
@@ -161,8 +166,9 @@ class Structures:
 
 
 def _said(matcher: "LLMatcher") -> str:
-    """A matcher's error in one line, without what llguidance says of its own state."""
-    return " ".join(re.split("<backtrace>|<state>", matcher.get_error())[0].split())[:300]
+    """A matcher's error in one line, without what llguidance says of its own state and options."""
+    said = " ".join(re.split("<backtrace>|<state>", matcher.get_error())[0].split())[:300]
+    return _ONE_OF if "coerce_one_of" in said else said
 
 
 def _check_multiples(schema: Any) -> None:
