@@ -167,7 +167,7 @@ class TextToken:
 class Delta:
     """Interpreter → Gateway: the next text of choice ``index`` in reading order, with the events and the
     log-probabilities that the request asked for. ``completion_tokens`` of the choice are decoded by now, tags and text
-    that is not shown yet among them."""
+    that is not shown yet among them, unless a stop string may still cut that text: they never fall."""
 
     text: str
     events: list[dict[str, Any]] = field(default_factory=list)

@@ -30,7 +30,7 @@ from serve.wire import Decoded, Delta, Finished, Mark, Path, TextToken, TokenIte
 
 class TextPiece(NamedTuple):
     """Text that a thread's token ``number`` (from 1) has completed; with log-probabilities requested, that ``token``.
-    ``ends``: it ends the answer; ``is_text``: that token is one of text."""
+    ``ends``: it ends the answer; ``is_text``: that token is one of text; ``forks``: it closes a promise."""
 
     text: str
     token: TextToken | None
@@ -38,6 +38,7 @@ class TextPiece(NamedTuple):
     number: int
     ends: bool
     is_text: bool
+    forks: bool
 
 
 class Session:
@@ -65,6 +66,7 @@ class Session:
         sampling = sampling or SamplingParams()
         self._stop = StopFilter(sampling.stop)
         self._min_tokens, self._num_read = sampling.min_tokens, 0
+        self._may_stop, self._num_in_order = sampling.stops, 0
         self._stop_tokens = frozenset(sampling.stop_token_ids)
         self._events: list[dict[str, Any]] | None = [] if wants_events else None
         #: The response up to what has ended it, if its text has.
@@ -88,6 +90,7 @@ class Session:
                 break
             self._tokens.push(piece)
             self._num_read += piece.is_text
+            self._num_in_order += 1 + piece.forks  # a chunk's first token is given, and counts too
             shown += self._stop.push(piece.text, may_stop=self._num_read > self._min_tokens)
             if piece.ends:
                 shown += self._stop.end()
@@ -107,8 +110,8 @@ class Session:
             entry = None if logprobs is None else text_token(self._codec, token, logprobs)
         elif in_text:
             text = self._streams[thread].flush()
-        if text or entry or stops or is_text:
-            self._reading.text(thread, TextPiece(text, entry, thread, len(state.tokens), stops, is_text))
+        forks = any(isinstance(action, Fork) for action in actions)
+        self._reading.text(thread, TextPiece(text, entry, thread, len(state.tokens), stops, is_text, forks))
         if state.mode >= Mode.ENDED:
             self._reading.finish(thread)
             if thread == 0 and logprobs is not None:
@@ -155,7 +158,9 @@ class Session:
         events: list[dict[str, Any]] = []
         if self._events is not None:
             events, self._events = self._events, []
-        return Delta(text, events, self._tokens.take(text), completion_tokens=self._completion_tokens)
+        # What is decoded and not read yet does not count once a stop string before it ends the answer.
+        so_far = self._num_in_order if self._may_stop and not self.ended else self._completion_tokens
+        return Delta(text, events, self._tokens.take(text), completion_tokens=so_far)
 
     @property
     def _counted(self) -> Interpreter:

@@ -75,6 +75,22 @@ def test_a_session_counts_the_tokens_so_far():
     assert counts[-1] == session.rest().completion_tokens == result.num_tokens - 1
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_no_count_of_tokens_is_above_a_later_one_where_a_stop_string_may_end_the_answer(stopped):
+    plain, events = decode()
+    stop = (plain.text[60:66] if stopped else "no such text",)
+    sampling = SamplingParams(promise_bias=7.0, stop=stop)
+    tokens = [(e.path, e.token, e.time) for e in events if isinstance(e, TokenEvent)]
+    session = Session(CODEC, PROMPT, LIMITS, parallel=True, sampling=sampling)
+    counts = [session.feed([item]).completion_tokens for item in tokens if not session.ended]
+    counts.append(session.rest().completion_tokens)
+    finished = session.finish(Decoded("stop", 9, 0.0, 0.1, 1.0), wants_document=False)
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 20
+    assert counts[-1] == finished.completion_tokens
+    assert (finished.completion_tokens < plain.num_tokens - 1) == stopped
+
+
 def test_a_trace_has_a_track_for_each_thread_and_the_wait_is_in_the_timings():
     result, events = decode()
     session = Session(CODEC, PROMPT, LIMITS, parallel=True)
