@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, ByT5Tokenizer
+from transformers import AddedToken, AutoTokenizer, ByT5Tokenizer
 
 from pasta.lang import (
     CONTROL_TOKENS,
@@ -169,6 +169,24 @@ def test_texts_that_are_encoded_one_by_one_come_back_joined():
     assert c.decode_text([*c.encode_text("Paris"), *c.encode_text(", pop"), *c.encode_text("ulation.")]) == (
         "Paris, population."
     )
+
+
+@pytest.mark.parametrize("strips", [False, True])
+def test_text_around_a_token_that_is_added_and_not_special_stays_as_it_is(strips):
+    """As ``</s>`` of Phi-3: a space would be put behind it, or spaces there be taken away."""
+    tokenizer = prepended_space()
+    tokenizer.add_tokens(AddedToken("</s>", special=False, normalized=False, rstrip=strips))
+    c = Codec(tokenizer, sequential=True)
+    for text in ("</s>", "a</s>b", "a </s>  b", " </s></s> ", "</s>\n", "<|end|></s>b"):
+        assert c.decode_text(c.encode_text(text)) == text
+        assert c.special_ids.isdisjoint(c.encode_text(text))
+
+
+def test_an_added_token_that_changes_nothing_stays_a_token():
+    """As ``<think>`` of Qwen 3."""
+    tokenizer = byte_level()
+    tokenizer.add_tokens(AddedToken("<think>", special=False, normalized=False))
+    assert tokenizer.convert_tokens_to_ids("<think>") in Codec(tokenizer).encode_text("a <think> b<|end|>")
 
 
 @kinds

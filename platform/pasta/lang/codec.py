@@ -1,7 +1,7 @@
 """Encodes documents as token ids and decodes them; no other module does.
 
 Text never becomes a control token: it is encoded with special-token parsing off. If a tokenizer parses special tokens
-all the same, the text is cut inside every special string until no special id is left.
+all the same, or changes text around a token that was added to it, the text is cut inside every such string.
 """
 
 import itertools
@@ -30,6 +30,8 @@ from pasta.lang.positions import Positions
 from pasta.lang.tokenizer import (
     CodecError,
     Tokenizer,
+    added_tokens,
+    anywhere,
     control_ids,
     num_ids,
     special_ids,
@@ -82,8 +84,9 @@ class Codec:
         specials = sorted(
             (t for t, i in vocabulary.items() if i in self.special_ids and t), key=len, reverse=True
         )
-        # Looks ahead, so that "/>" is found inside "<sync/>" too.
-        self._special_pattern = re.compile(f"(?={'|'.join(map(re.escape, specials))})")
+        added = added_tokens(tokenizer)
+        self._specials, self._added = anywhere(specials), anywhere([*specials, *added.values()])
+        self._added_ids = added.keys() - self.special_ids
         self._anchor = next((anchor for anchor in _ANCHORS if self._is_exact(anchor)), None)
         if self._anchor is None:
             if not self._raw_encode("a"):
@@ -119,7 +122,10 @@ class Codec:
             raise CodecError(
                 f"text {text[:40]!r}: character {half.start() + 1} is half of a surrogate pair"
             ) from None
-        return ids if self.special_ids.isdisjoint(ids) else self._encode_in_pieces(text)
+        if not self.special_ids.isdisjoint(ids):
+            ids = self._encode_in_pieces(text, self._specials)
+        exact = self._added_ids.isdisjoint(ids) or self.decode_text(ids) == text
+        return ids if exact else self._encode_in_pieces(text, self._added)
 
     def encode_lossy(self, text: str) -> list[int]:
         """A user's text: lone surrogates (broken JSON escapes) become U+FFFD instead of an error."""
@@ -284,9 +290,9 @@ class Codec:
             return ids[len(self._anchor_ids) :]
         return self._raw_encode(text)  # the anchor merged with the text
 
-    def _encode_in_pieces(self, text: str) -> list[int]:
-        """Encode text that contains special strings, cut after the first character of each."""
-        cuts = [0, *(match.start() + 1 for match in self._special_pattern.finditer(text)), len(text)]
+    def _encode_in_pieces(self, text: str, strings: re.Pattern[str]) -> list[int]:
+        """Encode text that contains some ``strings``, cut after the first character of each."""
+        cuts = [0, *(match.start() + 1 for match in strings.finditer(text)), len(text)]
         ids: list[int] = []
         for start, end in itertools.pairwise(cuts):
             ids += self._encode_halved(text[start:end])

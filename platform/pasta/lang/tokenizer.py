@@ -1,7 +1,8 @@
 """The tokenizer interface that the codec needs, and the five special control tokens."""
 
+import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from pasta.errors import UserError
@@ -60,6 +61,17 @@ def special_ids(tokenizer: Any) -> set[int]:
     return {int(i) for i, token in added.items() if getattr(token, "special", False)} | {
         int(i) for i in getattr(tokenizer, "all_special_ids", [])
     }
+
+
+def added_tokens(tokenizer: Any) -> dict[int, str]:
+    """The tokens that a tokenizer finds in a text before all else, by id. It encodes what is between them apart: it may
+    put a space before that, or strip it."""
+    return {int(i): str(token) for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+
+
+def anywhere(strings: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds where each of the strings begins, also inside another one: ``/>`` in ``<sync/>``."""
+    return re.compile(f"(?={'|'.join(map(re.escape, strings))})")
 
 
 def num_ids(tokenizer: Tokenizer, vocabulary: Mapping[str, int]) -> int:
