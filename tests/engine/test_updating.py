@@ -68,6 +68,22 @@ def test_weights_that_were_equal_when_the_forward_was_recorded_may_differ_later(
     assert first.generate(request).response_ids == second.generate(request).response_ids
 
 
+def test_what_is_prefilled_of_a_next_turn_is_forgotten_too():
+    first, second = (engine_of("llama", seed, False, "float32", False) for seed in (0, 1))
+    prompt = first.codec.encode_prompt([{"role": "user", "content": "France"}])
+    talk = Request(prompt, parallel=False, limits=Limits(max_tokens=24), conversation=True)
+    first.submit(talk)
+    while first.num_active or first.num_waiting:
+        first.step()
+    first.step()  # a chunk of the next turn
+    assert first.turns.pending
+    assert first.prefix_counts.ahead > 0
+    update_weights(first, weights_of("llama", 1))
+    result = first.generate(talk)
+    assert result.cached_tokens == 0
+    assert result.response_ids == second.generate(talk).response_ids
+
+
 def test_weights_of_another_model_are_refused():
     engine = engine_of("llama", 0, False, "float32", False)
     weights = weights_of("llama", 1)

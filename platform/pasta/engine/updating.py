@@ -15,7 +15,7 @@ from pasta.errors import UserError
 
 @torch.no_grad()
 def update_weights(engine: Engine, weights: Mapping[str, Tensor]) -> None:
-    """Let ``engine``, which must have no work, decode with these weights from now on.
+    """Let ``engine``, which must have no requests, decode with these weights from now on.
 
     ``weights`` are named as in the model's checkpoint; the output layer's may be missing if it is the embedding. They
     get the engine's number format and layout. Traces and captured graphs stay valid: they refer to the same memory.
@@ -48,4 +48,5 @@ def update_weights(engine: Engine, weights: Mapping[str, Tensor]) -> None:
     for name, tensor in itertools.chain(loaded.model.named_parameters(), loaded.model.named_buffers()):
         if not new[name].is_meta:
             tensor.copy_(new[name])
+    engine.turns.stop()  # half of a next turn may be prefilled
     engine.prefixes.forget()
