@@ -271,6 +271,18 @@ def test_answers_of_other_machines_or_in_other_number_formats_are_said_to_be(wri
     assert ("the machines or number formats differ" in " / ".join(compared(*sides).notes)) == is_said
 
 
+@pytest.mark.parametrize(("twin", "is_said"), [({"kind": "endpoint"}, False), ({"kind": "sequential"}, True)])
+def test_the_machine_that_asks_endpoints_alone_is_no_matter(write, twin, is_said):
+    endpoint = {"base_url": "http://127.0.0.1:1", "model": "m"}
+    methods = {"twin": twin, "pasta": {"kind": "sot", "endpoint": endpoint}}
+    if not is_said:
+        methods["twin"] = twin | {"endpoint": endpoint}
+    sides = [write(name, records(2), methods=methods) for name in ("a", "b")]
+    for side, processor in zip(sides, ("Xeon", "EPYC"), strict=True):
+        (Path(side) / "machines.json").write_text(json.dumps([{"processor": processor}]))
+    assert ("the machines or number formats differ" in " / ".join(compared(*sides).notes)) == is_said
+
+
 @pytest.mark.parametrize(
     ("given", "method", "expected"),
     [

@@ -363,7 +363,11 @@ def _missing(scores: Sequence[Measure], changes: Sequence[Change]) -> Iterator[s
 
 
 def _machines(side: Side) -> set[tuple[str | None, ...]]:
-    """Processor and GPU of the machines that decoded, and the number formats of method and baseline there."""
+    """Processor and GPU of the machines that decoded, and the number formats of method and baseline there; none if both
+    are endpoints, which decode elsewhere."""
+    methods = side.evaluation.config.get("methods") or {}
+    if all((methods.get(name) or {}).get("endpoint") for name in (side.method, side.baseline)):
+        return set()
     return {
         (
             machine.get("processor"),
