@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from serve.errors import ApiError
 from serve.gateway.api import Message, TokenId
 from serve.gateway.body import read_object
-from serve.gateway.openapi import described, exactly_one
+from serve.gateway.openapi import NULL, Schema, described, exactly_one
 from serve.gateway.options import TemplateOptions
 from serve.gateway.reading import refuse_unsupported_in_messages, validated
 from serve.wire import PromptInput
@@ -18,16 +18,28 @@ class _Tokens(BaseModel):
     model: str
 
 
+def _either(name: str, **others: Schema) -> Schema:
+    """Objects without the member ``name``, or whose other members follow ``others``."""
+    return {"anyOf": [{"properties": {name: NULL}}, {"properties": others}]}
+
+
 class TokenizeText(_Tokens):
     """The body of POST /tokenize: a text, or the messages of a conversation instead."""
 
     model_config = ConfigDict(
-        json_schema_extra=described(exactly_one({"prompt": "string", "messages": "array"})),
+        json_schema_extra=described(
+            exactly_one({"prompt": "string", "messages": "array"}),
+            _either("messages", add_special_tokens={"enum": [False, None]}),
+            _either("prompt", chat_template_kwargs={"enum": [{}, None]}),
+        ),
     )
 
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
-    add_special_tokens: bool = Field(default=True, description="begin a text as /v1/completions does")
+    add_special_tokens: bool = Field(
+        default=True,
+        description="begin a text as /v1/completions does; a conversation begins as its template says",
+    )
     add_generation_prompt: Literal[True] = True
     chat_template_kwargs: TemplateOptions | None = None
     return_token_strs: bool | None = None
@@ -54,6 +66,11 @@ def read_tokenize_request(body: bytes) -> TokenizeText:
     if request.chat_template_kwargs and request.messages is None:
         name = "chat_template_kwargs"
         raise ApiError(f"{name}: it goes with messages; a prompt has no chat template.", param=name)
+    name = "add_special_tokens"
+    if request.messages is not None and name in request.model_fields_set and request.add_special_tokens:
+        raise ApiError(
+            f"{name}: it goes with a prompt; messages begin as their chat template says.", param=name
+        )
     return request
 
 

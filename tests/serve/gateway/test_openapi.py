@@ -62,6 +62,13 @@ TOKENIZE = (TokenizeText, read_tokenize_request, {"model": "m"})
         (TOKENIZE, {"messages": [{**HELLO[0], "refusal": None}], "prompt": None}, True),
         (TOKENIZE, {"messages": HELLO, "prompt": "a"}, False),
         (TOKENIZE, {}, False),
+        (TOKENIZE, {"prompt": "a", "add_special_tokens": True}, True),
+        (TOKENIZE, {"messages": HELLO, "add_special_tokens": False}, True),
+        (TOKENIZE, {"messages": HELLO, "add_special_tokens": None}, True),
+        (TOKENIZE, {"messages": HELLO, "add_special_tokens": True}, False),
+        (TOKENIZE, {"messages": HELLO, "chat_template_kwargs": {"enable_thinking": False}}, True),
+        (TOKENIZE, {"prompt": "a", "chat_template_kwargs": {}}, True),
+        (TOKENIZE, {"prompt": "a", "chat_template_kwargs": {"enable_thinking": False}}, False),
     ],
 )
 def test_the_page_takes_what_the_reader_takes(route, fields, right):
