@@ -48,6 +48,8 @@ WRITES_REASONING = TEMPLATE.replace(
     "('<think>' + m['content'].split('</think>')[0].split('<think>')[-1].strip() + '</think>' "
     "+ m['content'].split('</think>')[-1].lstrip('\\n') if '</think>' in m['content'] else m['content']) }}",
 )
+#: Qwen 3's way with the last answer, and others' with every turn: an indented first line stays so.
+TRIMS_NEWLINES = TEMPLATE.replace("m['content'] }}", "m['content'].strip('\\n') }}")
 #: DeepSeek's way: an answer without words leaves no turn.
 LEAVES_OUT_EMPTY = TEMPLATE.replace(
     "{% for m in messages %}", "{% for m in messages if m['content'] or m['role'] == 'user' %}"
@@ -85,6 +87,8 @@ def turns(*contents, first="user"):
             turns("Say tea.", "<think></think>\n\nTea.", "Once more."),
         ),
         (WRITES_REASONING, turns("Say <|end|>.", "<think>\nTea? <|end|>\n</think>\n\nTea.", "Again.")),
+        (WRITES_REASONING, turns("Say tea.", "<think>Tea?</think>\n\n    tea()", "Again.")),
+        (TRIMS_NEWLINES, turns("\n  Say tea.\n", "\n    tea() \n", "  Again.")),
         (LEAVES_OUT_EMPTY, turns("Say tea.", "", "Well?")),
         (TEMPLATE, turns("", "", "")),
     ],
@@ -94,6 +98,8 @@ def turns(*contents, first="user"):
         "leaves out reasoning",
         "leaves out reasoning only",
         "writes reasoning anew",
+        "writes an answer without newlines before it",
+        "trims newlines alone",
         "leaves out an empty turn",
         "has nothing but empty turns",
     ],

@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from pasta.lang.tokenizer import CodecError
@@ -68,7 +69,7 @@ def _stem(text: str) -> str:
 
 def align(text: str, pieces: Sequence[str], contents: Mapping[str, str]) -> list[str] | None:
     """What each of ``pieces`` has become in ``text``: itself, or of a placeholder in ``contents`` that content, without
-    white space around it where the template leaves that out. ``None`` if the text is not made of these.
+    white space or newlines around it where the template leaves these out. ``None`` if the text is not made of these.
 
     Each place is looked at by itself: Mistral's template trims what the assistant says, and not what users say.
     """
@@ -111,4 +112,6 @@ def _answer(message: Mapping[str, str]) -> str:
 
 
 def _forms(content: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((content, content.strip(), content.rstrip(), content.lstrip())))
+    """What templates make of a content: they trim white space, or newlines alone, at either end."""
+    trimmed = [(content.strip(what), content.rstrip(what), content.lstrip(what)) for what in (None, "\n")]
+    return tuple(dict.fromkeys((content, *chain.from_iterable(trimmed))))
