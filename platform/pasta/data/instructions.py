@@ -46,7 +46,8 @@ def to_instruction(record: Any, place: str, form: Format = "auto") -> Instructio
     """Read a record; of several assistant turns the last is the answer and what follows it is left out.
 
     Formats: ``messages`` (role, content), ``conversations`` (from, value), ``instruction`` (instruction and perhaps
-    input; output). A text ``system`` beside any of them comes first. Raises BrokenRecord.
+    input; output; perhaps ``history``, pairs of an earlier instruction and its output). A text ``system`` beside any
+    of them comes first. Raises BrokenRecord.
     """
     if not isinstance(record, Mapping):
         raise BrokenRecord("expected an object with messages, conversations, or instruction and output")
@@ -117,9 +118,28 @@ def _instruction_turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     for key in _GIVEN:
         if record.get(key):
             question = f"{question}\n\n{_text(record[key], key)}"
-    turns = [("user", question), ("assistant", _text(record[answered], answered))]
+    turns = [
+        *_history(record.get("history")),
+        ("user", question),
+        ("assistant", _text(record[answered], answered)),
+    ]
     system = next((_text(record[key], key) for key in _SYSTEM if record.get(key)), "")
     return [("system", system), *turns] if system else turns
+
+
+def _history(pairs: Any) -> list[tuple[str, str]]:
+    """The earlier turns of a conversation whose last question is the instruction."""
+    if pairs is None or pairs == "":
+        return []
+    if not isinstance(pairs, Sequence) or isinstance(pairs, str):
+        raise BrokenRecord("history: expected a list of pairs, an instruction and its output each")
+    turns = []
+    for number, pair in enumerate(pairs, start=1):
+        where = f"history: pair {number}"
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise BrokenRecord(f"{where}: expected a list of an instruction and its output")
+        turns += [("user", _text(pair[0], where)), ("assistant", _text(pair[1], where))]
+    return turns
 
 
 def _text(value: Any, where: str) -> str:

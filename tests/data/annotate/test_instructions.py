@@ -88,6 +88,30 @@ def test_a_context_follows_its_instruction() -> None:
     assert read.messages[0]["content"] == "When did it open?\n\nThe line opened in 1863."
 
 
+def test_an_instruction_s_history_comes_before_it() -> None:
+    """As LLaMA-Factory has it in data of Alpaca's form."""
+    record = {"system": "Be brief.", "instruction": "And coffee?", "input": "", "output": "Roasted seeds."}
+    read = to_instruction(record | {"history": [["What is tea?", "Leaves."]]}, "x:1")
+    assert [message["role"] for message in read.messages] == ["system", "user", "assistant", "user"]
+    assert [message["content"] for message in read.messages[1:]] == ["What is tea?", "Leaves.", "And coffee?"]
+    assert read.answer == "Roasted seeds."
+    for nothing in ([], None, ""):
+        assert len(to_instruction(record | {"history": nothing}, "x:1").messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("history", "expected"),
+    [
+        ("What is tea?", "history: expected a list of pairs, an instruction and its output each"),
+        ([["What is tea?"]], "history: pair 1: expected a list of an instruction and its output"),
+        ([["Tea?", "Leaves."], ["Milk?", None]], "history: pair 2: expected text, got NoneType"),
+    ],
+)
+def test_a_history_that_is_none_is_named(history: Any, expected: str) -> None:
+    with pytest.raises(BrokenRecord, match=f"^{expected}$"):
+        to_instruction({"instruction": "And coffee?", "output": "Seeds.", "history": history}, "x:1")
+
+
 def test_an_answer_that_follows_another_answer_has_no_question() -> None:
     turns = [ASKED, {"role": "assistant", "content": "Leaves."}, {"role": "assistant", "content": "A drink."}]
     with pytest.raises(
