@@ -3,6 +3,7 @@
 import pytest
 
 from pasta.engine import Engine, EngineConfig, Request, SamplingParams, measure_costs
+from pasta.errors import UserError
 from pasta.interpreter import Limits
 from tests.support.models import tiny
 
@@ -19,6 +20,20 @@ def test_costs_are_measured_in_a_few_dozen_steps(slot_tokens):
     assert costs.prefill_s > 0
     assert costs.lane_s >= 0
     assert (engine.num_active, engine.num_waiting, engine.has_work) == (0, 0, False)
+
+
+@pytest.mark.parametrize("slot_tokens", [5, 6, 8, 9, 15])
+def test_a_slot_may_have_room_for_few_steps(slot_tokens):
+    """A model without a chat template is served with so small ones, too."""
+    costs = measure_costs(Engine(LOADED, EngineConfig(num_slots=2, slot_tokens=slot_tokens)))
+    assert costs.step_s > 0
+    assert costs.prefill_s > 0
+    assert costs.knee == 1
+
+
+def test_a_slot_without_room_for_a_step_is_refused():
+    with pytest.raises(UserError, match=r"^slot_tokens: a context of 4 tokens; expected at least 5$"):
+        measure_costs(Engine(LOADED, EngineConfig(slot_tokens=4)))
 
 
 def test_measuring_changes_no_answer():

@@ -5,6 +5,7 @@ import time
 
 from pasta.engine.engine import Engine
 from pasta.engine.request import DoneEvent, Path, Request, ThreadProgress, TokenEvent
+from pasta.errors import UserError
 from pasta.interpreter import UNBOUNDED
 from pasta.lang import Codec
 from pasta.placement import LaneCosts
@@ -12,12 +13,15 @@ from pasta.placement import LaneCosts
 _LANES = (1, 2, 4, 8, 16, 32)
 #: Steps with each number of lanes; the fastest counts, since other work on the machine only adds to a step.
 _STEPS = 6
+#: A prompt, two tokens, the end of text, and the engine's own place: room for one step.
+_LEAST = 5
 
 
 def measure_costs(engine: Engine) -> LaneCosts:
     """Measure the lane costs of an idle engine after a short prompt; a step over a long context costs more.
 
-    Takes about fifty steps, one by one, and leaves nothing in the cache.
+    Takes about fifty steps, one by one, and leaves nothing in the cache. Raises UserError for a context of fewer than
+    five tokens, which has no room for a step.
     """
     config = engine.config
     # The documents are too short for steps together, the first of which record the loop over them.
@@ -29,9 +33,12 @@ def measure_costs(engine: Engine) -> LaneCosts:
 
 
 def _measured(engine: Engine) -> LaneCosts:
+    if _context(engine) < _LEAST:
+        raise UserError(f"slot_tokens: a context of {_context(engine)} tokens; expected at least {_LEAST}")
     lanes = _LANES if engine.codec.parallel else _LANES[:1]
     documents = {count: _document(engine, count) for count in lanes}
-    fitting = {count: found for count, found in documents.items() if len(found[0]) + 4 < _context(engine)}
+    # One lane's fits into any context.
+    fitting = {n: found for n, found in documents.items() if n == 1 or len(found[0]) + 4 < _context(engine)}
     step_s = {count: _fastest(engine, count, *found) for count, found in fitting.items()}
     prefill_s = min(_prefill(engine) for _ in range(2))
     engine.prefixes.forget()
@@ -49,7 +56,8 @@ def _document(engine: Engine, lanes: int) -> tuple[list[int], ThreadProgress]:
     (filler,) = codec.encode_text(" a")[:1]
     text = [filler] * (_STEPS + 4)
     if lanes == 1:
-        return [*text, codec.eos_id], ThreadProgress([((), filler)])
+        # A small context has room for fewer steps, beside a prompt of a token and the engine's own place.
+        return [*text[: _context(engine) - 3], codec.eos_id], ThreadProgress([((), filler)])
     return parallel_chunks(codec, lanes, text)
 
 
@@ -63,17 +71,18 @@ def parallel_chunks(codec: Codec, lanes: int, text: list[int]) -> tuple[list[int
 
 
 def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadProgress) -> float:
-    """The fastest of ``_STEPS`` steps in which so many threads, and nothing else, decode a token each."""
-    prompt = engine.codec.encode_text(" a")[:1] * 2
+    """The fastest of ``_STEPS`` steps, or of those to the document's end, in which so many threads, and nothing else,
+    decode a token each."""
+    prompt = engine.codec.encode_text(" a")[:1] * min(2, _context(engine) - 1 - len(document))
     request = Request(prompt, limits=UNBOUNDED, forced=document, progress=progress, drafts=False)
     request_id = engine.submit(request.replace(parallel=engine.codec.parallel))
     found: list[float] = []
-    prefilled = False
-    while len(found) < _STEPS:
+    prefilled = ended = False
+    while len(found) < _STEPS and not ended:
         begun = time.perf_counter()
         events = engine.step()
         spent = time.perf_counter() - begun
-        assert not any(isinstance(event, DoneEvent) for event in events), "the document is long enough"
+        ended = any(isinstance(event, DoneEvent) for event in events)
         tokens = sum(isinstance(event, TokenEvent) for event in events)
         if prefilled and tokens == lanes:
             found.append(spent)
@@ -85,7 +94,7 @@ def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadPr
 def _prefill(engine: Engine) -> float:
     """Seconds for each token of a prefill chunk."""
     engine.prefixes.forget()
-    count = min(engine.runner.prefilled_at_once(engine.config.prefill_chunk), _context(engine) - 8)
+    count = min(engine.runner.prefilled_at_once(engine.config.prefill_chunk), max(_context(engine) - 8, 1))
     prompt = engine.codec.encode_text(" a")[:1] * count
     parallel = engine.codec.parallel
     engine.submit(Request(prompt, limits=UNBOUNDED, forced=[engine.codec.eos_id], parallel=parallel))
