@@ -8,7 +8,7 @@ from pasta.benchmark.quality import family_table, quality_metrics
 from pasta.benchmark.speed import replay_metrics, speed_metrics
 from pasta.benchmark.steps import lane_metrics, lane_ratio
 from pasta.markdown import markdown
-from pasta.statistics import Estimate
+from pasta.statistics import Estimate, bootstrap
 
 
 def answer(independent, twin_seconds, pasta_seconds, tokens, path, right=4):
@@ -138,6 +138,11 @@ def test_a_target_is_met_in_its_own_direction():
     assert Metric("a", "a", 1.5, 1.5).passed
     assert Metric("a", "a", 1.6, 1.5, "at most").passed is False
     assert Metric("a", "a", 1.6).passed is None
+
+
+def test_a_single_value_has_no_interval():
+    assert Metric.of("x", "x", bootstrap([1.5])).low is None
+    assert Metric.of("x", "x", bootstrap([1.5, 1.2])).low is not None
 
 
 def test_the_table_shows_interval_target_and_verdict():

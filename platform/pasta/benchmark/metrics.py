@@ -29,10 +29,9 @@ class Metric:
 
     @classmethod
     def of(cls, key: str, label: str, estimate: Estimate, **rest: Any) -> "Metric":
-        """Make a metric of an estimate with its interval."""
-        return cls(
-            key, label, estimate.value, low=estimate.low, high=estimate.high, count=estimate.count, **rest
-        )
+        """Make a metric of an estimate with its interval; a single value has none: it resamples to itself."""
+        low, high = (estimate.low, estimate.high) if estimate.count > 1 else (None, None)
+        return cls(key, label, estimate.value, low=low, high=high, count=estimate.count, **rest)
 
     @property
     def passed(self) -> bool | None:

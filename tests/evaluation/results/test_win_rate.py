@@ -196,3 +196,10 @@ def test_an_evaluation_s_verdicts_are_read_by_prompt():
         Preference(None, 3, 1),
         Preference(None, 1, 1),
     ]
+
+
+def test_a_single_verdict_has_no_interval():
+    rates = win_rates([Preference(0.8, 100, 100), Preference(None, 1, 1)])
+    for rate in (rates.raw, rates.length_controlled_without_difficulty):
+        assert (rate.value, rate.low, rate.high) == (80.0, None, None)
+        assert rate.reason == "a single verdict, which resamples to itself"

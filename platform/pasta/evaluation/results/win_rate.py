@@ -42,6 +42,7 @@ NO_LENGTHS = (
     "every answer differs from the baseline's by the same length: what length does cannot be told apart"
 )
 ONE_SIDED = "every verdict is the same, all won or all lost: the model has no finite solution"
+ONE_VERDICT = "a single verdict, which resamples to itself"
 SEPARABLE = "differences in length alone decide every verdict: the model has no finite solution"
 
 
@@ -114,7 +115,10 @@ def win_rates(verdicts: Sequence[Preference], seed: int = 0) -> WinRates:
         raise UserError(f"win rate: none of {len(verdicts)} verdicts is valid, so there is no win rate")
     preferences = [float(verdict.preference) for verdict in valid if verdict.preference is not None]
     mean = bootstrap_mean(preferences, seed)
-    raw = WinRate(100 * mean.value, 100 * mean.low, 100 * mean.high)
+    if len(valid) > 1:
+        raw = WinRate(100 * mean.value, 100 * mean.low, 100 * mean.high)
+    else:
+        raw = WinRate(100 * mean.value, reason=ONE_VERDICT)
     error = 100 * statistics.stdev(preferences) / math.sqrt(len(valid)) if len(valid) > 1 else None
     delta = np.array([verdict.length - verdict.baseline_length for verdict in valid], dtype=np.float64)
     if delta.any():
