@@ -59,6 +59,22 @@ def test_with_weight_inf_speed_decides_among_answers_of_one_quality():
     assert pair["chosen_score"] == pair["rejected_score"] == 1.0
 
 
+def test_with_weight_inf_speed_decides_if_no_two_scores_differ_by_the_gap():
+    answers = [
+        candidate(TASKS[0].document) | {"annotated": name, "critical_path": steps}
+        for name, steps in (("good", 100), ("fast", 50), ("slow", 125))
+    ]
+    entry = record(TASKS[0], answers)
+    entry["twin"] = entry["twin"] | {"num_tokens": 100}
+    scores = scored(entry, [{"quality": quality} for quality in (0.95, 0.92, 0.9)], math.inf)
+    named = {
+        gap: (pair["chosen"], pair["rejected"]) if pair is not None else dropped
+        for gap in (0.01, 0.1, 2.0)
+        for pair, dropped in [choose_pair(entry, scores, gap, math.inf)]
+    }
+    assert named == {0.01: ("good", "slow"), 0.1: ("fast", "slow"), 2.0: "ties"}
+
+
 def test_with_weight_inf_a_better_answer_goes_before_a_faster_one():
     sequential, _, half = variations(TASKS[0])[:3]
     entry = record(TASKS[0], [half | {"critical_path": 1}, sequential])

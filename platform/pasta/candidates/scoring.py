@@ -55,7 +55,8 @@ class ScoreConfig:
     """One score stage: every key of ``configs/score/*.yaml``.
 
     ``samples`` is the directory of a sample stage. ``quality_weight`` is λ, ``inf`` for quality before speed; ``speed``
-    is the other term. The best and the worst score are a tie if they differ by less than ``min_gap``. Verdicts do not
+    is the other term. The best and the worst score are a tie if they differ by less than ``min_gap``; with λ = inf the
+    fastest and the slowest answer are then a pair, if their speeds differ by as much. Verdicts do not
     depend on λ: they lie in ``judgements_dir``, and other score stages with the same samples and judge take them from
     there.
     """
@@ -142,8 +143,9 @@ def scored(
 def choose_pair(record: Record, scores: Record, min_gap: float, weight: float) -> tuple[Record | None, str]:
     """The best and the worst candidate of a prompt as a pair, or None and why not (one of ``DROPPED``).
 
-    With ``weight`` inf, speed decides among equal scores. Of what is equal still the first is taken: candidates are
-    drawn alike, so their order says nothing. ``record`` is the sample record, ``scores`` the same from ``scored``.
+    With ``weight`` inf, speed decides among equal scores, and among all of them if no two differ by ``min_gap``. Of
+    what is equal still the first is taken: candidates are drawn alike, so their order says nothing. ``record`` is the
+    sample record, ``scores`` the same from ``scored``.
     """
     if why := why_dropped(record):
         return None, why
@@ -154,13 +156,17 @@ def choose_pair(record: Record, scores: Record, min_gap: float, weight: float) -
     if len({entries[n]["annotated"] for n in answers}) == 1:
         return None, "identical"
 
-    def rank(n: int) -> tuple[float, float]:
-        return entries[n]["score"], entries[n]["speed"] if math.isinf(weight) else 0.0
+    def gap(key: str) -> float:
+        values = [entries[n][key] for n in answers]
+        return float(max(values) - min(values))
 
-    best = max(answers, key=lambda n: (*rank(n), -n))
-    worst = min(answers, key=lambda n: (*rank(n), n))
-    if all(high - low < min_gap for high, low in zip(rank(best), rank(worst), strict=True)):
+    keys = ["score", "speed"] if math.isinf(weight) else ["score"]
+    while keys and gap(keys[0]) < min_gap:
+        keys.pop(0)
+    if not keys:
         return None, "ties"
+    best = max(answers, key=lambda n: (*(entries[n][key] for key in keys), -n))
+    worst = min(answers, key=lambda n: (*(entries[n][key] for key in keys), n))
     pair: Record = {"id": record["id"], "messages": record["messages"], "num_candidates": len(answers)}
     for side, n in (("chosen", best), ("rejected", worst)):
         pair[side] = entries[n]["annotated"]
