@@ -2,6 +2,7 @@
 
 import pytest
 
+from pasta.benchmark.calibrate import Axes, CalibrationBench
 from pasta.benchmark.steps import LaneBench
 from pasta.engine import TokenEvent
 from pasta.errors import UserError
@@ -34,6 +35,22 @@ def test_every_number_of_lanes_is_timed_over_the_same_cache_lengths():
 def test_more_lanes_than_the_cache_length_allows_is_one_clear_line():
     with pytest.raises(UserError, match="--cache-tokens 64: 8 lanes are live only after"):
         LaneBench(LOADED, (1, 8), cache_tokens=64)
+
+
+def test_a_cache_longer_than_the_model_s_context_is_one_clear_line():
+    with pytest.raises(
+        UserError, match=r"^--cache-tokens 9000: .*; expected a smaller number, for the model has \d+ p"
+    ):
+        LaneBench(LOADED, (1, 4), cache_tokens=9000)
+    context = LOADED.max_positions
+    with pytest.raises(UserError, match=rf"^--cache-tokens {context // 4}: .* has {context} positions$"):
+        CalibrationBench(LOADED, Axes((1,), (1,), context // 4))
+
+
+def test_a_context_too_short_to_calibrate_is_one_clear_line(monkeypatch):
+    monkeypatch.setattr(type(LOADED), "max_positions", 128)
+    with pytest.raises(UserError, match=r"^calibrate: .* has 128 positions, expected more than 258$"):
+        CalibrationBench(LOADED, Axes((1,), (1,), 16))
 
 
 def test_the_least_cache_length_that_the_message_names_works():

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pasta.benchmark.steps import lane_request, timed_steps
+from pasta.benchmark.steps import lane_request, longest_within, timed_steps
 from pasta.engine import AsyncEngine, DoneEvent, Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
+from pasta.errors import UserError
 from pasta.interpreter import UNBOUNDED
 from pasta.markdown import markdown
 from pasta.simulation.calibration import Calibration, PrefillPoint, StepPoint
@@ -43,7 +44,8 @@ class Axes:
 
 
 class CalibrationBench:
-    """Times single steps of engines on one model. Raises ``UserError`` if lanes cannot be forked within the cache."""
+    """Times single steps of engines on one model. Raises ``UserError`` if lanes cannot be forked within the cache, or
+    the model has too few positions for it."""
 
     def __init__(self, loaded: LoadedModel, axes: Axes) -> None:
         self._codec = loaded.codec
@@ -57,7 +59,12 @@ class CalibrationBench:
             for cached in axes.cached
         }
         self._before = [n for n in _BEFORE if n + max(_PREFILLED) + 2 < loaded.max_positions]
-        longest = max(len(r.prompt_ids) + len(r.forced or ()) for r in self._requests.values())
+        if not self._before:
+            raise UserError(
+                f"calibrate: prompts of {max(_PREFILLED)} tokens are prefilled; the model has {loaded.max_positions} "
+                f"positions, expected more than {max(_PREFILLED) + 2}"
+            )
+        longest = longest_within(loaded, self._requests.values(), axes.cache_tokens)
         slot_tokens = max(longest, max(self._before) + max(_PREFILLED)) + 2
         self._engines = {
             count: Engine(

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pasta.benchmark.metrics import Metric
 from pasta.engine import Engine, EngineConfig, Event, LoadedModel, Request, TokenEvent
@@ -41,7 +41,7 @@ class LaneBench:
     """Times single steps of one engine in which a given number of lanes decodes.
 
     The cache holds ``cache_tokens`` ± 3/16 tokens in every step that is counted. Raises ``UserError`` if so
-    many lanes cannot be forked before the cache is that long.
+    many lanes cannot be forked before the cache is that long, or the model has too few positions for it.
     """
 
     def __init__(self, loaded: LoadedModel, lanes: Sequence[int], cache_tokens: int) -> None:
@@ -50,7 +50,7 @@ class LaneBench:
         self._requests = {
             count: lane_request(loaded.codec, count, cache_tokens, self._half) for count in lanes
         }
-        longest = max(len(r.prompt_ids) + len(r.forced or ()) for r in self._requests.values())
+        longest = longest_within(loaded, self._requests.values(), cache_tokens)
         self.engine = Engine(
             loaded,
             EngineConfig(
@@ -73,6 +73,18 @@ class LaneBench:
                 seconds.append(spent)
             held = self.engine.runner.num_tokens[0]
         return seconds
+
+
+def longest_within(loaded: LoadedModel, requests: Iterable[Request], cache_tokens: int) -> int:
+    """The tokens of the longest of these requests, which time steps at ``cache_tokens``. Raises ``UserError`` if the
+    model has not as many positions, and one for the engine."""
+    longest = max(len(request.prompt_ids) + len(request.forced or ()) for request in requests)
+    if longest >= loaded.max_positions:
+        raise UserError(
+            f"--cache-tokens {cache_tokens}: steps are timed in texts of up to {longest} tokens; expected a smaller "
+            f"number, for the model has {loaded.max_positions} positions"
+        )
+    return longest
 
 
 def lane_ratio(rounds: Sequence[Record], lanes: int) -> float:
