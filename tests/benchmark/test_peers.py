@@ -189,6 +189,19 @@ def test_a_replay_reports_the_documents_that_are_drawn_not_those_of_an_earlier_r
     assert reported == [4, 2, 3]
 
 
+def test_growth_and_prefill_report_the_points_that_are_asked_for_not_those_of_an_earlier_run(
+    place, tmp_path, no_llama
+):
+    options = ["--parts", "lanes,prefill", "--shapes", str(place / "replay-small.json")]
+
+    def first_columns(*points):
+        _, written = run(place, tmp_path, *options, *points)
+        return [[row.split("|")[1].strip() for row in t.splitlines()[2:]] for t in written["tables"].values()]
+
+    assert first_columns("--lanes", "1,3", "--prefills", "8,32") == [["1", "3"], ["8", "32"]]
+    assert first_columns("--lanes", "1,2", "--prefills", "8,16") == [["1", "2"], ["8", "16"]]
+
+
 def test_answers_to_another_number_of_prompts_are_measured_anew(place):
     """They are other prompts: of records by number some would be of the one list, some of the other."""
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from jobs.benchmark import MODELS, main
+from pasta.benchmark import benchmark
 from pasta.benchmark.benchmark import Benchmark
+from pasta.benchmark.calibrate import calibration_of
 from pasta.benchmark.settings import Settings
 from pasta.engine import kernels, read_model_config
 from pasta.engine.formats import NumberFormat, fastest_of, formats_here
@@ -152,6 +154,21 @@ def test_formats_compares_every_format_that_runs_here_with_float32(place, tmp_pa
     capsys.readouterr()
     assert run(place, tmp_path, "formats", "--prompts", "2")[1]["figures"] == written["figures"]
     assert "2 found from an earlier run" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_calibrate_counts_as_many_rounds_as_it_is_asked_for(place, tmp_path, monkeypatch):
+    given = ["--only", "large", "--lanes", "1", "--requests", "1", "--cache-tokens", "64"]
+    run(place, tmp_path, "calibrate", *given, "--rounds", "2")
+    counted = []
+
+    def noted(rounds, **rest):
+        counted.append(len(rounds))
+        return calibration_of(rounds, **rest)
+
+    monkeypatch.setattr(benchmark, "calibration_of", noted)
+    run(place, tmp_path, "calibrate", *given, "--rounds", "1")
+    assert counted == [1]
 
 
 @pytest.mark.slow

@@ -177,7 +177,8 @@ class Benchmark:
             axes = Axes(settings.requests, settings.lanes, settings.cache_tokens)
             measured = axes.to_dict() | {"together": True}  # older records lack steps together
             file = self._kept.open(f"calibrate-{size}", self._identity(size) | measured)
-            progress = self._kept.progress(f"calibrate, {size}", settings.rounds, "rounds", len(file))
+            found = min(len(file), settings.rounds)
+            progress = self._kept.progress(f"calibrate, {size}", settings.rounds, "rounds", found)
             if len(file) < settings.rounds:
                 bench = CalibrationBench(self._loaded(size), axes)
                 measure_rounds(file, bench.round, settings.rounds, progress)
@@ -187,7 +188,8 @@ class Benchmark:
                 "threads": self._num_threads(size),
             }
             about |= {"model": self._name(size), "machine": describe_machine(self._device)}
-            calibration = calibration_of([*file.records.values()], fastest=settings.fastest, **about)
+            records = [*file.records.values()][: settings.rounds]
+            calibration = calibration_of(records, fastest=settings.fastest, **about)
             write_json(settings.out.with_suffix(f".calibration-{size}.json"), calibration.to_dict())
             report.add([], {f"A step, {self._label(size)}": calibration_table(calibration)})
 
@@ -200,7 +202,7 @@ class Benchmark:
             file = self._kept.open(
                 f"generate-{size}", self._identity(size) | {"prompts": count, "tokens": tokens}
             )
-            progress = self._kept.progress(f"generate, {size}", total, "answers", len(file))
+            progress = self._kept.progress(f"generate, {size}", total, "answers", min(len(file), total))
             if len(file) < total:
                 loaded = self._loaded(size)
                 prompts = [loaded.codec.encode_prompt(task.messages) for task in heldout_prompts(count)]

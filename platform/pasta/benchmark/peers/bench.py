@@ -1,6 +1,7 @@
 """Runs a comparison with peers, shape by shape and part by part, and reports what came out."""
 
 import importlib.util
+from collections.abc import Iterable
 
 import torch
 
@@ -27,6 +28,7 @@ from pasta.benchmark.peers.weights import make_weights
 from pasta.engine import kernels, read_model_config
 from pasta.engine.supported import why_not_format
 from pasta.errors import UserError
+from pasta.stages.records import Record, RecordFile
 
 
 class PeerBenchmark:
@@ -75,13 +77,14 @@ class PeerBenchmark:
             setups = {name: found["setup"] for name, found in comparison.setups().records.items()}
             report.add(*decode_report(shape, records, setups))
         elif part == "prefill":
-            report.add(*prefill_report(shape, [*comparison.prefill().records.values()]))
+            report.add(*prefill_report(shape, _of(comparison.prefill(), self.settings.prefills)))
         elif part == "answers":
             report.add(*answers_report(shape, [*measure_answers(comparison).records.values()]))
         elif part == "replay":
             report.add(*replay_report(shape, measure_replay(comparison)))
         else:
-            records = [*getattr(comparison, part)().records.values()]
+            points = {"lanes": "lanes", "requests": "requests", "context": "contexts"}[part]
+            records = _of(getattr(comparison, part)(), getattr(self.settings, points))
             report.add(*growth_report(shape, part, records))
             self._growth.setdefault(shape, {})[part] = growth_points(records)
 
@@ -96,3 +99,8 @@ class PeerBenchmark:
             check_converted(read_model_config(settings.models / "twin" if shape == SHIPPED else shape))
         if settings.documents is not None:
             read_documents(settings.documents)
+
+
+def _of(file: RecordFile, points: Iterable[int]) -> list[Record]:
+    """The records of these points. Earlier runs may have left others."""
+    return [file.records[str(point)] for point in points]
