@@ -97,6 +97,8 @@ def _configured(
         raise UserError(
             f"--config {config}: is not sent to the cluster; expected a file below {ROOT / 'configs'}"
         )
+    if getattr(options, "gpu_hours", None) is not None:
+        arguments = _with_simulation(arguments, options.gpu_hours, storage)
     command = ["--config", inside.as_posix(), *arguments]
     if storage is not None:
         # A pipeline does the same for each of its stages, when it comes to it.
@@ -106,6 +108,27 @@ def _configured(
         command += [part for override in moved for part in ("--set", override)]
         sections = _sections(job, module, parser.parse_args(["--config", str(config), *command[2:]]))
     return str(sections[""].name), command, sections
+
+
+def _with_simulation(arguments: Sequence[str], file: Path, storage: Path | None) -> list[str]:
+    """``arguments`` with the value of ``--gpu-hours``, which is ``file``, as the cluster sees it."""
+    at = next(n for n, argument in enumerate(arguments) if argument.partition("=")[0] == "--gpu-hours")
+    after = at + 1 if "=" in arguments[at] else at + 2
+    return [*arguments[:at], "--gpu-hours", _simulation(file, storage), *arguments[after:]]
+
+
+def _simulation(file: Path, storage: Path | None) -> str:
+    """The path that a pipeline's ``--gpu-hours`` has on the cluster. Raises UserError for a file that is not there."""
+    path = file.resolve()
+    if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in SENT:
+        return path.relative_to(ROOT).as_posix()
+    moved = _moved(str(file), storage) if storage is not None else str(file)
+    if not moved.startswith("/") or Path(moved).is_relative_to(ROOT):
+        raise UserError(
+            f"--gpu-hours {file}: is not sent to the cluster; expected a file below {ROOT / 'configs'}, or on storage "
+            f"that all nodes share (--storage moves what begins with {RUNS}/)"
+        )
+    return moved
 
 
 def _check_one_storage(storage: Path, overrides: Sequence[str]) -> None:
