@@ -146,6 +146,34 @@ def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
     sft.run(config)
 
 
+@pytest.mark.parametrize("heads", [False, True])
+def test_a_model_of_data_that_were_made_again_since_is_not_done(tmp_path: Path, heads: bool) -> None:
+    values = sft_dict(tmp_path)
+    if heads:
+        values |= {"draft_heads": {"depth": 2, "width": 16}}
+        values["model"] = {"init_from": str(save_tiny_model(Path(values["output_dir"])))}
+    made, out = tmp_path / "annotated", Path(values["output_dir"])
+    made.mkdir()
+    shard = made / "annotated-00000.jsonl"
+    Path(values["data"]["source"]).rename(shard)
+    write_manifest(made, Stage("annotate", {}, {}).to_manifest({}, "v1"))
+    values["data"]["source"] = str(made)
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    stage = sft.stage(config)
+    if heads:
+        write_json(out / SETTINGS, {"identity": stage.identity, "answers": stage.answers})
+    else:
+        write_manifest(out, stage.to_manifest({}, "v1"))
+    assert sft.stage(config).is_done
+    lines = shard.read_text()
+    shard.write_text("\n".join(lines.splitlines()[1:]) + "\n")
+    again = sft.stage(config)
+    assert not again.is_done
+    assert again.difference(stage.to_manifest({}, "v1")) == f"other answers in data.source ({made})"
+    shard.write_text(lines)
+    assert sft.stage(config).is_done
+
+
 @pytest.mark.parametrize("job", [sft, preference])
 def test_a_run_of_epochs_that_ends_before_its_rate_has_risen_says_so(
     job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

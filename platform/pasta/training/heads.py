@@ -20,6 +20,7 @@ from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.rows import read_json
 from pasta.stages.records import write_json
+from pasta.stages.stage import Stage
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.run import TrainingStage
 
@@ -39,7 +40,9 @@ class HeadsStage(TrainingStage):
         if not self._settings.is_file():
             return False
         settings = read_json(self._settings)
-        return self.is_known_as(settings.get("identity"), settings.get("config", {}))
+        return self.is_known_as(
+            settings.get("identity"), settings.get("config", {}), settings.get("answers", "")
+        )
 
     def _forget_output(self) -> None:
         if self._are_there():
@@ -161,8 +164,8 @@ def head_figures(trainer: Any) -> dict[str, float]:
     }
 
 
-def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], identity: str | None) -> None:
-    """Put the heads of the model saved in ``trained`` beside the model that they are for."""
+def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], stage: Stage | None) -> None:
+    """Put the heads of the model saved in ``trained`` beside the model that they are for; ``stage`` is their run."""
     assert config.draft_heads is not None
     state: dict[str, Tensor] = {}
     for path in sorted(trained.glob("*.safetensors")):
@@ -180,4 +183,7 @@ def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], identity:
     if guessed:
         state["tokens"] = counts.topk(guessed).indices.sort().values
     heads.load_state_dict(state)
-    write_heads(config.output_dir, heads, {**card, "identity": identity})
+    made: dict[str, Any] = {"identity": None if stage is None else stage.identity}
+    if isinstance(stage, TrainingStage):
+        made["answers"] = stage.answers
+    write_heads(config.output_dir, heads, {**card, **made})

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,9 +11,10 @@ from typing import Any
 
 from pasta.config import to_dict
 from pasta.errors import UserError
-from pasta.files import read_text, write_whole
+from pasta.files import annotated_files, read_text, write_whole
 from pasta.rows import read_json, short_repr
 from pasta.stages.run import check_apart
+from pasta.stages.shards import content_digest
 from pasta.stages.stage import MANIFEST, Manifest, Stage, read_manifest
 from pasta.stages.workers import WorkersSection
 from pasta.training.config import OptimisationSection, ScheduleSection, TrainingConfig
@@ -70,6 +72,11 @@ class TrainingStage(Stage):
         self, job: str, config: TrainingConfig, inputs: Mapping[str, str | Path], *, restart: bool = False
     ) -> None:
         super().__init__(job, _content(to_dict(config)), inputs)
+        #: A digest of the answers in a stage of data, which has the same identity when it is made again.
+        self.answers = ""
+        if _DATA in inputs and os.path.isdir(inputs[_DATA]):
+            self.answers = content_digest(annotated_files(Path(inputs[_DATA])))
+            self.inputs[_DATA]["answers"] = self.answers
         self.output_dir = config.output_dir
         name = f"{config.name}-{self.identity[:8]}"
         self.run_dir = (config.run_dir / name).absolute()
@@ -83,20 +90,24 @@ class TrainingStage(Stage):
 
     def made(self, manifest: Manifest) -> bool:
         """Whether ``manifest`` describes this run's model."""
-        return self.is_known_as(manifest.identity, manifest.config)
+        answers = manifest.inputs.get(_DATA, {}).get("answers", "")
+        return self.is_known_as(manifest.identity, manifest.config, answers)
 
-    def is_known_as(self, identity: str, config: Mapping[str, Any]) -> bool:
-        """Whether a run of this ``identity`` and ``config`` is this one.
+    def is_known_as(self, identity: str, config: Mapping[str, Any], answers: str) -> bool:
+        """Whether a run of this ``identity`` and ``config``, which read these ``answers`` ("": not recorded), is this
+        one.
 
         Earlier commits took the steps of logging and checkpoints into the identity: theirs is the one that this run has
         with the steps that ``config`` records.
         """
         steps = {key: value for key, value in config.get("schedule", {}).items() if key in _UNSEEN_STEPS}
         earlier = {**self.config, "schedule": {**self.config["schedule"], **steps}}
-        return identity in (self.identity, self.identity_with(earlier))
+        return answers in ("", self.answers) and identity in (self.identity, self.identity_with(earlier))
 
     def difference(self, other: Manifest) -> str:
         """The first thing that ``other`` was made with differently, and that the weights depend on."""
+        if self.is_known_as(other.identity, other.config, ""):
+            return f"other answers in {_DATA} ({self.inputs[_DATA]['path']})"
         return super().difference(replace(other, config=_content(other.config)))
 
     @property

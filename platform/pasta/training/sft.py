@@ -79,7 +79,7 @@ def train(config: SftConfig, context: RunContext) -> dict[str, float]:
     heads = config.draft_heads is not None
 
     def save(trained: Path, card: dict[str, Any]) -> None:
-        save_heads(trained, config, card, None if context.stage is None else context.stage.identity)
+        save_heads(trained, config, card, context.stage)
 
     return run_trainer(
         "sft",
