@@ -226,8 +226,7 @@ def _judge(
     tally, directory = VerdictTally(), verdicts.path.parent
     for record in verdicts.records.values():
         tally.count(record["verdicts"].values())
-    if len(verdicts):
-        tally.read_usage(directory)
+    tally.read_usage(directory)
     progress = Progress(f"{config.name}, judging", len(answers), "prompts", len(verdicts))
     left = split_into_shards(
         [record for key, record in answers.records.items() if key not in verdicts], JUDGED

@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from pasta.data.endpoint import EndpointError, EndpointSection
 from pasta.errors import UserError
 from pasta.judges import Case, judge_records
-from pasta.judges.config import RewardModelSection, TeacherJudgeSection
+from pasta.judges.config import JudgeSection, RewardModelSection, TeacherJudgeSection
 from pasta.judges.grader import GraderJudge
-from pasta.judges.make import metered
+from pasta.judges.make import make_judge, metered
 from pasta.judges.reward import RewardJudge
 from pasta.judges.tally import VerdictTally
 from pasta.judges.teacher import TeacherJudge, share_of_a
@@ -160,7 +160,8 @@ def test_what_was_said_before_a_failure_is_not_asked_twice(tmp_path):
         return (401, {}) if number == 3 else prefers("The Nile.")(body, number)
 
     with endpoint_server(answer) as server:
-        endpoint = EndpointSection(server.url, "judge", api_key_env=None, concurrency=1)
+        prices = {"price_read": 1.0, "price_written": 2.0}
+        endpoint = EndpointSection(server.url, "judge", api_key_env=None, concurrency=1, **prices)
         section, journal = TeacherJudgeSection(endpoint), tmp_path / "replies.jsonl"
         with pytest.raises(EndpointError, match=r"refused a request without a key \(HTTP 401\)"):
             TeacherJudge(section, journal, None).judge([CASE])
@@ -168,7 +169,43 @@ def test_what_was_said_before_a_failure_is_not_asked_twice(tmp_path):
         assert said == 3
         again = TeacherJudge(section, journal, None)
         assert again.judge([CASE])[0][0].quality == pytest.approx(0.9)
-    assert again.usage()["judge_requests"] == 4 - said
+        assert len(server.requests) == 4 + 1
+        third = TeacherJudge(section, journal, None, {"judge_requests": 3.0})
+        third.judge([CASE])
+    # What a batch that was cut has paid for is counted by the next run, and once.
+    assert again.usage()["judge_requests"] == 4
+    assert again.usage()["judge_cost"] == pytest.approx(4 * (7 * 1.0 + 1 * 2.0) / 1e6)
+    assert third.usage()["judge_requests"] == 1
+
+
+def test_the_usage_of_verdicts_that_are_counted_is_not_counted_again(tmp_path):
+    with endpoint_server(prefers("The Nile.")) as server:
+        endpoint = EndpointSection(server.url, "judge", api_key_env=None)
+        section = JudgeSection("teacher", TeacherJudgeSection(endpoint))
+        tally = VerdictTally()
+        for answer in ("The Nile.", "A river is wet."):
+            judge = make_judge(section, tmp_path)  # as after a worker has died
+            judge.judge([Case(ASK, "The Seine.", (answer,))])
+            tally.spend(judge.usage())
+            tally.write_usage(tmp_path)
+        make_judge(section, tmp_path).judge([Case(ASK, "The Rhine.", ("The Nile.",))])
+        assert make_judge(section, tmp_path).usage()["judge_requests"] == 2
+    assert tally.figures()["judge_requests"] == 4
+
+
+def test_of_a_journal_that_does_not_say_what_was_spent_nothing_is_counted(tmp_path):
+    with endpoint_server(prefers("The Nile.")) as server:
+        first = teacher(server, tmp_path)
+        first.judge([CASE])
+        journal = tmp_path / "replies.jsonl"
+        rows = [json.loads(line) for line in journal.read_text().splitlines()]
+        for row in rows:
+            row.pop("spent", None)
+        journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        again = teacher(server, tmp_path)
+        again.judge([CASE])
+    assert first.usage()["judge_requests"] == 4
+    assert again.usage()["judge_requests"] == 0
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import TypeVar
 from pasta.judges.config import JudgeSection
 from pasta.judges.grader import GraderJudge
 from pasta.judges.judge import Judge
+from pasta.judges.tally import counted_usage
 from pasta.judges.teacher import TeacherJudge
 
 T = TypeVar("T")
@@ -24,9 +25,13 @@ def check_judge(section: JudgeSection) -> None:
 
 
 def make_judge(section: JudgeSection, work_dir: Path, api_key: str | None = None) -> Judge:
-    """Make the judge of a section. Replies that cost money are written to ``work_dir`` as they come."""
+    """Make the judge of a section. Replies that cost money are written to ``work_dir`` as they come.
+
+    Its usage includes what earlier runs have paid for and ``VerdictTally`` has not counted: replies of a batch that was
+    cut.
+    """
     if section.teacher is not None:
-        return TeacherJudge(section.teacher, work_dir / JOURNAL, api_key)
+        return TeacherJudge(section.teacher, work_dir / JOURNAL, api_key, counted_usage(work_dir))
     if section.reward is not None:
         from pasta.judges.reward import RewardJudge
 

@@ -30,8 +30,7 @@ class VerdictTally:
 
     def read_usage(self, directory: Path) -> None:
         """Add what the verdicts in a directory have cost in earlier runs."""
-        if (path := directory / _USAGE).is_file():
-            self.spend(read_json(path))
+        self.spend(counted_usage(directory))
 
     def write_usage(self, directory: Path) -> None:
         """Keep the usage so far, if there is any, beside the verdicts in a directory, for the run that goes on with
@@ -50,3 +49,10 @@ class VerdictTally:
     def figures(self) -> dict[str, float]:
         """All verdicts, the invalid ones, and the usage."""
         return self._usage | {"judge_verdicts": float(self._judged), "judge_invalid": float(self._invalid)}
+
+
+def counted_usage(directory: Path) -> dict[str, float]:
+    """What the verdicts in a directory have cost in earlier runs; empty if nothing is written there."""
+    path = directory / _USAGE
+    usage: dict[str, float] = read_json(path) if path.is_file() else {}
+    return usage

@@ -33,15 +33,25 @@ _AGAIN = "That is not a verdict. Reply with one letter, A or B, and nothing else
 
 
 class TeacherJudge:
-    """Asks an endpoint. Every verdict is written to ``journal`` at once, so that none is paid for twice."""
+    """Asks an endpoint. Every verdict is written to ``journal`` at once, so that none is paid for twice, with what was
+    used up to it: ``counted`` is the usage of earlier runs that is counted already, and ``usage`` begins with the rest.
+    """
 
-    def __init__(self, section: TeacherJudgeSection, journal: Path, api_key: str | None) -> None:
+    def __init__(
+        self,
+        section: TeacherJudgeSection,
+        journal: Path,
+        api_key: str | None,
+        counted: Mapping[str, float] | None = None,
+    ) -> None:
         self._section = section
         self._journal = RecordFile(journal, {"judge": section.endpoint.model, "system": _SYSTEM})
         self._runner = asyncio.Runner()
         self._endpoint = Endpoint(section.endpoint, api_key)
         self._asks_logprobs = section.logprobs == "auto"
         self._counts = dict.fromkeys(("judge_asked_again", "judge_unweighted"), 0)
+        self._written = self._used()
+        self._uncounted = _not_in(self._spent_before(), counted or {})
 
     def judge(self, cases: Sequence[Case]) -> list[list[Verdict]]:
         """A verdict on a case that the endpoint refuses, or fails at, while it answers others is invalid.
@@ -55,6 +65,10 @@ class TeacherJudge:
 
     def usage(self) -> dict[str, float]:
         """Requests, tokens and cost; how often a verdict was asked for again; verdicts without log-probabilities."""
+        return {key: value + self._uncounted.get(key, 0.0) for key, value in self._used().items()}
+
+    def _used(self) -> dict[str, float]:
+        """What this run has used."""
         usage = self._endpoint.usage
         asked = {
             "judge_requests": usage.requests,
@@ -64,6 +78,18 @@ class TeacherJudge:
             "judge_cost": usage.cost,
         }
         return {key: float(value) for key, value in (asked | self._counts).items()}
+
+    def _spent_before(self) -> dict[str, float]:
+        """What earlier runs have used by their journal; nothing if one of an earlier commit did not write it there."""
+        spent = [record.get("spent") for record in self._journal.records.values()]
+        if any(each is None for each in spent):
+            return {}
+        return {key: sum(each.get(key, 0.0) for each in spent if each) for key in self._written}
+
+    def _keep(self, key: str, verdict: Mapping[str, Any]) -> Mapping[str, Any]:
+        used = self._used()
+        spent, self._written = _not_in(used, self._written), used
+        return self._journal.add(key, {**verdict, "spent": spent})
 
     async def _compare(self, case: Case, answer: str) -> Verdict:
         if answer == case.baseline:
@@ -103,7 +129,7 @@ class TeacherJudge:
                 share = share_of_a(match[1], reply.alternatives)
                 self._counts["judge_unweighted"] += share is None
                 plain = float(match[1] == "A")
-                return self._journal.add(
+                return self._keep(
                     key, {"a": plain if share is None else share, "weighted": share is not None}
                 )
             said = reply.text
@@ -123,6 +149,11 @@ class TeacherJudge:
                 raise
             self._asks_logprobs = False
             return await self._ask(messages)
+
+
+def _not_in(usage: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    """The part of a usage that is not in another one."""
+    return {key: value - other.get(key, 0.0) for key, value in usage.items() if value > other.get(key, 0.0)}
 
 
 def share_of_a(verdict: str, alternatives: Sequence[Mapping[str, float]]) -> float | None:
