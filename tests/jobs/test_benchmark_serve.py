@@ -115,6 +115,18 @@ def test_a_peer_that_has_another_model_by_now_is_measured_anew(server, config, t
             assert written["settings"]["peer_model"] == first[0]
 
 
+def test_conversations_by_other_numbers_of_clients_are_held_anew(server, config, tmp_path, monkeypatch):
+    """Their place among the numbers says which prompts are theirs: else some would be asked twice, and found cached."""
+    own = contextlib.nullcontext(server.url)
+    monkeypatch.setattr(benchmark_serve.ServeBenchmark, "_service", lambda *_: own)
+    with load_server() as peer:
+        for clients, is_held in (("1,2", True), ("1,2", False), ("2", True)):
+            peer.requests.clear()
+            options = ["--peer", peer.url, "--clients", clients, "--turns", "2"]
+            assert run(config, tmp_path / "peer.json", *options)[0] == 0
+            assert bool(peer.requests) == is_held
+
+
 def test_an_interrupted_run_goes_on_with_what_is_missing(server, config, tmp_path, capsys, monkeypatch):
     scenario, done = benchmark_serve.PLAN["latency"], []
 

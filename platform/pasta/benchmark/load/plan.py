@@ -80,7 +80,7 @@ PLAN: dict[str, Scenario] = {
         peer.peer_keys,
         peer.beside_peer,
         peer.peer_report,
-        ("prompts", "peer", "peer_model", "turns", "think_s"),
+        ("prompts", "peer", "peer_model", "turns", "think_s", "held_by"),
         own_service=True,
     ),
     "throughput": Scenario(

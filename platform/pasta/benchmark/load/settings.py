@@ -79,6 +79,11 @@ class LoadSettings:
             raise UserError(f"--timeout: {self.timeout_s:g}, expected a positive number of seconds")
 
     @property
+    def held_by(self) -> tuple[int, ...] | None:
+        """The numbers of clients if they decide which prompts a block has: in conversations each has its own."""
+        return self.clients if self.turns > 1 else None
+
+    @property
     def prompts_needed(self) -> int:
         """How many different prompts are asked. Conversations are held once: a server would find what it has answered
         before."""
