@@ -92,6 +92,25 @@ def test_an_alpaca_eval_file_s_instructions_are_prompts(tmp_path):
     assert [p.messages for p in prompts] == [user("b")["messages"], user("a")["messages"]]
 
 
+def test_an_array_of_alpaca_s_form_is_asked_with_input_and_history(tmp_path):
+    entries = [
+        {"instruction": "Sum it up.", "input": "Tea is a drink.", "output": "…"},
+        {
+            "instruction": "And tea?",
+            "input": "",
+            "history": [["What is coffee?", "A drink."]],
+            "system": "Be brief.",
+        },
+    ]
+    (tmp_path / "alpaca.json").write_text(json.dumps(entries))
+    first, second = (
+        prompt.messages for prompt in read_prompts(PromptsSection(str(tmp_path / "alpaca.json")))
+    )
+    assert first == user("Sum it up.\n\nTea is a drink.")["messages"]
+    assert [message["role"] for message in second] == ["system", "user", "assistant", "user"]
+    assert second[-1]["content"] == "And tea?"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -101,6 +120,7 @@ def test_an_alpaca_eval_file_s_instructions_are_prompts(tmp_path):
             "outputs.json: entry 2: expected a JSON array of objects",
         ),
         ('[{"instruction": " "}]', "outputs.json: entry 1: expected a JSON array of objects"),
+        ('[{"instruction": "a", "input": 3}]', "outputs.json: entry 1: input: expected text, got int"),
         ("[]", "no prompts in it"),
     ],
 )

@@ -114,15 +114,21 @@ def _instruction_turns(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     if asked is None or answered is None:
         missing = "an instruction" if asked is None else "its output"
         raise BrokenRecord(f"no {missing.split()[-1]}: expected {missing}")
-    question = _text(record[asked], asked)
+    return [*_asked_turns(record, asked), ("assistant", _text(record[answered], answered))]
+
+
+def instruction_prompt(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The messages that ask what ``record``, of the ``instruction`` format, asks under that key: with its input, its
+    history and its system message, if it has them. Raises BrokenRecord."""
+    return [{"role": role, "content": content} for role, content in _asked_turns(record, "instruction")]
+
+
+def _asked_turns(record: Mapping[str, Any], asked: str) -> list[tuple[str, str]]:
+    question = _text(record.get(asked), asked)
     for key in _GIVEN:
         if record.get(key):
             question = f"{question}\n\n{_text(record[key], key)}"
-    turns = [
-        *_history(record.get("history")),
-        ("user", question),
-        ("assistant", _text(record[answered], answered)),
-    ]
+    turns = [*_history(record.get("history")), ("user", question)]
     system = next((_text(record[key], key) for key in _SYSTEM if record.get(key)), "")
     return [("system", system), *turns] if system else turns
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
 from pasta.data.atlas_keys import ATLAS
+from pasta.data.instructions import BrokenRecord, instruction_prompt
 from pasta.data.prompts import Prompt, PromptsSection
 from pasta.errors import UserError
 from pasta.evaluation.results.evaluations import read_evaluation
@@ -121,4 +122,7 @@ def _alpaca_prompts(file: Path) -> Iterator[Prompt]:
         instruction = entry.get("instruction") if isinstance(entry, dict) else None
         if not isinstance(instruction, str) or not instruction.strip():
             raise UserError(f"{file}: entry {number}: expected {_ARRAY}")
-        yield Prompt([{"role": "user", "content": instruction}])
+        try:
+            yield Prompt(instruction_prompt(entry))
+        except BrokenRecord as error:
+            raise UserError(f"{file}: entry {number}: {error}") from None
