@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pasta.errors import UserError
-from pasta.files import check_beside, check_directory, read_lines, read_text, write_whole
+from pasta.files import check_beside, check_directory, check_replaced, read_lines, read_text, write_whole
 
 
 def test_a_directory_is_made_for_a_file(tmp_path):
@@ -136,3 +136,20 @@ def test_a_directory_that_is_there_or_can_be_made_passes(tmp_path, monkeypatch, 
 def test_what_is_put_in_place_of_a_directory_has_a_name(name):
     with pytest.raises(UserError, match=r"key: .*: expected a name, not a directory that is always there"):
         check_beside(Path(name), "key")
+
+
+def test_what_takes_a_directory_s_place_is_no_mount_point_and_no_link(tmp_path, monkeypatch):
+    """Else the error comes when hours of work are to be put in place."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    with pytest.raises(
+        UserError, match=rf"^output_dir: .*/link: is a link, .* in {tmp_path}/disk, or another$"
+    ):
+        check_replaced(tmp_path / "link", "output_dir")
+    check_replaced(tmp_path / "disk", "output_dir")
+    check_replaced(tmp_path / "link" / "out", "output_dir")
+    monkeypatch.setattr("os.path.ismount", lambda path: path == tmp_path / "disk")
+    with pytest.raises(
+        UserError, match=r"^output_dir: .*/disk: is a mount point, and a finished directory is renamed"
+    ):
+        check_replaced(tmp_path / "disk", "output_dir")

@@ -137,6 +137,17 @@ def check_beside(path: Path, key: str) -> None:
     check_directory(path, key, path.parent / f".{path.name}{'.' * _BESIDE_CHARS}")
 
 
+def check_replaced(path: Path, key: str) -> None:
+    """``check_beside`` for a directory whose place a new one takes: a mount point, and a link, would keep theirs."""
+    check_beside(path, key)
+    kind = "a mount point" if os.path.ismount(path) else "a link" if os.path.islink(path) else ""
+    if kind:
+        raise UserError(
+            f"{key}: {shown(path)}: is {kind}, and a finished directory is renamed to this name; expected a name in "
+            f"{shown(os.path.realpath(path))}, or another"
+        )
+
+
 def _check_can_be_made(directory: Path) -> None:
     there = directory
     while (found := _status(there)) is None:

@@ -99,6 +99,17 @@ def test_restart_forgets_finished_and_unfinished_work(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_link_is_refused_before_any_work(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    with pytest.raises(UserError, match=r"^output_dir: .*/out: is a link, "):
+        StageOutput(tmp_path / "out", "sample", Config(), {})
+    finished(tmp_path / "disk")
+    assert StageOutput(tmp_path / "out", "sample", Config(), {}).is_done
+    with pytest.raises(UserError, match=r"^output_dir: .*/out: is a link, "):
+        StageOutput(tmp_path / "out", "sample", Config(), {}, restart=True)
+
+
 def test_a_directory_of_something_else_is_never_replaced(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("years of work")

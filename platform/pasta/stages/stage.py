@@ -18,7 +18,7 @@ from typing import Any
 
 from pasta.config import config_fingerprint, to_dict
 from pasta.errors import UserError
-from pasta.files import check_beside, write_whole, writing
+from pasta.files import check_replaced, write_whole, writing
 from pasta.rows import by_dotted_key, read_json
 
 MANIFEST = "manifest.json"
@@ -128,7 +128,7 @@ class StageOutput(Stage):
                 "name another directory, or say --restart to make it anew"
             )
         if self.manifest is None:
-            check_beside(output_dir, key)
+            check_replaced(output_dir, key)
         if (
             self.manifest is None
             and not self._replaces

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from pasta.errors import UserError
-from pasta.files import check_beside
+from pasta.files import check_directory, check_replaced
 from pasta.rows import read_json
 from pasta.stages.run import StageConfig, check_run_dir
 from pasta.stages.stage import Manifest, write_manifest
@@ -71,7 +71,10 @@ def check_run_and_output(config: StageConfig) -> None:
     model takes its place."""
     check_run_dir(config)
     output_dir = config.output_dir
-    check_beside(output_dir, "output_dir")
+    if getattr(config, "draft_heads", None) is None:
+        check_replaced(output_dir, "output_dir")
+    else:  # written into the model's directory
+        check_directory(output_dir, "output_dir")
     if (os.path.exists(output_dir) and not os.path.isdir(output_dir)) or (
         os.path.isdir(output_dir) and any(output_dir.iterdir()) and read_card(output_dir) is None
     ):
