@@ -98,15 +98,19 @@ def quiet_transformers() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def run_benchmark(run: Callable[[], Tables], out: Path) -> int:
+def run_benchmark(run: Callable[[], Tables], out: Path, *, fresh: bool) -> int:
     """Run a benchmark that writes to ``out``, and print its tables; returns the exit code.
 
-    After Ctrl-C it says where the same command resumes.
+    After Ctrl-C it says where the same command resumes; a ``fresh`` one would measure all again.
     """
     try:
         report = run()
     except KeyboardInterrupt:
-        print(f"interrupted: the same command goes on from the records in {out.parent}/", file=sys.stderr)
+        without = " without --fresh" if fresh else ""
+        print(
+            f"interrupted: the same command{without} goes on from the records in {out.parent}/",
+            file=sys.stderr,
+        )
         return EXIT_INTERRUPTED
     print(report.markdown())
     print(f"\nwritten to {out}, records beside it")

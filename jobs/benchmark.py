@@ -72,7 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     quiet_transformers()
     command = benchmark_command(*given)
-    return run_benchmark(lambda: Benchmark(settings, command).run(COMMANDS[options.what]), settings.out)
+    stages = COMMANDS[options.what]
+    return run_benchmark(lambda: Benchmark(settings, command).run(stages), settings.out, fresh=settings.fresh)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

@@ -49,7 +49,7 @@ def main(arguments: list[str], models: Path, num_cores: int) -> int:
 
     quiet_transformers()
     command = benchmark_command("peers", *arguments)
-    return run_benchmark(lambda: PeerBenchmark(settings, command).run(), out)
+    return run_benchmark(lambda: PeerBenchmark(settings, command).run(), out, fresh=settings.fresh)
 
 
 def parser(models: Path = Path("models"), num_cores: int = 1) -> argparse.ArgumentParser:

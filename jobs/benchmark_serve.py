@@ -304,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = benchmark_command("serve", *given)
     benchmark = ServeBenchmark(settings, read_service_config(options.config), options.source, command)
     api_key = os.environ.get(options.api_key_env) if options.url else None
-    if code := run_benchmark(lambda: benchmark.run(options.url, api_key), out):
+    if code := run_benchmark(lambda: benchmark.run(options.url, api_key), out, fresh=settings.fresh):
         return code
     for line in (found := benchmark.violations()):
         print(f"error: {line}", file=sys.stderr)

@@ -53,7 +53,7 @@ def run(config: PreferenceConfig, *, restart: bool = False, address: str | None 
         return 0
     check_gpus(config.workers, address)
     datasets.disable_progress_bars()
-    with resumable(config.name, RESUMES):
+    with resumable(config.name, RESUMES, training):
         prepared = prepare(config, config.run_dir.absolute() / "data")
         _describe(config, prepared, effective_beta(config.objective))
         if said := slow_start(config.optimisation, prepared.num_pairs, config.workers.num_workers):

@@ -65,7 +65,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
     check_room(str(config.model.init_from), prompts, config.limits, config.engine.slot_tokens)
     places = config.workers.num_workers + config.rollout.workers.num_workers
     with (
-        resumable(config.name, RESUMES),
+        resumable(config.name, RESUMES, training),
         ray_cluster(address, places, config.workers.threads),
     ):
         _check_gpus(config, address)

@@ -94,7 +94,8 @@ def run(
     verdicts = judgements(config, restart=rejudge)
     api_key = None if verdicts.is_done else judge_key(config.judge)
     samples = read_stage(config.samples, "sample", "samples", "samples")
-    with stage_run(config, output, resumes="from the verdicts that are there") as job:
+    option = "--rejudge" if rejudge else "--restart"
+    with stage_run(config, output, resumes="from the verdicts that are there", option=option) as job:
         if not verdicts.is_done:
             with sole_writer(verdicts.output_dir, "judgements_dir"):
                 _judge(config, verdicts, samples, api_key, job.tracker, address)

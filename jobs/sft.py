@@ -59,7 +59,7 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
     check_gpus(config.workers, address)
     datasets.disable_progress_bars()
     cache_dir = config.run_dir.absolute() / "data"
-    with resumable(config.name, RESUMES):
+    with resumable(config.name, RESUMES, training):
         prepared = prepare(config, cache_dir, num_processes=config.workers.num_workers)
         if said := other_positions(config.model):
             print(f"{config.name}: {said}")

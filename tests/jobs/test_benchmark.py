@@ -288,6 +288,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
     assert "3 prompts, 2 found from an earlier run" in capsys.readouterr().err
     # One to warm up, one that was missing.
     assert len(decoded) == 2
+    decoded.clear()
+    assert main([*given, "--threads", "1", "--fresh"]) == 130
+    assert "the same command without --fresh goes on" in capsys.readouterr().err
     assert json.loads(out.read_text())["complete"]
 
 

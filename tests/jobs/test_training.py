@@ -20,7 +20,7 @@ from pasta.stages.run import sole_writer
 from pasta.stages.stage import Stage, write_manifest
 from pasta.training.config import SftConfig
 from pasta.training.sft import train
-from tests.support.interrupts import interrupting_at
+from tests.support.interrupts import interrupt, interrupting_at
 from tests.support.paths import ROOT
 from tests.training.pair_runs import preference_dict, save_tiny_model
 from tests.training.runs import as_earlier, sft_config, sft_dict
@@ -100,6 +100,19 @@ def test_ctrl_c_at_any_line_before_the_first_step_says_once_how_to_go_on(
     with pytest.raises(KeyboardInterrupt):
         job.run(parse_config(values, job.CONFIG, "tiny.yaml"))
     assert capsys.readouterr().err == "tiny: the same command goes on from the last checkpoint\n"
+    # A restart has begun when nothing of the run before is left.
+    with pytest.raises(KeyboardInterrupt):
+        job.run(parse_config(values, job.CONFIG, "tiny.yaml"), restart=True)
+    assert capsys.readouterr().err == "tiny: the same command goes on from the last checkpoint\n"
+    monkeypatch.setattr(job, "print", print, raising=False)
+    monkeypatch.setattr(training, "print", print, raising=False)
+    monkeypatch.setattr(training, "_fit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        job.run(parse_config(values, job.CONFIG, "tiny.yaml"), restart=True)
+    assert (
+        capsys.readouterr().err
+        == "tiny: the same command without --restart goes on from the last checkpoint\n"
+    )
 
 
 def test_a_restart_that_was_cut_is_not_done_though_the_model_before_is_there(tmp_path: Path) -> None:

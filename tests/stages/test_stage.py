@@ -193,6 +193,22 @@ def test_ctrl_c_at_any_moment_of_a_stage_says_once_where_it_goes_on(tmp_path, ca
     assert capsys.readouterr().err == "tiny: the same command goes on after the last shard\n"
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_after_ctrl_c_a_restart_goes_on_without_the_option_once_it_has_begun(
+    tmp_path, capsys, monkeypatch, begun
+):
+    """The same command would forget what the restart has done: replies that a teacher was paid for, too."""
+    monkeypatch.setattr("pasta.stages.run.start_tracker", lambda *_, **__: Tracker())
+    if not begun:
+        monkeypatch.setattr("pasta.stages.run.sole_writer", interrupt)
+    config = JobConfig(tmp_path / "out", tmp_path / "runs")
+    output = StageOutput(config.output_dir, "sample", Config(), {}, restart=True)
+    with pytest.raises(KeyboardInterrupt), stage_run(config, output, resumes="after the last shard"):
+        interrupt()
+    without = " without --restart" if begun else ""
+    assert capsys.readouterr().err == f"tiny: the same command{without} goes on after the last shard\n"
+
+
 def test_a_run_that_has_ended_leaves_no_lock(tmp_path):
     for _ in range(2):
         with sole_writer(tmp_path / "out"):

@@ -49,18 +49,28 @@ class StageRun:
         print(f"{self.config.name}: {what} written to {self.config.output_dir}", flush=True)
 
 
+class Restarted(Protocol):
+    """A stage that may be told to forget what was done before; ``restarts`` until its start has done so."""
+
+    @property
+    def restarts(self) -> bool: ...
+
+
 @contextmanager
-def stage_run(config: StageConfig, output: StageOutput, *, resumes: str) -> Iterator[StageRun]:
+def stage_run(
+    config: StageConfig, output: StageOutput, *, resumes: str, option: str = "--restart"
+) -> Iterator[StageRun]:
     """Start a stage, or go on with it, for the time of the block; its tracker ends with the block.
 
-    After Ctrl-C the user is told where the same command ``resumes``. Raises UserError for a ``run_dir`` that cannot be
+    After Ctrl-C the user is told where the same command ``resumes``, without ``option`` where that has made it
+    restart. Raises UserError for a ``run_dir`` that cannot be
     made, if it is needed.
     """
     run_dir = config.run_dir.absolute() / f"{config.name}-{output.identity[:8]}"
     if config.tracking.mode != "disabled":
         check_run_dir(config)
         check_apart(run_dir, config.output_dir, "run_dir")
-    with resumable(config.name, resumes), sole_writer(output.output_dir):
+    with resumable(config.name, resumes, output, option), sole_writer(output.output_dir):
         work_dir = output.start()
         tracker = start_tracker(
             config.tracking, run_dir=run_dir, name=config.name, job=output.stage, config=to_dict(config)
@@ -122,12 +132,18 @@ def check_run_dir(config: StageConfig) -> None:
 
 
 @contextmanager
-def resumable(name: str, where: str) -> Iterator[None]:
-    """Tell the user after Ctrl-C that the same command goes on ``where``; the KeyboardInterrupt passes through."""
+def resumable(name: str, where: str, stage: Restarted, option: str = "--restart") -> Iterator[None]:
+    """Tell the user after Ctrl-C that the same command goes on ``where``; the KeyboardInterrupt passes through.
+
+    If ``stage`` has forgotten what was done before, as ``option`` asked, it would forget it again: then the command
+    goes on without that option.
+    """
+    restarts = stage.restarts
     try:
         yield
     except KeyboardInterrupt:
-        print(f"{name}: the same command goes on {where}", file=sys.stderr)
+        without = f" without {option}" if restarts and not stage.restarts else ""
+        print(f"{name}: the same command{without} goes on {where}", file=sys.stderr)
         raise
 
 

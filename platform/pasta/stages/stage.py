@@ -145,6 +145,11 @@ class StageOutput(Stage):
         return self.manifest is not None
 
     @property
+    def restarts(self) -> bool:
+        """Whether ``start`` will delete what this stage has left."""
+        return self._restarts
+
+    @property
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
         return not self._restarts and self.work_dir.is_dir() and any(self.work_dir.iterdir())

@@ -111,6 +111,11 @@ class TrainingStage(Stage):
         return super().difference(replace(other, config=_content(other.config)))
 
     @property
+    def restarts(self) -> bool:
+        """Whether ``start`` will delete unfinished work."""
+        return self._restarts
+
+    @property
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
         return not self._restarts and self.run_dir.is_dir()
