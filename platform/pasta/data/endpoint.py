@@ -197,7 +197,7 @@ class Endpoint:
                 await self._back_off(attempt, pause)
         raise EndpointError(
             f"endpoint {section.base_url}: {failure}, {section.retries + 1} tries in a row; what is finished is "
-            "kept: the same command goes on from there"
+            "kept: the same command, without --restart if it has that, goes on from there"
         )
 
     async def blame_request(self, error: EndpointError, *, temperature: float = 0.0) -> Reply:
