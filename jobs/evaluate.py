@@ -105,10 +105,11 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
 def report_only(config: EvaluateConfig) -> int:
     """Write figures and report anew from the records of a finished or an unfinished evaluation."""
     directory = _records_of(config)
-    found = len(read_evaluation(directory).answers)
-    total = len(read_eval_prompts(config.prompts))
+    found, part = read_evaluation(directory), ""
+    # The source of a finished one may have changed since, or be gone.
+    if not found.finished and len(found.answers) < (total := len(read_eval_prompts(config.prompts))):
+        part = f" of the {len(found.answers)} of {total} prompts that are decoded"
     _report(config, directory, Tracker())
-    part = "" if found == total else f" of the {found} of {total} prompts that are decoded"
     print(f"{config.name}: report{part} written to {directory}")
     return 0
 

@@ -22,6 +22,7 @@ from pasta.evaluation.judging import JUDGED
 from pasta.evaluation.methods.decode import decode_prompt
 from pasta.evaluation.methods.make import make_methods
 from pasta.evaluation.prompts import read_eval_prompts
+from pasta.evaluation.results.evaluations import Evaluation
 from pasta.stages.records import RecordFile
 from pasta.stages.stage import Manifest, read_manifest, write_manifest
 from tests.support.endpoint import EndpointServer, completion, endpoint_server
@@ -346,6 +347,25 @@ def test_the_report_of_a_finished_evaluation_shows_the_configuration_that_it_was
     assert evaluate._records_of(other) == config.output_dir
     with pytest.raises(UserError, match="was made with"):
         evaluate._records_of(config)
+
+
+@pytest.mark.parametrize(
+    ("finished", "part"), [(True, ""), (False, " of the 3 of 5 prompts that are decoded")]
+)
+def test_the_report_of_a_finished_evaluation_reads_no_prompts_again(
+    tmp_path, monkeypatch, capsys, finished, part
+):
+    config = load_config(write_config(tmp_path), EvaluateConfig)
+    found = Evaluation(tmp_path, ({},) * 3, (), finished=finished)
+    monkeypatch.setattr(evaluate, "_records_of", lambda _: tmp_path)
+    monkeypatch.setattr(evaluate, "read_evaluation", lambda _: found)
+    monkeypatch.setattr(evaluate, "_report", lambda *_: None)
+    if finished:
+        monkeypatch.setattr(evaluate, "read_eval_prompts", lambda _: pytest.fail("the source was read"))
+    else:
+        monkeypatch.setattr(evaluate, "read_eval_prompts", lambda _: range(5))
+    assert evaluate.report_only(config) == 0
+    assert capsys.readouterr().out == f"{config.name}: report{part} written to {tmp_path}\n"
 
 
 @pytest.mark.slow
