@@ -12,7 +12,9 @@ from typing import Any
 from pasta.cli.simulate import read_workload, teller
 from pasta.config import load_config
 from pasta.errors import UserError
+from pasta.files import annotated_files, read_lines
 from pasta.markdown import markdown
+from pasta.rows import numbered
 from pasta.simulation.config import SimulateConfig
 from pasta.simulation.load import LoadSection
 from pasta.simulation.roofline import RooflineSection
@@ -215,7 +217,7 @@ class _Source:
             else:
                 count = None
         else:
-            count = _count_prompts(Path(section.source))
+            count = (_count_answers if key == "data" else _count_prompts)(Path(section.source))
         if count is None:
             raise Unknown(f"how much data {key}.source {section.source} has")
         return int(count)
@@ -230,6 +232,13 @@ class _Source:
         if prompts is None:
             raise Unknown(f"prompts.count of {sampled} is not set")
         return int(prompts)
+
+
+def _count_answers(path: Path) -> int | None:
+    """How many annotated answers a file, or the directory of an annotate stage, has; None if it is not there."""
+    if not path.exists():
+        return None
+    return sum(1 for file in annotated_files(path) for _ in numbered(read_lines(file))) or None
 
 
 def _count_prompts(path: Path) -> int | None:

@@ -125,6 +125,29 @@ def test_an_evaluation_is_priced_by_its_prompts_one_at_a_time(h100, tmp_path):
     assert untimed.hours > 0
 
 
+@pytest.mark.parametrize("name", ["answers.jsonl", "annotated-00000.jsonl"])
+def test_the_answers_of_a_file_or_a_stage_of_one_s_own_are_counted(h100, tmp_path, name):
+    """One a line, though some may answer the same prompt; the prompt may be a text."""
+    (tmp_path / name).write_text('{"prompt": "What is tea?", "annotated": "A drink."}\n' * 3)
+    source = tmp_path / name if name == "answers.jsonl" else tmp_path
+
+    def of_mine(stage: str, config: Any) -> Any:
+        if stage != "sft":
+            return config
+        return dataclasses.replace(
+            config, data=dataclasses.replace(config.data, source=str(source), documents=None)
+        )
+
+    def without_reference(steps: Any) -> Any:
+        return [dataclasses.replace(each, reads={}) if each.name == "sft" else each for each in steps]
+
+    arguments = pipeline.parser().parse_args(["--config", str(RECIPE)])
+    config, steps = pipeline.read_recipe(arguments)
+    stages = {name: of_mine(name, each) for name, each in pipeline.read_stages(config, steps).items()}
+    found = {each.name: each.work for each in prices(h100).of(without_reference(steps), stages)}
+    assert found["sft"] == "trains on 3 answers, 4 epochs"
+
+
 def test_pairs_that_are_trained_on_for_so_many_steps_are_told_with_their_steps(h100):
     def in_steps(name: str, config: Any) -> Any:
         if name != "prefer-2-4":
