@@ -44,8 +44,10 @@ class Tables(Tracker):
         self.tables[name] = (list(columns), list(rows))
 
 
-def _evaluate(directory: Path, tracker: Tracker, **data: Any) -> tuple[Any, dict[str, float]]:
-    values = sft_dict(directory)
+def _evaluate(
+    directory: Path, tracker: Tracker, *, precision: str = "fp32", **data: Any
+) -> tuple[Any, dict[str, float]]:
+    values = sft_dict(directory, precision=precision)
     values["data"] |= data
     config = parse_config(values, SftConfig, "tiny.yaml")
     prepared = prepare(config, directory / "data")
@@ -101,6 +103,17 @@ def test_answers_to_held_out_prompts_are_generated_and_tabled(tmp_path: Path) ->
     assert figures["eval_well_formed"] == sum(row[columns.index("well_formed")] for row in rows) / 3
     assert figures["eval_speedup"] > 0
     assert trainer.model.training == trainer.is_in_train
+
+
+def test_answers_are_generated_in_float32_where_the_run_computes_in_bfloat16(tmp_path: Path) -> None:
+    tracker = Tables()
+    trainer, figures = _evaluate(tmp_path, tracker, precision="bf16", eval_answers=1, max_length=300)
+    (row,) = tracker.tables[EXAMPLES][1]
+    assert figures["eval_threads"] == row[COLUMNS.index("threads")]
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():  # the run's own forwards are as before
+        products = trainer.model(input_ids=ids).logits, trainer.model._original_forward(input_ids=ids).logits
+    assert not torch.equal(*products)
 
 
 def test_documents_come_out_of_packed_rows_as_they_went_in() -> None:

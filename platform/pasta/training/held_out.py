@@ -65,7 +65,7 @@ def generate_answers(
     max_tokens: int,
     parallel: bool,
 ) -> list[HeldOutAnswer]:
-    """Greedy answers to the documents' prompts, four at a time, from a model as it is in memory.
+    """Greedy answers to the documents' prompts, four at a time, from a model in memory, in its weights' format.
 
     Leaves the model in the mode (training or evaluation) in which it was.
     """
@@ -83,6 +83,8 @@ def generate_answers(
     limits = Limits(max_tokens=max_tokens, max_chunk_tokens=max_tokens)
     was_training = model.training
     model.eval()
+    # What training wraps around the class's own forward. Under autocast keys and values differ from the cache's format.
+    wrapped = vars(model).pop("forward", None)
     try:
         loaded = LoadedModel(
             model, tokenizer, codec, "in training", num_parameters=0, format=NumberFormat("float32")
@@ -95,6 +97,8 @@ def generate_answers(
         with torch.no_grad():
             results = {result.request_id: result for result in engine.decode(requests)}
     finally:
+        if wrapped is not None:
+            model.forward = wrapped
         model.train(was_training)
     return [_answer(codec, document, results[str(number)]) for number, document in enumerate(documents)]
 
