@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from pasta.engine.section import EngineSection, check_here
 from pasta.errors import UserError, first_line
-from pasta.signals import kept_interrupt
+from pasta.signals import handling, kept_interrupt
 from pasta.stages.workers import LightWorkersSection, WorkersSection
 from serve.ray_start import GPUS_AS_RESERVED, ROOT, python_path, start_ray
 
@@ -31,7 +32,8 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
 
     Without ``address`` the cluster is the one that RAY_ADDRESS names, as it does for a job that was submitted to one. A
     cluster that is connected already is used as it is. ``threads`` is what each worker computes with. A local one has
-    no dashboard, which is thirteen processes. Raises UserError as ``check_address`` does.
+    no dashboard, which is thirteen processes. SIGTERM ends the block with SystemExit(143). Raises UserError as
+    ``check_address`` does.
     """
     check_address(address)
     key, address = _key(address), _given(address)
@@ -66,9 +68,15 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
                 if address is None:
                     raise
                 raise UserError(f"{key}: {address}: {first_line(error)}") from None
-            yield check
+            # Ray's own handlers print a trace of machine code and exit with 15, or abort (134), as if it had crashed.
+            with handling(signal.SIGTERM, _exit):
+                yield check
         finally:
             ray.shutdown()
+
+
+def _exit(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def check_address(address: str | None) -> None:

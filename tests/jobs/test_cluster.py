@@ -1,7 +1,11 @@
 """How a job finds or starts Ray, and the version of its code."""
 
+import signal
 import socket
+import subprocess
+import sys
 
+import psutil
 import pytest
 import ray
 
@@ -145,6 +149,27 @@ def test_without_an_address_the_cluster_is_the_job_s_own(monkeypatch, starts):
     (options,) = init.calls
     assert options["address"] == "local"
     assert options["num_cpus"] == 2
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_sigterm_ends_a_job_quietly_and_its_ray_with_it():
+    code = (
+        "import time\nfrom jobs.cluster import ray_cluster\n"
+        "with ray_cluster(None, 1):\n    print('ready', flush=True)\n    time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        started = psutil.Process(job.pid).children(recursive=True)
+        job.terminate()
+        _, said = job.communicate(timeout=60)
+    assert job.returncode == 128 + signal.SIGTERM
+    assert "SIGTERM" not in said
+    assert started
+    assert not psutil.wait_procs(started, timeout=60)[1]
 
 
 def test_where_there_is_no_working_tree_the_environment_says_what_code_runs(monkeypatch):
