@@ -282,8 +282,7 @@ class Benchmark:
         self._use_threads("large")
         documents = sample_documents(read_documents(path), settings.replay_prompts, settings.replay_seed)
         config = read_model_config(settings.model_config)
-        positions = context_positions(config)
-        longest = min(settings.longest or positions, positions)
+        longest = min(settings.longest or context_positions(config), context_positions(config))
         identity = document_identity(path, tokenizer) | {"repeats": settings.repeats, "longest": longest}
         file = self._kept.open("documents", self._identity("large") | identity)
         todo = sum(document.key not in file for document in documents)
