@@ -61,24 +61,24 @@ def recorded_forward(forward: nn.Module, example: tuple[Tensor, ...]) -> torch.j
 def frozen(module: nn.Module) -> Any:
     """A recorded forward, or a loop over one, with its weights as constants: it goes on with what is copied into them.
 
-    TorchScript makes one constant of those that are equal, and so would give all of them the new weights of the first:
-    the others stay attributes.
+    TorchScript makes one constant of those that are equal, and computes in advance what follows from constants alone,
+    such as Gemma's 1 + weight: both would ignore new weights. So vectors stay attributes, and so do equal matrices.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, too
         script = torch.jit.script(module).eval()
-        return torch.jit.freeze(script, preserved_attrs=_equal_weights(script))
+        return torch.jit.freeze(script, preserved_attrs=_attributes(script))
 
 
-def _equal_weights(module: nn.Module) -> list[str]:
-    """The names of the weights that equal one before them, such as the norms of a model that is not trained yet."""
+def _attributes(module: nn.Module) -> list[str]:
+    """The names of the weights that are vectors, and of matrices that equal one before them."""
     names: list[str] = []
     known: dict[tuple[torch.dtype, torch.Size], list[Tensor]] = {}
     for name, weight in itertools.chain(module.named_parameters(), module.named_buffers()):
         if weight.layout != torch.strided:  # in oneDNN's layout it is no constant
             continue
         others = known.setdefault((weight.dtype, weight.shape), [])
-        if any(torch.equal(weight, other) for other in others):
+        if weight.dim() < 2 or any(torch.equal(weight, other) for other in others):
             names.append(name)
         else:
             others.append(weight)
