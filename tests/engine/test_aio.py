@@ -219,6 +219,22 @@ def test_a_failing_step_reaches_every_stream():
     with_engine(scenario)
 
 
+def test_a_failing_cancellation_reaches_every_stream():
+    async def scenario(engine):
+        def fail(request_id):
+            raise RuntimeError("device lost")
+
+        engine.engine.cancel = fail
+        left = engine.events(await engine.submit(ask()))
+        await anext(left)
+        request_id = await engine.submit(ask("x"))
+        await left.aclose()
+        with pytest.raises(EngineStopped, match="device lost"):
+            return [batch async for batch in engine.events(request_id)]
+
+    with_engine(scenario)
+
+
 def test_a_call_that_comes_between_a_step_s_failure_and_its_report_fails_too():
     async def scenario(engine):
         called = threading.Event()

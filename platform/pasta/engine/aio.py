@@ -135,9 +135,9 @@ class AsyncEngine:
                 if self._stopping:
                     return
                 commands, self._commands = self._commands, []
-            for command in commands:
-                command()
             try:
+                for command in commands:
+                    command()
                 if self.engine.has_work:
                     self._keep(self.engine.step())
                 if not self.engine.has_requests:
