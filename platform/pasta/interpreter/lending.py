@@ -5,8 +5,9 @@ chunk will need when it comes back. The reservation must not change the text eit
 next token is chosen as if the limits were infinite (``allowed_freely``). If the limits do not allow that token, the
 thread waits until the lent part has come back. A chunk that itself has only a lent part is given back to its lender.
 
-Not covered: an answer that reaches ``max_threads`` or ``max_tokens`` while a chunk that may still fork is away. Other
-threads go on meanwhile, and one of them may take the last place that this chunk would have had first.
+Not covered: an answer that reaches ``max_threads`` or ``max_tokens``. A chunk that is away may still fork, while
+another thread takes the last place that it would have had first. And a chunk may come back, whole, before other threads
+are as far: it has tokens then that ``max_tokens`` would have left to these.
 """
 
 from collections.abc import Sequence
