@@ -40,6 +40,16 @@ def test_guesses_change_no_answer(every_draft, at_once):
     assert engine.drafter.num_drafted > 10
 
 
+def test_heads_that_are_no_numbers_change_no_answer(every_draft):
+    """Nor do states that are too large for them, of which they make none."""
+    heads = made()
+    heads.down[0].weight.fill_(float("nan"))
+    asked = requests(11, count=2, limits=SHORT)
+    plain = [same(result) for result in Engine(LOADED, PLAIN).decode(asked, at_once=1)]
+    engine = Engine(replace(LOADED, heads=HeadRunner(heads, LOADED.model)), EngineConfig(**SIZES))
+    assert [same(result) for result in engine.decode(asked, at_once=1)] == plain
+
+
 def test_an_engine_leaves_nothing_on_its_model():
     Engine(WITH_HEADS, EngineConfig(**SIZES)).generate(requests(0, 1)[0].replace(limits=Limits(max_tokens=2)))
     assert not LOADED.model.get_output_embeddings()._forward_pre_hooks
@@ -158,7 +168,24 @@ def other_width(directory):
     return {}, "up.0.weight is "
 
 
-@pytest.mark.parametrize("change", [other_size, other_weights, other_width, broken, no_settings, no_shape])
+def no_number_of_units(directory):
+    told = json.loads((directory / SETTINGS).read_text())
+    told["shape"]["width"] = float(told["shape"]["width"])
+    (directory / SETTINGS).write_text(json.dumps(told))
+    return {}, "width 32.0: expected an integer"
+
+
+def other_tokens(directory):
+    heads = some_guessed()
+    heads.tokens += VOCAB
+    write_heads(directory, heads, {})
+    return {}, f"tokens: {VOCAB} to .*, but the model has 0 to {VOCAB - 1}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [other_size, other_weights, other_width, broken, no_settings, no_shape, no_number_of_units, other_tokens],
+)
 def test_heads_that_do_not_fit_are_refused_in_one_line(tmp_path, change):
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     write_heads(tmp_path, made(), {})

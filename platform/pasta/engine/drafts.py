@@ -236,7 +236,7 @@ class Drafter:
             if guess.token == t.tokens[state.num_tokens - 1] and guess.following[: len(since)] == since:
                 odds = guess.odds[len(since) :]
                 following = guess.following[len(since) :]
-                found[id(slot), t.id] = following, [-1 - min(int(10 * p), 9) for p in odds]
+                found[id(slot), t.id] = following, [-1 - _tenths(p) for p in odds]
         return found
 
     def _guesses(self, known: Sequence[tuple[Thread, HeadInput]]) -> list[Guess]:
@@ -334,6 +334,11 @@ class Drafter:
         )
         share = of_heads / sum(gains) if of_heads else 0.0
         self._guesses_worth.learn((of_heads * token_s - share * more_s - self._guess_s) / step_s)
+
+
+def _tenths(odds: float) -> int:
+    """The tenths of odds, at most 9. Of no number none: heads may be told of states that are too large for them."""
+    return min(int(10 * odds), 9) if odds > 0 else 0
 
 
 def _through_promise(

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.bounds import check_positive
+from pasta.bounds import check_integers, check_positive
 from pasta.engine.families import read_model_config
 from pasta.engine.snapshots import model_directory
 from pasta.errors import UserError, first_line
@@ -30,6 +30,7 @@ class HeadShape:
     guessed: int = 0
 
     def __post_init__(self) -> None:
+        check_integers(self, "hidden_size", "vocab_size", "depth", "width", "guessed")
         check_positive(self, "hidden_size", "vocab_size", "depth", "width")
         if not 0 <= self.guessed <= self.vocab_size:
             raise ValueError(f"guessed {self.guessed}, expected 0 to {self.vocab_size}")

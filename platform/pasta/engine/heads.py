@@ -155,6 +155,12 @@ def read_heads(directory: Path, hidden_size: int, vocab_size: int) -> DraftHeads
         raise UserError(
             f"draft heads: {directory / WEIGHTS}: cannot be loaded ({first_line(error)})"
         ) from None
+    least, most = int(heads.tokens.min()), int(heads.tokens.max())
+    if not 0 <= least <= most < vocab_size:
+        raise UserError(
+            f"draft heads: {directory / WEIGHTS}: tokens: {least} to {most}, but the model has 0 to {vocab_size - 1}; "
+            "train them again, or remove them"
+        )
     return heads.requires_grad_(False)
 
 
