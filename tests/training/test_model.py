@@ -138,7 +138,9 @@ def test_an_unsupported_architecture_is_named(tmp_path: Path) -> None:
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
     section = ModelSection(init_from=str(tmp_path / "gpt2"))
-    with pytest.raises(UserError, match=r"architecture 'gpt2' is not supported; expected one of .*llama"):
+    with pytest.raises(
+        UserError, match=r"^model\.init_from: .* 'gpt2' is not supported; expected one of .*llama"
+    ):
         build_model(section, make_tokenizer(section), seed=0)
 
 

@@ -80,7 +80,7 @@ def check_trainable(section: ModelSection, tokenizer: PreTrainedTokenizerBase) -
         return
     assert section.init_from is not None
     config = text_part(read_config("model.init_from", section.init_from))
-    check_architecture(config, section.init_from)
+    check_architecture(config, f"model.init_from: {section.init_from}")
     if section.tokenizer is not None:
         _require_same_vocabulary(section.init_from, tokenizer)
 
