@@ -69,14 +69,28 @@ def ray_cluster(address: str | None, num_cpus: int, threads: int = 1) -> Iterato
                     raise
                 raise UserError(f"{key}: {address}: {first_line(error)}") from None
             # Ray's own handlers print a trace of machine code and exit with 15, or abort (134), as if it had crashed.
-            with handling(signal.SIGTERM, _exit):
+            with _ended_by_sigterm():
                 yield check
         finally:
             ray.shutdown()
 
 
-def _exit(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Raise SystemExit(143) for a SIGTERM within the block, and at its end: a wait for Ray makes another exit of it."""
+    ended = False
+
+    def end(number: int, _: object) -> None:
+        nonlocal ended
+        ended = True
+        raise SystemExit(128 + number)
+
+    with handling(signal.SIGTERM, end):
+        try:
+            yield
+        finally:
+            if ended:
+                raise SystemExit(128 + signal.SIGTERM)
 
 
 def check_address(address: str | None) -> None:

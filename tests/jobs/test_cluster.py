@@ -153,10 +153,13 @@ def test_without_an_address_the_cluster_is_the_job_s_own(monkeypatch, starts):
 
 @pytest.mark.e2e
 @pytest.mark.slow
-def test_sigterm_ends_a_job_quietly_and_its_ray_with_it():
+@pytest.mark.parametrize(
+    "wait", ["time.sleep(600)", "try:\n        time.sleep(600)\n    except SystemExit:\n        sys.exit(1)"]
+)  # the second as Ray Train's wait for its controller does
+def test_sigterm_ends_a_job_quietly_and_its_ray_with_it(wait: str):
     code = (
-        "import time\nfrom jobs.cluster import ray_cluster\n"
-        "with ray_cluster(None, 1):\n    print('ready', flush=True)\n    time.sleep(600)"
+        "import sys, time\nfrom jobs.cluster import ray_cluster\n"
+        f"with ray_cluster(None, 1):\n    print('ready', flush=True)\n    {wait}"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
