@@ -103,6 +103,14 @@ def test_nothing_to_replay_is_one_clear_line():
         DocumentReplay(BOTH, "words", 5, 512)
 
 
+def test_documents_that_an_earlier_run_left_out_are_nothing_to_report():
+    """It drew others beside them, which it could replay."""
+    with pytest.raises(
+        UserError, match=r"^--documents: none of 2 can be replayed \(9 tokens, expected fewer than 8\)$"
+    ):
+        document_report([{"skipped": "9 tokens, expected fewer than 8"}] * 2, "tiny", "a tiny model", "words")
+
+
 def test_records_belong_to_the_documents_content_and_the_tokenizer(tmp_path):
     path = tmp_path / "d.jsonl"
     path.write_text("one")

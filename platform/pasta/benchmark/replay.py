@@ -124,9 +124,7 @@ class DocumentReplay:
                 + (hint if tokenizer == WORDS else "expected the tokenizer of a model of this shape")
             )
         if not self.entries:
-            raise UserError(
-                f"--documents: none of {len(documents)} can be replayed ({next(iter(self.skipped.values()))})"
-            )
+            raise _none_replayed(len(documents), self.skipped.values())
 
     def run(self, file: RecordFile, loaded: LoadedModel, repeats: int, progress: Progress) -> None:
         """Measure the documents that ``file`` lacks; those left out are recorded with the reason."""
@@ -149,8 +147,13 @@ def document_identity(path: Path, tokenizer: str) -> Record:
 
 
 def document_report(records: Sequence[Record], name: str, label: str, tokenizer: str) -> Found:
-    """Metrics over all documents and over those with chunks; tables by source and by number of threads."""
+    """Metrics over all documents and over those with chunks; tables by source and by number of threads.
+
+    Raises UserError if all of them were left out.
+    """
     measured = [record for record in records if "skipped" not in record]
+    if not measured:
+        raise _none_replayed(len(records), (record["skipped"] for record in records))
     annotated = [record for record in measured if record["lanes"]["threads"] > 1]
     metrics = replay_metrics(measured, name, f"{label}, all documents")
     if annotated:
@@ -177,6 +180,10 @@ def document_report(records: Sequence[Record], name: str, label: str, tokenizer:
     if len(sources) > 1:
         tables[f"Replay by source, {label} ({counted})"] = _table("source", sources)
     return metrics, tables
+
+
+def _none_replayed(count: int, reasons: Iterable[str]) -> UserError:
+    return UserError(f"--documents: none of {count} can be replayed ({next(iter(reasons))})")
 
 
 def _counted_anew(codec: Codec, document: Document) -> Document:
