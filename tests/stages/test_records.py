@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 
 import pytest
 
@@ -88,3 +89,29 @@ def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_json(tmp_path / "file" / "out.json", {})
+
+
+def test_a_directory_that_has_become_read_only_is_one_clear_line(path, monkeypatch):
+    RecordFile(path, {"dtype": "float32"}).add("0", {})
+    other = RecordFile(path, {"dtype": "bfloat16"})
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(UserError, match="cannot be written"):
+        other.add("0", {})
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_line_costs_no_record_that_comes_later(path):
+    file = RecordFile(path, {})
+    file.add("0", {})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, hard))
+    try:
+        with pytest.raises(UserError, match="cannot be written"):
+            file.add("1", {"reply": "long " * 5000})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    file.add("2", {})
+    assert [*file.records] == [*RecordFile(path, {}).records] == ["0", "2"]

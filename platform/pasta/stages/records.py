@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,31 @@ class RecordFile:
         return len(self.records)
 
     def add(self, key: str, record: Mapping[str, Any]) -> Record:
-        """Append a record; it is in the file when this returns."""
+        """Append a record; it is in the file when this returns. Raises UserError if it cannot be written."""
         if self._is_other:
-            os.replace(self.path, self.path.with_suffix(self.path.suffix + ".old"))
+            with writing(self.path):
+                os.replace(self.path, self.path.with_suffix(self.path.suffix + ".old"))
             self._write()
             self._is_other = False
         kept: Record = {"key": key, **record}
-        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(record_line(kept))
+        with writing(self.path):
+            _append(self.path, record_line(kept).encode())
         self.records[key] = kept
         return kept
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append ``line``, or nothing if the disk is full: a record that came after half a line could not be read."""
+    with path.open("ab", buffering=0) as file:
+        end = file.tell()
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            with suppress(OSError):  # the reason is the one above
+                file.truncate(end)
+            raise
 
 
 def write_json(path: Path, value: Any) -> None:
