@@ -107,8 +107,9 @@ def run_benchmark(run: Callable[[], Tables], out: Path, *, fresh: bool) -> int:
         report = run()
     except KeyboardInterrupt:
         without = " without --fresh" if fresh else ""
+        older = ", for parts that had not begun from older ones, if there are any" if fresh else ""
         print(
-            f"interrupted: the same command{without} goes on from the records in {out.parent}/",
+            f"interrupted: the same command{without} goes on from the records in {out.parent}/{older}",
             file=sys.stderr,
         )
         return EXIT_INTERRUPTED

@@ -290,7 +290,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
     assert len(decoded) == 2
     decoded.clear()
     assert main([*given, "--threads", "1", "--fresh"]) == 130
-    assert "the same command without --fresh goes on" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "the same command without --fresh goes on" in said
+    assert "for parts that had not begun from older ones" in said
     assert json.loads(out.read_text())["complete"]
 
 
