@@ -95,28 +95,35 @@ def run(
     api_key = None if verdicts.is_done else judge_key(config.judge)
     samples = read_stage(config.samples, "sample", "samples", "samples")
     option = "--rejudge" if rejudge else "--restart"
+    write = partial(
+        write_scores,
+        samples,
+        verdicts.output_dir,
+        weight=config.weight,
+        min_gap=config.min_gap,
+        speed=config.speed,
+    )
+    if output.restarts and verdicts.is_done:
+        _check_pairs(write(None)[0], config)  # before the scores that are there are deleted
     with stage_run(config, output, resumes="from the verdicts that are there", option=option) as job:
         if not verdicts.is_done:
             with sole_writer(verdicts.output_dir, "judgements_dir"):
                 _judge(config, verdicts, samples, api_key, job.tracker, address)
-        figures, histogram = write_scores(
-            samples,
-            verdicts.output_dir,
-            job.work_dir,
-            weight=config.weight,
-            min_gap=config.min_gap,
-            speed=config.speed,
-        )
+        figures, histogram = write(job.work_dir)
         assert verdicts.manifest is not None
         figures |= {k: v for k, v in verdicts.manifest.figures.items() if k.startswith("judge_")}
         print(f"{config.name}: {counts_line(figures)}", flush=True)
         job.tracker.summary({f"score/{key}": value for key, value in figures.items()})
         if histogram:
             job.tracker.table("score/histogram", ["low", "high", "count"], histogram)
-        if not figures["pairs"]:
-            raise UserError(no_pairs(figures, config.samples))
+        _check_pairs(figures, config)
         job.finish(f"scores and {PAIRS_FILE}", figures, code_version())
     return 0
+
+
+def _check_pairs(figures: dict[str, float], config: ScoreConfig) -> None:
+    if not figures["pairs"]:
+        raise UserError(no_pairs(figures, config.samples))
 
 
 def _judge(

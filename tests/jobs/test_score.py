@@ -216,6 +216,26 @@ def test_verdicts_and_scores_stay_where_rejudge_finds_no_key(tmp_path, monkeypat
     assert all(read_manifest(output.output_dir) for output in made)
 
 
+@pytest.mark.slow
+def test_scores_stay_where_a_restart_finds_no_pair_in_the_verdicts_that_are_there(tmp_path, monkeypatch):
+    def in_process(make, shards, on_result, *_):
+        work = make()
+        for number, path in shards.items():
+            on_result(number, work(path))
+
+    monkeypatch.setattr(score, "run_shards", in_process)
+    path = write_config(tmp_path, tracking={"mode": "disabled"})
+    config = load_config(path, ScoreConfig)
+    assert score.run(config) == 0
+    made = read_manifest(config.output_dir)
+    with pytest.raises(UserError, match="no pair to learn from in 4 prompts"):
+        score.run(load_config(path, ScoreConfig, ["min_gap=1000"]), restart=True)
+    assert made is not None
+    assert read_manifest(config.output_dir) == made
+    assert score.run(config, restart=True) == 0
+    assert read_manifest(config.output_dir) is not None
+
+
 def test_verdicts_in_the_output_are_refused(tmp_path):
     path = write_config(tmp_path, judgements_dir=str(tmp_path / "scores" / "judged"))
     with pytest.raises(UserError, match=r"judgements_dir: .*lies in output_dir"):

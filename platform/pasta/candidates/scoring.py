@@ -253,13 +253,14 @@ def counts_line(figures: dict[str, float]) -> str:
 def write_scores(
     samples: Sequence[Path],
     verdicts: Path,
-    work_dir: Path,
+    work_dir: Path | None,
     *,
     weight: float,
     min_gap: float,
     speed: Speed = "speedup",
 ) -> tuple[dict[str, float], list[list[float]]]:
-    """Write ``scores-*.jsonl`` and ``pairs.jsonl`` to ``work_dir``; returns figures and the histogram of scores.
+    """Write ``scores-*.jsonl`` and ``pairs.jsonl`` to ``work_dir``, nothing without one; returns figures and the
+    histogram of scores.
 
     Shard n of ``samples`` goes with ``verdicts-n`` and becomes ``scores-n``. Raises UserError if they do not belong
     together.
@@ -281,6 +282,8 @@ def write_scores(
             out.append(scores)
             if pair is not None:
                 pairs.append(pair)
-        write_shard(work_dir, "scores", number, out)
-    write_whole(work_dir / PAIRS_FILE, "".join(map(record_line, pairs)))
+        if work_dir is not None:
+            write_shard(work_dir, "scores", number, out)
+    if work_dir is not None:
+        write_whole(work_dir / PAIRS_FILE, "".join(map(record_line, pairs)))
     return summary.figures(), summary.histogram()
