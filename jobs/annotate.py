@@ -101,7 +101,7 @@ def stage(config: AnnotateConfig, *, restart: bool = False) -> StageOutput:
 def run(config: AnnotateConfig, *, restart: bool = False, address: str | None = None) -> int:
     """Annotate the source on Ray workers and leave the data in ``config.output_dir``."""
     output = stage(config, restart=restart)
-    if nothing_to_do(config.name, config.output_dir, output.is_done, "makes it again"):
+    if nothing_to_do(config.name, config.output_dir, output, "makes it again"):
         return 0
     keys = _keys(config.data.teacher)
     tokenizer = find_tokenizer(config.data.tokenizer, "data.tokenizer")

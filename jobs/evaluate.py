@@ -84,7 +84,7 @@ def run(config: EvaluateConfig, *, restart: bool = False, address: str | None = 
     prompts = read_eval_prompts(config.prompts)
     output = _stage(config, prompts, restart)
     again = "measures again, --report-only writes its report again"
-    if nothing_to_do(config.name, config.output_dir, output.is_done, again):
+    if nothing_to_do(config.name, config.output_dir, output, again):
         return 0
     _check_engines(config, prompts, address)
     keys = _keys(config.methods)

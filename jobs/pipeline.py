@@ -49,6 +49,8 @@ class StageOnDisk(Protocol):
 
     def made(self, manifest: Manifest) -> bool: ...
 
+    def newer_inputs(self, directory: Path) -> list[str]: ...
+
     def difference(self, other: Manifest) -> str: ...
 
 
@@ -299,7 +301,10 @@ def _finished(config: PipelineConfig, name: str) -> Iterator[tuple[Path, Manifes
 
 def _reason(config: PipelineConfig, output: StageOnDisk, name: str) -> str:
     if output.is_done:
-        return f"unchanged, in {output.output_dir}"
+        newer = output.newer_inputs(output.output_dir)
+        return f"unchanged, in {output.output_dir}" + "".join(
+            f"; {each} was made again since" for each in newer
+        )
     if output.is_resumed:
         return "to run, from where it was cut"
     manifests = (manifest for _, manifest in _finished(config, name))

@@ -49,7 +49,7 @@ def run(config: PreferenceConfig, *, restart: bool = False, address: str | None 
         from pasta.training.preference import effective_beta, prepare, train
 
     training = stage(config, restart=restart)
-    if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
+    if nothing_to_do(config.name, config.output_dir, training, "trains it again"):
         return 0
     check_gpus(config.workers, address)
     datasets.disable_progress_bars()

@@ -57,7 +57,7 @@ def run(config: RlConfig, *, restart: bool = False, address: str | None = None) 
         from pasta.rl.train import check_config, prepare
 
     training = stage(config, restart=restart)
-    if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
+    if nothing_to_do(config.name, config.output_dir, training, "trains it again"):
         return 0
     check_engine(config.engine, config.rollout.workers, address, (config.model.init_from, config.twin))
     datasets.disable_progress_bars()

@@ -60,7 +60,7 @@ def run(config: SampleConfig, *, restart: bool = False, address: str | None = No
     """Sample on Ray workers and leave ``samples-*.jsonl`` and a manifest in ``config.output_dir``."""
     prompts = read_prompts(config.prompts)
     output = _stage(config, prompts, restart)
-    if nothing_to_do(config.name, config.output_dir, output.is_done, "samples again"):
+    if nothing_to_do(config.name, config.output_dir, output, "samples again"):
         return 0
     from pasta.candidates.checks import check_room
 

@@ -89,7 +89,7 @@ def run(
 ) -> int:
     """Judge and score, and leave ``scores-*.jsonl``, ``pairs.jsonl`` and a manifest in ``config.output_dir``."""
     output = stage(config, restart=restart)
-    if nothing_to_do(config.name, config.output_dir, output.is_done, "scores again"):
+    if nothing_to_do(config.name, config.output_dir, output, "scores again"):
         return 0
     verdicts = judgements(config, restart=rejudge)
     api_key = None if verdicts.is_done else judge_key(config.judge)

@@ -54,7 +54,7 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
         from pasta.training.sft import prepare, train
 
     training = stage(config, restart=restart)
-    if nothing_to_do(config.name, config.output_dir, training.is_done, "trains it again"):
+    if nothing_to_do(config.name, config.output_dir, training, "trains it again"):
         return 0
     check_gpus(config.workers, address)
     datasets.disable_progress_bars()

@@ -1,13 +1,13 @@
 """A stage's output is whole or not there, is made once, and is never mistaken for another's."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from pasta.errors import UserError
-from pasta.stages.run import check_apart, sole_writer, stage_run
-from pasta.stages.stage import StageOutput, input_fingerprint, read_manifest
+from pasta.stages.run import check_apart, nothing_to_do, sole_writer, stage_run
+from pasta.stages.stage import StageOutput, input_fingerprint, read_manifest, write_manifest
 from pasta.tracking import Tracker, TrackingSection
 from tests.support.interrupts import interrupt
 
@@ -121,6 +121,21 @@ def test_a_directory_of_something_else_is_never_replaced(tmp_path):
 def test_a_stage_knows_its_input_stage_by_identity(tmp_path):
     first = finished(tmp_path / "first")
     assert input_fingerprint("samples", tmp_path / "first") == first.identity
+
+
+def test_an_input_that_was_made_again_since_is_named_where_nothing_is_to_do(tmp_path, capsys):
+    finished(tmp_path / "first")
+    stage = finished(
+        tmp_path / "second", inputs={"data": tmp_path / "first", "file": tmp_path / "first/data.jsonl"}
+    )
+    assert nothing_to_do("tiny", tmp_path / "second", stage, "makes it again")
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    manifest = read_manifest(tmp_path / "first")
+    assert manifest is not None
+    write_manifest(tmp_path / "first", replace(manifest, finished="9999-01-01T00:00:00+00:00"))
+    assert nothing_to_do("tiny", tmp_path / "second", stage, "makes it again")
+    _, said = capsys.readouterr().out.splitlines()
+    assert said == f"tiny: data ({tmp_path / 'first'}) was made again since; --restart reads it"
 
 
 def test_a_missing_input_is_named(tmp_path):

@@ -49,6 +49,15 @@ class StageRun:
         print(f"{self.config.name}: {what} written to {self.config.output_dir}", flush=True)
 
 
+class OnDisk(Protocol):
+    """A stage that may have been done before."""
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def newer_inputs(self, directory: Path) -> list[str]: ...
+
+
 class Restarted(Protocol):
     """A stage that may be told to forget what was done before; ``restarts`` until its start has done so."""
 
@@ -147,8 +156,11 @@ def resumable(name: str, where: str, stage: Restarted, option: str = "--restart"
         raise
 
 
-def nothing_to_do(name: str, output_dir: Path, is_done: bool, restart: str) -> bool:
-    """Whether the stage's output exists already. If so, says it, and what ``--restart`` would do."""
-    if is_done:
+def nothing_to_do(name: str, output_dir: Path, stage: OnDisk, restart: str) -> bool:
+    """Whether the stage's output exists already. If so, says it, what ``--restart`` would do, and which of its inputs
+    have been made again since."""
+    if stage.is_done:
         print(f"{name}: nothing to do: {output_dir} has this configuration (--restart {restart})")
-    return is_done
+        for newer in stage.newer_inputs(output_dir):
+            print(f"{name}: {newer} was made again since; --restart reads it")
+    return stage.is_done

@@ -66,6 +66,23 @@ class Stage:
         """Whether ``manifest`` describes this stage's output."""
         return manifest.identity == self.identity
 
+    def newer_inputs(self, directory: Path) -> list[str]:
+        """The inputs that a stage has finished after this one's output in ``directory``, each with its own directory;
+        empty if the output is not this stage's.
+
+        An input that is made again has the identity that it had, whatever it holds now: what was made of it before is
+        still found as done.
+        """
+        manifest = read_manifest(directory)
+        if manifest is None or not self.made(manifest):
+            return []
+        found = {name: read_manifest(Path(value["path"])) for name, value in manifest.inputs.items()}
+        return [
+            f"{name} ({manifest.inputs[name]['path']})"
+            for name, other in found.items()
+            if other is not None and other.finished > manifest.finished
+        ]
+
     def to_manifest(self, figures: Mapping[str, Any], code_version: str) -> Manifest:
         """The manifest of this stage, finished now."""
         return Manifest(
