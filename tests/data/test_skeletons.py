@@ -75,6 +75,9 @@ def test_a_trained_answer_is_the_texts_as_they_come() -> None:
             r"has an unknown \{topic\}; its placeholders are \{max_points\}",
         ),
         ({"item": "{text} {"}, "write {{ for a brace"),
+        ({"skeleton": "{request:d}"}, r"skeleton '{request:d}': cannot be filled in \(Unknown format"),
+        ({"point": "{request} {point!q}"}, r"point '.*': cannot be filled in \(Unknown conversion"),
+        ({"item": "{number:d}. {text:>{width}}"}, r"item '.*': cannot be filled in \('width'\)"),
         ({"max_points": 1}, "max_points 1: expected at least 2"),
     ],
 )

@@ -16,6 +16,8 @@ from pasta.names import FREE_TEXT
 Template = Annotated[str, FREE_TEXT]
 Style = Literal["prompted", "trained"]
 MIN_POINTS = 2
+#: The placeholders that hold numbers.
+_NUMBERS = ("max_points", "number")
 _POINT = re.compile(r"(\d{1,3})[.)]\s+(\S.*)")
 _EMPHASIS = re.compile(r"\*\*|__|^[*_]|[*_]$")
 
@@ -112,6 +114,10 @@ def _check_placeholders(name: str, template: str, needed: set[str], known: set[s
             raise ValueError(
                 f"{name} {template[:40]!r}: {problem} {{{min(wrong)}}}; its placeholders are {names}"
             )
+    try:  # what stands behind a placeholder's name shows only here
+        template.format(**{each: 1 if each in _NUMBERS else "" for each in known})
+    except (ValueError, LookupError) as error:
+        raise ValueError(f"{name} {template[:40]!r}: cannot be filled in ({error})") from None
 
 
 #: For models that follow instructions: the words are ours, the two requests are the paper's.
