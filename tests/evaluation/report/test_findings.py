@@ -1,5 +1,7 @@
 """Conclusions follow from the numbers."""
 
+from dataclasses import replace
+
 from pasta.evaluation.report.findings import findings
 from tests.support.judged import section, summary_of
 
@@ -70,3 +72,9 @@ def test_without_quality_only_speed_is_told():
     assert text.splitlines()[0] == "The fastest is **sot**: 2.00×."
     assert "dominated" not in text
     assert "quality" not in text
+
+
+def test_where_nothing_was_timed_speeds_are_called_theoretical():
+    summary = replace(summary_of({"twin": flat(2.0, 0.9), "sot": flat(1.0, 0.7)}), speed_name="theoretical")
+    assert findings(summary)[0] == "Nothing was timed: all speeds here are theoretical."
+    assert "timed" not in found({"twin": flat(2.0, None), "sot": flat(1.0, None)})

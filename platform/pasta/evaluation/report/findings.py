@@ -27,11 +27,18 @@ def signed(estimate: Estimate | None) -> str:
 
 def findings(summary: Summary) -> list[str]:
     """One sentence or two a finding, as Markdown."""
-    out = [*_fastest(summary), *_without_loss(summary), *_front(summary)]
+    out = [*_untimed(summary), *_fastest(summary), *_without_loss(summary), *_front(summary)]
     out += _dominated(summary)
     out += _lines(summary)
     out += _realised(summary)
     return out or ["Nothing was measured that could be compared."]
+
+
+def _untimed(summary: Summary) -> list[str]:
+    has_speed = any(method.speed(summary.speed_name) is not None for method in summary.candidates)
+    if summary.speed_name == "realised" or not has_speed:
+        return []
+    return ["Nothing was timed: all speeds here are theoretical."]
 
 
 def _fastest(summary: Summary) -> list[str]:
