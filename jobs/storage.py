@@ -55,9 +55,8 @@ def relocated(config: Any, storage: Path) -> list[str]:
     Where a mapping has keys with dots, such as a stage's ``set``, or with ``=``, as methods may have, KEY names the
     mapping: a dot in KEY leads to a section, and ``=`` ends it.
     """
-    return [
-        f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in _changed(to_dict(config), storage)
-    ]
+    # JSON escapes what YAML would take for the end of a line, such as U+2028.
+    return [f"{key}={json.dumps(value)}" for key, value in _changed(to_dict(config), storage)]
 
 
 def _changed(value: Any, storage: Path, key: str = "") -> Iterator[tuple[str, Any]]:

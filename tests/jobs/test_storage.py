@@ -61,6 +61,17 @@ def test_a_method_whose_name_has_an_equals_sign_is_moved(tmp_path):
     assert moved.methods["twin"] == config.methods["twin"]
 
 
+def test_a_path_with_a_character_that_breaks_lines_in_yaml_is_moved_as_it_is(tmp_path):
+    file = tmp_path / "evaluate.yaml"
+    methods = {"twin": {"kind": "sequential", "model": "runs/models/one\u2028λ"}}
+    methods["mine"] = {"kind": "pasta", "model": "atlas"}
+    values = {"name": "mine", "output_dir": "/out", "baseline": "twin", "methods": methods}
+    file.write_text(json.dumps({**values, "prompts": {"count": 2}}))
+    moved = relocated(load_config(file, EvaluateConfig), Path("/mnt/pasta"))
+    found = load_config(file, EvaluateConfig, moved)
+    assert found.methods["twin"].model == "/mnt/pasta/runs/models/one\u2028λ"
+
+
 def test_a_key_that_a_pipeline_sets_in_a_stage_is_moved_and_leaves_the_others_as_they_are(tmp_path):
     keys = {"data.source": "runs/scores/mine", "data.pairs": 5}
     file = ROOT / "configs/preference/atlas.yaml"

@@ -55,7 +55,9 @@ def test_outputs_take_the_place_of_references():
     assert score.overrides({"round-1-sample": Path("out/x")}) == ['samples="out/x"', "lambda=4"]
 
 
-@pytest.mark.parametrize("value", [1e-05, [1, 2], True, None, "no", "a, b", "1e-5", "x: y # z"])
+@pytest.mark.parametrize(
+    "value", [1e-05, [1, 2], True, None, "no", "a, b", "1e-5", "x: y # z", "λ😀\x7f\x85\u2028"]
+)
 def test_a_set_value_reaches_the_job_as_it_is(value, tmp_path):
     from dataclasses import dataclass
     from typing import Any

@@ -90,8 +90,8 @@ class Instance:
     def overrides(self, outputs: Mapping[str, Path]) -> list[str]:
         """``KEY=VALUE`` for the job's configuration, with ``outputs`` of the instances it reads put in."""
         values = {**self.section.set, **{key: str(outputs[name]) for key, name in self.reads.items()}}
-        # JSON is YAML in which a string never looks like something else.
-        return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+        # JSON is YAML in which a string never looks like something else; escapes keep it on one line, U+2028 included.
+        return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
 def instances(config: PipelineConfig, source: Path) -> Iterator[Instance]:
