@@ -52,6 +52,18 @@ def test_a_path_that_is_blank_is_refused(blank):
         serve.__main__.parser().parse_args([blank])
 
 
+@pytest.mark.parametrize("number", ["x" * 4300, "9" * 4300, "9" * 4301])
+@pytest.mark.parametrize("command", [["show", "a.jsonl", "--width"], ["stand-in", "--port"]])
+def test_a_value_is_not_repeated_whole(command, number, capsys):
+    """Python turns at most 4,300 digits into a number."""
+    with pytest.raises(SystemExit, match="2"):
+        run([*command, number])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {command[-1]}: '{number[:50]}" in error
+    assert "expected" in error or "positive integer" in error
+    assert len(error) < 500
+
+
 def test_a_path_is_what_was_typed():
     parser = CommandParser()
     parser.add_argument("file", nargs="?", type=Path, default=Path("-"))

@@ -44,6 +44,10 @@ class CommandParser(ArgumentParser):
         self.given.clear()
         return super().parse_known_args(*arguments, **options)
 
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and ``message`` on one line that is not too long, and exit with code 2."""
+        super().error(one_line(message))
+
 
 class _StoreOnce(Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:

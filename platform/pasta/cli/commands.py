@@ -207,9 +207,17 @@ def _add_stand_in(commands: Any) -> None:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if (number := _number(text)) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
+    return number
+
+
+def _number(text: str) -> int:
+    """A number of decimal digits; -1 for other text, and for more digits than Python turns into a number."""
+    try:
+        return int(text) if text.isdecimal() else -1
+    except ValueError:
+        return -1
 
 
 def _width(text: str) -> int:
@@ -239,6 +247,6 @@ def _probability(text: str) -> float:
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
+    if not 0 <= (port := _number(text)) <= 65535:
         raise argparse.ArgumentTypeError(f"{text!r}, expected a port from 0 to 65535")
-    return int(text)
+    return port
