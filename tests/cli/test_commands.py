@@ -252,6 +252,20 @@ def test_show_reads_one_answer_in_text_form_from_stdin():
     assert all(len(line) <= 60 for line in done.stdout.splitlines()[:5])
 
 
+@pytest.mark.parametrize("begin", ["{name} is a place for a name. ", "{\n  key: 1\n}\n"])
+def test_show_reads_an_answer_in_text_form_that_begins_with_a_brace(tmp_path, capsys, begin):
+    (tmp_path / "FILE").write_text(begin + TEA)
+    assert show(tmp_path / "FILE") == 0
+    assert "coffee" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["{}", '{ "prompt": "x"'])
+def test_show_reads_a_broken_record_as_one(tmp_path, content):
+    (tmp_path / "FILE").write_text(content)
+    with pytest.raises(UserError, match=r"FILE:1: (no key 'annotated'|not JSON: )"):
+        show(tmp_path / "FILE")
+
+
 @pytest.mark.parametrize("command", [["show"], ["check", "-"]])
 def test_a_closed_standard_input_is_one_line(monkeypatch, command):
     monkeypatch.setattr(sys, "stdin", None)

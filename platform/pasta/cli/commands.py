@@ -83,7 +83,7 @@ def _add_show(commands: Any) -> None:
         "show",
         help="draw an annotated answer's threads over time",
         description="Draw the threads of one annotated answer over decoding steps. The input is a JSONL file as "
-        "for check, or one answer in text form.",
+        "for check, or one answer in text form; what begins with a brace and a quote is JSONL.",
     )
     showing.add_argument(
         "file", nargs="?", type=Path, default=Path("-"), metavar="FILE", help="default: - (stdin)"

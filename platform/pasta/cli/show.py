@@ -1,5 +1,6 @@
 """``pasta show``: one annotated answer's threads over decoding steps."""
 
+import re
 from pathlib import Path
 
 from pasta.cli.counting import codec_source
@@ -10,6 +11,9 @@ from pasta.data.timeline import LEGEND, render_timeline
 from pasta.errors import UserError
 from pasta.lang import ParseError, parse
 from pasta.rows import numbered
+
+#: How a JSONL file begins. A brace alone may begin an answer in text form, such as code.
+_OBJECT = re.compile(rb'\s*\{[ \t]*["}]')
 
 
 def show_record(file: Path, number: int, tokenizer: str, field: str, width: int | None) -> int:
@@ -44,7 +48,7 @@ def _read(file: Path, number: int, field: str) -> AnnotatedAnswer:
     name = "standard input" if str(file) == "-" else str(file)
     if not data.strip():
         raise UserError(f"{name}: is empty; expected an annotated answer or a JSONL file of them")
-    if not data.lstrip().startswith(b"{"):
+    if not _OBJECT.match(data):
         if number != 1:
             raise UserError(f"--record {number}: {name} is one answer in text form, not a JSONL file")
         return _plain(data, name)
