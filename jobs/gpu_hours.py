@@ -186,7 +186,10 @@ class GpuHours:
             except ValueError as error:  # the simulation's device has no room for the recipe's slots
                 raise Unknown(str(error)) from None
             study = Study(config, self._trace, self._roofline)
-            self._rates[key] = study.point(Series("local" if parallel else None), load, 1).metrics.requests_s
+            metrics = study.point(Series("local" if parallel else None), load, 1).metrics
+            if metrics.requests_s is None:
+                raise Unknown(f"requests {config.requests}: too few for {slots} slots, none ends in time")
+            self._rates[key] = metrics.requests_s
         return self._rates[key]
 
 

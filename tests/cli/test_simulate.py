@@ -54,6 +54,23 @@ def simulate(path, *options):
     return run(["simulate", "--config", str(path), *options])
 
 
+def test_what_too_few_requests_cannot_say_is_empty(config, capsys):
+    """A thousand answers were said to take 278,000,000,000 GPU hours."""
+    path, values = config
+    values |= {"load": {"kind": "users", "users": 3, "think_s": 0.0}, "requests": 2, "warmup": 0.0}
+    values |= {"sweep": {"values": [3.0, 4.0]}, "cluster": {"gpus_per_replica": 1.0}}
+    path.write_text(yaml.safe_dump(values))
+    assert simulate(path) == 0
+    out = Path(values["output_dir"])
+    for point in json.loads((out / "figures.json").read_text())["points"]:
+        names = ("requests_s", "plain_tokens_s", "busy", "lanes", "present", "gpu_hours_1000")
+        assert {point["figures"][name] for name in names} == {None}
+    report = (out / "report.md").read_text()
+    cells = next(line.split("|") for line in report.splitlines() if line.startswith("| parallel, local | 3"))
+    assert [cell.strip() for cell in cells[8:14]] == ["", "", "", "77%", "", ""]
+    assert "of 6 runs are too short for some figures" in report
+
+
 @pytest.mark.slow
 def test_it_writes_a_report_metrics_and_pictures(config, capsys):
     path, values = config

@@ -70,6 +70,15 @@ def of_100_prompts(config: Any) -> Any:
     return dataclasses.replace(config, prompts=dataclasses.replace(config.prompts, count=100))
 
 
+def test_a_rate_that_too_few_requests_cannot_say_is_not_priced(h100):
+    values = yaml.safe_load(h100.read_text()) | {"requests": 2, "warmup": 0.0}
+    few = h100.with_name("few.yaml")
+    few.write_text(yaml.safe_dump(values))
+    stage = priced(few)["sample-1"]
+    assert stage.hours is None
+    assert "requests 2: too few for " in stage.work
+
+
 def test_slots_that_the_simulation_s_device_has_no_room_for_are_said_not_to_be_priced(h100):
     def wider(name: str, config: Any) -> Any:
         if name != "sample-1":

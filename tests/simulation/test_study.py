@@ -103,9 +103,27 @@ def test_the_crossover_is_interpolated_between_loads():
 
 def test_without_an_answer_before_the_last_request_there_is_no_rate_to_compare():
     load = LoadSection("users", users=50, think_s=0.0)
-    (found,) = study(load=load, requests=20, warmup=0).run().crossovers
+    outcome = study(load=load, requests=20, warmup=0).run()
+    (found,) = outcome.crossovers
     assert found.speedups
     assert found.throughput is None
+    for point in outcome.points:  # all requests come at once: no time passes between them, and no step begins
+        of = point.metrics
+        assert {of.requests_s, of.plain_tokens_s, of.busy, of.lanes, of.present, of.gpu_hours_1000} == {None}
+
+
+@pytest.mark.parametrize("requests", [2, 3, 10, 19])
+def test_few_requests_that_are_answered_are_kept_up_with(requests):
+    for point in study(load=LoadSection("poisson", rate=0.1), requests=requests, warmup=0).run().points:
+        assert point.metrics.keeps_up
+        assert point.metrics.requests_s > 0
+
+
+def test_what_the_simulation_cannot_say_is_not_compared(tmp_path):
+    metrics = (
+        study(load=LoadSection("users", users=9, think_s=0.0), requests=2, warmup=0).run().points[0].metrics
+    )
+    assert "requests_s" not in [found.metric for found in deviations(measured(tmp_path, 0.5, 1.0), metrics)]
 
 
 @pytest.mark.slow

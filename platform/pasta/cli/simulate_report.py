@@ -109,8 +109,8 @@ def _size_table(config: SimulateConfig, sizes: Sequence[Size]) -> str:
             size.series.name,
             point.replicas,
             *(_s(goal_value(point.metrics, name)) for name in names),
-            f"{point.metrics.requests_s:.3g}",
-            f"{point.metrics.busy:.0%}",
+            _said(point.metrics.requests_s, ".3g"),
+            _said(point.metrics.busy, ".0%"),
             *_gpu_hours(config, point),
             "" if point is not size.point else "no" if size.replicas is None else "**yes**",
         ]
@@ -164,11 +164,11 @@ def _load_table(config: SimulateConfig, points: Sequence[Point], unit: str) -> s
                 _s(metrics.total_s.p50),
                 _s(metrics.total_s.p95),
                 f"{1e3 * metrics.token_s.p50:.3g}",
-                f"{metrics.requests_s:.3g}",
-                f"{metrics.plain_tokens_s:.4g}",
-                f"{metrics.lanes:.1f}",
+                _said(metrics.requests_s, ".3g"),
+                _said(metrics.plain_tokens_s, ".4g"),
+                _said(metrics.lanes, ".1f"),
                 f"{metrics.fill:.0%}",
-                f"{metrics.busy:.0%}",
+                _said(metrics.busy, ".0%"),
                 *_gpu_hours(config, point),
                 "yes" if metrics.keeps_up else "**no**",
             ]
@@ -212,6 +212,12 @@ def _notes(results: StudyResults, about: Mapping[str, float]) -> list[str]:
             f"{1 - worst.metrics.covered:.1%}, up to {requests} requests of {lanes:.3g} lanes and {keys} cached "
             "tokens): their costs are extrapolated."
         )
+    short = sum(point.metrics.requests_s is None for point in points)
+    if short:
+        notes.append(
+            f"{short} of {len(points)} runs are too short for some figures, which are empty: no answer ends between "
+            "the first and the last of their requests. Give more requests."
+        )
     if about["left_out"]:
         notes.append(
             f"{about['left_out']:.0f} answers of the trace are left out: too long for a slot, not to be "
@@ -225,7 +231,12 @@ def _gpu_header(config: SimulateConfig) -> list[str]:
 
 
 def _gpu_hours(config: SimulateConfig, point: Point) -> list[str]:
-    return [f"{point.metrics.gpu_hours_1000:.3g}"] if config.cluster.gpus_per_replica else []
+    return [_said(point.metrics.gpu_hours_1000, ".3g")] if config.cluster.gpus_per_replica else []
+
+
+def _said(value: float | None, form: str) -> str:
+    """A cell: empty for what a run cannot say."""
+    return "" if value is None else format(value, form)
 
 
 def _s(seconds: float) -> str:

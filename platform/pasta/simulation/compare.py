@@ -91,9 +91,9 @@ def deviations(
     """Compare every metric that both have; ``of`` is put before their names."""
     found = []
     for name in COMPARED:
-        real = _value(measured, name)
-        if real is not None:
-            found.append(Deviation(of + name, real, _value(metrics, name) or 0.0, TOLERANCE, fitted))
+        real, simulated = _value(measured, name), _value(metrics, name)
+        if real is not None and simulated is not None:
+            found.append(Deviation(of + name, real, simulated, TOLERANCE, fitted))
     return found
 
 

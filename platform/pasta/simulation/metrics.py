@@ -9,8 +9,9 @@ from pasta.simulation.load import Kind
 from pasta.simulation.replica import Shape
 from pasta.statistics import percentile
 
-#: Replicas keep up if at least this share of the requests that arrive in a span is answered in it.
-_KEEPS_UP = 0.95
+#: Replicas keep up if at least this share of the requests that arrive in a span is answered in it, or all but so many:
+#: the last one arrives as the span ends, and the one before it may be under way.
+_KEEPS_UP, _UNDER_WAY = 0.95, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,9 @@ class RunMetrics:
     ``gpu_hours_1000`` is for a thousand answers. ``keeps_up`` is false if requests of an open stream arrive faster than
     they are answered: latencies then depend on the length of the run alone. ``covered`` is the share of steps that lies
     within what was calibrated, ``largest`` the most requests, lanes and cached tokens of a step.
+
+    None is what too few requests cannot say: rates and cost if no answer ends in the span, ``busy`` and ``present`` if
+    the span has no length, ``lanes`` if no step begins in it.
     """
 
     requests: int
@@ -51,13 +55,13 @@ class RunMetrics:
     ttft_s: Distribution
     total_s: Distribution
     token_s: Distribution
-    requests_s: float
-    plain_tokens_s: float
-    busy: float
-    lanes: float
+    requests_s: float | None
+    plain_tokens_s: float | None
+    busy: float | None
+    lanes: float | None
     fill: float
-    present: float
-    gpu_hours_1000: float
+    present: float | None
+    gpu_hours_1000: float | None
     spills: float
     returns: float
     keeps_up: bool
@@ -75,10 +79,9 @@ def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson
     served, begun, ended = run.served, run.begun, run.ended
     if load == "trace":
         begun, ended = type(begun)(now=begun.now), run.last
-    seconds = max(ended.now - begun.now, 1e-9)
+    seconds, steps = ended.now - begun.now, ended.steps - begun.steps
     answers = ended.ended - begun.ended
-    requests_s = answers / seconds
-    steps = max(ended.steps - begun.steps, 1)
+    requests_s = answers / seconds if answers and seconds else None
     return RunMetrics(
         requests=len(served),
         queue_s=Distribution.of(request.queue_s for request in served),
@@ -86,15 +89,15 @@ def metrics_of(run: SimulatedRun, gpus_per_replica: float, load: Kind = "poisson
         total_s=Distribution.of(request.total_s for request in served),
         token_s=Distribution.of(request.token_s for request in served),
         requests_s=requests_s,
-        plain_tokens_s=(ended.plain_tokens - begun.plain_tokens) / seconds,
-        busy=min(1.0, (ended.busy_s - begun.busy_s) / seconds / run.replicas),
-        lanes=(ended.emitted - begun.emitted) / steps,
+        plain_tokens_s=(ended.plain_tokens - begun.plain_tokens) / seconds if requests_s else None,
+        busy=min(1.0, (ended.busy_s - begun.busy_s) / seconds / run.replicas) if seconds else None,
+        lanes=(ended.emitted - begun.emitted) / steps if steps else None,
         fill=run.fill,
-        present=(ended.present_s - begun.present_s) / seconds,
-        gpu_hours_1000=run.replicas * gpus_per_replica / max(requests_s, 1e-12) * 1000 / 3600,
+        present=(ended.present_s - begun.present_s) / seconds if seconds else None,
+        gpu_hours_1000=run.replicas * gpus_per_replica / requests_s * 1000 / 3600 if requests_s else None,
         spills=sum(request.spills for request in served) / len(served),
         returns=sum(request.returns for request in served) / len(served),
-        keeps_up=load != "poisson" or answers >= _KEEPS_UP * len(served),
+        keeps_up=load != "poisson" or answers >= min(_KEEPS_UP * len(served), len(served) - _UNDER_WAY),
         covered=run.covered,
         largest=run.largest,
     )

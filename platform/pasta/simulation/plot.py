@@ -130,7 +130,7 @@ def _legend(figure: Any, axes: Any, more: str) -> None:
 def _lines(
     axes: Any,
     points: "Sequence[Point]",
-    value: "Callable[[Point], float]",
+    value: "Callable[[Point], float | None]",
     style: str,
     *,
     labelled: bool = True,

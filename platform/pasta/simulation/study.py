@@ -54,7 +54,7 @@ class Crossover:
     """The load at which parallel decoding stops being faster. ``speedups`` are sequential seconds over its own, the
     median answer, at each load at which both keep up; ``until`` is the load at which they fall to 1, linear in between,
     ``None`` if they do not. ``throughput`` is its largest rate of answers over sequential decoding's, ``None`` where
-    no sequential answer ended before the last request came."""
+    no answer of one of them ended before the last request came."""
 
     series: Series
     speedups: dict[float, float]
@@ -245,8 +245,8 @@ def _crossover(series: Series, base: Sequence[Point], own: Sequence[Point]) -> C
     for (low, before), (high, after) in pairwise(rising):
         if until is None and after <= 1:
             until = low + (high - low) * (before - 1) / (before - after)
-    most, sequential = (max(point.metrics.requests_s for point in points) for points in (own, base))
-    return Crossover(series, speedups, until, most / sequential if sequential else None)
+    most, sequential = (max(point.metrics.requests_s or 0.0 for point in points) for points in (own, base))
+    return Crossover(series, speedups, until, most / sequential if most and sequential else None)
 
 
 def _value(load: LoadSection) -> float:
