@@ -1,5 +1,8 @@
 """The stand-in for large models, asked over HTTP as they are."""
 
+import socket
+import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,3 +86,16 @@ def test_another_path_and_a_body_that_is_no_request_are_refused(url: str) -> Non
     assert httpx.post(f"{url}/completions", json={}).status_code == 404
     for body in ({}, {"messages": [{"role": "user", "content": None}]}):
         assert httpx.post(f"{url}/chat/completions", json=body).status_code == 400
+
+
+def test_a_job_that_goes_away_is_nothing_to_report(url: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C in the job's terminal printed a stack trace of each of its requests in the stand-in's."""
+    address = (httpx.URL(url).host, httpx.URL(url).port)
+    for sent in (b"POST /v1/chat", b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{}"):
+        with socket.create_connection(address) as connection:
+            connection.sendall(sent)
+            # closing resets the connection, as the end of a process that has not read its answers does
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert httpx.post(f"{url}/chat/completions", content=b"{}").status_code == 400
+    time.sleep(0.2)
+    assert capfd.readouterr().err == ""

@@ -8,6 +8,7 @@ the one with more right statements.
 import json
 import random
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -125,6 +126,11 @@ class StandInServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The address for a configuration's ``base_url``."""
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the error of a request, unless its client has gone: a job that was stopped, or waits no longer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
