@@ -105,7 +105,6 @@ function stop() {
 
 /** Whether everything can be sent; says the first thing that cannot, and goes there. */
 function check(settings) {
-  for (const name of Object.keys(settings)) form.elements[name].ariaInvalid = null;
   const wrong = (name, message) => {
     showError(new ApiError(message, name));
     return false;
@@ -210,6 +209,7 @@ function say(text) {
 }
 
 function showError(error) {
+  for (const field of form.elements) field.ariaInvalid = null;
   $("error").hidden = error === null;
   $("error").textContent = error === null ? "" : error instanceof ApiError ? error.message : `This page failed: ${error.message}`;
   const name = error?.param?.replace("pasta.", "").replace("messages", "prompt");
@@ -329,7 +329,10 @@ $("share").addEventListener("click", share);
 $("replay").addEventListener("click", toggleReplay);
 $("speed").addEventListener("change", changeSpeed);
 $("time").addEventListener("input", seek);
-$("key").addEventListener("change", () => loadModels().then(recall));
+$("key").addEventListener("change", () => {
+  showError(null);
+  loadModels().then(recall);
+});
 $("results").addEventListener("mouseover", mark);
 $("examples").addEventListener("click", (event) => {
   const { prompt } = event.target.dataset;

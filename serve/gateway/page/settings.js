@@ -21,15 +21,15 @@ export function problem(name, value) {
     const [least, most] = field.number;
     const number = Number(value);
     const fits = Number.isFinite(number) && number >= least && number <= most && (!field.whole || Number.isInteger(number));
-    const range = name === "seed" || name === "max_tokens" ? `of at least ${least}` : `from ${least} to ${most}`;
-    if (!fits) return `${name.replace("_", " ")} is a ${field.whole ? "whole number" : "number"} ${range}`;
+    if (!fits) return `${name.replace("_", " ")} is a ${field.whole ? "whole number" : "number"} from ${least} to ${most}`;
   }
   return null;
 }
 
-/** What the form says. */
+/** What the form says. A blank is no number. */
 export function readForm(form) {
-  return Object.fromEntries(Object.keys(FIELDS).map((name) => [name, form.elements[name].value]));
+  const value = (name) => (FIELDS[name].number ? form.elements[name].value.trim() : form.elements[name].value);
+  return Object.fromEntries(Object.keys(FIELDS).map((name) => [name, value(name)]));
 }
 
 /** The settings as a URL's fragment; what is as it was at first is left out. */

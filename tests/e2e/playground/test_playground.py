@@ -171,6 +171,8 @@ def test_a_refusal_is_shown_in_words_at_its_field(visit):
         ("textarea[name=prompt]", "  ", "no prompt"),
         ("input[name=max_threads]", "many", "whole number from 1 to 64"),
         ("input[name=temperature]", "3", "from 0 to 2"),
+        ("input[name=max_tokens]", "1000001", "whole number from 1 to 1000000"),
+        ("input[name=seed]", "1e16", "whole number from 0 to 9007199254740991"),
     ],
 )
 def test_what_cannot_be_sent_is_said_before_it_is_sent(visit, field, value, words):
@@ -182,6 +184,36 @@ def test_what_cannot_be_sent_is_said_before_it_is_sent(visit, field, value, word
     expect(page.locator(field)).to_be_focused()
     expect(page.locator(field)).to_have_attribute("aria-invalid", "true")
     assert not any("chat/completions" in address for address in visit.requests)
+
+
+def test_a_blank_setting_is_none(visit):
+    """Number(" ") is 0: a temperature of 0, which nobody asked for."""
+    page = visit.open("#race=off&temperature=%20")
+    page.get_by_text("Settings", exact=True).click()
+    page.locator("input[name=seed]").fill(" ")
+    with page.expect_request("**/chat/completions") as asked:
+        visit.run()
+    assert not {"temperature", "seed"} & asked.value.post_data_json.keys()
+
+
+def test_a_key_that_the_service_knows_is_no_longer_wrong(visit):
+    def guarded(route, request):
+        known = request.headers.get("authorization") == "Bearer sk-mine"
+        route.continue_() if known else route.fulfill(status=401, json={"error": {"message": "no key"}})
+
+    visit.page.route("**/v1/models", guarded)
+    visit.page.goto(visit.url)
+    key, alert = visit.page.locator("#key"), visit.page.locator("#error")
+    expect(key).to_have_attribute("aria-invalid", "true")
+    key.fill("sk-other")
+    key.press("Tab")
+    expect(alert).to_contain_text("wants an API key")
+    key.fill("sk-mine")
+    key.press("Tab")
+    expect(visit.page.locator("select[name=model] option").first).to_be_attached()
+    expect(alert).to_be_hidden()
+    expect(key).not_to_have_attribute("aria-invalid", "true")
+    visit.errors[:] = [line for line in visit.errors if "401" not in line]
 
 
 def test_a_server_that_is_gone_is_said_in_words(visit):
