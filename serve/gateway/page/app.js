@@ -135,10 +135,17 @@ async function loadModels() {
   defaults.model = names[0] ?? "";
 }
 
-/** Whom to race: the model's sequential twin if one is served, else the model itself without promises. */
+/**
+ * Whom to race: the model's sequential twin if one is served, else the model itself without promises. A twin's name
+ * begins with its model's; in a service with one model of each kind, it may be any.
+ */
 function baselineOf(name) {
-  const sequential = models.filter(({ mode }) => mode === "sequential").map(({ id }) => id);
-  return sequential.find((id) => id.startsWith(name)) ?? sequential[0] ?? name;
+  const ofMode = (wanted) => models.filter(({ mode }) => mode === wanted).map(({ id }) => id);
+  const [sequential, parallel] = [ofMode("sequential"), ofMode("parallel")];
+  // "atlas-2-sequential" is the twin of "atlas-2", not of "atlas".
+  const closer = (id) => parallel.some((other) => other.length > name.length && id.startsWith(other));
+  const only = sequential.length === 1 && parallel.length === 1 ? sequential[0] : name;
+  return sequential.find((id) => id.startsWith(name) && !closer(id)) ?? only;
 }
 
 // -- showing ----------------------------------------------------------------------------------------------

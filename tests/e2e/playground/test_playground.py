@@ -71,6 +71,19 @@ def test_racing_at_once_says_that_it_is_no_measurement(visit):
     expect(page.locator("#explanation")).to_contain_text("not a measurement")
 
 
+def test_a_model_without_a_twin_is_raced_with_itself(visit):
+    """Another model's twin says nothing about this one."""
+    page, asked = visit.open(f"#model={ENDLESS}&max_tokens=20"), []
+    page.on(
+        "request", lambda request: "chat/completions" in request.url and asked.append(request.post_data_json)
+    )
+    visit.run()
+    assert [(body["model"], body["pasta"].get("mode")) for body in asked] == [
+        (ENDLESS, None),
+        (ENDLESS, "sequential"),
+    ]
+
+
 def test_without_a_race_there_is_one_answer(visit):
     page = visit.open("#race=off")
     visit.run()
