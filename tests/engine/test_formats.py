@@ -120,6 +120,19 @@ def test_every_family_decodes_in_integers_the_same_traced_and_untraced(family, n
     assert found[0].response_ids == found[1].response_ids
 
 
+@families
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("with_kernels", [False, pytest.param(True, marks=needs_kernels)])
+def test_every_family_decodes_in_bfloat16(family, with_kernels, fused, monkeypatch):
+    """Fused without kernels it is as torch compiles it for a GPU."""
+    if not with_kernels:
+        monkeypatch.setattr(kernels, "ready", lambda: False)
+    packed = None if fused else False
+    loaded = random_model(CONFIGS[family], byte_level(), dtype="bfloat16", device="cpu", packed=packed)
+    engine = Engine(loaded, EngineConfig(num_slots=2, slot_tokens=256, trace_forward=False))
+    assert engine.generate(ask("Hello")).num_tokens
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     ("name", "cached"), [("int8", torch.bfloat16), ("int4", torch.bfloat16), ("float32", torch.float32)]

@@ -16,7 +16,7 @@ from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_
 from pasta.engine import kernels
 from pasta.engine.attention import grouped_attention
 from pasta.engine.packing import Packed
-from pasta.engine.rotary import KernelRotary, WholeRotary, has_kernel, rotary_dim, rotary_order
+from pasta.engine.rotary import KernelRotary, TypedRotary, WholeRotary, has_kernel, rotary_dim, rotary_order
 
 #: Activations between gate and up that have a kernel, by transformers' class; the value says whether it is GELU.
 _GATES = {"SiLUActivation": False, "SiLU": False, "GELUTanh": True, "PytorchGELUTanh": True}
@@ -180,6 +180,8 @@ def fuse_projections(model: Any) -> None:
     turned, head_dim = rotary_dim(base.rotary_emb), base.layers[0].self_attn.head_dim
     if turned < head_dim:
         base.rotary_emb = WholeRotary(base.rotary_emb, head_dim)
+    if type(base.rotary_emb).__name__.startswith("Olmo"):
+        base.rotary_emb = TypedRotary(base.rotary_emb)
     for layer in base.layers:
         layer.self_attn = FusedAttention(layer.self_attn, turned)
         layer.mlp = FusedMLP(layer.mlp)

@@ -48,6 +48,20 @@ class KernelRotary(nn.Module):
         return cos, sin
 
 
+class TypedRotary(nn.Module):
+    """Replaces a rotary embedding that answers in float32 whatever the model's type is, and leaves it to its own
+    attention to convert what it has turned."""
+
+    def __init__(self, rotary: Any) -> None:
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(self, x: Tensor, position_ids: Tensor, *layer_type: str) -> tuple[Tensor, Tensor]:
+        """Positions [B, Q] to cosines and sines [B, Q, head_dim] in the type of ``x``."""
+        cos, sin = self.rotary(x, position_ids, *layer_type)
+        return cos.to(x.dtype), sin.to(x.dtype)
+
+
 class WholeRotary(nn.Module):
     """Replaces a rotary embedding that turns only a part of each head, for heads in the order of ``rotary_order``:
     what it leaves alone is turned by no angle."""
