@@ -1,5 +1,7 @@
 """Models that see images and write text: the part that writes text is read."""
 
+import json
+
 import pytest
 import torch
 from transformers import (
@@ -12,8 +14,9 @@ from transformers import (
 from pasta.engine import load_model
 from pasta.engine.families import pretrained_config
 from pasta.engine.memory import num_positions
+from pasta.errors import UserError
 from pasta.training.config import ModelSection
-from pasta.training.model import build_model, make_tokenizer
+from pasta.training.model import build_model, check_trainable, make_tokenizer
 from tests.support.models import CONFIGS
 from tests.support.tokenizers import byte_level
 
@@ -88,3 +91,18 @@ def test_both_forms_of_its_checkpoints_are_read(form, whole, tmp_path):
     section = ModelSection(init_from=str(directory))
     built = build_model(section, make_tokenizer(section), seed=0)
     torch.testing.assert_close(logits(built), logits(model), rtol=0, atol=1e-5)
+
+
+def test_quantised_weights_of_it_are_refused(whole):
+    """How they are quantised stands beside the parts in config.json."""
+    _, directory = whole
+    file = directory / "config.json"
+    told = json.loads(file.read_text()) | {"quantization_config": {"quant_method": "fp8"}}
+    file.write_text(json.dumps(told))
+    section = ModelSection(init_from=str(directory))
+    for refused in (
+        lambda: load_model(directory, device="cpu"),
+        lambda: check_trainable(section, make_tokenizer(section)),
+    ):
+        with pytest.raises(UserError, match=r"its weights are quantised \(fp8\)"):
+            refused()

@@ -33,8 +33,13 @@ _WITH_TEXT_PART = ("gemma3", "mistral3")
 
 
 def text_part(config: Any) -> Any:
-    """A configuration, or that of the part which writes text."""
-    return config.get_text_config() if config.model_type in _WITH_TEXT_PART else config
+    """A configuration, or that of the part which writes text. How the weights are quantised stands beside the parts."""
+    if config.model_type not in _WITH_TEXT_PART:
+        return config
+    text = config.get_text_config()
+    if (quantised := getattr(config, "quantization_config", None)) is not None:
+        text.quantization_config = quantised
+    return text
 
 
 def pretrained_config(source: str | Path) -> Any:
