@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from pasta.config import load_config
 from pasta.engine.head_files import HeadShape
-from pasta.engine.heads import DraftHeads, read_heads
+from pasta.engine.heads import DraftHeads, HeadRunner, read_heads
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
 from pasta.training.config import HeadsSection, SftConfig
@@ -72,6 +72,28 @@ def test_only_the_heads_learn():
         losses.append(loss.item())
     assert losses[-1] < 0.5 * losses[0]
     assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_an_engine_reads_the_embeddings_that_the_heads_have_learnt_from(family):
+    """Gemma's module multiplies its weights."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[family]).eval().requires_grad_(False)
+    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
+    size = embedding.weight.shape
+    heads = DraftHeads(HeadShape(size[1], size[0], 2, 64)).requires_grad_(False)
+    for down in heads.down:
+        nn.init.normal_(down.weight)
+    ids, hidden = torch.arange(5, 35)[None], torch.randn(1, 30, size[1])
+    labels = torch.cat([ids[:, 1:], torch.full((1, 1), IGNORE)], dim=1)
+    scores, _ = guess(heads, embedding, output, hidden, torch.zeros(1, 30, size[0]), ids, labels)[0]
+    runner = HeadRunner(heads, model)
+    states, tokens = hidden[0, : len(scores)], ids[0, 1 : 1 + len(scores)]
+    for found, odds in (runner.following(states, tokens), runner._plain(states, tokens)):
+        same = found[:, 0] == scores.argmax(dim=-1)
+        assert same.float().mean() > 0.85, "the kernel's are of 8 bits"
+        expected = scores.softmax(dim=-1).amax(dim=-1)
+        assert (odds[:, 0] - expected)[same].abs().max() < 0.2
 
 
 def test_the_tokens_that_are_said_most_often_are_those_that_heads_guess(tmp_path):

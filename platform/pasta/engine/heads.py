@@ -85,7 +85,10 @@ class HeadRunner:
 
     def __init__(self, heads: DraftHeads, model: Any) -> None:
         self.shape = heads.shape
-        self._embedding: Tensor = model.get_input_embeddings().weight.detach()
+        embedding = model.get_input_embeddings()
+        self._embedding: Tensor = embedding.weight.detach()
+        # Gemma's embeddings grow by sqrt(hidden) as the module reads them; the heads have learnt from the module.
+        self._scale = float(getattr(embedding, "embed_scale", 1.0))
         output = self._embedding if model.config.tie_word_embeddings else model.get_output_embeddings().weight
         self._heads, output = heads.to(self._embedding.device), output.detach()
         self._output = output[self._heads.tokens] if heads.shape.guessed else output
@@ -116,14 +119,14 @@ class HeadRunner:
         if not self._packed:
             return self._plain(hidden, tokens)
         found, odds = torch.ops.pasta.draft(
-            hidden, tokens, self._embedding, *self._packed, self._heads.tokens, self.shape.width
+            hidden, tokens, self._embedding, *self._packed, self._heads.tokens, self.shape.width, self._scale
         )
         return found, odds
 
     def _plain(self, hidden: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         known, found, odds = hidden.float(), [tokens], []
         for depth in range(self.shape.depth):
-            known = torch.cat([known, self._embedding[found[-1]].float()], dim=-1)
+            known = torch.cat([known, self._scale * self._embedding[found[-1]].float()], dim=-1)
             said = self._heads(depth, known).to(self._output.dtype)
             best = F.linear(said, self._output).float().softmax(dim=-1).max(dim=-1)
             found.append(self._heads.tokens[best.indices])

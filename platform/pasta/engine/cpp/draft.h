@@ -27,14 +27,15 @@ std::pair<int64_t, float> likeliest(const float* row, int64_t width) {
   return {at, 1.f / sum(total)};
 }
 
-// hidden [L, hidden] and the tokens [L] chosen from it; embedding [V, hidden]; up and down: weight, scales and offsets of
-// each head as in `linear_int8`, output: the same of the output layer, of the tokens [G] alone that may be guessed.
-// Returns the tokens [L, depth] that are likeliest to follow one after another, and how likely each is.
+// hidden [L, hidden] and the tokens [L] chosen from it; embedding [V, hidden], read times `scale`; up and down: weight,
+// scales and offsets of each head as in `linear_int8`, output: the same of the output layer, of the tokens [G] alone that
+// may be guessed. Returns the tokens [L, depth] that are likeliest to follow one after another, and how likely each is.
 std::tuple<Tensor, Tensor> draft(const Tensor& hidden, const Tensor& chosen_any, const Tensor& embedding_any,
                                  at::TensorList up, at::TensorList down, at::TensorList output,
-                                 const Tensor& guessed_any, int64_t width) {
+                                 const Tensor& guessed_any, int64_t width, double scale) {
   const Tensor embedding = embedding_any.contiguous(), chosen = chosen_any.contiguous();
   const Tensor guessed = guessed_any.contiguous();
+  const float times = float(scale);
   const int64_t* token_of = guessed.const_data_ptr<int64_t>();
   const int64_t lanes = hidden.size(0), size = hidden.size(1), vocab = embedding.size(0), depth = up.size() / 3;
   const Tensor known = at::empty({lanes, (depth + 1) * size}, at::kFloat);  // the hidden state, and embeddings
@@ -49,7 +50,7 @@ std::tuple<Tensor, Tensor> draft(const Tensor& hidden, const Tensor& chosen_any,
       float* to = x + (r * (depth + 1) + k + 1) * size;
       by_type(embedding.scalar_type(), [&](auto number) {
         const auto* row = embedding.const_data_ptr<decltype(number)>() + token * size;
-        for (int64_t i = 0; i < size; ++i) to[i] = float(row[i]);
+        for (int64_t i = 0; i < size; ++i) to[i] = times * float(row[i]);
       });
     }
     const int64_t at = 3 * k;

@@ -28,7 +28,7 @@ TORCH_LIBRARY(pasta, m) {
       "float scaling, float softcap) -> Tensor");
   m.def(
       "draft(Tensor hidden, Tensor chosen, Tensor embedding, Tensor[] up, Tensor[] down, Tensor[] output, "
-      "Tensor guessed, int width) -> (Tensor, Tensor)");
+      "Tensor guessed, int width, float scale) -> (Tensor, Tensor)");
   m.def("gumbel_argmax(Tensor scores, Tensor keys) -> Tensor");
   m.def(
       "lay(Tensor inputs, Tensor(a!) key_segments, Tensor(b!) key_positions, Tensor sees, int first, int batch, "
