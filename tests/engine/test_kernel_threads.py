@@ -1,6 +1,8 @@
 """The kernels' threads: who takes which piece of the work changes nothing."""
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -102,3 +104,26 @@ def test_an_engine_claims_the_threads_where_kernels_compute_all_of_its_model(pac
     engine.generate(Request(prompt_ids=[1, 2, 3], parallel=False))
     assert seen == {threads_of_torch}
     assert torch.get_num_threads() == 3
+
+
+WITHOUT_ROOM = """
+import resource, signal, torch
+from torch import nn
+from pasta.engine import kernels
+from pasta.engine.packing import Int8Linear
+
+assert kernels.ready()
+torch.set_num_threads(1)
+layer, x = Int8Linear(nn.Linear(512, 2000).requires_grad_(False)), torch.randn(2, 512)
+alone = layer(x)
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (4 << 20), -1))  # a thread's stack has 8 MiB
+torch.set_num_threads(12)
+assert torch.equal(layer(x), alone)
+assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+"""
+
+
+def test_where_the_system_has_no_threads_left_there_are_fewer():
+    """Nor are signals blocked from then on."""
+    subprocess.run([sys.executable, "-c", WITHOUT_ROOM], check=True)

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -39,13 +40,13 @@ class Team {
     return *current();
   }
 
-  // Calls run(begin, end) for pieces of 0 to `tasks`, in this thread and `helpers` others as they come, until all are
-  // done. `run` must not throw.
+  // Calls run(begin, end) for pieces of 0 to `tasks`, in this thread and up to `helpers` others as they come, until all
+  // are done. `run` must not throw.
   template <class Run>
   void share(int64_t tasks, int helpers, const Run& run) {
     std::unique_lock only(sharing_, std::defer_lock);
     for (int looks = 0; !only.try_lock(); ++looks) pass_time(looks);  // they help another engine
-    for (; started_ < helpers; ++started_) start(started_);
+    while (started_ < helpers && start(started_)) ++started_;
     run_ = &run;
     call_ = [](const void* run, int64_t begin, int64_t end) { (*static_cast<const Run*>(run))(begin, end); };
     tasks_ = tasks;
@@ -75,14 +76,21 @@ class Team {
     return team;
   }
 
-  void start(int number) {
+  // Whether there is a thread of this number now: where the system has none left, the others do the work.
+  bool start(int number) {
     sigset_t all, before;  // signals are for the program's own threads
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::thread([this, number, seen = rounds_.load()]() mutable {
-      for (;; seen = await(seen)) help(number);
-    }).detach();
+    bool has_begun = true;
+    try {
+      std::thread([this, number, seen = rounds_.load()]() mutable {
+        for (;; seen = await(seen)) help(number);
+      }).detach();
+    } catch (const std::system_error&) {
+      has_begun = false;
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return has_begun;
   }
 
   void help(int number) {
