@@ -174,6 +174,7 @@ Tensor attend(const Tensor& qkv_any, const Tensor& cos_any, const Tensor& sin_an
                   std::nullopt, groups, scaling, softcap).flatten(0, 1).index_select(0, *flat).unsqueeze(0);
   }
   const Fed fed(flat, n.batch, n.queries);
+  TORCH_CHECK(n.dim % 2 == 0 && n.dim <= kMostVectors * kLanes, "attend: a head of ", n.dim, " numbers");
   TORCH_CHECK(qkv.size(0) * qkv.size(1) == fed.rows() && places.numel() == n.batch * n.queries,
               "attend: sizes that do not fit");
   const auto q_type = few ? keys.scalar_type() : qkv.scalar_type();
