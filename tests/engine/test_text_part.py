@@ -77,6 +77,9 @@ def test_it_is_trained_as_a_text_model_and_saved_as_one(whole, tmp_path):
     torch.testing.assert_close(logits(built), logits(model), rtol=0, atol=1e-5)
     built.save_pretrained(tmp_path / "saved")
     assert pretrained_config(tmp_path / "saved").model_type == built.config.model_type
+    byte_level().save_pretrained(tmp_path / "saved")
+    saved = load_model(tmp_path / "saved", device="cpu", packed=False).model
+    torch.testing.assert_close(logits(saved), logits(model), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("form", ["model.language_model.", "language_model.model."])

@@ -203,3 +203,14 @@ def test_a_directory_that_a_killed_process_of_the_same_id_left_is_replaced(tmp_p
     save_trained(start, tmp_path / "model", section, None, AutoTokenizer.from_pretrained(start), {})
     assert (tmp_path / "model/config.json").is_file()
     assert not (tmp_path / "model/half").exists()
+
+
+def test_weights_that_a_trainer_left_out_are_not_made_up(tmp_path: Path) -> None:
+    trained = saved_model(tmp_path / "trained", tie_word_embeddings=False)
+    model = AutoModelForCausalLM.from_pretrained(trained)
+    state = {name: value for name, value in model.state_dict().items() if name != "lm_head.weight"}
+    model.save_pretrained(trained, state_dict=state)
+    section = ModelSection(init_from=str(trained))
+    with pytest.raises(UserError, match=r"trained: has no weights for lm_head\.weight"):
+        save_trained(trained, tmp_path / "model", section, None, byte_level(), {})
+    assert not (tmp_path / "model").exists()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from pasta.engine.pretrained import read_pretrained
 from pasta.errors import UserError
 from pasta.files import check_directory, check_replaced
 from pasta.rows import read_json
@@ -43,7 +44,7 @@ def save_trained(
     try:
         with outside_deepspeed():
             if lora is None:
-                model = AutoModelForCausalLM.from_pretrained(trained, dtype=dtype)
+                model = read_pretrained(AutoModelForCausalLM, str(trained), str(trained), dtype=dtype)
             else:
                 # The seed is for weights from scratch, which get no adapters.
                 model = merge_adapter(build_model(section, tokenizer, seed=0), trained).to(dtype)
