@@ -175,6 +175,14 @@ def no_number_of_units(directory):
     return {}, "width 32.0: expected an integer"
 
 
+def huge_depth(directory):
+    """Whose tensors would not fit into memory by their names alone."""
+    told = json.loads((directory / SETTINGS).read_text())
+    told["shape"]["depth"] = 10**12
+    (directory / SETTINGS).write_text(json.dumps(told))
+    return {}, r"depth 1000000000000, but draft_heads\.safetensors has 6 tensors"
+
+
 def other_tokens(directory):
     heads = some_guessed()
     heads.tokens += VOCAB
@@ -184,7 +192,17 @@ def other_tokens(directory):
 
 @pytest.mark.parametrize(
     "change",
-    [other_size, other_weights, other_width, broken, no_settings, no_shape, no_number_of_units, other_tokens],
+    [
+        other_size,
+        other_weights,
+        other_width,
+        broken,
+        no_settings,
+        no_shape,
+        no_number_of_units,
+        huge_depth,
+        other_tokens,
+    ],
 )
 def test_heads_that_do_not_fit_are_refused_in_one_line(tmp_path, change):
     (tmp_path / "model.safetensors").write_bytes(b"weights")

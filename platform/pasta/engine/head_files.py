@@ -109,6 +109,11 @@ def check_heads(directory: Path, hidden_size: int, vocab_size: int) -> HeadShape
             "train them again, or remove them"
         )
     found = _tensors(weights)
+    if shape.depth > len(found):
+        raise UserError(
+            f"draft heads: {settings}: depth {shape.depth}, but {weights.name} has {len(found)} tensors; "
+            "train them again, or remove them"
+        )
     for name, expected in shape.tensors.items():
         if found.get(name) != expected:
             raise UserError(
