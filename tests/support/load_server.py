@@ -39,6 +39,7 @@ class LoadServer:
         #: What /ready says of the Gateway, and what POST /v1/completions answers.
         self.gateway: dict[str, Any] = {"pid": 1, "busy_ms": 0.5, "late_ms": 1.5}
         self.completion: Callable[[int], Response] = lambda _: refused()
+        self.retry_after = "0"
         #: The usage that is reported in a stream.
         self.usage: Callable[[dict[str, Any]], dict[str, int]] = lambda body: {
             "completion_tokens": body["max_tokens"]
@@ -79,7 +80,7 @@ class LoadServer:
             return Response("<html>", status_code=200)
         if self.active >= self.room:
             error = {"error": {"message": "full"}}
-            return JSONResponse(error, status_code=429, headers={"Retry-After": "0"})
+            return JSONResponse(error, status_code=429, headers={"Retry-After": self.retry_after})
         self.active += 1
         self.most_active = max(self.most_active, self.active)
         while self.most_active < self.together:

@@ -119,6 +119,18 @@ def test_a_refusal_is_told_apart_and_says_when_to_ask_again(server):
     assert (answer.ending, answer.status, answer.retry_after_s, answer.error) == ("refused", 429, 0.0, "full")
 
 
+@pytest.mark.parametrize(
+    ("given", "least", "most"),
+    [("Fri, 01 Jan 2100 00:00:00 GMT", 1e9, 1e10), ("Thu, 01 Jan 1970 00:00:00 GMT", 0, 0), ("soon", 0, 0)],
+)
+def test_a_refusal_is_one_whatever_its_retry_after(server, given, least, most):
+    server.room, server.retry_after = 0, given
+    answer = answer_to(server, ask())
+    server.room, server.retry_after = 1000, "0"
+    assert (answer.ending, answer.error) == ("refused", "full")
+    assert least <= answer.retry_after_s <= most
+
+
 def test_as_many_requests_are_under_way_as_there_are_clients(server):
     server.most_active, server.together = 0, 4
     answers, seconds = run_all(server, [ask(str(n)) for n in range(12)], 4)

@@ -14,6 +14,7 @@ import aiohttp
 import httpx
 
 from pasta.benchmark.load.sse import EventReader
+from pasta.data.endpoint import retry_after_s
 from pasta.stages.records import Record
 
 #: How a request ended. ``whole``: its answer arrived; ``left``: the client left, as it was told to; ``refused``: 429,
@@ -67,7 +68,8 @@ class TimedReply:
 
     ``pasta`` is the service's own account of the answer, ``usage`` OpenAI's, if it was asked for; ``error`` says what
     went wrong. ``left_at`` is when the client began to go away, by ``perf_counter``. ``retryable``: what went wrong is
-    no fault of the request's: it may be sent again.
+    no fault of the request's: it may be sent again. ``retry_after_s`` is what Retry-After asks for, 0 if that is no
+    pause that can be read.
     """
 
     ending: Ending
@@ -237,7 +239,7 @@ def _read_whole(answer: TimedReply, body: bytes) -> None:
 
 def _read_error(answer: TimedReply, headers: Mapping[str, str], body: bytes) -> None:
     if "retry-after" in headers:
-        answer.retry_after_s = float(headers["retry-after"])
+        answer.retry_after_s = retry_after_s(headers) or 0.0
     answer.retryable = answer.status >= 500
     told_when = answer.status == 503 and answer.retry_after_s is not None
     answer.ending = "refused" if answer.status == 429 or told_when else "lost"
