@@ -155,7 +155,8 @@ class _Generation(Structured):
             frequency_penalty=self.frequency_penalty or 0.0,
             presence_penalty=self.presence_penalty or 0.0,
             repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
+            # "5" and "05" are one token: the last one counts, as of a key that an object has twice.
+            logit_bias=tuple({int(token): bias for token, bias in (self.logit_bias or {}).items()}.items()),
             min_tokens=self.min_tokens or 0,
             ignore_eos=bool(self.ignore_eos),
         )

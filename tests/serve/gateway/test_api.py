@@ -96,6 +96,10 @@ def test_the_parameters_of_sampling_arrive():
     assert sampling.stop_token_ids == (4, 5)
 
 
+def test_biases_of_one_token_do_not_add_up_beyond_what_a_bias_may_be():
+    assert read(logit_bias={"5": 100, "7": 1, "05": 60}).order("id").sampling.logit_bias == ((5, 60), (7, 1))
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
