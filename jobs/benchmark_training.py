@@ -6,6 +6,7 @@
 Any recipe will do; without Ray and DeepSpeed, on one device.
 """
 
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,11 @@ TARGET = 0.95
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = CommandParser(prog="python -m jobs.benchmark_training", description=__doc__)
+    parser = CommandParser(
+        prog="python -m jobs.benchmark_training",
+        description=__doc__,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("kind", choices=list(KINDS), help="what the recipe trains by")
     add("--config", type=Path, required=True, help="a YAML file such as configs/sft/atlas-pasta.yaml")

@@ -63,7 +63,7 @@ class SideBySide:
 
 def main() -> int:
     """Entry point."""
-    parser = CommandParser(prog="python -m jobs.demo", description=(__doc__ or "").split("\n")[0])
+    parser = CommandParser(prog="python -m jobs.demo", description=(__doc__ or "").split(":\n")[0])
     parser.add_argument("--config", type=Path, default=LOCAL, help="default: configs/serve/local.yaml")
     parser.add_argument(
         "--port", type=int, default=0, help="port of 127.0.0.1 to serve on; default: a free one"

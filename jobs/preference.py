@@ -26,7 +26,9 @@ CONFIG = PreferenceConfig
 
 def parser() -> ArgumentParser:
     """The command line."""
-    return job_parser("preference", (__doc__ or "").split(",")[0], "configs/preference/atlas.yaml", RESTART)
+    return job_parser(
+        "preference", (__doc__ or "").split(", on")[0], "configs/preference/atlas.yaml", RESTART
+    )
 
 
 def main() -> int:

@@ -54,7 +54,7 @@ def main() -> int:
 def parser() -> argparse.ArgumentParser:
     """The command's arguments."""
     sizes = EngineSizes()
-    made = CommandParser(prog="python -m serve", description=(__doc__ or "").split("\n")[0])
+    made = CommandParser(prog="python -m serve", description=(__doc__ or "").split(":\n")[0])
     made.add_argument("model", metavar="MODEL", help="a model directory, or a name on the Hugging Face Hub")
     made.add_argument("--name", help="the model's name for clients; default: the last part of MODEL")
     made.add_argument(

@@ -26,7 +26,7 @@ from serve.launch import (
 def main() -> int:
     """Entry point."""
     loopback_only()
-    parser = CommandParser(prog="python -m serve.run", description=(__doc__ or "").split("\n")[0])
+    parser = CommandParser(prog="python -m serve.run", description=(__doc__ or "").split(":\n")[0])
     parser.add_argument("config", type=Path, help="a YAML file such as configs/serve/local.yaml")
     parser.add_argument(
         "--port", type=int, default=None, help="instead of http_options.port; 0 takes a free one"

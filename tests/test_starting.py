@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from tests.support.paths import ROOT
 
 HEAVY = {"torch", "transformers", "ray", "trl", "deepspeed", "datasets", "wandb", "matplotlib"}
-# Runs commands in one process, one after the other; prints for each its exit code and the HEAVY modules so far.
+# Runs commands in one process, one after the other; prints for each its exit code, the HEAVY modules so far, and what
+# it printed.
 RUN = """
 import contextlib, io, json, runpy, sys
 
@@ -22,11 +24,11 @@ for module, *arguments in commands:
             runpy.run_module(module, run_name="__main__")
         except SystemExit as end:
             code = end.code
-    print(json.dumps([module, code, sorted(heavy & set(sys.modules))]))
+    print(json.dumps([module, code, sorted(heavy & set(sys.modules)), out.getvalue()]))
 """
 
 
-def outcomes(commands: list[list[str]]) -> list[list[object]]:
+def outcomes(commands: list[list[str]]) -> list[list[Any]]:
     run = [sys.executable, "-c", RUN, json.dumps(sorted(HEAVY)), json.dumps(commands)]
     found = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
     return [json.loads(line) for line in found.stdout.splitlines()]
@@ -43,10 +45,15 @@ def jobs() -> list[str]:
 
 @pytest.mark.slow
 def test_help_imports_nothing_that_takes_seconds():
-    commands = [*jobs(), "serve.run", "serve.keys", "pasta.cli"]
+    commands = [*jobs(), "serve", "serve.run", "serve.keys", "pasta.cli"]
     assert len(commands) >= 14
-    for module, code, heavy in outcomes([[command, "--help"] for command in commands]):
+    for module, code, heavy, text in outcomes([[command, "--help"] for command in commands]):
         assert (code, heavy) == (0, []), f"python -m {module} --help"
+        _, description, *rest = text.split("\n\n")
+        assert description.count("(") == description.count(")"), text
+        # Examples stand in lines of their own.
+        assert "python -m" not in description, text
+        assert not description.endswith(":") or "python -m" in rest[0], text
 
 
 @pytest.mark.slow
@@ -57,7 +64,7 @@ def test_a_wrong_configuration_is_refused_before_anything_heavy_is_imported(tmp_
     commands = [[f"jobs.{job}", "--config", str(wrong)] for job in configured]
     commands.append(["jobs.benchmark_training", "preference", "--config", str(wrong)])
     commands.append(["jobs.submit", "sft", "--config", str(wrong), "--address", "http://127.0.0.1:1"])
-    for module, code, heavy in outcomes(commands):
+    for module, code, heavy, _ in outcomes(commands):
         assert (code, heavy) == (2, []), f"python -m {module}"
 
 
