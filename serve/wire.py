@@ -28,6 +28,7 @@ class Order:
     client: only its own requests share prefixes with it. The text follows ``grammar``, if there
     is one. ``echo``: each answer begins with its prompt. ``repetition_detection``: the request's own, instead of the
     service's. ``marks``: its way so far, if it wants a trace. ``template_options``: variables of the chat template.
+    ``num_interpreters`` take requests, as the Gateway knows; 0: it does not say.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class Order:
     repetition_detection: RepetitionDetection | None = None
     marks: tuple[Mark, ...] = ()
     template_options: dict[str, int] = field(default_factory=dict)
+    num_interpreters: int = 0
 
     @property
     def num_choices(self) -> int:

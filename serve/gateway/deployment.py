@@ -270,6 +270,7 @@ class Gateway:
             http_request_id=logs.request_id(request.headers),
             cache_salt=held.key or "",
             marks=(("body", held.since), ("to the Interpreter", time.time())),
+            num_interpreters=len(known_replicas("Interpreter").replicas),
         )
         mode = order.decoding_mode(self._config.models[order.model].mode)
         watch = Watch(order.http_request_id, order, mode, key=held.key, stream=streams)

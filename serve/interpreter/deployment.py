@@ -111,6 +111,7 @@ class InterpreterDeployment:
         if encoder is None:
             yield [_SUPERSEDED]
             return
+        self._dispatcher.num_routed = order.num_interpreters
         marks = [*order.marks, ("admission", time())]
         try:
             # Overload is refused before anything is encoded. Encoding has a thread of its own, and so have grammars,

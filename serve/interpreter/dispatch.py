@@ -138,6 +138,8 @@ class Dispatcher:
         #: What each replica told last.
         self._told: dict[str, Told] = {}
         self._configured_interpreters = config.front.interpreters
+        #: The Interpreters to which the Gateway of the last request sends requests; 0 if it did not say.
+        self.num_routed = 0
         self._lease_s = config.decoder.lease_s
         self._silent: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -172,10 +174,12 @@ class Dispatcher:
 
     @property
     def num_interpreters(self) -> int:
-        """How many Interpreters share the Decoders, as the Decoders have reported; before any report, the configured
-        number."""
+        """How many Interpreters share the Decoders' room for requests: those that the Decoders have reported (before
+        any report, the configured number), but no more than Gateways send requests to. A Decoder also counts one that
+        is starting, or finishes its last requests."""
         told = [each.num_interpreters for each in self._told.values()]
-        return max(told, default=self._configured_interpreters)
+        found = max(told, default=self._configured_interpreters)
+        return min(found, self.num_routed or found)
 
     async def home(self, order: DecodeOrder, lost: set[str], number_format: str | None = None) -> str:
         """Choose the replica for a main thread: by load, and by how much of the prompt a replica has cached.

@@ -18,7 +18,7 @@ from serve.gateway.proxy import middlewares
 
 
 class Interpreter:
-    """A handle that answers calls from a table; a list is the items of a stream."""
+    """A handle that answers calls from a table; a list is the items of a stream, or a function makes it of the call."""
 
     is_initialized = True
 
@@ -29,7 +29,11 @@ class Interpreter:
         async def remote(*_: Any) -> Any:
             return self._says[method_name]
 
-        return SimpleNamespace(remote=(lambda *_: Items(self._says[method_name])) if stream else remote)
+        def items(*arguments: Any) -> Items:
+            says = self._says[method_name]
+            return Items(says(*arguments) if callable(says) else says)
+
+        return SimpleNamespace(remote=items if stream else remote)
 
 
 class Items:

@@ -18,7 +18,7 @@ from serve.config import AdmissionSettings, LimitSettings, ServeConfig
 from serve.interpreter.deployment import InterpreterDeployment
 from serve.interpreter.dispatch import Dispatcher
 from serve.interpreter.encoding import RequestEncoder, RequestRefused
-from serve.wire import Order, Refused
+from serve.wire import Order, Refused, Told
 from tests.support.service import save_tiny_model
 from tests.support.tokenizers import TEMPLATE
 
@@ -117,6 +117,24 @@ def test_overload_is_refused_though_a_long_prompt_is_being_encoded(interpreter):
     assert isinstance(refused, Refused)
     assert (refused.status, refused.code) == (429, "overloaded")
     assert refused.retry_after_s >= 1
+
+
+def test_an_interpreter_that_takes_no_more_requests_has_no_share_of_the_budget(interpreter):
+    """In a rolling update two use the Decoders for a while, the new one before it is known to Gateways, and the old one
+    until it has finished, and a lease longer."""
+
+    async def scenario(routed, told):
+        made = await interpreter()
+        made._dispatcher.hear("decoder", Told({}, 0, told))
+        # That it does not fit into the context is found after it is admitted.
+        asked = order(prompts=["a" * 2000], num_interpreters=routed)
+        async with made._admissions["tiny"].hold(1400), aclosing(made.answer(asked)) as updates:
+            (refused,) = [update async for batch in updates for update in batch]
+        return refused.code
+
+    found = {(routed, told): asyncio.run(scenario(routed, told)) for routed in (0, 1, 2) for told in (1, 2)}
+    assert [each for each, code in found.items() if code == "overloaded"] == [(0, 2), (2, 2)]
+    assert {*found.values()} == {"overloaded", "context_length_exceeded"}
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one(interpreter):
