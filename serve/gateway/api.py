@@ -58,7 +58,7 @@ _RULES = (
     only_with(
         "stream",
         stream_options=NULL,
-        pasta={"properties": {"events": {"const": False}}},
+        pasta={"properties": {"events": {"enum": [False, None]}}},
     ),
 )
 

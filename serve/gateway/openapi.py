@@ -58,15 +58,19 @@ def body_of(model: type[BaseModel], *parameters: Schema) -> Schema:
     """The OpenAPI description of a body that the route reads itself, and of the route's ``parameters``."""
     schema = model.model_json_schema()
     inline = _inlined(schema, schema.pop("$defs", {}))
-    # A null is a parameter that was not given.
-    for name, member in inline["properties"].items():
-        if name not in inline["required"] and NULL not in member.get("anyOf", ()):
-            inline["properties"][name] = {"anyOf": [member, NULL]}
+    or_null(inline)
     content = {"application/json": {"schema": inline}}
     return {"parameters": list(parameters), "requestBody": {"required": True, "content": content}}
 
 
 # -- json_schema_extra of the bodies' models -----------------------------------------------------------------
+
+
+def or_null(schema: Schema) -> None:
+    """Lets each member of an object that may be left out be null, too: then it was not given."""
+    for name, member in schema["properties"].items():
+        if name not in schema.get("required", ()) and NULL not in member.get("anyOf", ()):
+            schema["properties"][name] = {"anyOf": [member, NULL]}
 
 
 def described(

@@ -1,12 +1,13 @@
 """What requests hold besides OpenAI's plain parameters, as objects of their own. No I/O."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pasta.errors import UserError
 from pasta.interpreter.repetition import LARGEST_PATTERN, RepetitionDetection
 from serve.errors import ApiError
+from serve.gateway.openapi import or_null
 
 #: vLLM's ``chat_template_kwargs``: variables of the chat template. Numbers and truth values alone: no text of a user
 #: may become a special token.
@@ -54,7 +55,9 @@ class RepetitionOptions(Strict):
 
 
 class PastaOptions(Strict):
-    """This service's extension of the request."""
+    """This service's extension of the request. A null is an option that was not given."""
+
+    model_config = ConfigDict(json_schema_extra=or_null)
 
     mode: Literal["parallel", "sequential"] | None = Field(
         default=None, description="sequential: no promises, one token after another"
@@ -78,3 +81,12 @@ class PastaOptions(Strict):
     trace: bool = Field(
         default=False, description="return what each thread did, and when: a trace that Perfetto opens"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any) -> Any:
+        return (
+            {name: value for name, value in data.items() if value is not None}
+            if isinstance(data, dict)
+            else data
+        )

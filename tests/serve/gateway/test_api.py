@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pasta.interpreter import RepetitionDetection
 from serve.errors import ApiError
 from serve.gateway.api import MAX_SEED, read_chat_request, read_completion_request
+from serve.gateway.options import PastaOptions
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 CODES = ("invalid_value", "unsupported_parameter", "unknown_parameter", "missing_required_parameter")
@@ -224,6 +225,11 @@ def test_an_assistant_s_turn_can_be_sent_back_as_it_came():
 )
 def test_values_that_ask_for_nothing_are_accepted(fields):
     read(**fields)
+
+
+def test_a_null_in_pasta_is_an_option_that_was_not_given():
+    nulls = dict.fromkeys(PastaOptions.model_fields)
+    assert read(pasta=nulls, seed=1).order("id") == read(seed=1).order("id")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ TOKENIZE = (TokenizeText, read_tokenize_request, {"model": "m"})
         (CHAT, {"stream_options": {"include_usage": True}}, False),
         (CHAT, {"stream_options": {"include_usage": True}, "stream": True}, True),
         (CHAT, {"pasta": {"events": True}}, False),
+        (CHAT, {"pasta": {"events": None, "drafts": None, "promise_bias": None}}, True),
         (CHAT, {"top_logprobs": 2}, False),
         (CHAT, {"top_logprobs": 2, "logprobs": True}, True),
         (CHAT, {"response_format": {"type": "json_object"}}, True),
