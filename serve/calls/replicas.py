@@ -71,6 +71,12 @@ class CompatibleReplicas:
         return frozenset(r for r in self._known.replicas if self._versions.get(r) == self._version)
 
     @property
+    def enough(self) -> bool:
+        """Whether there are any, and no fewer than of other versions. Until then those have more room for requests."""
+        mine = len(self.replicas)
+        return 0 < mine >= len(self._known.replicas) - mine
+
+    @property
     def superseded(self) -> bool:
         """Whether there are replicas, and all of them run another version."""
         versions = [self._versions.get(replica) for replica in self._known.replicas]

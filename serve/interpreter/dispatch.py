@@ -227,12 +227,12 @@ class Dispatcher:
                 self.hear(replica, await self.decoders.call("tell", self.name, replica=replica))
 
     async def ready(self) -> None:
-        """Start following the replicas; returns when one may be used. Call it once, before anything else, on the event
-        loop that serves requests."""
+        """Start following the replicas; returns when there are enough to take over the requests of the version before.
+        Call it once, before anything else, on the event loop that serves requests."""
         self.decoders.open()
         self.spawn(self.replicas.follow())
         self.spawn(self._renew())
-        while not self.replicas.replicas:
+        while not self.replicas.enough:
             await self.replicas.change()
 
     async def _change(self) -> None:

@@ -65,6 +65,26 @@ def test_replicas_come_and_go():
     assert follow(scenario, {"a": "new", "b": "new"}) == {"b"}
 
 
+@pytest.mark.parametrize(
+    ("versions", "enough"),
+    [
+        ({}, False),
+        ({"a": "old"}, False),
+        ({"a": "new"}, True),
+        ({"a": "new", "b": "old", "c": "old"}, False),
+        ({"a": "new", "b": "new", "c": "old", "d": "old"}, True),
+        ({"a": "new", "b": "new", "c": "old"}, True),
+    ],
+)
+def test_there_are_enough_once_other_versions_have_no_more(versions, enough):
+    async def scenario(known, usable):
+        known.update(frozenset(versions))
+        await until(usable, lambda: len(usable._versions) == len(versions))
+        return usable.enough
+
+    assert follow(scenario, versions) == enough
+
+
 def test_it_is_superseded_when_all_replicas_are_of_another_version():
     async def scenario(known, usable):
         seen = [usable.superseded]
