@@ -72,10 +72,11 @@ def run(config: SftConfig, *, restart: bool = False, address: str | None = None)
 
 def _describe(config: SftConfig, prepared: "Prepared") -> None:
     made = "found" if prepared.reused else "made"
+    held_out = f", {prepared.num_eval_too_long} held-out ones too" if prepared.num_eval_too_long else ""
     print(
         f"{config.name}: data {made}: {prepared.num_documents:,} documents, {prepared.num_tokens:,} tokens "
         f"({prepared.num_targets:,} targets) in {prepared.num_rows:,} rows, "
-        f"{prepared.num_too_long} documents too long"
+        f"{prepared.num_too_long} documents too long{held_out}"
     )
 
 

@@ -79,6 +79,7 @@ def test_held_out_answers_that_are_all_too_long_are_not_evaluated(tmp_path: Path
     config = parse_config(values, SftConfig, "tiny.yaml")
     prepared = prepare(config, tmp_path / "data")
     assert prepared.num_eval_rows == 0
+    assert (prepared.num_too_long, prepared.num_eval_too_long) == (0, 4)
     context = RunContext(prepared.path, tmp_path / "work", False, lambda metrics, checkpoint: None)
     assert trl_config(config, context).eval_strategy == "no"
 
@@ -122,6 +123,16 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, expected: str) -> Non
     with pytest.raises(UserError, match=expected):
         prepare(config, tmp_path / "data")
     assert not (tmp_path / "data").exists()
+
+
+def test_a_held_out_answer_that_has_no_tokens_is_numbered_as_in_the_file(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    answer = '<promise topic="a" tokens="3000"/><async>b</async>'
+    line = {"messages": [{"role": "user", "content": "Q"}], "annotated": answer}
+    with Path(config.data.source).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(UserError, match="answer 61: "):
+        prepare(config, tmp_path / "data")
 
 
 def test_a_prompt_that_is_a_text_is_a_user_s_message(tmp_path: Path) -> None:

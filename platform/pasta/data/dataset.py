@@ -42,7 +42,12 @@ _ROW = '{"messages": [{"role", "content"}], "annotated": text}'
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared directory and its figures; tokens count prompts and responses, targets the rows with loss."""
+    """A prepared directory and its figures; tokens count prompts and responses, targets the rows with loss.
+
+    ``num_too_long`` and ``num_eval_too_long`` are the answers above ``max_length`` that are left out of training and of
+    the held-out data, in ``mode: both`` each form for itself. The latter is also 0 in data that earlier commits made:
+    they did not count it.
+    """
 
     path: Path
     num_documents: int
@@ -52,6 +57,7 @@ class Prepared:
     num_too_long: int
     num_eval_rows: int
     reused: bool
+    num_eval_too_long: int = 0
 
 
 def prepare_data(options: DataSection, tokenizer: Any, cache_dir: Path, num_processes: int = 1) -> Prepared:
@@ -127,10 +133,17 @@ def read_jsonl(path: Path) -> Iterator[Annotated]:
 
 
 class _Counter:
-    """Makes examples of annotated answers that fit a row; counts those that fit and those that do not."""
+    """Makes examples of annotated answers that fit a row; counts those that fit and those that do not.
 
-    def __init__(self, annotated: Iterable[Annotated], codec: Codec, options: DataSection) -> None:
+    Iterating raises UserError for an answer that has no tokens, numbered as in the source: ``before`` others stand
+    there before these.
+    """
+
+    def __init__(
+        self, annotated: Iterable[Annotated], codec: Codec, options: DataSection, before: int = 0
+    ) -> None:
         self._annotated = annotated
+        self._before = before
         self._codec = codec
         self._options = options
         self.counts = {"num_documents": 0, "num_tokens": 0, "num_targets": 0, "num_too_long": 0}
@@ -146,7 +159,7 @@ class _Counter:
                     example = make_example(self._codec, messages, document, form)
                 except CodecError as error:
                     raise UserError(
-                        f"data.source: {self._options.source}: answer {counts['num_documents']}: {error}"
+                        f"data.source: {self._options.source}: answer {self._before + counts['num_documents']}: {error}"
                     ) from None
                 if len(example) > self._options.max_length:
                     counts["num_too_long"] += 1
@@ -179,14 +192,15 @@ def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: 
             )
         counts = _save(_Counter(documents[:cut], codec, options), options, train)
         if cut < len(documents):
-            held_out = _Counter(documents[cut:], codec, options)
-    num_eval_rows = 0
+            held_out = _Counter(documents[cut:], codec, options, before=cut)
+    num_eval_rows = num_eval_too_long = 0
     if held_out is not None:
         rows = to_dataset(held_out, options.row_length)
-        num_eval_rows = len(rows)
+        num_eval_rows, num_eval_too_long = len(rows), held_out.counts["num_too_long"]
         if num_eval_rows:
             rows.save_to_disk(str(directory / "eval"))
-    return {**counts, "num_rows": len(load_from_disk(str(train))), "num_eval_rows": num_eval_rows}
+    held = {"num_eval_rows": num_eval_rows, "num_eval_too_long": num_eval_too_long}
+    return {**counts, "num_rows": len(load_from_disk(str(train))), **held}
 
 
 def _save(examples: _Counter, options: DataSection, directory: Path) -> dict[str, int]:
