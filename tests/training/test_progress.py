@@ -50,6 +50,36 @@ def test_a_norm_of_gradients_is_told_whatever_its_size(lines, norm, shown):
     assert shown in line
 
 
+def test_tokens_a_second_leave_out_evaluations_and_checkpoints(tmp_path, capsys, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("pasta.training.callbacks.time.perf_counter", lambda: now[0])
+    arguments = TrainingArguments(output_dir=str(tmp_path), report_to=[])
+    reporter, state, control = ProgressReporter(Tracker(), rank=0), TrainerState(max_steps=9), TrainerControl()
+    reporter.on_train_begin(arguments, state, control)
+
+    def step(*, logs):
+        now[0] += 2.0
+        state.global_step += 1
+        state.num_input_tokens_seen += 100
+        reporter.on_step_end(arguments, state, control)
+        if logs:
+            reporter.on_log(arguments, state, control, {"loss": 1.0})
+
+    step(logs=True)
+    now[0] += 30.0
+    reporter.on_log(arguments, state, control, {"eval_loss": 1.0})
+    reporter.on_evaluate(arguments, state, control)
+    now[0] += 50.0  # answers to held-out prompts
+    reporter.on_log(arguments, state, control, {"eval_well_formed": 1.0, "eval_speedup": 1.0})
+    step(logs=False)
+    now[0] += 70.0
+    reporter.on_save(arguments, state, control)
+    now[0] += 1.0  # fetching rows is part of training
+    step(logs=True)
+    told = [line for line in capsys.readouterr().out.splitlines() if "tokens/s" in line]
+    assert [line.split("  ")[4] for line in told] == ["50 tokens/s", "40 tokens/s"]
+
+
 @pytest.mark.slow
 def test_a_run_that_ends_before_its_steps_of_logging_tells_its_loss(tmp_path, capsys):
     values = sft_dict(tmp_path, max_steps=3)

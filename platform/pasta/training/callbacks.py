@@ -85,7 +85,8 @@ _PRINTED = ("reward", "quality", "speedup", "staleness")
 
 class ProgressReporter(TrainerCallback):
     """Prints one line each time the trainer logs, after the last step too, and tracks the metrics in ``LOGGED`` and
-    tokens a second."""
+    tokens a second. The seconds of evaluations and checkpoints are left out; a callback that reports checkpoints has to
+    come before this one."""
 
     def __init__(self, tracker: Tracker, rank: int) -> None:
         self._tracker = tracker
@@ -93,6 +94,7 @@ class ProgressReporter(TrainerCallback):
         self._started = 0.0
         self._first_step = 0
         self._last = (0.0, 0)
+        self._trained = 0.0  # when the last step, evaluation or checkpoint ended
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -100,6 +102,7 @@ class ProgressReporter(TrainerCallback):
         self._started = time.perf_counter()
         self._first_step = state.global_step
         self._last = (self._started, state.num_input_tokens_seen)
+        self._trained = self._started
         if self._rank == 0:
             origin = f"resumed at step {state.global_step}" if state.global_step else "started"
             print(f"training {origin}; {state.max_steps} steps in all", flush=True)
@@ -107,8 +110,25 @@ class ProgressReporter(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self._trained = time.perf_counter()
         if state.global_step == state.max_steps and args.logging_strategy != "no":
             control.should_log = True
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._leave_out()
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Take the seconds since ``_trained`` for none of training."""
+        now = time.perf_counter()
+        self._last = (self._last[0] + now - self._trained, self._last[1])
+        self._trained = now
 
     def on_log(
         self,
@@ -121,6 +141,8 @@ class ProgressReporter(TrainerCallback):
         if self._rank != 0 or not logs:
             return
         figures = {name: float(logs[key]) for key, name in LOGGED.items() if logs.get(key) is not None}
+        if any(name.startswith("eval/") for name in figures):  # answers are generated after on_evaluate
+            self._leave_out()
         if not figures:
             return
         now = time.perf_counter()
@@ -128,7 +150,7 @@ class ProgressReporter(TrainerCallback):
             seconds, tokens = now - self._last[0], state.num_input_tokens_seen - self._last[1]
             # In reinforcement learning a batch counts when it comes, though several steps may be taken on it.
             if tokens:
-                self._last = (now, state.num_input_tokens_seen)
+                self._last, self._trained = (now, state.num_input_tokens_seen), now
                 figures["train/tokens_per_second"] = tokens / max(seconds, 1e-9)
             figures["train/tokens"] = float(state.num_input_tokens_seen)
         self._tracker.log(figures, step=state.global_step)

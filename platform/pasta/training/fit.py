@@ -52,8 +52,8 @@ def run_trainer(
     )
     steps = NoStepTooMany()
     callbacks = [
-        ProgressReporter(tracker, rank),
         CheckpointReporter(context.report, rank),
+        ProgressReporter(tracker, rank),
         EpochOrder(),
         steps,
         OwnSteps(),
