@@ -81,6 +81,20 @@ def test_tokens_a_second_leave_out_evaluations_and_checkpoints(tmp_path, capsys,
 
 
 @pytest.mark.slow
+def test_an_evaluation_that_is_due_at_the_last_step_runs_once(tmp_path, capsys):
+    values = sft_dict(tmp_path)
+    values["schedule"] = {"log_steps": 2, "save_steps": 0, "eval_steps": 3}
+    values["data"] |= {"eval_answers": 1, "max_length": 64, "row_length": 64, "eval_documents": 20}
+    config = parse_config(values, SftConfig, "tiny.yaml")
+    data_dir = prepare(config, tmp_path / "data").path
+    figures = train(config, RunContext(data_dir, tmp_path / "work", False, lambda metrics, _: None))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if "held-out loss by" in line] == ["3/6", "6/6"]
+    assert [line.split()[1] for line in lines if "well-formed" in line] == ["3/6", "6/6"]
+    assert figures["eval_loss"] > 0
+
+
+@pytest.mark.slow
 def test_a_run_that_ends_before_its_steps_of_logging_tells_its_loss(tmp_path, capsys):
     values = sft_dict(tmp_path, max_steps=3)
     values["schedule"] = {"log_steps": 25, "save_steps": 2}

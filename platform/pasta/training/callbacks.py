@@ -239,6 +239,17 @@ class OwnSteps(TrainerCallback):
         state.compute_steps(args, state.max_steps)
 
 
+class EvaluatesLast(TrainerCallback):
+    """Leaves out the evaluation after the last step: the figures of the finished model are taken when training has
+    ended, on the same data."""
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step >= state.max_steps:
+            control.should_evaluate = False
+
+
 class CheckpointReporter(TrainerCallback):
     """Reports each finished checkpoint: its directory on rank 0, None on the others."""
 

@@ -15,6 +15,7 @@ from pasta.tracking import Tracker, start_tracker
 from pasta.training.callbacks import (
     CheckpointReporter,
     EpochOrder,
+    EvaluatesLast,
     NoStepTooMany,
     OwnSteps,
     ProgressReporter,
@@ -55,6 +56,7 @@ def run_trainer(
         CheckpointReporter(context.report, rank),
         ProgressReporter(tracker, rank),
         EpochOrder(),
+        EvaluatesLast(),
         steps,
         OwnSteps(),
     ]
