@@ -127,6 +127,7 @@ def test_the_tokens_that_are_said_most_often_are_those_that_heads_guess(tmp_path
         ({"output_dir": "elsewhere"}, "output_dir"),
         ({"lora.rank": "4"}, "lora"),
         ({"data.mode": "both"}, "data.mode"),
+        ({"data.eval_answers": "2"}, r"data\.eval_answers 2: draft heads leave"),
         ({"draft_heads.depth": "0"}, "depth 0"),
     ],
 )

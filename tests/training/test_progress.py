@@ -54,7 +54,11 @@ def test_tokens_a_second_leave_out_evaluations_and_checkpoints(tmp_path, capsys,
     now = [0.0]
     monkeypatch.setattr("pasta.training.callbacks.time.perf_counter", lambda: now[0])
     arguments = TrainingArguments(output_dir=str(tmp_path), report_to=[])
-    reporter, state, control = ProgressReporter(Tracker(), rank=0), TrainerState(max_steps=9), TrainerControl()
+    reporter, state, control = (
+        ProgressReporter(Tracker(), rank=0),
+        TrainerState(max_steps=9),
+        TrainerControl(),
+    )
     reporter.on_train_begin(arguments, state, control)
 
     def step(*, logs):

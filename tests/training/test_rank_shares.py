@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 
 from pasta.config import parse_config
 from pasta.data.dataset import TOKENIZER_DIR, prepare_data
+from pasta.interpreter import IGNORE
 from pasta.tracking import Tracker
 from pasta.training.callbacks import EpochOrder
 from pasta.training.config import SftConfig
@@ -54,13 +55,37 @@ def write_head_figures(config: SftConfig, data_dir: Path, directory: Path) -> No
     (directory / f"heads-{dist.get_rank()}.json").write_text(json.dumps(figures))
 
 
-def test_figures_of_draft_heads_are_those_of_one_rank_too(tmp_path: Path) -> None:
-    values = sft_dict(tmp_path)
-    save_tiny_model(tmp_path / "start")
-    values |= {"output_dir": str(tmp_path / "start"), "draft_heads": {"depth": 2, "width": 16}}
-    values["model"] = {"init_from": str(tmp_path / "start"), "attention": "eager"}
+def heads_config(directory: Path, **schedule: int) -> SftConfig:
+    """A run that makes draft heads, in which each document is a row."""
+    values = sft_dict(directory)
+    save_tiny_model(directory / "start")
+    values |= {"output_dir": str(directory / "start"), "draft_heads": {"depth": 2, "width": 16}}
+    values["model"] = {"init_from": str(directory / "start"), "attention": "eager"}
     values["data"] |= {"eval_documents": 5, "row_length": 1, "documents": 8}
-    config = parse_config(values, SftConfig, "tiny.yaml")
+    values["schedule"] |= schedule
+    return parse_config(values, SftConfig, "tiny.yaml")
+
+
+def test_held_out_loss_of_draft_heads_is_theirs(tmp_path: Path) -> None:
+    """As training counts it: of a step of all held-out rows at once."""
+    config = heads_config(tmp_path, eval_steps=3)
+    data_dir = prepare_data(config.data, make_tokenizer(config.model), tmp_path / "data").path
+    context = RunContext(data_dir, tmp_path / "work", False, no_report)
+    trainer = make_trainer(
+        config, context, AutoTokenizer.from_pretrained(data_dir / TOKENIZER_DIR), [], Tracker()
+    )
+    batch = trainer.data_collator(list(trainer.eval_dataset))
+    targets = (batch["labels"] != IGNORE).sum()
+    figures = trainer.evaluate()
+    loss = trainer.model(**batch, num_items_in_batch=targets).loss
+    assert figures["eval_loss"] == pytest.approx(float(loss), rel=1e-4)
+    trainer.train()
+    told = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert figures["eval_loss"] > told[0] > told[1]
+
+
+def test_figures_of_draft_heads_are_those_of_one_rank_too(tmp_path: Path) -> None:
+    config = heads_config(tmp_path)
     data_dir = prepare_data(config.data, make_tokenizer(config.model), tmp_path / "data").path
     for count in (1, 2):
         directory = tmp_path / str(count)

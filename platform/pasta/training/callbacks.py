@@ -12,6 +12,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from pasta.interpreter import TokenKind
 from pasta.tracking import Tracker
+from pasta.training.config import MOST_HEADS
 
 #: The name of each kind of target in the name of its loss.
 KIND_NAMES = {
@@ -43,6 +44,8 @@ LOGGED = {
     "eval_well_formed": "eval/well_formed",
     "eval_speedup": "eval/speedup",
     "eval_threads": "eval/threads",
+    # Supervised runs of draft heads: the share of held-out tokens that each head gets right.
+    **{f"eval_head_{depth}": f"eval/head_{depth}" for depth in range(1, MOST_HEADS + 1)},
     # Preference runs, means over pairs: β times the log-ratio that the better answer has over the worse (margin; 0.5
     # is what BoNBoN aims at), each one's own (reward), summed log-probabilities, and how often the margin is positive.
     **{

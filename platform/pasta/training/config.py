@@ -13,7 +13,7 @@ from pasta.stages.workers import WorkersSection
 from pasta.tracking import TrackingSection
 
 #: More than any machine has room for.
-_MOST_ROWS, _MOST_UNITS, _MOST_HEADS = 1 << 16, 1 << 16, 64
+_MOST_ROWS, _MOST_UNITS, MOST_HEADS = 1 << 16, 1 << 16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class HeadsSection:
 
     def __post_init__(self) -> None:
         check_positive(self, "depth", "width")
-        check_at_most(self, depth=_MOST_HEADS, width=_MOST_UNITS)
+        check_at_most(self, depth=MOST_HEADS, width=_MOST_UNITS)
         check_not_negative(self, "guessed")
 
 
@@ -249,6 +249,11 @@ class SftConfig(TrainingConfig):
             if self.data.mode == "both":
                 raise ValueError(
                     "data.mode 'both': draft heads are for one kind of answer; expected pasta or sequential"
+                )
+            if self.data.eval_answers:
+                raise ValueError(
+                    f"data.eval_answers {self.data.eval_answers}: draft heads leave the model's answers as they are; "
+                    "expected 0"
                 )
         if self.lora is not None and self.model.init_from is None:
             raise ValueError("lora: a model from scratch has nothing to adapt; expected model.init_from")

@@ -23,6 +23,7 @@ from pasta.stages.records import write_json
 from pasta.stages.stage import Stage
 from pasta.training.config import HeadsSection, SftConfig
 from pasta.training.run import TrainingStage
+from pasta.training.trainer import PlainHeadTrainer
 
 #: The name of the trained module in the model, and of its buffer that counts how often each token was to be guessed.
 _NAME, _COUNTS = "draft_heads", "counts"
@@ -134,14 +135,19 @@ def guess(
 
 @torch.no_grad()
 def head_figures(trainer: Any) -> dict[str, float]:
-    """The share of held-out tokens that each head gets right, given the right tokens before, over all ranks:
-    ``eval_head_1`` and so on."""
+    """The heads' ``eval_loss``, and the share of held-out tokens that each gets right, given the right tokens before:
+    ``eval_head_1`` and so on; over all ranks. Leaves the model in evaluation mode.
+
+    The loss is as in training: summed over heads and what they guess, over the number of all targets, in nats.
+    """
     if trainer.eval_dataset is None:
         return {}
     model = trainer.accelerator.unwrap_model(trainer.model)
+    model.eval()
     heads: DraftHeads = getattr(model, _NAME)
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    sums = torch.zeros(heads.shape.depth, 2, dtype=torch.float64)
+    # Of each head: right guesses, guesses, summed losses, the batch's targets.
+    sums = torch.zeros(heads.shape.depth, 4, dtype=torch.float64)
     states: list[Tensor] = []
     handle = output.register_forward_pre_hook(lambda module, args: states.append(args[0]))
     for batch in trainer.get_eval_dataloader():
@@ -155,13 +161,29 @@ def head_figures(trainer: Any) -> dict[str, float]:
             for depth, (scores, wanted) in enumerate(guess(heads, embedding, output, *row)):
                 counts[depth, 0] = (scores.argmax(-1) == wanted).sum()
                 counts[depth, 1] = len(wanted)
+                counts[depth, 2] = F.cross_entropy(scores.float(), wanted, reduction="sum")
+            counts[:, 3] = (row[-1] != IGNORE).sum()
         # Of all ranks, without the rows that fill up their last batches.
         sums += trainer.accelerator.gather_for_metrics(by_row).sum(dim=0).cpu()
     handle.remove()
-    return {
-        f"eval_head_{depth + 1}": float(sums[depth, 0] / sums[depth, 1].clamp(min=1))
-        for depth in range(len(sums))
+    right, guesses, losses, targets = sums.unbind(dim=1)
+    shares = {
+        f"eval_head_{depth + 1}": float(share) for depth, share in enumerate(right / guesses.clamp(min=1))
     }
+    return {"eval_loss": float(losses.sum() / targets[0].clamp(min=1)), **shares}
+
+
+class HeadTrainer(PlainHeadTrainer):
+    """PlainHeadTrainer that evaluates the draft heads: the frozen model's own figures do not change."""
+
+    control: Any
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Log and return ``head_figures`` of the held-out data; arguments are ignored."""
+        figures = head_figures(self)
+        self.log(dict(figures))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
+        return figures
 
 
 def save_heads(trained: Path, config: SftConfig, card: dict[str, Any], stage: Stage | None) -> None:

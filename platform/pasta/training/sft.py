@@ -19,7 +19,7 @@ from pasta.tracking import Tracker
 from pasta.training.callbacks import LOGGED
 from pasta.training.config import SftConfig
 from pasta.training.fit import run_trainer
-from pasta.training.heads import head_figures, install_draft_heads, model_files, save_heads
+from pasta.training.heads import HeadTrainer, install_draft_heads, model_files, save_heads
 from pasta.training.held_out import documents_of
 from pasta.training.lora import check_targets, new_rows, peft_config
 from pasta.training.masks import install_thread_masks
@@ -86,7 +86,7 @@ def train(config: SftConfig, context: RunContext) -> dict[str, float]:
         config,
         context,
         lambda tokenizer, callbacks, tracker: make_trainer(config, context, tokenizer, callbacks, tracker),
-        head_figures if heads else _held_out_figures,
+        _held_out_figures,
         save if heads else None,
     )
 
@@ -114,9 +114,10 @@ def make_trainer(
     if config.lora is not None:
         adapters = peft_config(config.lora, new_rows(model, new_token_ids(config.model, tokenizer)))
     # TRL's fused head cannot read a head some of whose rows are an adapter's.
-    plain = config.draft_heads is not None or not context.use_gpu
-    plain = plain or (adapters is not None and adapters.trainable_token_indices is not None)
+    plain = not context.use_gpu or (adapters is not None and adapters.trainable_token_indices is not None)
     trainer_class = PlainHeadTrainer if plain else ThreadTrainer
+    if config.draft_heads is not None:
+        trainer_class = HeadTrainer
     trainer = trainer_class(
         model=model,
         args=arguments,
