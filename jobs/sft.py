@@ -78,6 +78,11 @@ def _describe(config: SftConfig, prepared: "Prepared") -> None:
         f"({prepared.num_targets:,} targets) in {prepared.num_rows:,} rows, "
         f"{prepared.num_too_long} documents too long{held_out}"
     )
+    if prepared.num_eval_trained:
+        print(
+            f"{config.name}: data.eval_documents: {prepared.num_eval_trained} of {config.data.eval_documents} have a "
+            "prompt that is trained on, too: held-out figures look better than they are"
+        )
 
 
 if __name__ == "__main__":

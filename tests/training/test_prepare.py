@@ -125,6 +125,15 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, expected: str) -> Non
     assert not (tmp_path / "data").exists()
 
 
+def test_held_out_prompts_that_are_trained_on_are_counted(tmp_path: Path) -> None:
+    config = sft_config(tmp_path)
+    first = prepare(config, tmp_path / "data")
+    lines = Path(config.data.source).read_text().splitlines()
+    Path(config.data.source).write_text("\n".join([*lines, *lines[:3]]) + "\n")
+    second = prepare(config, tmp_path / "data")
+    assert (first.num_eval_trained, second.num_eval_trained) == (0, 3)
+
+
 def test_a_held_out_answer_that_has_no_tokens_is_numbered_as_in_the_file(tmp_path: Path) -> None:
     config = sft_config(tmp_path)
     answer = '<promise topic="a" tokens="3000"/><async>b</async>'

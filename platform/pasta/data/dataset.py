@@ -45,8 +45,8 @@ class Prepared:
     """A prepared directory and its figures; tokens count prompts and responses, targets the rows with loss.
 
     ``num_too_long`` and ``num_eval_too_long`` are the answers above ``max_length`` that are left out of training and of
-    the held-out data, in ``mode: both`` each form for itself. The latter is also 0 in data that earlier commits made:
-    they did not count it.
+    the held-out data, in ``mode: both`` each form for itself. ``num_eval_trained`` held-out documents have a prompt
+    that is trained on, too. Both are 0 for held-out data of earlier commits, which did not count them.
     """
 
     path: Path
@@ -58,6 +58,7 @@ class Prepared:
     num_eval_rows: int
     reused: bool
     num_eval_too_long: int = 0
+    num_eval_trained: int = 0
 
 
 def prepare_data(options: DataSection, tokenizer: Any, cache_dir: Path, num_processes: int = 1) -> Prepared:
@@ -170,7 +171,7 @@ class _Counter:
 
 
 def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: Path) -> dict[str, int]:
-    codec, train, held_out = Codec(tokenizer), directory / "train", None
+    codec, train, held_out, num_eval_trained = Codec(tokenizer), directory / "train", None, 0
     if options.source == ATLAS:
         counts = _write_atlas(options, tokenizer, train, num_processes)
         if options.eval_documents:
@@ -193,14 +194,21 @@ def _write(options: DataSection, tokenizer: Any, num_processes: int, directory: 
         counts = _save(_Counter(documents[:cut], codec, options), options, train)
         if cut < len(documents):
             held_out = _Counter(documents[cut:], codec, options, before=cut)
+            trained = {json.dumps(messages) for messages, _ in documents[:cut]}
+            num_eval_trained = sum(json.dumps(messages) in trained for messages, _ in documents[cut:])
     num_eval_rows = num_eval_too_long = 0
     if held_out is not None:
         rows = to_dataset(held_out, options.row_length)
         num_eval_rows, num_eval_too_long = len(rows), held_out.counts["num_too_long"]
         if num_eval_rows:
             rows.save_to_disk(str(directory / "eval"))
-    held = {"num_eval_rows": num_eval_rows, "num_eval_too_long": num_eval_too_long}
-    return {**counts, "num_rows": len(load_from_disk(str(train))), **held}
+    return {
+        **counts,
+        "num_rows": len(load_from_disk(str(train))),
+        "num_eval_rows": num_eval_rows,
+        "num_eval_too_long": num_eval_too_long,
+        "num_eval_trained": num_eval_trained,
+    }
 
 
 def _save(examples: _Counter, options: DataSection, directory: Path) -> dict[str, int]:
