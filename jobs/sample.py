@@ -83,6 +83,8 @@ def _sample(
     left = {number: shard for number, shard in shards.items() if number not in done}
     total = sum(map(len, shards.values()))
     found = total - sum(map(len, left.values()))
+    earlier = (shard_path(job.work_dir, PREFIX, number) for number in shards.keys() - left.keys())
+    found_tokens = sum(map(num_tokens, iter_records(earlier)))
     progress = Progress(config.name, total, "prompts", found, tracker=job.tracker, job="sample")
     rate: dict[str, float] = {}
     tokens = 0
@@ -93,7 +95,8 @@ def _sample(
         tokens += sum(map(num_tokens, records))
         # By the wall clock from the start: models are loaded in that time.
         rate["tokens_per_second"] = tokens / progress.seconds
-        figures = {"sample/tokens": float(tokens), "sample/tokens_per_second": rate["tokens_per_second"]}
+        all_tokens = float(found_tokens + tokens)
+        figures = {"sample/tokens": all_tokens, "sample/tokens_per_second": rate["tokens_per_second"]}
         progress.add(len(records), f"{rate['tokens_per_second']:,.0f} tokens/s", figures)
 
     run_shards(partial(_make, config), left, finished, config.workers, address)

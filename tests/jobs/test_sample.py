@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,8 +20,9 @@ from pasta.engine.section import EngineSection
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.evaluation.prompts import read_prompts
-from pasta.stages.shards import iter_records
+from pasta.stages.shards import iter_records, split_into_shards
 from pasta.stages.stage import read_manifest
+from pasta.tracking import Tracker
 from tests.support.models import save_misfit_heads, tiny
 from tests.support.service import command, save_tiny_model
 
@@ -108,6 +110,30 @@ def test_workers_of_two_processes_draw_the_candidates_of_one_and_end_when_one_of
     assert "a worker died; shard 1 is done again" in capfd.readouterr().err
     records = list(iter_records(sorted((tmp_path / "samples").glob("samples-*.jsonl"))))
     assert records == load_sampler(config).sample(read_prompts(config.prompts))
+
+
+def test_tokens_of_an_earlier_run_are_tracked_too_but_count_towards_no_rate(tmp_path, monkeypatch):
+    tracked: list[dict[str, float]] = []
+
+    class Keeps(Tracker):
+        def log(self, figures, step):
+            tracked.append(dict(figures))
+
+    def do_all(make, shards, finished, *_):
+        for number in shards:
+            finished(
+                number, [{"id": str(number), "candidates": [{"num_tokens": 10}], "twin": {"num_tokens": 5}}]
+            )
+
+    monkeypatch.setattr(sample, "run_shards", do_all)
+    config = load_config(write_config(tmp_path), SampleConfig)
+    work = SimpleNamespace(work_dir=tmp_path / "work", tracker=Keeps())
+    work.work_dir.mkdir()
+    shards = split_into_shards(read_prompts(config.prompts), config.shard_prompts)
+    sample._sample(config, dict(list(shards.items())[:3]), work, None)
+    sample._sample(config, shards, work, None)
+    totals = [figures["sample/tokens"] for figures in tracked]
+    assert totals == [15.0 * count for count in range(1, len(shards) + 1)]
 
 
 def test_draft_heads_beside_a_model_that_processes_share_are_refused_unless_they_are_switched_off(tmp_path):
