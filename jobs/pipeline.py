@@ -20,8 +20,10 @@ from typing import Any, Protocol, cast
 
 from jobs.arguments import job_parser
 from jobs.cluster import check_address, check_engine
+from jobs.keys import judge_key
 from jobs.storage import relocated
 from pasta.config import load_config
+from pasta.data.atlas_keys import ATLAS
 from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.files import check_directory
@@ -33,6 +35,8 @@ from pasta.stages.stage import Manifest, read_manifest
 
 #: The file in a pipeline's directory that names the stages to be made again.
 DUE = ".due.json"
+#: Stands for the outputs of stages that have none yet.
+UNKNOWN = "unknown"
 
 
 class StageOnDisk(Protocol):
@@ -118,6 +122,7 @@ def main() -> int:
     check_address(arguments.address)
     check_stage_directories(config, stages)
     check_engines(config, stages, arguments.address)
+    check_prompts_and_keys(config, stages)
     return run(config, steps, restart=arguments.restart, address=arguments.address)
 
 
@@ -142,7 +147,7 @@ def read_recipe(arguments: Namespace) -> tuple[PipelineConfig, list[Instance]]:
 def read_stages(config: PipelineConfig, steps: list[Instance]) -> dict[str, Any]:
     """The configuration of every stage by name, with placeholders for the outputs of earlier stages: finds all mistakes
     at once."""
-    unknown = dict.fromkeys((instance.name for instance in steps), config.output_dir / "unknown")
+    unknown = dict.fromkeys((instance.name for instance in steps), config.output_dir / UNKNOWN)
     return {instance.name: _load(config, instance, unknown)[1] for instance in steps}
 
 
@@ -162,6 +167,24 @@ def check_engines(config: PipelineConfig, stages: Mapping[str, Any], address: st
             continue
         with placed(name):
             check_engine(engine, getattr(stage, "rollout", stage).workers, address)
+
+
+def check_prompts_and_keys(config: PipelineConfig, stages: Mapping[str, Any]) -> None:
+    """Raise UserError for a stage that has never been done, and whose file of prompts cannot be read, or whose judge
+    has no key: else it would be told after hours of other stages' work."""
+    from pasta.evaluation.config import EvaluateConfig
+    from pasta.evaluation.prompts import read_eval_prompts, read_prompts
+
+    for name, stage in stages.items():
+        if any(_finished(config, name)):
+            continue
+        with placed(name):
+            judge_key(getattr(stage, "judge", None))
+            prompts = getattr(stage, "prompts", None)
+            if prompts is None or prompts.source == ATLAS:
+                continue
+            if not Path(prompts.source).is_relative_to(config.output_dir / UNKNOWN):
+                (read_eval_prompts if isinstance(stage, EvaluateConfig) else read_prompts)(prompts)
 
 
 def show_plan(config: PipelineConfig, steps: list[Instance], restart: str | None = None) -> int:

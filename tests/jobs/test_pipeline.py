@@ -202,6 +202,37 @@ def test_a_mistake_in_the_last_stage_is_found_before_the_first_one_runs(tmp_path
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("stage", "changes", "said"),
+    [
+        ("sample", {"prompts.source": "nowhere.jsonl"}, "prompts.source: nowhere.jsonl: no such file"),
+        ("sample", {"prompts.source": "broken.json"}, "broken.json: "),
+        (
+            "score",
+            {
+                "judge": {
+                    "kind": "teacher",
+                    "teacher": {"endpoint": {"base_url": "http://127.0.0.1:9/v1", "model": "j"}},
+                }
+            },
+            "round-1-score: judge.teacher.endpoint.api_key_env: ",
+        ),
+    ],
+)
+def test_prompts_and_keys_of_a_late_stage_are_missed_before_the_first_one_runs(
+    tmp_path, capsys, monkeypatch, stage, changes, said
+):
+    path = write_pipeline(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr(pipeline, "run", lambda *_, **__: pytest.fail("stages were run"))
+    Path("broken.json").write_text("[1]")
+    recipe = yaml.safe_load(path.read_text())
+    recipe["round"][stage]["set"] |= changes
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    assert said in refusal(path, capsys, monkeypatch)
+
+
 def test_with_storage_everything_below_runs_lies_there(monkeypatch):
     monkeypatch.chdir(ROOT)
     path = ROOT / "configs/pipelines/atlas.yaml"
