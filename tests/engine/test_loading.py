@@ -1,5 +1,6 @@
 """Loading models: what is wrong is said in one line, with what to do."""
 
+import copy
 import json
 import logging
 import shutil
@@ -74,6 +75,13 @@ def test_a_damaged_tokenizer(saved, tmp_path, content):
         (tmp_path / file).write_text((saved / file).read_text())
     (tmp_path / "tokenizer.json").write_text(content)
     refused("no tokenizer can be read there", tmp_path)
+
+
+def test_a_random_model_leaves_its_configuration_as_it_was():
+    config = copy.deepcopy(CONFIGS["llama"])
+    before = config.to_dict()
+    random_model(config, byte_level(), dtype="bfloat16", device="cpu")
+    assert config.to_dict() == before
 
 
 def copied(saved, tmp_path, **changes):

@@ -1,5 +1,6 @@
 """Models for the engine: from a directory, or with random weights for measurements."""
 
+import copy
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +157,7 @@ def random_model(
         resolve_device(device),
         getattr(torch, dtype if dtype in DTYPES else "float32"),
     )
+    config = copy.deepcopy(config)  # transformers notes the type of the weights in it
     torch.manual_seed(seed)
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch_dtype)
