@@ -62,7 +62,8 @@ def frozen(module: nn.Module) -> Any:
     """A recorded forward, or a loop over one, with its weights as constants: it goes on with what is copied into them.
 
     TorchScript makes one constant of those that are equal, and computes in advance what follows from constants alone,
-    such as Gemma's 1 + weight: both would ignore new weights. So vectors stay attributes, and so do equal matrices.
+    such as Gemma's 1 + weight: both would ignore new weights. So equal ones stay attributes, and so do vectors, but for
+    those of the kernels' norms, which nothing is computed from and which are faster as constants.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, too
@@ -71,14 +72,17 @@ def frozen(module: nn.Module) -> Any:
 
 
 def _attributes(module: nn.Module) -> list[str]:
-    """The names of the weights that are vectors, and of matrices that equal one before them."""
+    """The names of the weights that equal one before them, and of parameters that are vectors; the kernels' norms have
+    buffers."""
     names: list[str] = []
     known: dict[tuple[torch.dtype, torch.Size], list[Tensor]] = {}
-    for name, weight in itertools.chain(module.named_parameters(), module.named_buffers()):
+    parameters = dict(module.named_parameters())
+    for name, weight in itertools.chain(parameters.items(), module.named_buffers()):
         if weight.layout != torch.strided:  # in oneDNN's layout it is no constant
             continue
         others = known.setdefault((weight.dtype, weight.shape), [])
-        if weight.dim() < 2 or any(torch.equal(weight, other) for other in others):
+        is_vector = weight.dim() < 2 and name in parameters
+        if is_vector or any(torch.equal(weight, other) for other in others):
             names.append(name)
         else:
             others.append(weight)
