@@ -30,7 +30,7 @@ from pasta.files import check_directory
 from pasta.rows import placed, read_json
 from pasta.stages.pipeline import Instance, PipelineConfig, instances
 from pasta.stages.records import write_json
-from pasta.stages.run import check_run_dir, sole_writer
+from pasta.stages.run import OnDisk, check_run_dir, sole_writer
 from pasta.stages.stage import Manifest, read_manifest
 
 #: The file in a pipeline's directory that names the stages to be made again.
@@ -39,21 +39,16 @@ DUE = ".due.json"
 UNKNOWN = "unknown"
 
 
-class StageOnDisk(Protocol):
+class StageOnDisk(OnDisk, Protocol):
     """A stage of data (``StageOutput``) or a trained model (``TrainingStage``)."""
 
     identity: str
     output_dir: Path
 
     @property
-    def is_done(self) -> bool: ...
-
-    @property
     def is_resumed(self) -> bool: ...
 
     def made(self, manifest: Manifest) -> bool: ...
-
-    def newer_inputs(self, directory: Path) -> list[str]: ...
 
     def difference(self, other: Manifest) -> str: ...
 

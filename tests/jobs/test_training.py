@@ -135,18 +135,23 @@ def test_a_restart_of_draft_heads_that_was_cut_is_not_done_either(tmp_path: Path
     assert not sft.stage(config).is_done
 
 
+def annotated_by_a_stage(values: dict[str, Any], directory: Path) -> Path:
+    """Make the file of answers in ``values`` that of an annotate stage in ``directory``; returns where it is now."""
+    directory.mkdir()
+    shard = directory / "annotated-00000.jsonl"
+    Path(values["data"]["source"]).rename(shard)
+    write_manifest(directory, Stage("annotate", {}, {}).to_manifest({}, "v1"))
+    values["data"]["source"] = str(directory)
+    return shard
+
+
 def test_a_run_that_was_cut_does_not_go_on_with_data_that_were_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A teacher answers differently the second time, and its stage has the identity that it had."""
     monkeypatch.setattr(training, "_fit", lambda *_: None)
     values = sft_dict(tmp_path)
-    made = tmp_path / "annotated"
-    made.mkdir()
-    shard = made / "annotated-00000.jsonl"
-    Path(values["data"]["source"]).rename(shard)
-    write_manifest(made, Stage("annotate", {}, {}).to_manifest({}, "v1"))
-    values["data"]["source"] = str(made)
+    shard = annotated_by_a_stage(values, tmp_path / "annotated")
     config = parse_config(values, SftConfig, "tiny.yaml")
     sft.run(config)
     sft.run(config)
@@ -166,11 +171,7 @@ def test_a_model_of_data_that_were_made_again_since_is_not_done(tmp_path: Path, 
         values |= {"draft_heads": {"depth": 2, "width": 16}}
         values["model"] = {"init_from": str(save_tiny_model(Path(values["output_dir"])))}
     made, out = tmp_path / "annotated", Path(values["output_dir"])
-    made.mkdir()
-    shard = made / "annotated-00000.jsonl"
-    Path(values["data"]["source"]).rename(shard)
-    write_manifest(made, Stage("annotate", {}, {}).to_manifest({}, "v1"))
-    values["data"]["source"] = str(made)
+    shard = annotated_by_a_stage(values, made)
     config = parse_config(values, SftConfig, "tiny.yaml")
     stage = sft.stage(config)
     if heads:

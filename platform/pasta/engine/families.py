@@ -26,8 +26,6 @@ SUPPORTED_ARCHITECTURES = (
     "phi3",
     "smollm3",
 )
-
-
 #: ``model_type`` of models that see images and write text by a model of a family above: that part of them is read.
 _WITH_TEXT_PART = ("gemma3", "mistral3")
 
