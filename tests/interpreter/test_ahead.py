@@ -36,7 +36,9 @@ LIMITS = st.builds(
     max_depth=st.integers(1, 3),
     max_topic_tokens=st.integers(1, 8),
     max_positions=st.sampled_from([60, 4000]),
-    repetition_detection=st.sampled_from([RepetitionDetection(), RepetitionDetection(4, 1, 2)]),
+    repetition_detection=st.sampled_from(
+        [RepetitionDetection(), RepetitionDetection(4, 1, 2), RepetitionDetection(topic_count=2)]
+    ),
 )
 
 
@@ -217,7 +219,9 @@ ROOMY = st.builds(
     max_chunk_tokens=st.sampled_from([40, 1000]),
     max_threads=st.integers(1, 64),
     max_depth=st.integers(1, 3),
-    repetition_detection=st.sampled_from([RepetitionDetection(), RepetitionDetection(6, 1, 4)]),
+    repetition_detection=st.sampled_from(
+        [RepetitionDetection(), RepetitionDetection(6, 1, 4), RepetitionDetection(topic_count=2)]
+    ),
 )
 
 

@@ -117,13 +117,13 @@ def may_emit_text(
 ) -> bool:
     """Whether each of these threads, which are in text, may emit ``count`` tokens of text one after another, while
     neither what they may emit nor the order of turns matters: every limit is further away than a promise."""
-    spent = count * len(threads)
+    spent, detection = count * len(threads), interpreter.limits.repetition_detection
     for thread in threads:
         t = interpreter.threads[thread]
         if t.mode != Mode.TEXT or interpreter.room(t) - spent < interpreter.promise_span:
             return False
         # What may follow the last of them is looked at anyway.
-        if interpreter.limits.repetition_detection.within(t.tokens, count - 1):
+        if detection.within(t.tokens, count - 1) or detection.promised(t, interpreter.threads):
             return False
         if not may_emit(interpreter, thread, apart, spent):
             return False

@@ -109,7 +109,7 @@ class Interpreter:
     def _allowed_in_text(self, t: Thread) -> Constraint:
         control, room = self.grammar.control, self.room(t)
         ends = (control.async_close,) if t.is_chunk else tuple(self.grammar.eos_ids)
-        if room < 1 or self.limits.repetition_detection.found(t.tokens):
+        if room < 1 or self.limits.repetition_detection.ends(t, self.threads):
             return self._constraint("none", ends)
         if not self.parallel:
             return self._constraint("text", ends)
@@ -193,7 +193,7 @@ class Interpreter:
             return self._sync(t, time)
         elif token == control.async_close if t.is_chunk else token in grammar.eos_ids:
             self.truncated |= self.room(t, self.lent_tokens) < 1
-            self.repeated |= self.limits.repetition_detection.found(t.tokens)
+            self.repeated |= self.limits.repetition_detection.ends(t, self.threads)
             self.reserve(t, 0)
             self._append(t, token, time, wants_logits=False)
             t.mode = Mode.ENDED

@@ -108,6 +108,8 @@ def test_biases_of_one_token_do_not_add_up_beyond_what_a_bias_may_be():
         ({"max_pattern_size": 64, "min_pattern_size": 0, "min_count": 3}, (64, 1, 3)),
         ({"max_pattern_size": 64, "min_pattern_size": 8, "min_count": 3}, (64, 8, 3)),
         ({"max_pattern_size": 0, "min_pattern_size": 8}, (0, 1, 2)),
+        ({"topic_count": 3}, (0, 1, 2, 3)),
+        ({"max_pattern_size": 64, "min_count": 3, "topic_count": 2}, (64, 1, 3, 2)),
         ({}, (0, 1, 2)),
     ],
 )
@@ -272,6 +274,7 @@ def test_a_null_in_pasta_is_an_option_that_was_not_given():
             {"repetition_detection": {"max_pattern_size": 4, "min_pattern_size": 5}},
             "repetition_detection.min_pattern_size",
         ),
+        ({"repetition_detection": {"topic_count": 1}}, "repetition_detection.topic_count"),
         ({"repetition_detection": {"size": 4}}, "repetition_detection.size"),
         ({"stop_token_ids": [1, -1]}, "stop_token_ids[1]"),
         ({"stop_token_ids": list(range(65))}, "stop_token_ids"),
