@@ -7,31 +7,38 @@ import pytest
 
 from pasta.data.atlas.corpus import atlas_answers
 from pasta.data.atlas.facts import FACTS, SIZES, spoken
+from pasta.data.atlas.grading import grade_plan
 from pasta.data.atlas.plan import statements
 from pasta.data.atlas.sentences import write
-from pasta.data.atlas.talk import TALK_SPLITS, grade_talk, sample_talks
 from pasta.data.atlas.talk.draw import ASKS, NOUNS
 from pasta.data.atlas.talk.people import fill, listed, spell
 from pasta.data.atlas.talk.replies import measures, ranked
 from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
+from pasta.data.atlas.talk.talks import sample_talk
 from pasta.data.atlas.talk.typos import typo
-from pasta.data.atlas.talk.wordings import part, split_of_names
+from pasta.data.atlas.talk.wordings import TALK_SPLITS, part, split_of_names
 from pasta.data.atlas.tasks import split_of
 from pasta.lang import Chunk, render, to_text
 
-TALKS = {split: [*sample_talks(1, split, 300)] for split in TALK_SPLITS}
+
+def sample_talks(split, count):
+    rng = random.Random(f"talk:1:{split}")
+    return [sample_talk(rng, split) for _ in range(count)]
+
+
+TALKS = {split: sample_talks(split, 300) for split in TALK_SPLITS}
 
 
 def test_the_right_answer_of_every_talk_gets_full_marks():
     for talk in TALKS["train"] + TALKS["dev"] + TALKS["test"]:
-        grade = grade_talk(talk, render(talk.document))
+        grade = grade_plan(talk.plan, render(talk.document))
         assert grade.right == grade.total > 0, (talk.messages, grade.statements)
 
 
 def test_an_answer_that_repeats_a_part_does_not():
     talk = next(talk for talk in TALKS["train"] if talk.kind == "each")
     answer = render(talk.document)
-    grade = grade_talk(talk, answer + answer[answer.index("\n") :])
+    grade = grade_plan(talk.plan, answer + answer[answer.index("\n") :])
     assert grade.right < grade.total
 
 
@@ -42,7 +49,7 @@ def test_no_answer_marks_a_part_twice():
 
 
 def test_the_same_seed_gives_the_same_talks():
-    again = [*sample_talks(1, "dev", 20)]
+    again = sample_talks("dev", 20)
     assert [(talk.messages, to_text(talk.document)) for talk in again] == [
         (talk.messages, to_text(talk.document)) for talk in TALKS["dev"][:20]
     ]

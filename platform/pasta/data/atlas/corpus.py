@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from pasta.data.atlas.echo import sample_echo
-from pasta.data.atlas.talk import sample_talk
+from pasta.data.atlas.talk.talks import sample_talk
 from pasta.data.atlas.tasks import FAMILIES, Split, estimated, iter_corpus, sample_task
 from pasta.errors import UserError
 from pasta.lang import Codec, Document

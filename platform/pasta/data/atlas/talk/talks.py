@@ -1,10 +1,8 @@
 """Conversations: one request, or one that follows up on others, with the answer to the last."""
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pasta.data.atlas.grading import Grade, grade_plan
 from pasta.data.atlas.plan import Plan, statements, to_document, with_estimates
 from pasta.data.atlas.talk.draw import Turn
 from pasta.data.atlas.talk.followups import FOLLOW_UPS
@@ -34,11 +32,6 @@ class Talk:
     messages: list[dict[str, str]]
     plan: Plan
     document: Document
-
-
-def grade_talk(talk: Talk, answer: str) -> Grade:
-    """Grade the text of an answer to the last request (``pasta.data.atlas.grade``)."""
-    return grade_plan(talk.plan, answer)
 
 
 def sample_talk(rng: random.Random, split: TalkSplit, codec: Codec | None = None) -> Talk:
@@ -79,10 +72,3 @@ def _follow_up(rng: random.Random, split: TalkSplit, before: Turn) -> tuple[str,
             return f"then {option[1].__name__}", turn
         options.remove(option)
     return "", None
-
-
-def sample_talks(seed: int, split: TalkSplit, count: int, codec: Codec | None = None) -> Iterator[Talk]:
-    """``count`` conversations, the same for the same seed."""
-    rng = random.Random(f"talk:{seed}:{split}")
-    for _ in range(count):
-        yield sample_talk(rng, split, codec)
