@@ -228,11 +228,7 @@ class Cluster:
             return ScheduledSlot(schedule)
         if self._local or not script.parallel:
             return LiveSlot(script, jump_forward=self._jumps)
-
-        def stays(estimate: int) -> bool:
-            return self._stays(body, estimate, script.prompt_tokens)
-
-        return LiveSlot(script, stays, jump_forward=self._jumps)
+        return LiveSlot(script, self._stays(body, script.prompt_tokens), jump_forward=self._jumps)
 
     def _end(self, body: _Body, now: float) -> None:
         request, piece = body.request, body.piece
@@ -253,9 +249,14 @@ class Cluster:
 
     # -- chunks on other replicas ----------------------------------------------------------------------------
 
-    def _stays(self, body: _Body, estimate: int, visible: int) -> bool:
-        home = Home(self.replicas[body.replica].num_lanes, self._lane_costs)
-        return not self._policy.leaves(home, estimate, visible)
+    def _stays(self, body: _Body, visible: int) -> Callable[[int], bool]:
+        """Whether a chunk of an estimated length decodes where ``body`` does."""
+
+        def stays(estimate: int) -> bool:
+            home = Home(self.replicas[body.replica].num_lanes, self._lane_costs)
+            return not self._policy.leaves(home, estimate, visible)
+
+        return stays
 
     def _leave(self, owner: _Body, left: Left, now: float) -> None:
         """Have the home replica tell the Interpreter of a chunk that leaves; the Interpreter places it."""
@@ -267,11 +268,7 @@ class Cluster:
             self._give_back(owner, left.path, now)
             return
         body = _Body(owner.request, chosen, left.path, owner)
-        script, visible = owner.request.script, len(left.snapshot.token_ids)
-
-        def stays(estimate: int) -> bool:
-            return self._stays(body, estimate, visible)
-
+        script, stays = owner.request.script, self._stays(body, len(left.snapshot.token_ids))
         self._assign(body, lambda: LiveSlot(script, stays, left.snapshot, jump_forward=self._jumps))
         self._tell(now + self.section.hop_s, chosen, lambda t: self._take_in(body, t))
 

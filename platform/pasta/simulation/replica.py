@@ -94,7 +94,8 @@ class Replica:
         self._fed: list[int] = []
         self._prefilled: int | None = None
         self._together = 1  # steps that run together now
-        self._num_fed = 0
+        #: Tokens of lanes that the current step feeds, or the steps that run together now.
+        self.num_fed = 0
         self._prices: dict[Shape, tuple[float, float | None]] = {}
 
     # -- requests --------------------------------------------------------------------------------------
@@ -117,11 +118,6 @@ class Replica:
     def num_active(self) -> int:
         """Requests and chunks that hold a slot."""
         return len(self._numbers)
-
-    @property
-    def num_fed(self) -> int:
-        """Tokens of lanes that the current step feeds, or the steps that run together now."""
-        return self._num_fed
 
     @property
     def num_waiting(self) -> int:
@@ -225,7 +221,7 @@ class Replica:
         """Feed the tokens that all threads have chosen, and those that they will choose in the steps that run together
         with this one; returns the seconds of the forwards."""
         self._fed = fed = []
-        self._together, self._num_fed = 1, 0
+        self._together, self.num_fed = 1, 0
         all_rows = most_rows = most_held = all_lanes = most_lanes = 0
         slots, bulk, prefilled = self._slots, self._bulk, self._prefilled
         together = MOST_STEPS_TOGETHER if self.sizes.multi_step and prefilled is None and not bulk else 1
@@ -265,7 +261,7 @@ class Replica:
             if self._together > 1:
                 seconds = together_s + (self._together - 1) * later_s
                 self.work.shapes[later] += self._together - 1
-        self._num_fed = all_rows + (self._together - 1) * all_lanes
+        self.num_fed = all_rows + (self._together - 1) * all_lanes
         self.work.shapes[shape] += 1
         return seconds
 
