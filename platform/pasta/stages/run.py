@@ -50,19 +50,15 @@ class StageRun:
 
 
 class OnDisk(Protocol):
-    """A stage that may have been done before."""
+    """A stage that may have been done before, and may be told to forget that: ``restarts`` until its start has done
+    so."""
+
+    restarts: bool
 
     @property
     def is_done(self) -> bool: ...
 
     def newer_inputs(self, directory: Path) -> list[str]: ...
-
-
-class Restarted(Protocol):
-    """A stage that may be told to forget what was done before; ``restarts`` until its start has done so."""
-
-    @property
-    def restarts(self) -> bool: ...
 
 
 @contextmanager
@@ -141,7 +137,7 @@ def check_run_dir(config: StageConfig) -> None:
 
 
 @contextmanager
-def resumable(name: str, where: str, stage: Restarted, option: str = "--restart") -> Iterator[None]:
+def resumable(name: str, where: str, stage: OnDisk, option: str = "--restart") -> Iterator[None]:
     """Tell the user after Ctrl-C that the same command goes on ``where``; the KeyboardInterrupt passes through.
 
     If ``stage`` has forgotten what was done before, as ``option`` asked, it would forget it again: then the command

@@ -134,7 +134,8 @@ class StageOutput(Stage):
             raise UserError(
                 f"{key}: {output_dir}: holds stage {self.manifest.stage!r}, not {stage!r}; name another directory"
             )
-        self._restarts = restart
+        #: Whether ``start`` will delete what this stage has left.
+        self.restarts = restart
         self._replaces = restart and self.manifest is not None
         if self._replaces:
             self.manifest = None
@@ -162,14 +163,9 @@ class StageOutput(Stage):
         return self.manifest is not None
 
     @property
-    def restarts(self) -> bool:
-        """Whether ``start`` will delete what this stage has left."""
-        return self._restarts
-
-    @property
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
-        return not self._restarts and self.work_dir.is_dir() and any(self.work_dir.iterdir())
+        return not self.restarts and self.work_dir.is_dir() and any(self.work_dir.iterdir())
 
     def start(self) -> Path:
         """The working directory, made if it is not there. Raises UserError if another run has finished the stage since
@@ -179,11 +175,11 @@ class StageOutput(Stage):
                 f"{self._key}: {self.output_dir}: another run has finished it meanwhile; the same command finds it"
             )
         with writing(self.work_dir):
-            if self._restarts:
+            if self.restarts:
                 shutil.rmtree(self.work_dir, ignore_errors=True)
             if self._replaces:
                 shutil.rmtree(self.output_dir)
-            self._restarts = self._replaces = False
+            self.restarts = self._replaces = False
             self.work_dir.mkdir(parents=True, exist_ok=True)
         return self.work_dir
 

@@ -192,7 +192,7 @@ class TrainingConfig:
             raise ValueError(f"model.init_from: expected {expected}")
         if self.model.tokenizer is not None:
             raise ValueError("model.tokenizer: has no place here; the model's own tokenizer is used")
-        self.check_elsewhere()
+        self.check_is_not("model.init_from", self.model.init_from)
 
     def check_no_dropout(self) -> None:
         """Raise ValueError if adapters are given a dropout, which TRL's trainers of log-probabilities switch off."""
@@ -200,10 +200,6 @@ class TrainingConfig:
             raise ValueError(
                 f"lora.dropout {self.lora.dropout}: has no effect: log-probabilities are taken without; expected 0"
             )
-
-    def check_elsewhere(self) -> None:
-        """Raise ValueError if the run would put its model in the place of the one that it starts from."""
-        self.check_is_not("model.init_from", self.model.init_from)
 
     def check_is_not(self, key: str, model: str | None) -> None:
         """Raise ValueError if ``output_dir`` is the directory of this model, which ``key`` names, by whatever path."""
@@ -234,7 +230,7 @@ class SftConfig(TrainingConfig):
             raise ValueError(f"model.positions {self.model.positions!r}: expected none; {who} as it is")
         self.schedule.check_evaluates("data.eval_documents", self.data.eval_documents)
         if self.draft_heads is None:
-            self.check_elsewhere()
+            self.check_is_not("model.init_from", self.model.init_from)
         else:
             check_unread(self.model, "with draft_heads, which leave the model as it is", "save_dtype")
             if self.lora is not None:

@@ -84,7 +84,8 @@ class TrainingStage(Stage):
         if self.checkpoints is not None:
             open_url(self.checkpoints)
         check_apart(self.run_dir, self.output_dir, "run_dir")
-        self._restarts = restart
+        #: Whether ``start`` will delete unfinished work.
+        self.restarts = restart
         manifest = None if restart else read_manifest(self.output_dir)
         self.is_done = manifest is not None and self.made(manifest)
 
@@ -111,26 +112,21 @@ class TrainingStage(Stage):
         return super().difference(replace(other, config=_content(other.config)))
 
     @property
-    def restarts(self) -> bool:
-        """Whether ``start`` will delete unfinished work."""
-        return self._restarts
-
-    @property
     def is_resumed(self) -> bool:
         """Whether an earlier run left unfinished work."""
-        return not self._restarts and self.run_dir.is_dir()
+        return not self.restarts and self.run_dir.is_dir()
 
     def start(self, data_dir: Path) -> None:
         """Forget unfinished work if this run begins anew; else see to it that ``data_dir`` holds what it began with.
 
         Raises UserError if it does not: a stage of data that was made again has the identity that it had.
         """
-        if self._restarts:
+        if self.restarts:
             shutil.rmtree(self.run_dir, ignore_errors=True)
             if self.checkpoints is not None:
                 remove(self.checkpoints)
             self._forget_output()
-            self._restarts = False
+            self.restarts = False
         if _DATA not in self.inputs:  # the atlas, or prompts: they follow from the configuration
             return
         began = self.run_dir / _BEGAN
