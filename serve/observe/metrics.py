@@ -302,7 +302,7 @@ class Reporter:
 
     def _counted(self, model: str, engine: "Engine") -> Iterator[Observation]:
         """What an engine's counters have gained since the last report."""
-        prefixes = engine.prefix_counts
+        prefixes = engine.prefixes.counts
         totals = {
             "pasta_engine_steps": engine.num_steps,
             "pasta_prefix_cache_queries": prefixes.looked_up,

@@ -129,7 +129,7 @@ def test_a_next_turn_is_prefilled_when_no_request_has_come_for_a_while(pause_s):
         while pause_s == 0 and engine.engine.has_work:
             await asyncio.sleep(0.001)
         await result_of(engine, ask("next"))
-        return engine.engine.prefix_counts.ahead
+        return engine.engine.prefixes.counts.ahead
 
     assert (with_engine(scenario, pause_s=pause_s) > 0) == (pause_s == 0)
 

@@ -1,9 +1,8 @@
-"""Replay decodes exactly the document that it is given."""
+"""With its tokens forced, the engine decodes exactly the document that it is given."""
 
 import pytest
 
-from pasta.engine import Engine, EngineConfig
-from pasta.engine.replay import replay
+from pasta.engine import Engine, EngineConfig, Request
 from pasta.errors import UserError
 from pasta.interpreter import UNBOUNDED, Interpreter, TokenKind, linearise
 from pasta.lang import Chunk, Document, Sync, Text, annotated_ids, plain_ids, render
@@ -13,6 +12,10 @@ from tests.support.models import tiny
 LOADED = tiny()
 CODEC = LOADED.codec
 PROMPT = CODEC.encode_prompt([{"role": "user", "content": "Hi"}])
+
+
+def replay(engine, prompt_ids, ids, parallel):
+    return engine.generate(Request(prompt_ids, limits=UNBOUNDED, parallel=parallel, forced=ids))
 
 
 @pytest.fixture(scope="module")
@@ -61,5 +64,5 @@ def test_lanes_take_fewer_steps_than_tokens(engine):
 
 def test_a_document_that_does_not_fit_is_one_clear_line():
     small = Engine(LOADED, EngineConfig(num_slots=1, slot_tokens=64))
-    with pytest.raises(UserError, match=r"replay: prompt and answer hold .* context holds 64"):
+    with pytest.raises(UserError, match=r"forced response: .* tokens, but the context leaves room for"):
         replay(small, PROMPT, annotated_ids(CODEC, Document((Text("word " * 80),))), parallel=False)

@@ -43,7 +43,7 @@ def test_the_same_prompt_again_is_still_not_fed_at_all():
 def test_what_is_computed_ahead_is_counted_apart():
     e = Watched()
     e.run(chat(HELLO))
-    counts = e.engine.prefix_counts
+    counts = e.engine.prefixes.counts
     assert counts.ahead > 0
     assert (counts.looked_up, counts.hit) == (len(CODEC.encode_prompt(HELLO)), 0)
 
@@ -54,7 +54,7 @@ def test_another_thread_never_reads_lower_counts(monkeypatch):
     hold = e.engine.runner.hold
 
     def watched(*args):
-        read.append(e.engine.prefix_counts.looked_up)
+        read.append(e.engine.prefixes.counts.looked_up)
         hold(*args)
 
     monkeypatch.setattr(e.engine.runner, "hold", watched)
@@ -70,7 +70,7 @@ def test_another_thread_never_reads_lower_counts(monkeypatch):
 def test_nothing_is_computed_ahead(sizes, fields):
     e = Watched(**sizes)
     e.run(chat(HELLO).replace(**fields))
-    assert e.engine.prefix_counts.ahead == 0
+    assert e.engine.prefixes.counts.ahead == 0
 
 
 def test_a_request_that_comes_is_served_at_once():
@@ -81,14 +81,14 @@ def test_a_request_that_comes_is_served_at_once():
         e.engine.step()
     e.engine.step()  # one chunk ahead
     assert e.engine.turns.pending
-    ahead = e.engine.prefix_counts.ahead
+    ahead = e.engine.prefixes.counts.ahead
     assert ahead > 0
     request_id = e.engine.submit(ask(request_id="next"))
     events = e.engine.step()
     while not events:
         events = e.engine.step()
     assert {event.request_id for event in events} == {request_id}
-    assert e.engine.prefix_counts.ahead == ahead
+    assert e.engine.prefixes.counts.ahead == ahead
 
 
 def test_another_key_finds_nothing_of_it():

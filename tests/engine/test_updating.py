@@ -80,7 +80,7 @@ def test_what_is_prefilled_of_a_next_turn_is_forgotten_too():
         first.step()
     first.step()  # a chunk of the next turn
     assert first.turns.pending
-    assert first.prefix_counts.ahead > 0
+    assert first.prefixes.counts.ahead > 0
     update_weights(first, weights_of("llama", 1))
     result = first.generate(talk)
     assert result.cached_tokens == 0

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from pasta.benchmark.metrics import Metric
 from pasta.engine import Engine, Request, Result
-from pasta.engine.replay import replay
-from pasta.interpreter import Limits
+from pasta.interpreter import UNBOUNDED, Limits
 from pasta.stages.records import Record
 from pasta.statistics import bootstrap
 
@@ -48,13 +47,18 @@ def replay_pair(
     *,
     repeats: int,
 ) -> Record:
-    """Replay one answer without its tags and with its threads, ``repeats`` timed runs of each in turn."""
+    """Replay one answer without its tags and with its threads, ``repeats`` timed runs of each in turn: its tokens are
+    forced, so that every step costs what it costs, and the weights may be random."""
+    plain_request, lanes_request = (
+        Request(prompt_ids=prompt_ids, limits=UNBOUNDED, parallel=parallel, forced=forced)
+        for parallel, forced in ((False, sequential), (True, annotated))
+    )
     sequential_seconds, lanes_seconds = [], []
     for _ in range(repeats):
         begun = time.perf_counter()
-        plain = replay(engine, prompt_ids, sequential, parallel=False)
+        plain = engine.generate(plain_request)
         middle = time.perf_counter()
-        lanes = replay(engine, prompt_ids, annotated, parallel=True)
+        lanes = engine.generate(lanes_request)
         sequential_seconds.append(middle - begun)
         lanes_seconds.append(time.perf_counter() - middle)
     record: Record = {

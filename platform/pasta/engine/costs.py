@@ -33,20 +33,16 @@ def measure_costs(engine: Engine) -> LaneCosts:
 
 
 def _measured(engine: Engine) -> LaneCosts:
-    if _context(engine) < _LEAST:
-        raise UserError(f"slot_tokens: a context of {_context(engine)} tokens; expected at least {_LEAST}")
+    if engine.context < _LEAST:
+        raise UserError(f"slot_tokens: a context of {engine.context} tokens; expected at least {_LEAST}")
     lanes = _LANES if engine.codec.parallel else _LANES[:1]
     documents = {count: _document(engine, count) for count in lanes}
     # One lane's fits into any context.
-    fitting = {n: found for n, found in documents.items() if n == 1 or len(found[0]) + 4 < _context(engine)}
+    fitting = {n: found for n, found in documents.items() if n == 1 or len(found[0]) + 4 < engine.context}
     step_s = {count: _fastest(engine, count, *found) for count, found in fitting.items()}
     prefill_s = min(_prefill(engine) for _ in range(2))
     engine.prefixes.forget()
     return LaneCosts.of(step_s, prefill_s)
-
-
-def _context(engine: Engine) -> int:
-    return min(engine.config.slot_tokens, engine.loaded.max_positions)
 
 
 def _document(engine: Engine, lanes: int) -> tuple[list[int], ThreadProgress]:
@@ -57,7 +53,7 @@ def _document(engine: Engine, lanes: int) -> tuple[list[int], ThreadProgress]:
     text = [filler] * (_STEPS + 4)
     if lanes == 1:
         # A small context has room for fewer steps, beside a prompt of a token and the engine's own place.
-        return [*text[: _context(engine) - 3], codec.eos_id], ThreadProgress([((), filler)])
+        return [*text[: engine.context - 3], codec.eos_id], ThreadProgress([((), filler)])
     return parallel_chunks(codec, lanes, text)
 
 
@@ -73,7 +69,7 @@ def parallel_chunks(codec: Codec, lanes: int, text: list[int]) -> tuple[list[int
 def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadProgress) -> float:
     """The fastest of ``_STEPS`` steps, or of those to the document's end, in which so many threads, and nothing else,
     decode a token each."""
-    prompt = engine.codec.encode_text(" a")[:1] * min(2, _context(engine) - 1 - len(document))
+    prompt = engine.codec.encode_text(" a")[:1] * min(2, engine.context - 1 - len(document))
     request = Request(prompt, limits=UNBOUNDED, forced=document, progress=progress, drafts=False)
     request_id = engine.submit(request.replace(parallel=engine.codec.parallel))
     found: list[float] = []
@@ -94,7 +90,7 @@ def _fastest(engine: Engine, lanes: int, document: list[int], progress: ThreadPr
 def _prefill(engine: Engine) -> float:
     """Seconds for each token of a prefill chunk."""
     engine.prefixes.forget()
-    count = min(engine.runner.prefilled_at_once(engine.config.prefill_chunk), max(_context(engine) - 8, 1))
+    count = min(engine.runner.prefilled_at_once(engine.config.prefill_chunk), max(engine.context - 8, 1))
     prompt = engine.codec.encode_text(" a")[:1] * count
     parallel = engine.codec.parallel
     engine.submit(Request(prompt, limits=UNBOUNDED, forced=[engine.codec.eos_id], parallel=parallel))

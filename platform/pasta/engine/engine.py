@@ -20,7 +20,7 @@ from pasta.engine.drafts import Drafter
 from pasta.engine.graphs import Recorder, recorder_for
 from pasta.engine.loading import LoadedModel
 from pasta.engine.multi_step import MultiStep, Plan, emit_fed_text
-from pasta.engine.prefixes import PrefixCounts, Prefixes
+from pasta.engine.prefixes import Prefixes
 from pasta.engine.request import (
     DoneEvent,
     EngineConfig,
@@ -96,11 +96,12 @@ class Engine:
         if request.structure is not None and request.parallel:
             raise UserError("parallel: true, but a structured answer has no promises; expected false")
         ids = request.prompt_ids if request.snapshot is None else request.snapshot.token_ids
-        context = min(self.config.slot_tokens, self.loaded.max_positions)
         prompt = checked_length(ids, self.runner.model_config.vocab_size)
-        room = context - prompt - 1
+        room = self.context - prompt - 1
         if room < 1:
-            raise UserError(f"prompt: {prompt} tokens, but the context holds {context}; shorten the prompt")
+            raise UserError(
+                f"prompt: {prompt} tokens, but the context holds {self.context}; shorten the prompt"
+            )
         if request.forced is not None and len(request.forced) > room:
             raise UserError(
                 f"forced response: {len(request.forced)} tokens, but the context leaves room for {room}"
@@ -188,9 +189,9 @@ class Engine:
         return dict.fromkeys((waiting[0] for waiting in [*self._waiting]), 1) | lanes
 
     @property
-    def prefix_counts(self) -> PrefixCounts:
-        """How many tokens of prompts were looked for in the cache, and how many were there."""
-        return self.prefixes.counts
+    def context(self) -> int:
+        """Tokens that a prompt and its answer may have together."""
+        return min(self.config.slot_tokens, self.loaded.max_positions)
 
     @property
     def num_free(self) -> int:

@@ -114,7 +114,7 @@ class BusyEngine:
     """Goes on by ten steps whenever it is looked at."""
 
     num_active, num_waiting, num_lanes = 3, 2, 9
-    prefix_counts = SimpleNamespace(looked_up=70, hit=40, copied=20, ahead=30)
+    prefixes = SimpleNamespace(counts=SimpleNamespace(looked_up=70, hit=40, copied=20, ahead=30))
 
     def __init__(self):
         self.steps = 0
