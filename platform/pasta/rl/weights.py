@@ -1,11 +1,12 @@
 """The policy's weights as its checkpoint names them, whole and merged, while it trains."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
+
+from pasta.training.model import gathered
 
 _PEFT_PREFIX = "base_model.model."
 
@@ -22,7 +23,7 @@ def whole_weights(model: nn.Module, dtype: torch.dtype, *, keep: bool) -> dict[s
         parameters = [
             *(module.parameters() if isinstance(module, BaseTunerLayer) else module.parameters(False))
         ]
-        with _gathered(parameters):
+        with gathered(parameters):
             if keep:
                 for key, value in _values(name, module):
                     found[key.removeprefix(_PEFT_PREFIX)] = value.to(device="cpu", dtype=dtype, copy=True)
@@ -54,12 +55,3 @@ def _values(name: str, module: nn.Module) -> Iterator[tuple[str, Tensor]]:
             deltas = [module.get_delta_weight(adapter) for adapter in module.active_adapters]
             value = value.float() + sum(delta.float() for delta in deltas)
         yield f"{name}.{key}", value
-
-
-def _gathered(parameters: list[nn.Parameter]) -> AbstractContextManager[object]:
-    if not any(hasattr(parameter, "ds_id") for parameter in parameters):
-        return nullcontext()
-    from deepspeed.runtime.zero import GatheredParameters
-
-    gathered: AbstractContextManager[object] = GatheredParameters(parameters)
-    return gathered

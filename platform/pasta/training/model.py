@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,13 +164,21 @@ def make_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_id
 
 def _set_to_mean(weight: Any, rows: list[int]) -> None:
     """Make ``rows`` of a weight [V, H] the mean of its other rows."""
-    partitioned = hasattr(weight, "ds_id")
-    if partitioned:
-        from deepspeed.runtime.zero import GatheredParameters
-    with torch.no_grad(), GatheredParameters([weight], modifier_rank=0) if partitioned else nullcontext():
+    with torch.no_grad(), gathered([weight], modifier_rank=0):
         others = torch.ones(weight.shape[0], dtype=torch.bool, device=weight.device)
         others[rows] = False
         weight[rows] = weight[others].mean(dim=0)
+
+
+def gathered(weights: list[Any], modifier_rank: int | None = None) -> AbstractContextManager[object]:
+    """Have weights that ZeRO-3 has partitioned whole in a block, on every rank; what ``modifier_rank`` changes stays.
+    Others are whole already."""
+    if not any(hasattr(weight, "ds_id") for weight in weights):
+        return nullcontext()
+    from deepspeed.runtime.zero import GatheredParameters
+
+    found: AbstractContextManager[object] = GatheredParameters(weights, modifier_rank=modifier_rank)
+    return found
 
 
 def compile_layers(model: Any) -> None:
