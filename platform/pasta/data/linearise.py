@@ -59,6 +59,11 @@ def example_of(rows: Linearised) -> Example:
     return Example(rows.token_ids, rows.positions, rows.segments, rows.targets, rows.kinds, rows.sees)
 
 
+def prompt_length(shift_labels: Sequence[int]) -> int:
+    """The tokens of the prompt in a row of one answer: its last one is the first that predicts."""
+    return next(at for at, label in enumerate(shift_labels, start=1) if label != IGNORE)
+
+
 def fault_in(codec: Codec, response_ids: Sequence[int]) -> str:
     """Say why a response is not well-formed; empty if it is.
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from pasta.data.linearise import fault_in, without_tags
+from pasta.data.linearise import fault_in, prompt_length, without_tags
 from pasta.engine import Engine, EngineConfig, LoadedModel, Request, Result
 from pasta.engine.formats import NumberFormat
 from pasta.errors import UserError
-from pasta.interpreter import IGNORE, Limits
+from pasta.interpreter import Limits
 from pasta.lang import Codec, to_text
 from pasta.statistics import geometric_mean
 
@@ -120,8 +120,7 @@ def _unpacked(row: Mapping[str, Any]) -> Iterator[HeldOut]:
         places = [i for i, segment in enumerate(row["segment_ids"]) if first <= segment < first + count]
         first += count
         ids = [row["input_ids"][i] for i in places]
-        targets = [row["shift_labels"][i] for i in places]
-        given = next(i for i, target in enumerate(targets) if target != IGNORE) + 1
+        given = prompt_length([row["shift_labels"][i] for i in places])
         yield HeldOut(ids[:given], ids[given:])
 
 

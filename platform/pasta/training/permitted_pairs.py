@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
+from pasta.data.linearise import prompt_length
 from pasta.data.pairs import SIDES, PairCollator
 from pasta.engine.sampling import ConstraintTable
 from pasta.interpreter import IGNORE, UNBOUNDED, linearise
@@ -32,7 +33,7 @@ class PermittedPairCollator(PairCollator):
         batch = PairCollator.__call__(self, rows)  # a dataclass with slots has no super()
         constraints = torch.zeros_like(batch["shift_labels"])
         for number, row in enumerate([row[side] for side in SIDES for row in rows]):
-            given = next(at for at, label in enumerate(row["shift_labels"], start=1) if label != IGNORE)
+            given = prompt_length(row["shift_labels"])
             prompt_ids, answer_ids = row["input_ids"][:given], row["input_ids"][given:]
             sources = linearise(self.table.grammar, prompt_ids, answer_ids).predicted_by[given:]
             mark_constraints(constraints[number], self.table, UNBOUNDED, prompt_ids, answer_ids, sources)

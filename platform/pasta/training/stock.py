@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from pasta.data.dataset import TOKENIZER_DIR
+from pasta.data.linearise import prompt_length
 from pasta.data.pairs import SIDES
 from pasta.errors import UserError
 from pasta.interpreter import IGNORE
@@ -197,7 +198,7 @@ def plain_pairs(pairs: Dataset) -> Dataset:
     """Each of ``pairs.PAIR_FEATURES`` as TRL's collator takes it: a prompt, and two answers as one text each."""
 
     def plain(row: dict[str, Any]) -> dict[str, Any]:
-        prompt = _first_learned(row[SIDES[0]])  # both sides have the same
+        prompt = prompt_length(row[SIDES[0]]["shift_labels"])  # both sides have the same
         ids = {f"{side}_ids": row[side]["input_ids"][prompt:] for side in SIDES}
         return {"prompt_ids": row[SIDES[0]]["input_ids"][:prompt], **ids, "length": row["length"]}
 
@@ -209,7 +210,3 @@ def _learned(row: dict[str, Any]) -> list[int]:
     return [
         IGNORE if target == IGNORE else token for token, target in zip(row["input_ids"], targets, strict=True)
     ]
-
-
-def _first_learned(row: dict[str, Any]) -> int:
-    return next(at for at, target in enumerate(row["shift_labels"], start=1) if target != IGNORE)
