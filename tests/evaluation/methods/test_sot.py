@@ -150,12 +150,6 @@ def test_a_prompt_without_room_is_refused(engine: Engine) -> None:
     assert engine.num_active == engine.num_waiting == 0
 
 
-def test_an_engine_with_fewer_slots_than_points_is_refused() -> None:
-    engine = Engine(load_model(TWIN, device="cpu"), EngineConfig(num_slots=2, slot_tokens=64))
-    with pytest.raises(UserError, match=r"engine.num_slots: 2, .* expected at least 10"):
-        SotMethod(engine, LIMITS, SECTION)
-
-
 # -- through an endpoint -----------------------------------------------------------------------------
 
 
@@ -248,8 +242,3 @@ def test_an_endpoint_without_room_refuses_the_prompt_alone() -> None:
     with pytest.raises(UserError, match="the endpoint has no room for it") as caught:
         ask(lambda *_: (400, body))
     assert not isinstance(caught.value, EndpointError)
-
-
-def test_an_endpoint_that_may_not_be_asked_so_much_at_once_is_refused() -> None:
-    with pytest.raises(UserError, match=r"endpoint.concurrency: 8, .* expected at least 10"):
-        SotEndpointMethod(section("http://x", concurrency=8), None, LIMITS, SotSection())

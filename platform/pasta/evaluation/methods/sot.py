@@ -31,16 +31,10 @@ class SotMethod:
 
     In steps the critical path is the skeleton and then the longest point, prompts not counted; the seconds hold the
     prefill of every point's prompt, as far as the points do not share it. The first token that a user sees is the
-    first one of the first point. Raises UserError if the engine has fewer slots than a skeleton may have points.
+    first one of the first point. The engine has as many slots as a skeleton may have points (``check_methods``).
     """
 
     def __init__(self, engine: Engine, limits: Limits, section: SotSection) -> None:
-        slots, points = engine.config.num_slots, section.words.max_points
-        if slots < points:
-            raise UserError(
-                f"engine.num_slots: {slots}, but Skeleton-of-Thought decodes up to {points} points at once "
-                f"(sot.prompts.max_points); expected at least {points}"
-            )
         self.engine, self._section, self._words = engine, section, section.words
         self._plain = Request(limits=limits, parallel=False)
 
@@ -106,19 +100,13 @@ class SotMethod:
 class SotEndpointMethod:
     """Both stages through an OpenAI-compatible endpoint: a skeleton's points are as many requests at the same time.
 
-    Tokens are what the endpoint counts, over all requests. Raises UserError if the endpoint takes fewer
-    requests at once than a skeleton may have points.
+    Tokens are what the endpoint counts, over all requests. It takes as many requests at once as a skeleton may have
+    points (``check_methods``).
     """
 
     def __init__(
         self, endpoint: EndpointSection, api_key: str | None, limits: Limits, section: SotSection
     ) -> None:
-        points = section.words.max_points
-        if endpoint.concurrency < points:
-            raise UserError(
-                f"endpoint.concurrency: {endpoint.concurrency}, but Skeleton-of-Thought asks for up to {points} points "
-                f"at once (sot.prompts.max_points); expected at least {points}"
-            )
         self._asker = Asker(endpoint, api_key)
         self._limits, self._section, self._words = limits, section, section.words
 
