@@ -249,16 +249,9 @@ class Llama(PeerProcess):
     """A ``Peer``: one GGUF file, in a process of its own."""
 
     def __init__(self, path: Path, format_name: str, threads: Sequence[int], tokens: int) -> None:
-        super().__init__(f"llama.cpp {format_name}", LlamaDecoder, path, tokens)
+        setups = [{"threads": count, "flash": flash} for count in threads for flash in (True, False)]
+        super().__init__(f"llama.cpp {format_name}", setups, LlamaDecoder, path, tokens)
         self.format_name = format_name
-        self.setups: Sequence[Record] = [
-            {"threads": count, "flash": flash} for count in threads for flash in (True, False)
-        ]
-        self._setup: Record = self.setups[-1]
-
-    def use(self, setup: Record) -> None:
-        """Decode with these settings from now on."""
-        self._setup = setup
 
     def decode(self, prompt: Sequence[int], count: int) -> Timing:
         """Decode ``count`` tokens greedily after ``prompt``."""

@@ -5,12 +5,13 @@ import importlib.metadata
 import importlib.util
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from pasta.errors import UserError
+from pasta.stages.records import Record
 
 INSTALL = "CMAKE_ARGS=-DGGML_NATIVE=ON pip install -e '.[peers]'"
 
@@ -33,18 +34,22 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
 
 
 class PeerProcess:
-    """A process that ``make(*made)`` has made a decoder in.
+    """A process that ``make(*made)`` has made a decoder in, with the ``setups`` of a ``Peer``.
 
     In torch's process llama.cpp took twice as long on two cores, and it died of SIGILL where torch had given back the
     tiles of AMX that it had shaped.
     """
 
-    def __init__(self, name: str, make: Callable[..., Any], *made: Any) -> None:
-        self.name = name
+    def __init__(self, name: str, setups: Sequence[Record], make: Callable[..., Any], *made: Any) -> None:
+        self.name, self.setups, self._setup = name, setups, setups[-1]
         self._made = make, *made
         # Ctrl-C is for the process that measures; it ends this one.
         ignore = signal.SIGINT, signal.SIG_IGN
         self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), signal.signal, ignore)
+
+    def use(self, setup: Record) -> None:
+        """Decode with these settings from now on."""
+        self._setup = setup
 
     def call(self, what: Callable[..., Any], *arguments: Any) -> Any:
         """Have the process call ``what`` with its decoder and ``arguments``. Raises ``UserError`` if it has ended."""

@@ -18,7 +18,6 @@ from pasta.benchmark.peers.settings import FORMATS
 from pasta.benchmark.peers.weights import Weights, bits_of
 from pasta.benchmark.widening import make_directory
 from pasta.errors import UserError
-from pasta.stages.records import Record
 
 #: The packages of each, by module.
 _PACKAGES = {
@@ -66,13 +65,7 @@ class Runtime(PeerProcess):
     """A ``Peer``: a model that one of the two has loaded, in a process of its own."""
 
     def __init__(self, name: str, make: Callable[[Path], Any], path: Path, threads: Sequence[int]) -> None:
-        super().__init__(name, make, path.absolute())
-        self.setups: Sequence[Record] = [{"threads": count} for count in threads]
-        self._setup: Record = self.setups[-1]
-
-    def use(self, setup: Record) -> None:
-        """Decode with these settings from now on."""
-        self._setup = setup
+        super().__init__(name, [{"threads": count} for count in threads], make, path.absolute())
 
     def decode(self, prompt: Sequence[int], count: int) -> Timing:
         """Decode ``count`` tokens greedily after ``prompt``."""
