@@ -17,13 +17,13 @@ from pasta.benchmark.machine import model_fingerprint
 from pasta.benchmark.metrics import Found, Metric
 from pasta.benchmark.speed import replay_metrics, replay_pair
 from pasta.benchmark.steps import slot_for
-from pasta.data.atlas.plan import with_estimates
+from pasta.data.atlas.plan import token_counter, with_estimates
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.tokenizers import find_tokenizer
 from pasta.data.word_tokenizer import WordTokenizer
 from pasta.engine import Engine, EngineConfig, LoadedModel
 from pasta.errors import UserError
-from pasta.lang import CONTROL_TOKENS, Codec, CodecError, Document, annotated_ids, plain_ids
+from pasta.lang import CONTROL_TOKENS, Codec, CodecError, annotated_ids, plain_ids
 from pasta.markdown import markdown
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record, RecordFile
@@ -103,7 +103,9 @@ class DocumentReplay:
         self.skipped: dict[str, str] = {}
         for document in documents:
             try:
-                counted = document.document if tokenizer == ATLAS else _counted_anew(codec, document.document)
+                counted = document.document
+                if tokenizer != ATLAS:
+                    counted = with_estimates(counted, token_counter(codec))
                 entry = encode(
                     codec, Recorded(document.messages, counted, source=document.source), document.key
                 )
@@ -181,10 +183,6 @@ def document_report(records: Sequence[Record], name: str, label: str, tokenizer:
 
 def _none_replayed(count: int, reasons: Iterable[str]) -> UserError:
     return UserError(f"--documents: none of {count} can be replayed ({next(iter(reasons))})")
-
-
-def _counted_anew(codec: Codec, document: Document) -> Document:
-    return with_estimates(document, lambda items: len(codec.encode(Document(items))))
 
 
 def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pasta.errors import UserError
 from pasta.evaluation.prompts import EvalPrompt
 from pasta.judges.config import JudgeSection
+from pasta.judges.grader import not_gradable
 from pasta.judges.judge import Case, Judge, Verdict, judge_cases
 from pasta.judges.make import Metered, check_judge, make_judge, metered
 from pasta.stages.records import Record
@@ -21,10 +21,7 @@ def check_prompts(section: JudgeSection, prompts: Iterable[EvalPrompt]) -> None:
     check_judge(section)
     for entry in prompts:
         if section.kind == "grader" and entry.family is None:
-            shown = entry.prompt.messages[-1]["content"][:60]
-            raise UserError(
-                f"judge.kind: grader: {shown!r} is no atlas prompt; use teacher or reward for other prompts"
-            )
+            raise not_gradable(entry.prompt.messages)
 
 
 def answer_judge(section: JudgeSection, work_dir: Path, api_key: str | None, baseline: str) -> Judging:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pasta.data.atlas import heldout_prompts, iter_corpus, task_for_prompt
+from pasta.data.atlas import heldout_prompts, iter_corpus, task_asked
 from pasta.data.atlas_keys import ATLAS
 from pasta.data.instructions import BrokenRecord, instruction_prompt
 from pasta.data.prompts import Prompt, PromptsSection
@@ -83,7 +83,7 @@ def _enough(prompts: list[Prompt], section: PromptsSection) -> list[Prompt]:
 
 
 def _eval_prompt(prompt: Prompt) -> EvalPrompt:
-    task = task_for_prompt(prompt.messages[0]["content"]) if len(prompt.messages) == 1 else None
+    task = task_asked(prompt.messages)
     return EvalPrompt(prompt) if task is None else EvalPrompt(prompt, task.family, task.independent)
 
 

@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 
-from pasta.data.atlas import grade, task_for_prompt
+from pasta.data.atlas import grade, task_asked
+from pasta.data.prompts import Messages
 from pasta.errors import UserError
 from pasta.judges.judge import Case, Verdict
+
+
+def not_gradable(messages: Messages) -> UserError:
+    """The error of a prompt that is no task of the atlas."""
+    shown = messages[-1]["content"][:60]
+    return UserError(
+        f"judge.kind: grader: {shown!r} is no atlas prompt; use teacher or reward for other prompts"
+    )
 
 
 class GraderJudge:
@@ -15,12 +24,8 @@ class GraderJudge:
         """Raises UserError for a prompt that is no task of the atlas."""
         out = []
         for case in cases:
-            prompt = case.messages[-1]["content"]
-            task = task_for_prompt(prompt) if len(case.messages) == 1 else None
-            if task is None:
-                raise UserError(
-                    f"judge.kind: grader: {prompt[:60]!r} is no atlas prompt; use teacher or reward for other prompts"
-                )
+            if (task := task_asked(case.messages)) is None:
+                raise not_gradable(case.messages)
             grades = [grade(task, answer) for answer in case.answers]
             out.append([Verdict(g.right / g.total, {"right": g.right, "total": g.total}) for g in grades])
         return out

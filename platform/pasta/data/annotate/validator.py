@@ -9,7 +9,7 @@ from typing import Any
 
 from pasta.bounds import check_not_negative, check_positive
 from pasta.data.annotate.repair import Strip, Unrepairable, read_annotation
-from pasta.data.atlas.plan import with_estimates
+from pasta.data.atlas.plan import token_counter, with_estimates
 from pasta.data.measures import Measures, measure_document
 from pasta.lang import Chunk, Codec, CodecError, Document, Item, Sync, Text, parse, render, to_text
 from pasta.lang.codec import MAX_ESTIMATE
@@ -83,7 +83,7 @@ class Validator:
         """
         read = read_annotation(annotated, answer, self.checks.strip)
         repairs: Counter[str] = Counter({"put right": int(read.repaired)})
-        count_tokens = lru_cache(maxsize=256)(self._count)
+        count_tokens = lru_cache(maxsize=256)(token_counter(self.codec))
         try:
             document = self._shape(read.document, count_tokens, repairs)
             document = with_estimates(document, count_tokens)
@@ -98,9 +98,6 @@ class Validator:
         assert parse(text) == document, "what is written down is what was checked"
         assert render(document) == answer, "repairs never change the answer"
         return Checked(document, text, {name: count for name, count in repairs.items() if count}, measures)
-
-    def _count(self, items: tuple[Item, ...]) -> int:
-        return len(self.codec.encode(Document(items)))
 
     def _shape(self, document: Document, count_tokens: CountTokens, repairs: Counter[str]) -> Document:
         """The document without chunks that break a limit, and without syncs that wait for nothing."""

@@ -11,6 +11,7 @@ from pasta.data.atlas.tasks import (
     iter_corpus,
     sample_task,
     split_of,
+    task_asked,
     task_for_prompt,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "iter_corpus",
     "sample_task",
     "split_of",
+    "task_asked",
     "task_for_prompt",
     "with_estimates",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pasta.data.atlas.facts import KIND_OF, spoken
 from pasta.data.atlas.sentences import STYLES, fact_fields, write
-from pasta.lang import Chunk, Document, Item, Sync, Text
+from pasta.lang import Chunk, Codec, Document, Item, Sync, Text
 from pasta.lang.document import in_tens
 
 
@@ -126,6 +126,11 @@ def with_estimates(document: Document, count_tokens: Callable[[tuple[Item, ...]]
         return tuple(out)
 
     return Document(fill(document.items))
+
+
+def token_counter(codec: Codec) -> Callable[[tuple[Item, ...]], int]:
+    """Counts the tokens of a chunk's items, for ``with_estimates``."""
+    return lambda items: len(codec.encode(Document(items)))
 
 
 def _guess(document: Document) -> int:

@@ -4,16 +4,16 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from pasta.data.atlas.families import FAMILIES
 from pasta.data.atlas.family import Params
-from pasta.data.atlas.plan import LAYOUTS, Plan, Say, to_document, with_estimates
+from pasta.data.atlas.plan import LAYOUTS, Plan, Say, to_document, token_counter, with_estimates
 from pasta.errors import UserError
-from pasta.lang import Codec, Document, Item, render
+from pasta.lang import Codec, Document, render
 
 Split = Literal["train", "heldout"]
 SPLITS: tuple[Split, ...] = ("train", "heldout")
@@ -96,7 +96,7 @@ def iter_corpus(seed: int, split: Split, count: int, codec: Codec | None = None)
     """``count`` tasks, the same for the same seed; estimates are exact when a codec is given."""
     rng = random.Random(f"atlas:{seed}:{split}")
     # The same description of a thing comes back in many answers: count its tokens once.
-    count_tokens = lru_cache(maxsize=50_000)(_counter(codec)) if codec else None
+    count_tokens = lru_cache(maxsize=50_000)(token_counter(codec)) if codec else None
     for _ in range(count):
         task = sample_task(rng, split)
         yield replace(task, document=with_estimates(task.document, count_tokens)) if count_tokens else task
@@ -104,11 +104,7 @@ def iter_corpus(seed: int, split: Split, count: int, codec: Codec | None = None)
 
 def estimated(task: AtlasTask, codec: Codec | None) -> AtlasTask:
     """The task with its estimates counted in the codec's tokens."""
-    return replace(task, document=with_estimates(task.document, _counter(codec))) if codec else task
-
-
-def _counter(codec: Codec) -> Callable[[tuple[Item, ...]], int]:
-    return lambda items: len(codec.encode(Document(items)))
+    return replace(task, document=with_estimates(task.document, token_counter(codec))) if codec else task
 
 
 def heldout_prompts(count: int = 200, seed: int = 0) -> list[AtlasTask]:
@@ -151,6 +147,11 @@ _PATTERNS = [
     for family in FAMILIES.values()
     for index, wording in enumerate(family.wordings)
 ]
+
+
+def task_asked(messages: Sequence[Mapping[str, str]]) -> AtlasTask | None:
+    """The task that a conversation of one message asks for; None if it is none of the atlas."""
+    return task_for_prompt(messages[0]["content"]) if len(messages) == 1 else None
 
 
 def task_for_prompt(prompt: str) -> AtlasTask | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from pasta.data.atlas import grade, task_for_prompt
+from pasta.data.atlas import grade, task_asked
 from pasta.evaluation.results.outcomes import Outcome
 from pasta.statistics import grouped
 
@@ -96,10 +96,7 @@ def wrong_by_reason(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 def wrong_statements(outcome: Outcome) -> list[tuple[str, str]]:
     """The wrong statements of an atlas answer, each with why; none for other prompts."""
-    if outcome.family is None or outcome.answer is None or len(outcome.messages) != 1:
-        return []
-    task = task_for_prompt(outcome.messages[0]["content"])
-    if task is None:
+    if outcome.family is None or outcome.answer is None or (task := task_asked(outcome.messages)) is None:
         return []
     return [(said, why) for said, ok, why in grade(task, outcome.answer["text"]).statements if not ok]
 

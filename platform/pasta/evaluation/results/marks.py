@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pasta.data.atlas import grade_structure, task_for_prompt
+from pasta.data.atlas import grade_structure, task_asked
 from pasta.evaluation.results.outcomes import Outcome
 from pasta.lang import parse
 from pasta.statistics import Estimate, bootstrap_mean
@@ -31,10 +31,7 @@ def marks_of(outcomes: Sequence[Outcome]) -> Marks | None:
     syncs: list[float] = []
     for outcome in outcomes:
         text = outcome.answer.get("annotated") if outcome.answer is not None else None
-        if outcome.family is None or text is None or len(outcome.messages) != 1:
-            continue
-        task = task_for_prompt(outcome.messages[0]["content"])
-        if task is None:
+        if outcome.family is None or text is None or (task := task_asked(outcome.messages)) is None:
             continue
         found = grade_structure(task, parse(text), by="statements")
         if found.independent_parts:

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from pasta.data.atlas.plan import Plan, statements, to_document, with_estimates
+from pasta.data.atlas.plan import Plan, statements, to_document, token_counter, with_estimates
 from pasta.data.atlas.talk.draw import Turn
 from pasta.data.atlas.talk.followups import FOLLOW_UPS
 from pasta.data.atlas.talk.requests import REQUESTS_BY_NAME
@@ -58,7 +58,7 @@ def sample_talk(rng: random.Random, split: TalkSplit, codec: Codec | None = None
     assert before is not None
     document = to_document(before.plan)
     if codec is not None:
-        document = with_estimates(document, lambda items: len(codec.encode(Document(items))))
+        document = with_estimates(document, token_counter(codec))
     return Talk(kind, messages, before.plan, document)
 
 
