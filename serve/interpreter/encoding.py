@@ -38,6 +38,19 @@ def _is_ids(prompt: PromptInput) -> bool:
     return not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], int)
 
 
+def _parameter(prompt: PromptInput) -> str:
+    """The request's parameter that holds the prompt."""
+    return "prompt" if isinstance(prompt, str) or _is_ids(prompt) else "messages"
+
+
+def _load(model: ModelConfig) -> tuple[Any, Codec]:
+    """A tokenizer of the model's, and a codec that uses it."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model.location)
+    return tokenizer, Codec(tokenizer, sequential=model.mode == "sequential")
+
+
 class RequestRefused(Exception):
     """The request cannot be served; ``refused`` is what the client is told."""
 
@@ -54,14 +67,10 @@ class RequestEncoder:
     """
 
     def __init__(self, model: ModelConfig, config: ServeConfig) -> None:
-        from transformers import AutoTokenizer
-
         self.model = model
         self._placement = config.placement
-        tokenizer = AutoTokenizer.from_pretrained(model.location)
-        sequential = model.mode == "sequential"
-        self.codec = Codec(tokenizer, sequential=sequential)
-        self._encoder = Codec(AutoTokenizer.from_pretrained(model.location), sequential=sequential)
+        tokenizer, self.codec = _load(model)
+        _, self._encoder = _load(model)
         self.structures = Structures(self._encoder)
         #: Variables of the chat template that a request may set.
         self.template_options = variables(tokenizer.chat_template)
@@ -83,10 +92,7 @@ class RequestEncoder:
     @cached_property
     def _long_encoder(self) -> Codec:
         """The codec of the thread for long prompts, loaded with the first one."""
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(self.model.location)
-        return Codec(tokenizer, sequential=self.model.mode == "sequential")
+        return _load(self.model)[1]
 
     def _codec(self, long: bool) -> Codec:
         return self._long_encoder if long else self._encoder
@@ -170,11 +176,8 @@ class RequestEncoder:
     ) -> list[int]:
         """The token ids of a text, with what the tokenizer puts before every text if ``begin``, or of a conversation
         under the chat template's ``options``. Raises :class:`RequestRefused`."""
-        name = "prompt" if isinstance(prompt, str) else "messages"
-        if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
-            raise self._too_long(f"at least {least}", name)
         long = self.is_long(prompt)
-        ids = self._encode(prompt, name, long, options)
+        ids = self._encode(prompt, long, options)
         first = len(self._codec(long).begin_ids) if isinstance(prompt, str) and not begin else 0
         return ids[first:]
 
@@ -207,11 +210,12 @@ class RequestEncoder:
             code="context_length_exceeded",
         )
 
-    def _encode(
-        self, prompt: PromptInput, name: str, long: bool, options: Mapping[str, int] | None
-    ) -> list[int]:
-        """The token ids of the prompt, which the request's parameter ``name`` holds; ``long``: in the thread for long
-        ones."""
+    def _encode(self, prompt: PromptInput, long: bool, options: Mapping[str, int] | None) -> list[int]:
+        """The token ids of the prompt; ``long``: in the thread for long ones. Raises :class:`RequestRefused`."""
+        name = _parameter(prompt)
+        # Encoding is slow and other requests wait for it: refuse a prompt first that cannot be short enough.
+        if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
+            raise self._too_long(f"at least {least}", name)
         codec = self._codec(long)
         if unknown := sorted({*(options or ())} - self.template_options):
             known = ", ".join(sorted(self.template_options)) or "none"
@@ -223,7 +227,7 @@ class RequestEncoder:
         try:
             if isinstance(prompt, str):
                 return encode_start(codec, prompt)
-            if name == "prompt":
+            if _is_ids(prompt):
                 ids = cast("list[int]", prompt)
                 check_start(codec, ids)
                 return ids
@@ -237,11 +241,8 @@ class RequestEncoder:
 
     def _decode_order(self, order: Order, prompt: PromptInput, long: bool) -> DecodeOrder:
         """The order for one prompt. Raises :class:`RequestRefused` if it and its answer exceed the model's context."""
-        name = "prompt" if isinstance(prompt, str) or isinstance(prompt[0], int) else "messages"
-        # Encoding is slow and other requests wait for it: refuse a prompt first that cannot be short enough.
-        if (least := self._least_tokens(prompt)) > self.max_prompt_tokens:
-            raise self._too_long(f"at least {least}", name)
-        prompt_ids = self._encode(prompt, name, long, order.template_options)
+        name = _parameter(prompt)
+        prompt_ids = self._encode(prompt, long, order.template_options)
         if not prompt_ids:
             raise RequestRefused("prompt: it is empty; expected at least one token.", param="prompt")
         if len(prompt_ids) > self.max_prompt_tokens:

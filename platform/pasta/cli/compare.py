@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pasta.cli.terminal import shorten
 from pasta.errors import UserError
 from pasta.evaluation.results.compare import (
     Change,
@@ -107,9 +108,7 @@ def _row(change: Change) -> list[str]:
 
 
 def _moved(moved: Moved) -> list[str]:
-    prompt = " ".join(moved.prompt.split())
-    shown = prompt if len(prompt) <= _PROMPT else prompt[: _PROMPT - 1] + "…"
-    return [moved.key, f"{moved.a:.3f}", "->", f"{moved.b:.3f}", shown]
+    return [moved.key, f"{moved.a:.3f}", "->", f"{moved.b:.3f}", shorten(moved.prompt, _PROMPT)]
 
 
 def _shown(value: Any) -> str:
