@@ -78,19 +78,19 @@ class ServeBenchmark:
 
     def run(self, url: str | None = None, api_key: str | None = None) -> Report:
         """Measure every scenario of the settings; returns what came out."""
-        report = Report()
-        scenarios = [name for name in PLAN if name in self.settings.scenarios]
-        self._files = {name: self._open(name, url) for name in scenarios}
-        for layout in dict.fromkeys(PLAN[name].layout for name in scenarios):
-            mine = [name for name in scenarios if PLAN[name].layout == layout]
-            if any(self._missing(name) for name in mine):
-                with self._service(layout, url) as found:
-                    asyncio.run(self._measure(found, api_key, mine, layout, None if url else memory))
-            for name in mine:
-                records = [self._files[name].records[key] for key in PLAN[name].keys(self.settings)]
-                report.add(*PLAN[name].report(records))
-                self._draw(name, records)
-                self._kept.write(report, complete=name == scenarios[-1])
+        report, scenarios = Report(), [name for name in PLAN if name in self.settings.scenarios]
+        with self._kept.alone():
+            self._files = {name: self._open(name, url) for name in scenarios}
+            for layout in dict.fromkeys(PLAN[name].layout for name in scenarios):
+                mine = [name for name in scenarios if PLAN[name].layout == layout]
+                if any(self._missing(name) for name in mine):
+                    with self._service(layout, url) as found:
+                        asyncio.run(self._measure(found, api_key, mine, layout, None if url else memory))
+                for name in mine:
+                    records = [self._files[name].records[key] for key in PLAN[name].keys(self.settings)]
+                    report.add(*PLAN[name].report(records))
+                    self._draw(name, records)
+                    self._kept.write(report, complete=name == scenarios[-1])
         return report
 
     def _draw(self, name: str, records: Sequence[Record]) -> None:

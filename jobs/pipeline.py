@@ -28,9 +28,10 @@ from pasta.entrypoint import run_main
 from pasta.errors import UserError
 from pasta.files import check_directory
 from pasta.rows import placed, read_json
+from pasta.stages.lock import sole_writer
 from pasta.stages.pipeline import Instance, PipelineConfig, instances
 from pasta.stages.records import write_json
-from pasta.stages.run import OnDisk, check_run_dir, sole_writer
+from pasta.stages.run import OnDisk, check_run_dir
 from pasta.stages.stage import Manifest, read_manifest
 
 #: The file in a pipeline's directory that names the stages to be made again.

@@ -25,9 +25,10 @@ from pasta.judges import judge_records
 from pasta.judges.config import JudgeSection
 from pasta.judges.make import check_judge, make_judge, metered
 from pasta.judges.tally import VerdictTally
+from pasta.stages.lock import sole_writer
 from pasta.stages.progress import Progress
 from pasta.stages.records import Record
-from pasta.stages.run import check_apart, nothing_to_do, sole_writer, stage_run
+from pasta.stages.run import check_apart, nothing_to_do, stage_run
 from pasta.stages.shards import (
     content_digest,
     done_shards,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs.cluster import code_version, is_local, ray_cluster, takes_gpus
-from pasta.stages.run import sole_writer
+from pasta.stages.lock import sole_writer
 from pasta.training.config import TrainingConfig
 from pasta.training.memory import keep_freed_memory
 from pasta.training.run import RunContext, TrainingStage

@@ -20,6 +20,7 @@ from pasta.engine import kernels, read_model_config
 from pasta.engine.formats import NumberFormat, fastest_of, formats_here
 from pasta.errors import UserError
 from pasta.simulation.config import read_calibration
+from pasta.stages.lock import sole_writer
 from tests.support.documents import ROW
 from tests.support.models import save_misfit_heads, tiny
 from tests.support.options import with_options
@@ -294,6 +295,22 @@ def test_an_interrupted_run_goes_on_where_it_stopped(place, tmp_path, monkeypatc
     assert "the same command without --fresh goes on" in said
     assert "for parts that had not begun from older ones" in said
     assert json.loads(out.read_text())["complete"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["step"],
+        ["peers", "--shapes", "shipped"],
+        ["serve", "--only", "latency", "--url", "http://127.0.0.1:9"],
+    ],
+    ids=lambda given: given[0],
+)
+def test_two_runs_do_not_write_the_same_records(tmp_path, given):
+    with sole_writer(tmp_path / "out"), pytest.raises(UserError) as caught:
+        main([*given, "--out", str(tmp_path / "out.json")])
+    assert str(caught.value).startswith(f"--out: {tmp_path}/out: another run is writing its records there; ")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_format_that_cannot_run_leaves_the_records_of_an_earlier_run_as_they_are(place, tmp_path):

@@ -15,8 +15,8 @@ from jobs import preference, sft, training
 from pasta.config import parse_config, to_dict
 from pasta.engine.head_files import SETTINGS
 from pasta.errors import UserError
+from pasta.stages.lock import sole_writer
 from pasta.stages.records import write_json
-from pasta.stages.run import sole_writer
 from pasta.stages.stage import Stage, write_manifest
 from pasta.training.config import SftConfig
 from pasta.training.sft import train

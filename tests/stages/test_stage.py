@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pasta.errors import UserError
-from pasta.stages.run import check_apart, nothing_to_do, sole_writer, stage_run
+from pasta.stages.lock import sole_writer
+from pasta.stages.run import check_apart, nothing_to_do, stage_run
 from pasta.stages.stage import StageOutput, input_fingerprint, read_manifest, write_manifest
 from pasta.tracking import Tracker, TrackingSection
 from tests.support.interrupts import interrupt

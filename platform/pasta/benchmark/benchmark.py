@@ -58,11 +58,11 @@ class Benchmark:
     def run(self, stages: Sequence[str]) -> Report:
         """Measure ``stages``; returns the report. Raises ``UserError`` on a wrong model or file."""
         check_inputs(self.settings, stages)
-        self.settings = with_widened(self.settings, self._kept.say)
-        report = Report()
-        for number, stage in enumerate(stages, start=1):
-            getattr(self, f"_{stage}")(report)
-            self._kept.write(report, complete=number == len(stages), formats=self._formats_by_size)
+        report, self.settings = Report(), with_widened(self.settings, self._kept.say)
+        with self._kept.alone():
+            for number, stage in enumerate(stages, start=1):
+                getattr(self, f"_{stage}")(report)
+                self._kept.write(report, complete=number == len(stages), formats=self._formats_by_size)
         return report
 
     # -- stages ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from pasta.engine.head_files import check_heads_beside
 from pasta.engine.section import check_here
 from pasta.errors import UserError
 from pasta.sizes import EngineSettings
+from pasta.stages.lock import sole_writer
 from pasta.stages.progress import Progress
 from pasta.stages.records import RecordFile, write_json
 
@@ -36,6 +38,12 @@ class Measurement:
         self.files: dict[str, str] = {}
         self._settings, self._command, self._device = settings, command, device
         self._begun = describe_machine(device)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep the files to this process for the time of a block, in which alone they are opened and written. Raises
+        ``UserError`` if another run has them."""
+        busy = "another run is writing its records there; wait for it, or name another"
+        return sole_writer(self._settings.out.with_suffix(""), "--out", busy)
 
     def open(self, stage: str, identity: Mapping[str, Any]) -> RecordFile:
         """Open the records of a stage; ``identity`` is all that they depend on."""

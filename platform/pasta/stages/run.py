@@ -1,18 +1,18 @@
 """Runs one stage of a job: what annotate, sample, score and evaluate have in common, and training in part."""
 
-import fcntl
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 from pasta.config import to_dict
 from pasta.errors import UserError
-from pasta.files import check_directory, writing
+from pasta.files import check_directory
 from pasta.rows import short_repr
+from pasta.stages.lock import sole_writer
 from pasta.stages.stage import StageOutput
 from pasta.tracking import Tracker, TrackingSection, start_tracker
 
@@ -84,41 +84,6 @@ def stage_run(
             yield StageRun(config, output, work_dir, tracker)
         finally:
             tracker.finish()
-
-
-def _is_locked(lock: TextIO, path: Path) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    try:
-        return path.stat().st_ino == os.fstat(lock.fileno()).st_ino
-    except FileNotFoundError:  # another run has ended, and removed its lock, since this one opened it
-        return False
-
-
-@contextmanager
-def sole_writer(
-    output_dir: Path,
-    key: str = "output_dir",
-    busy: str = "another run is writing there; wait for it, or name another",
-) -> Iterator[None]:
-    """Keep ``output_dir`` to this process for the time of the block. Raises UserError, naming ``key`` and saying
-    ``busy``, if another one has it."""
-    place = output_dir.absolute()
-    path = place.with_name(f".{place.name}.lock")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("w")
-    with lock:
-        if not _is_locked(lock, path):
-            raise UserError(f"{key}: {output_dir}: {busy}")
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def check_apart(path: Path, output_dir: Path, key: str) -> None:

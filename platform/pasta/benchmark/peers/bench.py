@@ -42,6 +42,10 @@ class PeerBenchmark:
     def run(self) -> Report:
         """Measure every part of every shape; returns the report. Raises ``UserError`` on a wrong model or file."""
         self._check()
+        with self._kept.alone():
+            return self._run()
+
+    def _run(self) -> Report:
         settings, report = self.settings, Report()
         for name, why in {"llama.cpp": why_no_llama(), **why_left_out()}.items():
             if why:
